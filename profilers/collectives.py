@@ -16,7 +16,7 @@ from profilers.linking import innermost, lookup
 from profilers.schema import make_table
 from profilers.trace import Trace
 
-__all__ = ["add_collectives", "match_collectives"]
+__all__ = ["ANNOTATION", "add_collectives", "match_collectives"]
 
 #: The standard term for every spelling met, with separators and case removed.
 _TERMS: Mapping[str, str] = {
@@ -48,7 +48,8 @@ _IN_KERNEL_NAME = re.compile(
     r"All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All|Broadcast|Send_?Recv|cross_device_reduce|Reduce",
     re.IGNORECASE,
 )
-_ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc):_?(\w+)")
+#: Annotations that communication libraries and their wrappers write around a launch.
+ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc):_?(\w+)")
 _BYTES_OF: Mapping[str, int] = {
     **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "unsigned char"), 1),
     **dict.fromkeys(("half", "bfloat16", "short", "float16", "c10::half", "c10::bfloat16"), 2),
@@ -61,12 +62,12 @@ def _term(name: str) -> str | None:
     return _TERMS.get(re.sub(r"[^a-z]", "", name.lower()))
 
 
-def add_collectives(trace: Trace) -> Trace:
+def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     """Return `trace` with a row in ``collectives`` for every kernel of a communication library.
 
     What a row says comes from the first that knows it: the kernel's own arguments, those of the operator that
     launched it (``record_param_comms``), the annotation around the launch (``nccl:all_reduce``), and last the
-    kernel's name.
+    kernel's name. Their ids go on from `first_id`, by default from the largest there is.
     """
     kernels = trace.kernels
     distinct = {name: is_collective(name) for name in set(strings(kernels, "name"))}
@@ -74,7 +75,7 @@ def add_collectives(trace: Trace) -> Trace:
     if not len(rows):
         return trace
     chosen = kernels.take(rows)
-    first = _next_id(trace)
+    first = _next_id(trace) if first_id is None else first_id
     facts = [_facts(*sources) for sources in zip(*_sources(trace, chosen), strict=True)]
     ids = np.arange(first, first + len(rows))
     columns = {name: chosen[name] for name in ("rank", "name", "start_ns", "dur_ns", "op_id")}
@@ -96,7 +97,7 @@ def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
     op_rows = lookup(integers(trace.ops, "id"), np.arange(trace.ops.num_rows), integers(kernels, "op_id"))
     op_args = [None if row == MISSING else trace.ops["args"][int(row)].as_py() for row in op_rows]
     notes = trace.ranges.filter(
-        pa.array([bool(_ANNOTATION.match(n)) for n in strings(trace.ranges, "name")], pa.bool_())
+        pa.array([bool(ANNOTATION.match(n)) for n in strings(trace.ranges, "name")], pa.bool_())
     )
     launch_rows = lookup(
         integers(trace.launches, "id"), np.arange(trace.launches.num_rows), integers(kernels, "launch_id")
@@ -126,7 +127,7 @@ _FACTS = (
 def _facts(name: str, own: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:
     known = next((a for a in (_object(own), _object(op)) if "Collective name" in a), {})
     noted = _object(note[1]) if note else {}
-    spelling = known.get("Collective name") or (_ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
+    spelling = known.get("Collective name") or (ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
     in_name = _IN_KERNEL_NAME.search(name)
     elements_in = _count(known.get("In msg nelems")) or _noted_elements(noted)
     elements_out = _count(known.get("Out msg nelems"))

@@ -11,19 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from profilers.arrays import MISSING, Ints, ends, integers, put, strings
+from profilers.arrays import MISSING, Ints, ends, integers, strings
 from profilers.errors import InvalidInputError
-from profilers.linking import lookup
-from profilers.schema import KINDS, make_table
-from profilers.trace import Trace
+from profilers.schema import make_table
 
-__all__ = ["assign_iterations", "one_iteration"]
+__all__ = ["ANNOTATIONS", "Extent", "Spans", "device_iterations", "find_iterations", "is_mark", "one_iteration"]
 
+#: The category of ranges that a user or framework wrote around code on the host.
+ANNOTATIONS = "user_annotation"
+#: The category of ranges that a user or framework wrote around code on the host.
+ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
-_HOST_KINDS = ("ops", "launches", "counters")
 #: Annotations of which each occurrence is one step: serving engines, and the plain word.
 _WHOLE_STEP = re.compile(r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b)", re.IGNORECASE)
 #: Annotations that recur once a step, whose starts cut the trace.
@@ -31,8 +32,41 @@ _ONCE_A_STEP = ("enumerate(DataLoader)", "Optimizer.zero_grad", "Optimizer.step"
 
 
 @dataclass(frozen=True)
-class _Spans:
-    """Iterations of one rank: sorted, disjoint, half-open."""
+class Extent:
+    """When the events of one rank begin and end, and when its host's do, in ns.
+
+    Parameters
+    ----------
+    start, end : int
+        Of all its events.
+    host_end : int
+        Of its operators and launches; 0 where it has none.
+    """
+
+    start: int
+    end: int
+    host_end: int
+
+    def __or__(self, other: "Extent") -> "Extent":
+        return Extent(min(self.start, other.start), max(self.end, other.end), max(self.host_end, other.host_end))
+
+    def shifted(self, by_ns: int) -> "Extent":
+        """Return the extent on a clock that shows `by_ns` more."""
+        return Extent(self.start + by_ns, self.end + by_ns, self.host_end + by_ns)
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Iterations of one rank: sorted, disjoint, half-open.
+
+    Parameters
+    ----------
+    rank : int
+    number, start, end : array of int64, shape (n,)
+        Times in ns.
+    names : sequence of str
+    found_by : str
+    """
 
     rank: int
     number: Ints
@@ -41,14 +75,42 @@ class _Spans:
     end: Ints
     found_by: str
 
+    def at(self, time: Ints) -> Ints:
+        """Return the iteration at each time, `MISSING` outside of all."""
+        place = np.searchsorted(self.start, time, side="right") - 1
+        inside = (place >= 0) & (time < self.end[place])
+        return np.where(inside, self.number[place], MISSING)
 
-def assign_iterations(trace: Trace, pattern: str | None = None) -> Trace:
-    """Return `trace` with ``iteration`` on every event that has one, and the table ``iterations``.
+    def table(self) -> pa.Table:
+        """Return the rows of the table ``iterations``."""
+        return make_table(
+            "iterations",
+            {
+                "rank": [self.rank] * len(self.number),
+                "iteration": self.number,
+                "name": list(self.names),
+                "start_ns": self.start,
+                "dur_ns": self.end - self.start,
+                "found_by": [self.found_by] * len(self.number),
+            },
+        )
+
+
+def is_mark(name: str) -> bool:
+    """Return whether an operator of this name is a step: in files of 2021 steps stand among the operators."""
+    return name.startswith("ProfilerStep#")
+
+
+def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | None = None) -> Spans:
+    """Cut the time of one rank into iterations.
 
     Parameters
     ----------
-    trace : Trace
-        Linked.
+    marks : Table
+        ``name``, ``start_ns`` and ``dur_ns`` of the annotations of this rank's host.
+    rank : int
+    extent : Extent
+        Of this rank.
     pattern : str, optional
         Regular expression: every annotation whose name matches is one iteration.
 
@@ -57,51 +119,6 @@ def assign_iterations(trace: Trace, pattern: str | None = None) -> Trace:
     InvalidInputError
         `pattern` is no regular expression, or nothing matches it.
     """
-    spans = [_spans_of_rank(trace, rank, pattern) for rank in _ranks(trace)]
-    tables = {kind: _by_time(trace.tables[kind], spans) for kind in (*_HOST_KINDS, "ranges", "syncs")}
-    for kind in ("kernels", "copies"):
-        tables[kind] = _by_launch(trace.tables[kind], tables["launches"], tables["ops"], spans)
-    tables["collectives"] = _of_kernels(trace.collectives, tables["kernels"])
-    lost = sum(tables[kind]["iteration"].null_count for kind in ("kernels", "copies"))
-    tables["iterations"] = pa.concat_tables([_rows(s) for s in spans]) if spans else trace.iterations
-    return trace.with_tables(**tables).with_quality({"no_iteration": lost})
-
-
-def one_iteration(trace: Trace, number: int, name: str) -> Trace:
-    """Return `trace` as a single iteration on each of its ranks: one file is one iteration."""
-    # A file name can hold bytes that are no text.
-    label = name.encode("utf-8", "replace").decode("utf-8")
-    spans = [_whole(trace, rank, number, label, "file") for rank in _ranks(trace)]
-    tables = {kind: _constant(trace.tables[kind], number) for kind in KINDS}
-    tables["iterations"] = pa.concat_tables([_rows(s) for s in spans]) if spans else trace.iterations
-    return trace.with_tables(**tables)
-
-
-def _ranks(trace: Trace) -> list[int]:
-    found = {int(r) for kind in KINDS for r in pc.unique(trace.tables[kind]["rank"]).to_pylist()}
-    return sorted(found)
-
-
-def _constant(table: pa.Table, number: int) -> pa.Table:
-    return put(table, "iteration", np.full(table.num_rows, number))
-
-
-def _rows(spans: _Spans) -> pa.Table:
-    return make_table(
-        "iterations",
-        {
-            "rank": [spans.rank] * len(spans.number),
-            "iteration": spans.number,
-            "name": list(spans.names),
-            "start_ns": spans.start,
-            "dur_ns": spans.end - spans.start,
-            "found_by": [spans.found_by] * len(spans.number),
-        },
-    )
-
-
-def _spans_of_rank(trace: Trace, rank: int, pattern: str | None) -> _Spans:
-    marks = _marks(trace, rank)
     if pattern is not None:
         wanted = _compile(pattern)
         found = _each(marks, lambda name: wanted.search(name) is not None, "annotation", rank)
@@ -113,9 +130,37 @@ def _spans_of_rank(trace: Trace, rank: int, pattern: str | None) -> _Spans:
     return (
         _each(marks, lambda name: _STEP.match(name) is not None, "ProfilerStep", rank)
         or _each(marks, lambda name: _WHOLE_STEP.match(name) is not None, "annotation", rank)
-        or _between(trace, marks, rank)
-        or _whole(trace, rank, 0, "whole trace", "whole trace")
+        or _between(marks, rank, extent)
+        or one_iteration(rank, extent, 0, "whole trace", "whole trace")
     )
+
+
+def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: str) -> Spans:
+    """Return the whole time of a rank as a single iteration."""
+    # A file name can hold bytes that are no text.
+    label = name.encode("utf-8", "replace").decode("utf-8")
+    end = max(extent.end, extent.start + 1)
+    return Spans(rank, np.array([number]), [label], np.array([extent.start]), np.array([end]), found_by)
+
+
+def device_iterations(spans: Spans, work: pa.Table, cause_ns: Ints, launched: npt.NDArray[np.bool_]) -> Ints:
+    """Return the iteration of each kernel or copy of one rank: that of the call that caused it.
+
+    Parameters
+    ----------
+    spans : Spans
+        Of this rank.
+    work : Table
+        ``device``, ``stream`` and ``start_ns`` of the rank's kernels or copies.
+    cause_ns : array of int64
+        Start of the launch, or where that is unknown of the operator; `MISSING` where both are.
+    launched : array of bool
+        Whether the launch is in the trace.
+    """
+    result = np.where(cause_ns == MISSING, MISSING, spans.at(cause_ns))
+    if spans.found_by in ("whole trace", "file"):
+        result = np.where(result == MISSING, spans.at(integers(work, "start_ns")), result)
+    return _from_neighbours(work, result, launched)
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
@@ -125,18 +170,7 @@ def _compile(pattern: str) -> re.Pattern[str]:
         raise InvalidInputError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-def _marks(trace: Trace, rank: int) -> pa.Table:
-    """Return the host annotations of a rank; in 2021 files steps stand among the operators."""
-    columns = ["rank", "name", "start_ns", "dur_ns"]
-    host = trace.ranges.filter(pc.equal(trace.ranges["category"].cast(pa.string()), "user_annotation"))
-    steps = trace.ops.filter(pc.starts_with(trace.ops["name"].cast(pa.string()), "ProfilerStep#"))
-    both = pa.concat_tables(
-        [t.select(columns).set_column(1, "name", t["name"].cast(pa.string())) for t in (host, steps)]
-    )
-    return both.filter(pc.equal(both["rank"], rank))
-
-
-def _each(marks: pa.Table, wanted: Callable[[str], bool], found_by: str, rank: int) -> _Spans | None:
+def _each(marks: pa.Table, wanted: Callable[[str], bool], found_by: str, rank: int) -> Spans | None:
     """Take every annotation that is wanted as one iteration; of two that overlap, the longer."""
     names = strings(marks, "name")
     rows = np.array([i for i, name in enumerate(names) if wanted(name)], dtype=np.int64)
@@ -148,7 +182,7 @@ def _each(marks: pa.Table, wanted: Callable[[str], bool], found_by: str, rank: i
         return None
     rows, start, end = rows[kept], start[kept], end[kept]
     chosen = [str(names[row]) for row in rows]
-    return _Spans(rank, _numbers(chosen), chosen, start, end, found_by)
+    return Spans(rank, _numbers(chosen), chosen, start, end, found_by)
 
 
 def _disjoint(start: Ints, end: Ints) -> list[int]:
@@ -173,65 +207,25 @@ def _numbers(names: Sequence[str]) -> Ints:
     return np.array(numbers if distinct else range(len(names)), dtype=np.int64)
 
 
-def _between(trace: Trace, marks: pa.Table, rank: int) -> _Spans | None:
+def _between(marks: pa.Table, rank: int, extent: Extent) -> Spans | None:
     """Cut at the starts of the first annotation that recurs once a step; the last ends with the host."""
     names = strings(marks, "name")
     for prefix in _ONCE_A_STEP:
         rows = np.array([i for i, name in enumerate(names) if name.startswith(prefix)], dtype=np.int64)
         if len(rows) > 1:
             start = np.sort(integers(marks, "start_ns")[rows])
-            last = max(_host_end(trace, rank), int(start[-1]) + 1)
+            last = max(extent.host_end, int(start[-1]) + 1)
             label = [f"{prefix} {i}" for i in range(len(rows))]
-            return _Spans(rank, np.arange(len(rows)), label, start, np.append(start[1:], last), prefix)
+            return Spans(rank, np.arange(len(rows)), label, start, np.append(start[1:], last), prefix)
     return None
 
 
-def _host_end(trace: Trace, rank: int) -> int:
-    parts = [trace.tables[kind].filter(pc.equal(trace.tables[kind]["rank"], rank)) for kind in ("ops", "launches")]
-    return max((int(ends(part).max()) for part in parts if part.num_rows), default=0)
-
-
-def _whole(trace: Trace, rank: int, number: int, name: str, found_by: str) -> _Spans:
-    tables = (trace.tables[kind].filter(pc.equal(trace.tables[kind]["rank"], rank)) for kind in KINDS)
-    parts = [table for table in tables if table.num_rows]
-    start = min(int(integers(part, "start_ns").min()) for part in parts)
-    end = max(int(ends(part).max()) for part in parts)
-    return _Spans(rank, np.array([number]), [name], np.array([start]), np.array([max(end, start + 1)]), found_by)
-
-
-def _at(spans: Sequence[_Spans], rank: Ints, time: Ints) -> Ints:
-    """Return the iteration of each time on its rank, `MISSING` outside of all."""
-    result = np.full(len(time), MISSING)
-    for one in spans:
-        own = np.flatnonzero(rank == one.rank)
-        at = np.searchsorted(one.start, time[own], side="right") - 1
-        inside = (at >= 0) & (time[own] < one.end[at])
-        result[own[inside]] = one.number[at[inside]]
-    return result
-
-
-def _by_time(table: pa.Table, spans: Sequence[_Spans]) -> pa.Table:
-    return put(table, "iteration", _at(spans, integers(table, "rank"), integers(table, "start_ns")))
-
-
-def _by_launch(table: pa.Table, launches: pa.Table, ops: pa.Table, spans: Sequence[_Spans]) -> pa.Table:
-    launch = integers(table, "launch_id")
-    result = lookup(integers(launches, "id"), integers(launches, "iteration"), launch)
-    by_op = lookup(integers(ops, "id"), integers(ops, "iteration"), integers(table, "op_id"))
-    result = np.where((result == MISSING) & (launch == MISSING), by_op, result)
-    whole = [one for one in spans if one.found_by == "whole trace"]
-    if whole:
-        everywhere = _at(whole, integers(table, "rank"), integers(table, "start_ns"))
-        result = np.where(result == MISSING, everywhere, result)
-    return put(table, "iteration", _from_neighbours(table, result, launch))
-
-
-def _from_neighbours(table: pa.Table, iteration: Ints, launch: Ints) -> Ints:
+def _from_neighbours(table: pa.Table, iteration: Ints, launched: npt.NDArray[np.bool_]) -> Ints:
     """Give work without a launch the iteration of its neighbours on the stream, where both have the same."""
-    keys = [integers(table, name) for name in ("rank", "device", "stream")]
+    keys = [integers(table, name) for name in ("device", "stream")]
     order = np.lexsort((integers(table, "start_ns"), *keys))
     stream = np.cumsum(np.append(0, np.any([np.diff(k[order]) != 0 for k in keys], axis=0)))[: len(order)]
-    number, linked = iteration[order], launch[order] != MISSING
+    number, linked = iteration[order], launched[order]
     position = np.arange(len(order))
     before = np.maximum.accumulate(np.where(linked, position, -1))
     after = np.minimum.accumulate(np.where(linked, position, len(order))[::-1])[::-1]
@@ -243,8 +237,3 @@ def _from_neighbours(table: pa.Table, iteration: Ints, launch: Ints) -> Ints:
     result = iteration.copy()
     result[order] = number
     return result
-
-
-def _of_kernels(collectives: pa.Table, kernels: pa.Table) -> pa.Table:
-    number = lookup(integers(kernels, "id"), integers(kernels, "iteration"), integers(collectives, "kernel_id"))
-    return put(collectives, "iteration", number)

@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.schema import SCHEMAS
 from profilers.trace import Trace
 
-__all__ = ["LengthRule", "add_lengths"]
+__all__ = ["LengthRule", "add_lengths", "length_op"]
 
 _LIMIT = 1 << 62
 #: vLLM and SGLang write the tokens of a step, and how many requests of each phase it holds.
@@ -61,6 +61,11 @@ class LengthRule:
         if len(numbers) != 2 or not op or not all(n.isdecimal() and len(n) < 4 for n in numbers):
             raise InvalidInputError(f"{text!r} is no length rule; write OP:ARGUMENT:DIMENSION, as aten::embedding:1:1")
         return cls(op, int(numbers[0]), int(numbers[1]))
+
+
+def length_op(length: str | None) -> str | None:
+    """Return the operator whose shapes a length rule reads; None where it reads a file or annotations."""
+    return None if length is None or _is_file(length) or length.count(":") < 2 else length.rsplit(":", 2)[0]
 
 
 def add_lengths(trace: Trace, length: str | None = None) -> Trace:

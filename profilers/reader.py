@@ -1,16 +1,97 @@
 """What a reader of trace files is, and how the one for a file is found."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from profilers.errors import UnknownFormatError
-from profilers.source import head
-from profilers.trace import Trace
+from profilers.arrays import Ints
+from profilers.database import SIGNATURE, open_database
+from profilers.errors import BrokenFileError, UnknownFormatError
+from profilers.source import head, is_folder
+from profilers.trace import TraceMeta
 
-__all__ = ["Reader", "find_reader", "readers"]
+__all__ = ["GroupReader", "Head", "Reader", "Sink", "find_reader", "readers"]
 
 _GROUP = "seqpoint.readers"
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a reader may look at to recognise a file.
+
+    Parameters
+    ----------
+    path : Path
+        A file, or a folder that is one export.
+    start : bytes
+        The first 64 KB of the file, unpacked; empty for a folder.
+    """
+
+    path: Path
+    start: bytes
+
+    @classmethod
+    def of(cls, path: Path) -> "Head":
+        """Return the head of the file or folder at `path`.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such file, or it may not be read.
+        """
+        return cls(path, b"" if is_folder(path) else head(path))
+
+    @cached_property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """The tables of a SQLite database with the names of their columns; empty where it is none."""
+        if not self.start.startswith(SIGNATURE):
+            return {}
+        try:
+            with open_database(self.path) as database:
+                return dict(database.tables)
+        except BrokenFileError:
+            return {}
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names in the first line of a CSV file that holds two or more; empty where it is none."""
+        line = self.start.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]
+        names = line.decode("utf-8", "replace").strip().split(",")
+        return tuple(name.strip().strip('"') for name in names) if len(names) > 1 else ()
+
+
+class Sink(Protocol):
+    """Takes the rows that a reader finds.
+
+    Attributes
+    ----------
+    limit_bytes : int
+        A reader refuses to unpack more than this.
+    """
+
+    limit_bytes: int
+
+    def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
+        """Add rows of one kind of event, in batches of at most about 100,000; return their ids.
+
+        Parameters
+        ----------
+        kind : str
+            One of `profilers.schema.KINDS`.
+        columns : mapping of str to sequence
+            Equally long, by the names in `profilers.schema.SCHEMAS`, without ``id``, ``iteration`` and what is
+            linked later (``launch_id``, ``op_id``); ``rank``, ``name`` and ``start_ns`` must be there. An int64
+            array whose null is `profilers.arrays.MISSING`, a list with None, or an Arrow array.
+
+        Raises
+        ------
+        KeyError
+            A name is no column of this kind.
+        """
+        ...
 
 
 @runtime_checkable
@@ -23,12 +104,15 @@ class Reader(Protocol):
 
     name: str
 
-    def sniff(self, start: bytes) -> bool:
-        """Return whether a file that starts with these unpacked bytes has this format."""
+    def sniff(self, head: Head) -> bool:
+        """Return whether a file or folder has this format, by its content."""
         ...
 
-    def read(self, path: Path, *, first_id: int) -> Trace:
-        """Return the events of one file, unlinked, with ids from `first_id` on.
+    def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
+        """Give the events of one file, or of one group of files, to `sink`; return what is known of them all.
+
+        Rows are not linked and not in any order. A kernel finds its launch by (rank, correlation), so
+        correlations must be distinct within a rank: give each process of a file its own rank.
 
         Raises
         ------
@@ -38,14 +122,23 @@ class Reader(Protocol):
         ...
 
 
+@runtime_checkable
+class GroupReader(Reader, Protocol):
+    """A reader of formats that spread one recording over several files."""
+
+    def group(self, file: Path) -> str:
+        """Return the same text for every file of one recording; they are then read together."""
+        ...
+
+
 def readers() -> dict[str, Reader | ImportError]:
     """Return every installed reader by name, or why it cannot be loaded."""
     found: dict[str, Reader | ImportError] = {}
     for point in sorted(entry_points(group=_GROUP), key=lambda p: p.name):
         try:
             found[point.name] = point.load()()
-        except ImportError as error:
-            found[point.name] = error
+        except (ImportError, AttributeError) as error:
+            found[point.name] = error if isinstance(error, ImportError) else ImportError(str(error))
     return found
 
 
@@ -59,7 +152,7 @@ def find_reader(path: Path) -> Reader:
     UnknownFormatError
         No reader knows it; the message names those that could not be loaded.
     """
-    start = head(path)
+    start = Head.of(path)
     found = readers()
     for reader in found.values():
         if isinstance(reader, Reader) and reader.sniff(start):

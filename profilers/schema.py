@@ -9,9 +9,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-__all__ = ["COMMON", "KINDS", "SCHEMAS", "empty_table", "make_table"]
+from profilers.arrays import MISSING
+
+__all__ = ["COMMON", "KINDS", "OWN_RANK", "SCHEMAS", "empty_table", "make_table"]
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
@@ -24,6 +27,9 @@ def _ns(name: str, *, nullable: bool = True) -> pa.Field:
     return _field(name, pa.int64(), "ns", nullable=nullable)
 
 
+#: Stands for the rank of a recording that its rows do not name, until all recordings are known.
+OWN_RANK = -1
+
 #: What every kind of event has: identity, place, time.
 COMMON: tuple[pa.Field, ...] = (
     _field("id", pa.int64(), nullable=False),
@@ -33,7 +39,7 @@ COMMON: tuple[pa.Field, ...] = (
     _ns("dur_ns"),
     _field("iteration", pa.int32()),
 )
-_ARGS = _field("args", pa.string(), "JSON object")
+_ARGS = _field("args", _NAME, "JSON object")
 _HOST = (_field("process", pa.int64()), _field("thread", pa.int64()))
 _DEVICE = (_field("device", pa.int32()), _field("stream", pa.int64()), _field("queue", pa.int64()))
 _CAUSE = (_field("correlation", pa.int64()), _field("launch_id", pa.int64()), _field("op_id", pa.int64()))
@@ -44,9 +50,13 @@ _EXTRA: dict[str, tuple[pa.Field, ...]] = {
         *_HOST,
         _field("external_id", pa.int64()),
         _field("sequence_number", pa.int64()),
-        _field("shapes", pa.string(), "JSON array"),
-        _field("dtypes", pa.string(), "JSON array"),
-        _field("concrete_inputs", pa.string(), "JSON array"),
+        _field("forward_thread", pa.int64()),
+        _field("record_function_id", pa.int64()),
+        _field("event_index", pa.int64()),
+        _field("shapes", _NAME, "JSON array"),
+        _field("dtypes", _NAME, "JSON array"),
+        _field("strides", _NAME, "JSON array"),
+        _field("concrete_inputs", _NAME, "JSON array"),
     ),
     # A call of the CUDA or HIP runtime or driver.
     "launches": (
@@ -66,6 +76,7 @@ _EXTRA: dict[str, tuple[pa.Field, ...]] = {
         _field("registers", pa.int32(), "per work-item"),
         _field("lds_bytes", pa.int64(), "B"),
         _field("occupancy", pa.float32(), "%"),
+        _field("graph_node", pa.int64()),
         _field("collective_id", pa.int64()),
     ),
     # A memory copy or fill.
@@ -108,9 +119,21 @@ _EXTRA: dict[str, tuple[pa.Field, ...]] = {
         _field("category", _NAME),
         _field("device", pa.int32()),
         _field("stream", pa.int64()),
+        _field("external_id", pa.int64()),
+        _field("record_function_id", pa.int64()),
+        _field("event_index", pa.int64()),
+        _field("python_id", pa.int64()),
+        _field("python_parent_id", pa.int64()),
+        _field("python_module_id", pa.int64()),
     ),
-    # A value at an instant.
-    "counters": (*_HOST, _field("category", _NAME), _field("value", pa.float64())),
+    # A value at an instant, or of a kernel.
+    "counters": (
+        *_HOST,
+        _field("category", _NAME),
+        _field("value", pa.float64()),
+        _field("unit", _NAME),
+        _field("kernel_id", pa.int64()),
+    ),
 }
 
 #: One row an iteration and rank; ``found_by`` says how its limits and its length were found.
@@ -176,6 +199,9 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
 def _column(values: Any, type_: pa.DataType) -> Any:
     if isinstance(values, pa.Array | pa.ChunkedArray) and values.type == type_:
         return values
+    if isinstance(values, np.ndarray) and values.dtype == np.int64:
+        missing = values == MISSING
+        values = pa.array(values, mask=missing if missing.any() else None)
     if pa.types.is_dictionary(type_):
         plain = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type_.value_type)
         return plain.cast(type_.value_type).dictionary_encode().cast(type_)

@@ -1,19 +1,28 @@
 """Bytes of an untrusted file, unpacked within a limit; a file that ends early gives what it holds."""
 
 import hashlib
+import io
+import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from isal import isal_zlib
 
 from profilers.errors import BrokenFileError, NotFoundError
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "Source", "head", "is_folder", "read_source"]
+__all__ = ["DEFAULT_LIMIT_BYTES", "Source", "Unpacked", "digest", "head", "is_folder", "open_source", "read_source"]
 
-#: Unpacked size above which a file is refused, unless the caller raises it.
+#: Size that a packed file may unpack to, unless the caller raises it; a plain file has no limit.
 DEFAULT_LIMIT_BYTES = 8 << 30
 _GZIP = b"\x1f\x8b"
-#: Compressed bytes unpacked at a time: at most 4 MiB of content, since deflate packs 1032 to 1.
+_ZIP = b"PK\x03\x04"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_BLOCK = 1 << 20
+#: Packed bytes unpacked at a time by zlib: at most 4 MiB of content, since deflate packs 1032 to 1.
 _CHUNK = 4096
 
 
@@ -25,16 +34,155 @@ class Source:
     ----------
     path : Path
     content : bytes
-    sha256 : str
-        Of the file as it lies on disk.
     truncated : bool
-        The compressed stream ended before its end mark.
+        The packed stream ended before its end mark.
     """
 
     path: Path
     content: bytes
-    sha256: str
     truncated: bool
+
+
+class Unpacked(io.RawIOBase):
+    """A file as a stream of unpacked bytes: read it with ``readinto``; then ``truncated`` says if it was whole.
+
+    Parameters
+    ----------
+    path : Path
+    blocks : iterator of bytes
+        The content; it may set `truncated`.
+    limit_bytes : int
+        Raise `BrokenFileError` when there is more.
+    """
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self._path = path
+        self._limit = limit_bytes
+        self._given = 0
+        self._rest = memoryview(b"")
+        self.truncated = False
+        self._blocks = self._open()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with what comes next; return how much, 0 at the end.
+
+        Raises
+        ------
+        BrokenFileError
+            The content is larger than the limit, or damaged from its start.
+        """
+        view = memoryview(buffer).cast("B")
+        while not self._rest:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._given += len(block)
+            if self._given > self._limit:
+                raise BrokenFileError(
+                    f"{self._path}: unpacks to more than {self._limit:,} bytes; raise the limit if you trust it"
+                )
+            self._rest = memoryview(block)
+        count = min(len(view), len(self._rest))
+        view[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def _open(self) -> Iterator[bytes]:
+        with _opened(self._path) as stream:
+            start = stream.read(4)
+            stream.seek(0)
+            if start.startswith(_GZIP):
+                yield from self._gzip(stream)
+            elif start == _ZSTD:
+                yield from self._zstd(stream)
+            else:
+                yield from self._zip(stream)
+
+    def _gzip(self, stream: io.BufferedReader) -> Iterator[bytes]:
+        """Unpack all members with ISA-L; at damage, go over the file again with zlib and keep what it gives."""
+        given = 0
+        try:
+            for block in _members(stream):
+                given += len(block)
+                yield block
+            return
+        except (isal_zlib.IsalError, EOFError):
+            stream.seek(0)
+        self.truncated = True
+        passed = 0
+        for block, _intact in _salvaged(stream.read()):
+            fresh = block[max(given - passed, 0) :]
+            passed += len(block)
+            if fresh:
+                yield fresh
+        if not passed:
+            raise BrokenFileError(f"{self._path}: the gzip stream is damaged at its start; copy the file again")
+
+    def _zstd(self, stream: io.BufferedReader) -> Iterator[bytes]:
+        unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
+        given = False
+        try:
+            while block := unpacked.read(_BLOCK):
+                given = True
+                yield block
+        except OSError as error:
+            if not given:
+                raise BrokenFileError(f"{self._path}: the zstd stream is damaged at its start") from error
+            self.truncated = True
+
+    def _zip(self, stream: io.BufferedReader) -> Iterator[bytes]:
+        try:
+            with zipfile.ZipFile(stream) as archive:
+                members = [m for m in archive.infolist() if not m.is_dir()]
+                if len(members) != 1:
+                    raise BrokenFileError(f"{self._path}: holds {len(members)} files; unpack it and name one")
+                with archive.open(members[0]) as member:
+                    while block := member.read(_BLOCK):
+                        yield block
+        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
+            if not self._given:
+                raise BrokenFileError(f"{self._path}: the zip archive is damaged ({error})") from error
+            self.truncated = True
+
+
+def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "io.FileIO | Unpacked":
+    """Open a file for ``readinto``, unpacked where it is gzip, zstd or a zip archive of one file.
+
+    Raises
+    ------
+    NotFoundError
+        The file does not exist or may not be read.
+    """
+    if _magic(path).startswith((_GZIP, _ZIP, _ZSTD)):
+        return Unpacked(path, limit_bytes)
+    return io.FileIO(path, "r")
+
+
+def is_packed(path: Path) -> bool:
+    """Return whether the file at `path` has to be unpacked."""
+    return _magic(path).startswith((_GZIP, _ZIP, _ZSTD))
+
+
+def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Path:
+    """Return `path` itself where it is not packed, else a file in `folder` with its content.
+
+    Raises
+    ------
+    NotFoundError, BrokenFileError
+        As `open_source` and `Unpacked.readinto`.
+    """
+    if not is_packed(path):
+        return path
+    target = folder / "unpacked"
+    buffer = bytearray(_BLOCK)
+    with open_source(path, limit_bytes) as stream, target.open("wb") as out:
+        while count := stream.readinto(buffer):
+            out.write(memoryview(buffer)[:count])
+    return target
 
 
 def is_folder(path: Path) -> bool:
@@ -53,64 +201,86 @@ def head(path: Path, size: int = 65536) -> bytes:
     NotFoundError
         The file does not exist or may not be read.
     """
-    raw = _read(path, size)
-    if not raw.startswith(_GZIP):
-        return raw
-    content = b""
-    for part, _intact in _unpacked(raw):
-        content += part
-        if len(content) >= size:
-            break
-    return content[:size]
+    content = bytearray()
+    with open_source(path) as stream:
+        buffer = bytearray(size)
+        try:
+            while len(content) < size and (count := stream.readinto(buffer)):
+                content += memoryview(buffer)[:count]
+        except BrokenFileError:
+            pass
+    return bytes(content[:size])
 
 
 def read_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Source:
-    """Read and, where it is gzip, unpack a file.
+    """Read and, where it is packed, unpack a whole file.
 
     Raises
     ------
     NotFoundError
         The file does not exist or may not be read.
     BrokenFileError
-        The gzip stream is damaged from its start, or unpacks to more than `limit_bytes`.
+        The packed stream is damaged from its start, or unpacks to more than `limit_bytes`.
     """
-    raw = _read(path, limit_bytes + 1)
-    digest = hashlib.sha256(raw).hexdigest()
-    if not raw.startswith(_GZIP):
-        _check_size(path, len(raw), limit_bytes)
-        return Source(path, raw, digest, truncated=False)
-    content, truncated = _gunzip(path, raw, limit_bytes)
-    return Source(path, content, digest, truncated)
+    content = bytearray()
+    with open_source(path, limit_bytes) as stream:
+        buffer = bytearray(_BLOCK)
+        while count := stream.readinto(buffer):
+            content += memoryview(buffer)[:count]
+        return Source(path, bytes(content), getattr(stream, "truncated", False))
 
 
-def _read(path: Path, size: int) -> bytes:
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file as it lies on disk.
+
+    Raises
+    ------
+    NotFoundError
+        The file does not exist or may not be read.
+    """
+    with _opened(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _magic(path: Path) -> bytes:
+    with _opened(path) as stream:
+        return stream.read(4)
+
+
+def _opened(path: Path) -> io.BufferedReader:
     try:
-        with path.open("rb") as stream:
-            return stream.read(size)
+        return path.open("rb")
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise NotFoundError(f"{path}: cannot be read ({reason}); check the name and its rights") from error
 
 
-def _check_size(path: Path, size: int, limit_bytes: int) -> None:
-    if size > limit_bytes:
-        raise BrokenFileError(f"{path}: unpacks to more than {limit_bytes:,} bytes; raise the limit if you trust it")
+def _members(stream: io.BufferedReader) -> Iterator[bytes]:
+    """Yield the content of every gzip member in blocks.
+
+    Raises
+    ------
+    isal.isal_zlib.IsalError
+        The stream is damaged.
+    EOFError
+        It ends before its end mark.
+    """
+    packed = stream.read(_BLOCK)
+    while packed.startswith(_GZIP):
+        member = isal_zlib.decompressobj(wbits=31)
+        while not member.eof:
+            block = member.decompress(packed, _BLOCK)
+            packed = member.unconsumed_tail or (b"" if member.eof else stream.read(_BLOCK))
+            if block:
+                yield block
+            elif not packed and not member.eof:
+                raise EOFError("gzip member")
+        packed = member.unused_data or stream.read(_BLOCK)
+        if len(packed) < len(_GZIP):
+            packed += stream.read(_BLOCK)
 
 
-def _gunzip(path: Path, raw: bytes, limit_bytes: int) -> tuple[bytes, bool]:
-    """Unpack all members; stop at damage and keep what came before."""
-    content = bytearray()
-    truncated = False
-    for part, intact in _unpacked(raw):
-        content += part
-        truncated |= not intact
-        _check_size(path, len(content), limit_bytes)
-    if truncated and not content:
-        raise BrokenFileError(f"{path}: the gzip stream is damaged at its start; copy the file again")
-    return bytes(content), truncated
-
-
-def _unpacked(raw: bytes) -> Iterator[tuple[bytes, bool]]:
+def _salvaged(raw: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield the content of every gzip member piece by piece, and whether the stream is whole so far."""
     position = 0
     while raw.startswith(_GZIP, position):

@@ -21,10 +21,10 @@ from profilers.schema import SCHEMAS
 from profilers.source import is_folder
 from profilers.trace import DeviceProperties, Trace, TraceMeta
 
-__all__ = ["load_trace", "save_trace"]
+__all__ = ["load_trace", "meta_from_json", "meta_to_json", "save_trace"]
 
 _META = "meta.json"
-_LAYOUT = 1
+_LAYOUT = 2
 _DELTA = "DELTA_BINARY_PACKED"
 
 
@@ -102,12 +102,16 @@ def _write_part(table: pa.Table, path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-def _write_meta(meta: TraceMeta, path: Path) -> None:
+def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
+    """Return what `meta_from_json` reads."""
     content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "sha256")}
     content |= {"layout": _LAYOUT, "clock_base_ns": meta.clock_base_ns}
-    content |= {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
+    return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
+
+
+def _write_meta(meta: TraceMeta, path: Path) -> None:
     with path.open("w", encoding="utf-8") as stream:
-        json.dump(content, stream, indent=1)
+        json.dump(meta_to_json(meta), stream, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -148,22 +152,33 @@ def _read_part(file: Path, kind: str) -> pa.Table:
         raise BrokenFileError(f"{file}: damaged ({_first_line(error)}); ingest the trace again") from error
 
 
+def meta_from_json(content: dict[str, Any]) -> TraceMeta:
+    """Return the meta data that `meta_to_json` described.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        `content` is no such description.
+    """
+    return TraceMeta(
+        format=str(content["format"]),
+        version=str(content["version"]),
+        sources=tuple(map(str, content["sources"])),
+        ranks=tuple(map(int, content["ranks"])),
+        world_size=None if content["world_size"] is None else int(content["world_size"]),
+        clock_base_ns=int(content["clock_base_ns"]),
+        devices=tuple(DeviceProperties(**d) for d in content["devices"]),
+        quality=Quality({k: v for k, v in content["quality"].items() if k in MEANINGS}),
+        sha256=str(content["sha256"]),
+    )
+
+
 def _read_meta(file: Path) -> TraceMeta:
     try:
         content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         if content["layout"] != _LAYOUT:
             raise BrokenFileError(f"{file}: layout {content['layout']!r} is not {_LAYOUT}; ingest the trace again")
-        return TraceMeta(
-            format=str(content["format"]),
-            version=str(content["version"]),
-            sources=tuple(map(str, content["sources"])),
-            ranks=tuple(map(int, content["ranks"])),
-            world_size=None if content["world_size"] is None else int(content["world_size"]),
-            clock_base_ns=int(content["clock_base_ns"]),
-            devices=tuple(DeviceProperties(**d) for d in content["devices"]),
-            quality=Quality({k: v for k, v in content["quality"].items() if k in MEANINGS}),
-            sha256=str(content["sha256"]),
-        )
+        return meta_from_json(content)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
         raise BrokenFileError(f"{file}: damaged ({_first_line(error)}); ingest the trace again") from error
 

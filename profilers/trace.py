@@ -84,7 +84,8 @@ class Trace:
     ----------
     meta : TraceMeta
     tables : mapping of str to pyarrow.Table
-        By kind; a kind that is left out has no rows. Schemas are those of `profilers.schema`.
+        By kind; a kind that is left out has no rows. Schemas are those of `profilers.schema`. A table may lack
+        columns, for functions that need only some; a trace that was collected or loaded lacks none.
 
     Examples
     --------
@@ -100,7 +101,8 @@ class Trace:
         if unknown := set(self.tables) - set(SCHEMAS):
             raise KeyError(f"no such kind: {sorted(unknown)}")
         for kind, table in self.tables.items():
-            if not table.schema.equals(SCHEMAS[kind]):
+            own = set(table.schema.names)
+            if not table.schema.equals(pa.schema([field for field in SCHEMAS[kind] if field.name in own])):
                 raise TypeError(f"the table {kind!r} has not the schema of its kind")
         full = {kind: self.tables[kind] if kind in self.tables else empty_table(kind) for kind in SCHEMAS}
         object.__setattr__(self, "tables", MappingProxyType(full))

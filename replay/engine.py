@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from replay.compiled import compiled
+from profilers.compiled import compiled
 from replay.graph import KernelGraph
 from replay.sharing import share
 

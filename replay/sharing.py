@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from replay.compiled import compiled
+from profilers.compiled import compiled
 
 __all__ = ["fair_rates", "share"]
 

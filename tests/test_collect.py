@@ -148,11 +148,11 @@ def test_a_trace_folder_opens_as_it_is_and_anything_else_is_collected(tmp_path: 
     ("build", "error", "message"),
     [
         (lambda folder: [folder / "missing.json"], NotFoundError, "missing.json: cannot be read"),
-        (lambda folder: [folder], NotFoundError, "holds no trace that a reader knows (0 .json files looked at)"),
+        (lambda folder: [folder], NotFoundError, "holds no trace that a reader knows (0 files looked at)"),
         (lambda folder: [], NotFoundError, "no file was named"),
         (lambda folder: [folder / ("x" * 300)], NotFoundError, "File name too long"),
         (lambda folder: [_text(folder / "a.json", '{"x":1}')], UnknownFormatError, "a.json: no reader knows"),
-        (lambda folder: [_text(folder / "a.json", '{"x":1}').parent], NotFoundError, "(1 .json files looked at)"),
+        (lambda folder: [_text(folder / "a.json", '{"x":1}').parent], NotFoundError, "(1 files looked at)"),
     ],
 )
 def test_what_cannot_be_collected_says_why(tmp_path: Path, build: Any, error: type[Exception], message: str) -> None:
@@ -165,10 +165,20 @@ def _text(path: Path, text: str) -> Path:
     return path
 
 
-def test_files_on_different_clocks_are_refused(tmp_path: Path) -> None:
-    write(tmp_path / "a.json", kernel("k", 5, 1, 1), baseTimeNanoseconds=1)
+def test_files_on_different_clocks_stand_on_the_earlier_one(tmp_path: Path) -> None:
+    for rank, base in ((0, 5_000_000), (1, 2_000_000)):
+        info = {"rank": rank, "world_size": 2}
+        write(tmp_path / f"{rank}.json", kernel("k", 5, 1, 1), baseTimeNanoseconds=base, distributedInfo=info)
+    trace = collect([tmp_path])
+    assert trace.meta.clock_base_ns == 2_000_000
+    assert trace.kernels["start_ns"].to_pylist() == [3_005_000, 5_000]
+    assert trace.iterations["start_ns"].to_pylist() == [3_005_000, 5_000]
+
+
+def test_a_file_that_states_no_clock_cannot_be_put_beside_one_that_does(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", kernel("k", 5, 1, 1))
     write(tmp_path / "b.json", kernel("k", 5, 1, 1), baseTimeNanoseconds=2)
-    with pytest.raises(InvalidInputError, match=r"different clock bases: a\.json 1, b\.json 2"):
+    with pytest.raises(InvalidInputError, match=r"some do not: a\.json 0, b\.json 2"):
         collect([tmp_path])
 
 

@@ -10,16 +10,20 @@ from hypothesis import strategies as st
 
 from profilers.kineto.numbers import TIMES_NS, nanoseconds, plain_text, real, whole
 from profilers.kineto.rows import Rows
+from profilers.stage import Stage
 
 
 def rows(*events: dict[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:
     """Return the rows of every kind without their nulls, and the counts that are not zero."""
-    collector = Rows(0, 0)
+    collector, stage = Rows(), Stage()
     for event in events:
         collector.add(event)
+    for kind, columns in collector.columns().items():
+        stage.write(kind, columns)
     tables = {
         kind: [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
-        for kind, table in collector.tables().items()
+        for kind, table in stage.tables().items()
+        if table.num_rows
     }
     return tables, {name: n for name, n in collector.counts.items() if n}
 
@@ -28,7 +32,7 @@ def complete(cat: str, **more: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": cat, "name": "n", "ts": 1, "dur": 2, "pid": 3, "tid": 4, **more}
 
 
-COMMON = {"id": 0, "rank": 0, "name": "n", "start_ns": 1000, "dur_ns": 2000}
+COMMON = {"id": 0, "rank": -1, "name": "n", "start_ns": 1000, "dur_ns": 2000}
 HOST = {"process": 3, "thread": 4}
 
 
@@ -39,7 +43,7 @@ HOST = {"process": 3, "thread": 4}
             complete("cpu_op", args={"External id": 5, "Sequence number": 6, "Input Dims": [[1, 2]],
                                      "Fwd thread id": 7}),
             "ops",
-            {**HOST, "external_id": 5, "sequence_number": 6, "shapes": "[[1,2]]", "args": '{"Fwd thread id":7}'},
+            {**HOST, "external_id": 5, "sequence_number": 6, "shapes": "[[1,2]]", "forward_thread": 7},
         ),
         (complete("Operator", tid="25738", args={"external id": 5}), "ops",
          {**HOST, "thread": 25738, "external_id": 5}),

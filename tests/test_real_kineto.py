@@ -16,7 +16,6 @@ import pytest
 from profilers.arrays import MISSING, integers, strings
 from profilers.collect import CollectOptions, collect
 from profilers.errors import SeqPointError
-from profilers.kineto import KinetoReader
 from profilers.store import load_trace, save_trace
 from profilers.trace import Trace
 
@@ -84,7 +83,7 @@ def events_of(jobs: Any, name: str) -> Trace:
     """Return the events of one file, out of its job where that is collected anyway."""
     folder, _, file = name.rpartition("/")
     if folder != "particle_transformer/batch_8":
-        return KinetoReader().read(DATA / name) if name.startswith(MANY) else jobs(name)
+        return jobs(name)
     trace = jobs(folder, **A_FILE_EACH)
     number = trace.meta.sources.index(file)
     return trace.with_tables(**{k: t.filter(pc.equal(t["iteration"], number)) for k, t in trace.tables.items()})

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from profilers.kineto.document import Document
 from profilers.kineto.numbers import plain_text, whole
 from profilers.kineto.rows import Rows
 from profilers.quality import Quality
-from profilers.ranks import move_rank
-from profilers.source import DEFAULT_LIMIT_BYTES, Source, read_source
-from profilers.trace import DeviceProperties, Trace, TraceMeta
+from profilers.reader import Head, Sink
+from profilers.schema import OWN_RANK
+from profilers.source import Source, read_source
+from profilers.trace import DeviceProperties, TraceMeta
 
 __all__ = ["KinetoReader"]
 
@@ -22,43 +24,37 @@ _SIGN = re.compile(rb'"(traceEvents|deviceProperties|schemaVersion|distributedIn
 
 
 class KinetoReader:
-    """Reads ``.json`` and ``.json.gz`` files of the PyTorch profiler.
-
-    Parameters
-    ----------
-    limit_bytes : int
-        Refuse a file that unpacks to more.
-    """
+    """Traces of the PyTorch profiler, of every age and vendor: JSON, plain or packed."""
 
     name = "kineto"
 
-    def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
-        self.limit_bytes = limit_bytes
+    def sniff(self, head: Head) -> bool:
+        """Return whether a file starts like Kineto's JSON."""
+        start = head.start.lstrip(b"\xef\xbb\xbf \t\r\n")
+        return start[:1] in (b"{", b"[") and _SIGN.search(head.start) is not None
 
-    def sniff(self, start: bytes) -> bool:
-        """Return whether these bytes look like Kineto's JSON."""
-        return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") and _SIGN.search(start) is not None
-
-    def read(self, path: Path, *, first_id: int = 0) -> Trace:
-        """Return the events of one file, unlinked, with ids from `first_id` on.
+    def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
+        """Give the events of one file to `sink`.
 
         Raises
         ------
         BrokenFileError
             The file holds no event that can be used, or unpacks to more than the limit.
         """
-        source = read_source(path, self.limit_bytes)
+        (path,) = files
+        source = read_source(path, sink.limit_bytes)
         document, replaced = _document(source)
         source = replace(source, content=b"")  # the text is enough to hold in memory
-        rows = Rows(first_id, 0)
+        rows = Rows()
         for event in document:
             rows.add(event)
-        tables = rows.tables()
+        for kind, columns in rows.columns().items():
+            sink.write(kind, columns)
         counts = document.counts + rows.counts
         counts["repaired_utf8"] = int(replaced)
         counts["truncated_files"] = int(bool(counts["truncated_files"]) or source.truncated)
         _check_not_empty(path, document, counts)
-        return _with_rank(Trace(_meta(source, document.header, counts), tables), document.header)
+        return _meta(path, document.header, counts)
 
 
 def _document(source: Source) -> tuple[Document, bool]:
@@ -80,17 +76,17 @@ def _check_not_empty(path: Path, document: Document, counts: Counter[str]) -> No
     raise BrokenFileError(f"{path}: none of its {counts['events']} events can be used ({lost})")
 
 
-def _meta(source: Source, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:
+def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:
     distributed = _mapping(header.get("distributedInfo"))
     return TraceMeta(
         format="kineto",
         version=f"schema {plain_text(header.get('schemaVersion')) or 'unknown'}",
-        sources=(source.path.name,),
+        sources=(path.name,),
+        ranks=_rank(header),
         world_size=_positive(distributed.get("world_size")),
         clock_base_ns=whole(header.get("baseTimeNanoseconds")) or 0,
         devices=_devices(header),
         quality=Quality({name: n for name, n in counts.items() if n}),
-        sha256=source.sha256,
     )
 
 
@@ -108,7 +104,7 @@ def _devices(header: dict[str, Any]) -> tuple[DeviceProperties, ...]:
     rows = [_mapping(row) for row in listed] if isinstance(listed, list) else []
     return tuple(
         DeviceProperties(
-            rank=0,
+            rank=OWN_RANK,
             device=whole(row.get("id")) or 0,
             name=plain_text(row.get("name")),
             compute_units=_positive(row.get("numSms")),
@@ -118,7 +114,7 @@ def _devices(header: dict[str, Any]) -> tuple[DeviceProperties, ...]:
     )
 
 
-def _with_rank(trace: Trace, header: dict[str, Any]) -> Trace:
-    """Return `trace` with the file's own rank on the events that name none."""
+def _rank(header: dict[str, Any]) -> tuple[int, ...]:
+    """Return the rank that the file states for itself, or nothing."""
     rank = whole(_mapping(header.get("distributedInfo")).get("rank"))
-    return trace if rank is None or not 0 < rank < 1 << 31 else move_rank(trace, 0, rank)
+    return () if rank is None or not 0 <= rank < 1 << 31 else (rank,)

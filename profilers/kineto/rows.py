@@ -5,11 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
 from profilers.kineto.grids import Geometry, workgroups
 from profilers.kineto.numbers import TIMES_NS, nanoseconds, plain_text, real, whole
-from profilers.schema import make_table
+from profilers.schema import OWN_RANK
 
 __all__ = ["Rows"]
 
@@ -57,13 +55,19 @@ _ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
 _Spec = tuple[str, tuple[str, ...], Callable[[Any], Any]]
 _EXTERNAL: _Spec = ("external_id", ("External id", "external id"), whole)
 _CORRELATION: _Spec = ("correlation", ("correlation",), whole)
+_RECORD: _Spec = ("record_function_id", ("Record function id",), whole)
+_INDEX: _Spec = ("event_index", ("Ev Idx",), whole)
 _PLACE: tuple[_Spec, ...] = (("device", ("device",), whole), ("stream", ("stream",), whole))
 _ARGUMENTS: Mapping[str, tuple[_Spec, ...]] = {
     "ops": (
         _EXTERNAL,
         ("sequence_number", ("Sequence number",), whole),
+        ("forward_thread", ("Fwd thread id",), whole),
+        _RECORD,
+        _INDEX,
         ("shapes", ("Input Dims", "Input dims"), _json),
         ("dtypes", ("Input type",), _json),
+        ("strides", ("Input Strides",), _json),
         ("concrete_inputs", ("Concrete Inputs",), _json),
     ),
     "launches": (_EXTERNAL, _CORRELATION),
@@ -75,6 +79,7 @@ _ARGUMENTS: Mapping[str, tuple[_Spec, ...]] = {
         ("registers", ("registers per thread",), whole),
         ("lds_bytes", ("shared memory",), whole),
         ("occupancy", ("est. achieved occupancy %",), real),
+        ("graph_node", ("graph node id",), whole),
     ),
     "copies": (*_PLACE, _EXTERNAL, _CORRELATION, ("bytes", ("bytes",), whole)),
     "syncs": (
@@ -84,7 +89,15 @@ _ARGUMENTS: Mapping[str, tuple[_Spec, ...]] = {
         ("event", ("wait_on_cuda_event_id",), whole),
         ("event_correlation", ("wait_on_cuda_event_record_corr_id",), whole),
     ),
-    "ranges": _PLACE,
+    "ranges": (
+        *_PLACE,
+        _EXTERNAL,
+        _RECORD,
+        _INDEX,
+        ("python_id", ("Python id",), whole),
+        ("python_parent_id", ("Python parent id",), whole),
+        ("python_module_id", ("Python module id",), whole),
+    ),
     "counters": (("value", ("Bytes", "value"), real),),
 }
 _HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
@@ -95,26 +108,14 @@ _NARROW = ("device", "registers")
 class Rows:
     """Collects events as columns and turns them into tables.
 
-    Parameters
-    ----------
-    first_id : int
-        The id of the first row.
-    rank : int
-        Of every event that does not name its own.
+    Events that name no rank get `OWN_RANK`.
     """
 
-    def __init__(self, first_id: int, rank: int) -> None:
-        self._next_id = first_id
-        self._rank = rank
+    def __init__(self) -> None:
         self._columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._kernel_geometry: list[Geometry | None] = []
         self._launch_geometry: dict[tuple[int, int | None], Geometry | str] = {}
         self.counts: Counter[str] = Counter()
-
-    @property
-    def next_id(self) -> int:
-        """The id that the next row would get."""
-        return self._next_id
 
     def add(self, event: Event) -> None:
         """Keep one event, or count why it is not kept."""
@@ -151,12 +152,10 @@ class Rows:
     def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None]) -> None:
         columns = self._columns[kind]
         rank = whole(args.get("rank"))
-        columns["id"].append(self._next_id)
-        columns["rank"].append(self._rank if rank is None or not 0 <= rank < 1 << 31 else rank)
+        columns["rank"].append(OWN_RANK if rank is None or not 0 <= rank < 1 << 31 else rank)
         columns["name"].append(plain_text(event.get("name")))
         columns["start_ns"].append(time[0])
         columns["dur_ns"].append(time[1])
-        self._next_id += 1
         self.counts["kept"] += 1
         if kind in _HOST_KINDS:
             columns["process"].append(whole(event.get("pid")))
@@ -193,8 +192,8 @@ class Rows:
             columns[column].append(value)
         return known
 
-    def tables(self) -> dict[str, pa.Table]:
-        """Return what was collected, a table a kind."""
+    def columns(self) -> Mapping[str, Mapping[str, list[Any]]]:
+        """Return what was collected, by kind and column."""
         if self._kernel_geometry:
             kernels = self._columns["kernels"]
             keys = zip(kernels["rank"], kernels["correlation"], strict=True)
@@ -204,7 +203,7 @@ class Rows:
             ]
             kernels["workgroups"], kernels["workgroup_size"], repaired = workgroups(found)
             self.counts.update(repaired)
-        return {kind: make_table(kind, columns) for kind, columns in self._columns.items()}
+        return self._columns
 
 
 def _understood(own: Geometry | None, launch: Geometry | str | None) -> Geometry | None:

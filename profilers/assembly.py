@@ -1,0 +1,293 @@
+"""Put parts together: one numbering of ranks, ids and iterations, one clock; then give the finished tables.
+
+What has to be known of all parts at once (collectives, annotations, extents) is small. The bulk is finished a
+part and a batch at a time, so parts can be finished in different processes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profilers.arrays import MISSING, Ints, integers, put
+from profilers.clocks import base_shifts, collective_shifts
+from profilers.collectives import match_collectives
+from profilers.errors import InvalidInputError
+from profilers.iterations import Extent, Spans, device_iterations, find_iterations, one_iteration
+from profilers.lengths import add_lengths
+from profilers.linking import lookup
+from profilers.part import Part, combined_digest
+from profilers.quality import Quality
+from profilers.schema import KINDS, OWN_RANK, SCHEMAS
+from profilers.trace import Trace, TraceMeta
+
+__all__ = ["Assembly", "Place", "assemble", "finished"]
+
+_ID_COLUMNS = ("id", "launch_id", "op_id", "kernel_id", "collective_id")
+
+
+@dataclass(frozen=True)
+class Place:
+    """How one part fits into the whole.
+
+    Parameters
+    ----------
+    first_id : int
+        What its ids are moved up by.
+    own_rank : int
+        Of the rows that name none.
+    shift_ns : mapping of int to int
+        What the times of each rank are moved by.
+    spans : mapping of int to Spans
+        Iterations by rank.
+    """
+
+    first_id: int
+    own_rank: int
+    shift_ns: Mapping[int, int]
+    spans: Mapping[int, Spans]
+
+    def rank(self, rank: int) -> int:
+        """Return the final number of a rank of the part."""
+        return self.own_rank if rank == OWN_RANK else rank
+
+    def put(self, table: pa.Table) -> pa.Table:
+        """Return rows of the part with the ranks, ids and times of the whole."""
+        ranks = integers(table, "rank")
+        ranks = np.where(ranks == OWN_RANK, self.own_rank, ranks)
+        table = put(table, "rank", ranks)
+        if self.first_id:
+            for column in _ID_COLUMNS:
+                if column in table.schema.names:
+                    ids = integers(table, column)
+                    table = put(table, column, np.where(ids == MISSING, MISSING, ids + self.first_id))
+        if any(self.shift_ns.values()):
+            shift = np.zeros(len(ranks), dtype=np.int64)
+            for rank, by_ns in self.shift_ns.items():
+                shift[ranks == rank] = by_ns
+            table = put(table, "start_ns", integers(table, "start_ns") + shift)
+        return table
+
+    def iterations(self, table: pa.Table, time: Ints) -> Ints:
+        """Return the iteration of each row of a placed table at the times given."""
+        ranks = integers(table, "rank")
+        result = np.full(len(ranks), MISSING)
+        for rank, spans in self.spans.items():
+            own = ranks == rank
+            result[own] = spans.at(time[own])
+        return result
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Everything of a trace but its bulk.
+
+    Parameters
+    ----------
+    meta : TraceMeta
+        Its quality lacks what finishing the parts counts.
+    places : sequence of Place
+        One a part.
+    iterations, collectives : Table
+    """
+
+    meta: TraceMeta
+    places: Sequence[Place]
+    iterations: pa.Table
+    collectives: pa.Table
+
+
+def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Assembly:
+    """Decide how `parts` become one trace.
+
+    Parameters
+    ----------
+    parts : sequence of Part
+        In the order of their files.
+    iterations, length : str
+        See `profilers.collect.CollectOptions`.
+
+    Raises
+    ------
+    InvalidInputError
+        The options do not fit the parts, or the parts do not fit each other.
+    """
+    places = _on_one_clock(parts, _numbered(parts, iterations == "file"))
+    trace, places = _matched(parts, places)
+    spans = _spans(parts, places, iterations)
+    places = [replace(place, spans=found) for place, found in zip(places, spans, strict=True)]
+    table = _iteration_table(spans)
+    trace = trace.with_tables(iterations=table)
+    trace = add_lengths(_with_annotations(trace, parts, places), length)
+    return Assembly(_meta(parts, places, trace.meta.quality), places, trace.iterations, trace.collectives)
+
+
+def _numbered(parts: Sequence[Part], file_mode: bool) -> list[Place]:
+    """Give each part its first id and its rank.
+
+    Files that claim the same single rank at the same time become ranks in their order.
+    """
+    ranks = [part.meta.ranks[0] if part.meta.ranks else 0 for part in parts]
+    alone = all(set(part.extents) <= {OWN_RANK, 0} for part in parts) and not any(ranks)
+    if len(parts) > 1 and alone and not file_mode and not _follow(parts):
+        ranks = list(range(len(parts)))
+    first = np.cumsum([0, *(part.stage.rows for part in parts)])
+    return [Place(int(first[i]), ranks[i], {}, {}) for i in range(len(parts))]
+
+
+def _follow(parts: Sequence[Part]) -> bool:
+    spans = sorted((min(e.start for e in p.extents.values()), max(e.end for e in p.extents.values())) for p in parts)
+    return all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def _on_one_clock(parts: Sequence[Part], places: list[Place]) -> list[Place]:
+    shifts = base_shifts([part.meta for part in parts])
+    return [
+        replace(place, shift_ns={place.rank(rank): by_ns for rank in part.extents})
+        for part, place, by_ns in zip(parts, places, shifts, strict=True)
+    ]
+
+
+def _matched(parts: Sequence[Part], places: list[Place]) -> tuple[Trace, list[Place]]:
+    """Match collectives across ranks; where they prove the clocks of ranks apart, bring those together."""
+    placed = [place.put(part.collectives) for part, place in zip(parts, places, strict=True)]
+    table = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
+    trace = match_collectives(Trace(TraceMeta(""), {"collectives": table}))
+    shifts = collective_shifts(trace.collectives)
+    if not shifts:
+        return trace, places
+    moved = replace(places[0], first_id=0, shift_ns=shifts).put(trace.collectives)
+    places = [
+        replace(place, shift_ns={rank: by + shifts.get(rank, 0) for rank, by in place.shift_ns.items()})
+        for place in places
+    ]
+    return trace.with_tables(collectives=moved).with_quality(
+        {"clock_shift_max_ns": max(map(abs, shifts.values()))}
+    ), places
+
+
+def _spans(parts: Sequence[Part], places: Sequence[Place], iterations: str) -> list[dict[int, Spans]]:
+    """Return the iterations of every rank of every part."""
+    extents = [
+        {place.rank(rank): extent.shifted(place.shift_ns[place.rank(rank)]) for rank, extent in part.extents.items()}
+        for part, place in zip(parts, places, strict=True)
+    ]
+    if iterations == "file":
+        return [
+            {rank: one_iteration(rank, extent, number, parts[number].meta.sources[0], "file") for rank, extent in own}
+            for number, own in enumerate(sorted(found.items()) for found in extents)
+        ]
+    marks = pa.concat_tables([place.put(part.marks) for part, place in zip(parts, places, strict=True)])
+    whole: dict[int, Extent] = {}
+    for found in extents:
+        for rank, extent in found.items():
+            whole[rank] = whole[rank] | extent if rank in whole else extent
+    pattern = None if iterations == "auto" else iterations
+    spans = {
+        rank: find_iterations(marks.filter(pc.equal(marks["rank"], rank)), rank, whole[rank], pattern)
+        for rank in sorted(whole)
+    }
+    return [{rank: spans[rank] for rank in found} for found in extents]
+
+
+def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:
+    distinct = {id(one): one for found in spans for one in found.values()}
+    tables = [one.table() for one in sorted(distinct.values(), key=lambda one: one.rank)]
+    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    keys = list(zip(table["rank"].to_pylist(), table["iteration"].to_pylist(), strict=True))
+    if len(set(keys)) != len(keys):
+        raise InvalidInputError("two files hold the same iteration of the same rank; ingest them apart")
+    return table
+
+
+def _with_annotations(trace: Trace, parts: Sequence[Part], places: Sequence[Place]) -> Trace:
+    """Return `trace` with the annotations and operators that can state a length."""
+    tables = {}
+    for kind, name in (("ranges", "marks"), ("ops", "length_ops")):
+        placed = [_timed(place, place.put(getattr(part, name))) for part, place in zip(parts, places, strict=True)]
+        tables[kind] = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
+    return trace.with_tables(**tables)
+
+
+def _timed(place: Place, table: pa.Table) -> pa.Table:
+    return put(table, "iteration", place.iterations(table, integers(table, "start_ns")))
+
+
+def _meta(parts: Sequence[Part], places: Sequence[Place], quality: Quality) -> TraceMeta:
+    metas = [part.meta for part in parts]
+    sizes = {meta.world_size for meta in metas if meta.world_size is not None}
+    devices = [
+        replace(device, rank=place.rank(device.rank))
+        for meta, place in zip(metas, places, strict=True)
+        for device in meta.devices
+    ]
+    formats = dict.fromkeys(meta.format for meta in metas)
+    return replace(
+        metas[0],
+        format="+".join(formats),
+        sources=tuple(name for meta in metas for name in meta.sources),
+        ranks=tuple(sorted({rank for place in places for rank in place.spans})),
+        world_size=max(sizes, default=None),
+        clock_base_ns=min(meta.clock_base_ns for meta in metas),
+        devices=tuple(dict.fromkeys(devices)),
+        quality=sum((meta.quality for meta in metas), quality),
+        sha256=combined_digest([meta.sha256 for meta in metas]),
+    )
+
+
+def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
+    """Yield (kind, rows) of one part as they stand in the trace; counts go into `counts` as they arise.
+
+    Parameters
+    ----------
+    part : Part
+    place : Place
+    collectives : Table
+        Of the whole trace; those of this part are given.
+    counts : dict
+        Filled with quality counts.
+    """
+    device = {kind: _device_iterations(part, place, kind) for kind in ("kernels", "copies")}
+    counts["no_iteration"] = sum(int((found == MISSING).sum()) for found in device.values())
+    for kind in KINDS:
+        if kind == "collectives":
+            continue
+        row = 0
+        for batch in part.stage.batches(kind):
+            rows = slice(row, row + batch.num_rows)
+            row += batch.num_rows
+            table = place.put(_linked(part, kind, batch, rows))
+            found = device[kind][rows] if kind in device else place.iterations(table, integers(table, "start_ns"))
+            yield kind, put(table, "iteration", found)
+    ids = integers(collectives, "id")
+    own = collectives.filter(pa.array((ids >= place.first_id) & (ids < place.first_id + part.stage.rows)))
+    if own.num_rows:
+        yield "collectives", _of_kernels(own, part, place, device["kernels"])
+
+
+def _linked(part: Part, kind: str, batch: pa.Table, rows: slice) -> pa.Table:
+    for (of, column), values in part.links.items():
+        if of == kind and column in SCHEMAS[kind].names:
+            batch = put(batch, column, values[rows])
+    return batch
+
+
+def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
+    work = place.put(part.stage.table(kind, ("id", "rank", "start_ns", "device", "stream")))
+    ranks = integers(work, "rank")
+    cause, launched = part.links[kind, "cause_ns"], part.links[kind, "launch_id"] != MISSING
+    result = np.full(len(ranks), MISSING)
+    for rank, spans in place.spans.items():
+        own = np.flatnonzero(ranks == rank)
+        shift = place.shift_ns.get(rank, 0)
+        moved = np.where(cause[own] == MISSING, MISSING, cause[own] + shift)
+        result[own] = device_iterations(spans, work.take(own), moved, launched[own])
+    return result
+
+
+def _of_kernels(collectives: pa.Table, part: Part, place: Place, iterations: Ints) -> pa.Table:
+    kernels = integers(part.stage.table("kernels", ("id",)), "id") + place.first_id
+    return put(collectives, "iteration", lookup(kernels, iterations, integers(collectives, "kernel_id")))
