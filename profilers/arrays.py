@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["MISSING", "ends", "integers", "put", "strings"]
+__all__ = ["MISSING", "dense_keys", "ends", "integers", "put", "strings"]
 
 #: Stands for null inside an int64 array while one is computed; it never reaches a table.
 MISSING = np.iinfo(np.int64).min
@@ -42,3 +42,17 @@ def put(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
     field = table.schema.field(index)
     array = pa.array(values, pa.int64(), mask=values == MISSING).cast(field.type)
     return table.set_column(index, field, array)
+
+
+def dense_keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
+    """Return for each pair of arrays one key a row, such that equal pairs of values have equal keys everywhere.
+
+    The keys are dense, so that they fit int64 whatever the values.
+    """
+    first, second = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    if len(first) and (first == first[0]).all():
+        keys = second
+    else:
+        distinct, dense = np.unique(second, return_inverse=True)
+        keys = np.unique(first, return_inverse=True)[1] * max(len(distinct), 1) + dense
+    return np.split(keys, np.cumsum([len(pair[0]) for pair in pairs])[:-1])

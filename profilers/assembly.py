@@ -21,7 +21,7 @@ from profilers.lengths import add_lengths
 from profilers.linking import lookup
 from profilers.part import Part, combined_digest
 from profilers.quality import Quality
-from profilers.schema import KINDS, OWN_RANK, SCHEMAS
+from profilers.schema import KINDS, OWN_RANK
 from profilers.trace import Trace, TraceMeta
 
 __all__ = ["Assembly", "Place", "assemble", "finished"]
@@ -259,7 +259,7 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
         for batch in part.stage.batches(kind):
             rows = slice(row, row + batch.num_rows)
             row += batch.num_rows
-            table = place.put(_linked(part, kind, batch, rows))
+            table = place.put(batch)
             found = device[kind][rows] if kind in device else place.iterations(table, integers(table, "start_ns"))
             yield kind, put(table, "iteration", found)
     ids = integers(collectives, "id")
@@ -268,17 +268,10 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
         yield "collectives", _of_kernels(own, part, place, device["kernels"])
 
 
-def _linked(part: Part, kind: str, batch: pa.Table, rows: slice) -> pa.Table:
-    for (of, column), values in part.links.items():
-        if of == kind and column in SCHEMAS[kind].names:
-            batch = put(batch, column, values[rows])
-    return batch
-
-
 def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
     work = place.put(part.stage.table(kind, ("id", "rank", "start_ns", "device", "stream")))
     ranks = integers(work, "rank")
-    cause, launched = part.links[kind, "cause_ns"], part.links[kind, "launch_id"] != MISSING
+    cause, launched = part.stage.amended(kind, "cause_ns"), part.stage.amended(kind, "launch_id") != MISSING
     result = np.full(len(ranks), MISSING)
     for rank, spans in place.spans.items():
         own = np.flatnonzero(ranks == rank)

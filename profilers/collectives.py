@@ -76,7 +76,9 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
         return trace
     chosen = kernels.take(rows)
     first = _next_id(trace) if first_id is None else first_id
-    facts = [_facts(*sources) for sources in zip(*_sources(trace, chosen), strict=True)]
+    told = list(zip(*_sources(trace, chosen), strict=True))
+    distinct_facts = {sources: _facts(*sources) for sources in set(told)}
+    facts = [distinct_facts[sources] for sources in told]
     ids = np.arange(first, first + len(rows))
     columns = {name: chosen[name] for name in ("rank", "name", "start_ns", "dur_ns", "op_id")}
     columns |= {"id": ids, "kernel_id": chosen["id"]}

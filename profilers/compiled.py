@@ -5,7 +5,7 @@ from typing import Any
 
 import numba
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "inlined"]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -21,6 +21,11 @@ def compiled(function: Callable[..., Any]) -> Any:
     42
     """
     try:
-        return numba.njit(cache=True)(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
     except RuntimeError:
-        return numba.njit(function)
+        return numba.njit(nogil=True, error_model="numpy")(function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Return `function` compiled into each of its callers, which are `compiled` themselves."""
+    return numba.njit(inline="always", error_model="numpy")(function)

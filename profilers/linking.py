@@ -6,14 +6,18 @@ start on its thread. ``External id`` is right in every event of some files and w
 events that have one.
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from profilers.arrays import MISSING, Ints, ends, integers, put
+from profilers.arrays import MISSING, Ints, dense_keys, ends, integers, put
+from profilers.compiled import compiled
 from profilers.trace import Trace
 
-__all__ = ["innermost", "link", "lookup"]
+__all__ = ["innermost", "link", "lookup", "sorting"]
 
 _DEVICE_KINDS = ("kernels", "copies")
 #: Share of checked events on which External id must agree before it is believed.
@@ -53,11 +57,20 @@ def lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
     """Return for every wanted key its value, the first where a key repeats; `MISSING` where there is none."""
     if not len(keys):
         return np.full(len(wanted), MISSING)
-    order = np.argsort(keys, kind="stable")
-    position = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    found = order[position]
+    if keys[0] <= keys[-1] and (np.diff(keys) == 1).all():
+        found = wanted - keys[0]
+        hit = (wanted >= keys[0]) & (wanted <= keys[-1])
+        return np.where(hit, values[np.where(hit, found, 0)], MISSING)
+    order = sorting(keys)
+    position = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    found = position if order is None else order[position]
     hit = (keys[found] == wanted) & (wanted != MISSING)
     return np.where(hit, values[found], MISSING)
+
+
+def sorting(values: Ints) -> npt.NDArray[np.intp] | None:
+    """Return the order that sorts `values`, ties as they stand; None where they are sorted already."""
+    return None if (values[1:] >= values[:-1]).all() else np.argsort(values, kind="stable")
 
 
 def _keys(column: str, *tables: pa.Table) -> list[Ints]:
@@ -65,25 +78,29 @@ def _keys(column: str, *tables: pa.Table) -> list[Ints]:
 
     The keys are dense, so that they fit int64 whatever the ids: equal pairs have equal keys in every table.
     """
-    ids = np.concatenate([integers(table, column) for table in tables])
-    ranks = np.concatenate([integers(table, "rank") for table in tables])
-    distinct, dense = np.unique(ids, return_inverse=True)
-    dense_rank = np.unique(ranks, return_inverse=True)[1]
-    keys = np.where(ids == MISSING, MISSING, dense_rank * max(len(distinct), 1) + dense)
-    return np.split(keys, np.cumsum([table.num_rows for table in tables])[:-1])
+    pairs = [(integers(table, "rank"), integers(table, column)) for table in tables]
+    keys = dense_keys(*pairs)
+    return [np.where(ids == MISSING, MISSING, key) for key, (_, ids) in zip(keys, pairs, strict=True)]
 
 
 def _by_correlation(table: pa.Table, launches: pa.Table) -> Ints:
     keys, wanted = _keys("correlation", launches, table)
-    order = np.lexsort((integers(launches, "id"), integers(launches, "start_ns")))
-    order = order[keys[order] != MISSING]
-    return lookup(keys[order], integers(launches, "id")[order], wanted)
+    ids = integers(launches, "id")
+    order = sorting(keys)
+    if order is not None:
+        keys, ids = keys[order], ids[order]
+    if (keys[1:] == keys[:-1]).any():  # of launches that share a correlation, the earliest counts
+        order = np.lexsort(
+            (integers(launches, "id"), integers(launches, "start_ns"), _keys("correlation", launches)[0])
+        )
+        ids = integers(launches, "id")[order]
+    return lookup(keys, ids, wanted)
 
 
 def _duplicates(launches: pa.Table) -> int:
     (keys,) = _keys("correlation", launches)
-    keys = keys[keys != MISSING]
-    return len(keys) - len(np.unique(keys))
+    keys = np.sort(keys[keys != MISSING])
+    return int((keys[1:] == keys[:-1]).sum())
 
 
 def _link_launches(trace: Trace) -> pa.Table:
@@ -103,45 +120,57 @@ def innermost(outer: pa.Table, inner: pa.Table) -> Ints:
         if (asking := inner_threads.get(key)) is None:
             continue
         start, end = integers(outer, "start_ns")[rows], ends(outer)[rows]
-        order = np.lexsort((-end, start))
-        found = _enclosing(start[order], end[order], starts[asking])
+        order = _nesting(start, end)
+        times = starts[asking]
+        by_time = sorting(times)
+        found, stack = np.empty(len(times), np.intp), np.empty(len(start), np.intp)
+        walk = np.arange(len(times)) if by_time is None else by_time
+        _enclosing(start[order], end[order], times, walk, found, stack)
         result[asking] = np.where(found < 0, MISSING, ids[rows[order[found]]])
     return result
 
 
-def _threads(table: pa.Table) -> dict[tuple[int, int, int], npt.NDArray[np.intp]]:
+def _threads(table: pa.Table) -> dict[tuple[int | None, ...], npt.NDArray[np.intp]]:
     """Return the rows of each (rank, process, thread)."""
-    if not table.num_rows:
-        return {}
-    keys = np.stack([integers(table, name) for name in ("rank", "process", "thread")], axis=1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    order = np.argsort(inverse, kind="stable")
-    cuts = np.searchsorted(inverse[order], np.arange(1, len(unique)))
-    parts = np.split(order, cuts)
-    return {(int(k[0]), int(k[1]), int(k[2])): rows for k, rows in zip(unique, parts, strict=True)}
-
-
-def _enclosing(start: Ints, end: Ints, at: Ints) -> npt.NDArray[np.intp]:
-    """Return the innermost interval that holds each time, -1 for none; intervals nest and are sorted.
-
-    One walk over intervals and times with the stack of what is open, about 0.2 us a step.
-    """
-    found = np.full(len(at), -1, dtype=np.intp)
-    starts, ends_ = start.tolist(), end.tolist()
-    stack: list[int] = []
-    following = 0
-    order = np.argsort(at, kind="stable")
-    for asked, time in zip(order.tolist(), at[order].tolist(), strict=True):
-        while following < len(starts) and starts[following] <= time:
-            while stack and ends_[stack[-1]] <= starts[following]:
-                stack.pop()
-            stack.append(following)
-            following += 1
-        while stack and ends_[stack[-1]] <= time:
-            stack.pop()
-        if stack:
-            found[asked] = stack[-1]
+    code = np.zeros(table.num_rows, dtype=np.int64)
+    for name in ("rank", "process", "thread"):
+        encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
+        code = code * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
+    columns = [table[name] for name in ("rank", "process", "thread")]
+    found = {}
+    for one in np.unique(code).tolist():
+        rows = np.flatnonzero(code == one)
+        found[tuple(column[int(rows[0])].as_py() for column in columns)] = rows
     return found
+
+
+def _nesting(start: Ints, end: Ints) -> npt.NDArray[np.intp]:
+    """Return the order in which intervals begin, of those that begin together the longer first."""
+    order = sorting(start)
+    order = np.arange(len(start)) if order is None else order
+    same = start[order[1:]] == start[order[:-1]]
+    return np.lexsort((-end, start)) if (same & (end[order[1:]] > end[order[:-1]])).any() else order
+
+
+@compiled
+def _enclosing(start: Any, end: Any, at: Any, order: Any, found: Any, stack: Any) -> None:
+    """Put the innermost interval that holds each time into `found`, -1 for none.
+
+    One walk over the intervals, which nest and are sorted, and the times in their `order`, with the stack of
+    what is open.
+    """
+    open_, following = 0, 0
+    for asked in order:
+        time = at[asked]
+        while following < len(start) and start[following] <= time:
+            while open_ and end[stack[open_ - 1]] <= start[following]:
+                open_ -= 1
+            stack[open_] = following
+            open_ += 1
+            following += 1
+        while open_ and end[stack[open_ - 1]] <= time:
+            open_ -= 1
+        found[asked] = stack[open_ - 1] if open_ else -1
 
 
 def _link_device(table: pa.Table, launches: pa.Table) -> pa.Table:

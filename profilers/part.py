@@ -75,8 +75,6 @@ class Part:
     meta : TraceMeta
         `ranks` holds the rank that the file states, or nothing; rows that name none have `OWN_RANK`.
     stage : Stage
-    links : mapping of (kind, column) to array of int64
-        What linking filled, one value a row of the kind.
     marks, length_ops : Table
         Annotations of the host; operators of the length rule.
     collectives : Table
@@ -86,7 +84,6 @@ class Part:
 
     meta: TraceMeta
     stage: Stage
-    links: Mapping[tuple[str, str], Ints]
     marks: pa.Table
     length_ops: pa.Table
     collectives: pa.Table
@@ -111,16 +108,17 @@ def read_part(files: Sequence[Path], reader: Reader, folder: Path | None, option
     """
     stage = Stage(folder, options.limit_bytes)
     meta = reader.read(files, stage)
+    stage.close()
     meta = replace(meta, sha256=_digest(files))
     trace = link(Trace(replace(meta, quality=type(meta.quality)()), _needed(stage)))
     trace = _with_collectives(trace, stage)
     stage.close()
+    _amend(trace, stage)
     meta = replace(meta, quality=meta.quality + trace.meta.quality)
     op = options.length_op
     part = Part(
         meta,
         stage,
-        _links(trace),
         _marks(stage),
         stage.pick_named("ops", lambda name: name == op),
         stage.table("collectives"),
@@ -167,13 +165,11 @@ def _with_collectives(trace: Trace, stage: Stage) -> Trace:
     return replace(small, tables={**trace.tables, "kernels": put(trace.kernels, "collective_id", collective_id)})
 
 
-def _links(trace: Trace) -> dict[tuple[str, str], Ints]:
-    causes = {kind: _cause(trace, trace.tables[kind]) for kind in ("kernels", "copies")}
-    return {
-        (kind, column): causes[kind] if column == "cause_ns" else integers(trace.tables[kind], column)
-        for kind, columns in _LINKED.items()
-        for column in columns
-    }
+def _amend(trace: Trace, stage: Stage) -> None:
+    for kind, columns in _LINKED.items():
+        for column in columns:
+            table = trace.tables[kind]
+            stage.amend(kind, column, _cause(trace, table) if column == "cause_ns" else integers(table, column))
 
 
 def _cause(trace: Trace, work: pa.Table) -> Ints:
@@ -194,8 +190,6 @@ def _marks(stage: Stage) -> pa.Table:
 
 
 def _save(part: Part, folder: Path) -> None:
-    for (kind, column), values in part.links.items():
-        np.save(folder / f"{kind}.{column}.npy", values, allow_pickle=False)
     for name in _TABLES:
         table = getattr(part, name)
         with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
@@ -219,16 +213,11 @@ def load_part(folder: Path) -> Part:
     try:
         content = json.loads((folder / _META).read_text(encoding="utf-8"))
         tables = {name: _load(folder / f"{name}.arrow") for name in _TABLES}
-        links = {
-            (kind, column): np.load(folder / f"{kind}.{column}.npy", allow_pickle=False)
-            for kind, columns in _LINKED.items()
-            for column in columns
-        }
         extents = {int(rank): Extent(*values) for rank, values in content["extents"].items()}
         stage = Stage.stored(folder, int(content["rows"]))
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise BrokenFileError(f"{folder}: what was read before is damaged ({error}); delete it") from error
-    return Part(meta_from_json(content["meta"]), stage, links, extents=extents, **tables)
+    return Part(meta_from_json(content["meta"]), stage, extents=extents, **tables)
 
 
 def _load(path: Path) -> pa.Table:

@@ -93,6 +93,10 @@ class Sink(Protocol):
         """
         ...
 
+    def amend(self, kind: str, column: str, values: Ints) -> None:
+        """Set an integer column of all rows of a kind that were written, in that order; null is `MISSING`."""
+        ...
+
 
 @runtime_checkable
 class Reader(Protocol):

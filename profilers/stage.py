@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import Ints, ends, integers
+from profilers.arrays import Ints, ends, integers, put
 from profilers.iterations import Extent
 from profilers.schema import KINDS, OWN_RANK, SCHEMAS, make_table
 from profilers.source import DEFAULT_LIMIT_BYTES
@@ -41,6 +41,7 @@ class Stage:
         self._held: dict[str, list[pa.Table]] = {}
         self._writers: dict[str, pa.ipc.RecordBatchStreamWriter] = {}
         self._files = ExitStack()
+        self._amended: dict[tuple[str, str], Ints | None] = {}
         #: Rows taken so far, which is also the next id.
         self.rows = 0
         #: When each rank begins and ends.
@@ -51,6 +52,8 @@ class Stage:
         """Return the stage that was closed with so many rows in `folder`, for reading."""
         stage = cls(folder)
         stage.rows = rows
+        names = (file.name.split(".") for file in folder.glob("*.npy"))
+        stage._amended = {(kind, column): None for kind, column, _ in names}
         return stage
 
     def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
@@ -82,13 +85,45 @@ class Stage:
             self._writers[kind] = self._files.enter_context(pa.ipc.new_stream(stream, SCHEMAS[kind]))
         self._writers[kind].write_table(table)
 
+    def amend(self, kind: str, column: str, values: Ints) -> None:
+        """Set an integer column of all rows of a kind, in the order in which they came; null is `MISSING`.
+
+        A column that the kind does not have is kept too, for `amended`.
+        """
+        if self._folder is None:
+            self._amended[kind, column] = values
+        else:
+            np.save(self._folder / f"{kind}.{column}.npy", values, allow_pickle=False)
+            self._amended[kind, column] = None
+
+    def amended(self, kind: str, column: str) -> Ints:
+        """Return what `amend` was given."""
+        values = self._amended[kind, column]
+        if values is None:
+            values = np.load(cast(Path, self._folder) / f"{kind}.{column}.npy", allow_pickle=False)
+        return values
+
     def close(self) -> None:
-        """End the files; nothing can be written any more."""
+        """End the files, so that they can be read; only kinds that have no rows yet can be written after."""
         self._files.close()
         self._writers.clear()
 
     def batches(self, kind: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yield the rows of a kind in the order in which they came, in the batches in which they came."""
+        amended = {
+            column: self.amended(kind, column)
+            for of, column in self._amended
+            if of == kind and column in SCHEMAS[kind].names and (columns is None or column in columns)
+        }
+        row = 0
+        for batch in self._written(kind, columns):
+            table = batch
+            for column, values in amended.items():
+                table = put(table, column, values[row : row + table.num_rows])
+            row += table.num_rows
+            yield table
+
+    def _written(self, kind: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         if self._folder is None:
             for table in self._held.get(kind, []):
                 yield table if columns is None else table.select(columns)

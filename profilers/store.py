@@ -5,7 +5,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict
+from io import BufferedWriter
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,21 @@ from profilers.schema import SCHEMAS
 from profilers.source import is_folder
 from profilers.trace import DeviceProperties, Trace, TraceMeta
 
-__all__ = ["load_trace", "meta_from_json", "meta_to_json", "save_trace"]
+__all__ = [
+    "TraceWriter",
+    "check_target",
+    "first_line",
+    "load_trace",
+    "meta_from_json",
+    "meta_to_json",
+    "save_trace",
+    "write_meta",
+]
 
 _META = "meta.json"
 _LAYOUT = 2
 _DELTA = "DELTA_BINARY_PACKED"
+_ROW_GROUP = 1 << 17
 
 
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
@@ -41,14 +53,21 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     try:
-        _check_target(target)
+        check_target(target)
         _replace(trace, target)
     except OSError as error:
-        raise InvalidInputError(f"{target}: cannot be written ({_first_line(error)})") from error
+        raise InvalidInputError(f"{target}: cannot be written ({first_line(error)})") from error
     return target
 
 
-def _check_target(target: Path) -> None:
+def check_target(target: Path) -> None:
+    """Check that a trace can be written to `target`.
+
+    Raises
+    ------
+    InvalidInputError
+        It exists and is not a trace, or its parent does not exist.
+    """
     if not target.parent.is_dir():
         raise InvalidInputError(f"{target}: its folder {target.parent} does not exist; create it first")
     if target.exists() and not (target / _META).is_file():
@@ -69,11 +88,82 @@ def _replace(trace: Trace, target: Path) -> None:
 
 
 def _write(trace: Trace, folder: Path) -> None:
-    for kind, table in trace.tables.items():
-        (folder / kind).mkdir()
+    with TraceWriter(folder) as writer:
+        for kind, table in trace.tables.items():
+            writer.write(kind, table)
+    write_meta(trace.meta, folder)
+
+
+class TraceWriter:
+    """Writes rows into the Parquet files of a trace, by kind and rank, in row groups of bounded size.
+
+    Parameters
+    ----------
+    folder : Path
+        Exists; every file in it appears when the writer is closed without an error.
+
+    Attributes
+    ----------
+    rows : dict of str to int
+        Written so far, by kind.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = ExitStack()
+        self._writers: dict[tuple[str, int], pq.ParquetWriter] = {}
+        self._waiting: dict[tuple[str, int], list[pa.Table]] = {}
+        self.rows: dict[str, int] = {}
+
+    def __enter__(self) -> "TraceWriter":
+        for kind in SCHEMAS:
+            (self._folder / kind).mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        with self._files:
+            if problem[0] is None:
+                for key in list(self._waiting):
+                    self._flush(key)
+
+    def write(self, kind: str, table: pa.Table) -> None:
+        """Add finished rows."""
+        self.rows[kind] = self.rows.get(kind, 0) + table.num_rows
         for rank, part in _by_rank(table):
-            _write_part(part, folder / kind / f"rank={rank}.parquet")
-    _write_meta(trace.meta, folder / _META)
+            for first in range(0, part.num_rows, _ROW_GROUP):
+                waiting = self._waiting.setdefault((kind, rank), [])
+                waiting.append(part.slice(first, _ROW_GROUP))
+                if sum(piece.num_rows for piece in waiting) >= _ROW_GROUP // 2:
+                    self._flush((kind, rank))
+
+    def _flush(self, key: tuple[str, int]) -> None:
+        tables = self._waiting.pop(key)
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        if key not in self._writers:
+            self._writers[key] = self._files.enter_context(_writer(self._folder, key, self._files))
+        self._writers[key].write_table(table)
+
+
+def _writer(folder: Path, key: tuple[str, int], files: ExitStack) -> pq.ParquetWriter:
+    """Open one file; it is flushed to the disk when it is closed, so that a rename shows complete data alone."""
+    kind, rank = key
+    schema = SCHEMAS[kind]
+    stream = files.enter_context((folder / kind / f"rank={rank}.parquet").open("wb"))
+    files.callback(_to_disk, stream)
+    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[field.name for field in schema if field.name not in whole],
+        column_encoding=dict.fromkeys(whole, _DELTA),
+    )
+
+
+def _to_disk(stream: BufferedWriter) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
 
 
 def _by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -86,22 +176,6 @@ def _by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(rank), table.slice(int(first), int(count))
 
 
-def _write_part(table: pa.Table, path: Path) -> None:
-    """Write and flush one file, so that the rename that follows can only show complete data."""
-    whole = [f.name for f in table.schema if pa.types.is_integer(f.type)]
-    with path.open("wb") as stream:
-        pq.write_table(
-            table,
-            stream,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[f.name for f in table.schema if f.name not in whole],
-            column_encoding=dict.fromkeys(whole, _DELTA),
-        )
-        stream.flush()
-        os.fsync(stream.fileno())
-
-
 def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
     """Return what `meta_from_json` reads."""
     content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "sha256")}
@@ -109,8 +183,9 @@ def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
     return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
 
 
-def _write_meta(meta: TraceMeta, path: Path) -> None:
-    with path.open("w", encoding="utf-8") as stream:
+def write_meta(meta: TraceMeta, folder: Path) -> None:
+    """Write the description of a trace beside its tables."""
+    with (folder / _META).open("w", encoding="utf-8") as stream:
         json.dump(meta_to_json(meta), stream, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
@@ -149,7 +224,7 @@ def _read_part(file: Path, kind: str) -> pa.Table:
     try:
         return pq.read_table(file, schema=SCHEMAS[kind], partitioning=None).cast(SCHEMAS[kind])
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise BrokenFileError(f"{file}: damaged ({_first_line(error)}); ingest the trace again") from error
+        raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error
 
 
 def meta_from_json(content: dict[str, Any]) -> TraceMeta:
@@ -180,8 +255,9 @@ def _read_meta(file: Path) -> TraceMeta:
             raise BrokenFileError(f"{file}: layout {content['layout']!r} is not {_LAYOUT}; ingest the trace again")
         return meta_from_json(content)
     except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
-        raise BrokenFileError(f"{file}: damaged ({_first_line(error)}); ingest the trace again") from error
+        raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, for a message of one line."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

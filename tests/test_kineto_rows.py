@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profilers.kineto.grids import Grids
 from profilers.kineto.numbers import TIMES_NS, nanoseconds, plain_text, real, whole
 from profilers.kineto.rows import Rows
 from profilers.stage import Stage
@@ -20,6 +21,13 @@ def rows(*events: dict[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], dict
         collector.add(event)
     for kind, columns in collector.columns().items():
         stage.write(kind, columns)
+    grids = Grids()
+    collector.add_grids(grids)
+    groups, sizes, repaired = grids.workgroups()
+    if len(groups):
+        stage.amend("kernels", "workgroups", groups)
+        stage.amend("kernels", "workgroup_size", sizes)
+    collector.counts.update(repaired)
     tables = {
         kind: [{k: v for k, v in row.items() if v is not None} for row in table.to_pylist()]
         for kind, table in stage.tables().items()

@@ -59,6 +59,8 @@ class Document:
         self.header: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
         self.found_events = False
+        #: Whether an event had to be repaired or lost.
+        self.repaired = False
         self._decoder = json.JSONDecoder(parse_float=Decimal, parse_constant=self._constant, strict=False)
 
     def _constant(self, _name: str) -> None:
@@ -114,16 +116,24 @@ class Document:
             if not mark:
                 self.counts["truncated_files"] = 1
                 return position
-            try:
-                event, position = self._decoder.raw_decode(self._text, position)
-            except _UNDECODABLE:
-                event, position = self._repair(position)
-            if isinstance(event, dict):
-                self.counts["events"] += 1
+            event, position = self.event_at(position)
+            if event is not None:
                 yield event
-            elif event is not None:
-                self.counts["events"] += 1
-                self.counts["dropped_broken"] += 1
+
+    def event_at(self, position: int) -> tuple[dict[str, Any] | None, int]:
+        """Return the event at `position`, None where it is lost, and where it ends."""
+        try:
+            event, end = self._decoder.raw_decode(self._text, position)
+        except _UNDECODABLE:
+            self.repaired = True
+            event, end = self._repair(position)
+        if event is None:  # lost and counted, or the word null
+            return None, end
+        self.counts["events"] += 1
+        if isinstance(event, dict):
+            return event, end
+        self.counts["dropped_broken"] += 1
+        return None, end
 
     def _repair(self, position: int) -> tuple[Any, int]:
         """Decode the event at `position` with its bad escapes doubled; else lose it and go to the next."""

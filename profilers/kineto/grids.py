@@ -6,83 +6,93 @@ which shows by blocks of more than 1024 work-items, a size that no device accept
 real files.)
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from math import prod
-from typing import Any
+import numpy as np
+import numpy.typing as npt
 
-from profilers.kineto.numbers import whole
+from profilers.arrays import MISSING, Ints, dense_keys
 
-__all__ = ["Geometry", "workgroups"]
+__all__ = ["IN_WORK_ITEMS", "Grids", "workgroups"]
 
-_IN_WORK_ITEMS = "hipExtModuleLaunchKernel"
+#: The call that writes its grid in work-items.
+IN_WORK_ITEMS = "hipExtModuleLaunchKernel"
 _MAX_WORKGROUP_SIZE = 1024
-_LIMIT = 1 << 62
+_LIMIT = 2.0**62
+
+Flags = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """A launch's grid and block as written, and the call that wrote them.
-
-    Parameters
-    ----------
-    grid, block : tuple of int
-        Three extents each.
-    call : str
-        Name of the API call, or "" where it is not in the trace.
-    """
-
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    call: str = ""
-
-    @classmethod
-    def of(cls, args: dict[str, Any], call: str = "") -> "Geometry | None":
-        """Return the geometry that an event's arguments hold, or None where they hold none that is valid."""
-        grid, block = (_extents(args.get(key)) for key in ("grid", "block"))
-        return None if grid is None or block is None else cls(grid, block, call)
-
-
-def _extents(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not 1 <= len(value) <= 3:
-        return None
-    numbers = [whole(v) for v in value]
-    return tuple(n for n in numbers if n) if all(n is not None and n > 0 for n in numbers) else None
-
-
-def workgroups(
-    geometries: Sequence[Geometry | None],
-) -> tuple[list[int | None], list[int | None], dict[str, int]]:
+def workgroups(extents: Ints, in_work_items: Flags) -> tuple[Ints, Ints, dict[str, int]]:
     """Return workgroups and workgroup size of each kernel of one file, and what was repaired.
 
     Parameters
     ----------
-    geometries : sequence of Geometry or None
-        One a kernel; all from one file, since an impossible block shows that the whole file is swapped,
-        unless one is impossible the other way round too.
+    extents : array of int64, shape (n, 6)
+        Grid and block as written; `MISSING` in the first column where they are not known. All from one file,
+        since an impossible block shows that the whole file is swapped, unless one is impossible the other way
+        round too.
+    in_work_items : array of bool, shape (n,)
+        Whether the call that launched the kernel writes its grid in work-items.
 
     Examples
     --------
-    >>> workgroups([Geometry((256, 1, 1), (524288, 1, 1)), None])
-    ([2048, None], [256, None], {'repaired_grid': 1, 'repaired_work_items': 1})
+    >>> groups, sizes, counts = workgroups(np.array([[256, 1, 1, 524288, 1, 1]]), np.array([False]))
+    >>> groups.tolist(), sizes.tolist(), counts
+    ([2048], [256], {'repaired_grid': 1, 'repaired_work_items': 1})
     """
-    known = [g for g in geometries if g is not None]
-    swapped = any(prod(g.block) > _MAX_WORKGROUP_SIZE for g in known) and all(
-        prod(g.grid) <= _MAX_WORKGROUP_SIZE for g in known
-    )
-    groups: list[int | None] = []
-    sizes: list[int | None] = []
-    counts = {"repaired_grid": 0, "repaired_work_items": 0}
-    for geometry in geometries:  # a Python loop over kernels, under 1 us each
-        if geometry is None:
-            groups.append(None)
-            sizes.append(None)
-            continue
-        grid, block = (geometry.block, geometry.grid) if swapped else (geometry.grid, geometry.block)
-        in_items = swapped or geometry.call == _IN_WORK_ITEMS
-        count = prod(-(-g // b) for g, b in zip(grid, block, strict=False)) if in_items else prod(grid)
-        groups.append(count if count < _LIMIT else None)
-        sizes.append(prod(block) if prod(block) <= _MAX_WORKGROUP_SIZE else None)
-        counts["repaired_grid"] += swapped
-        counts["repaired_work_items"] += in_items
-    return groups, sizes, counts
+    known = extents[:, 0] != MISSING
+    grid, block = (np.where(known[:, None], part, 1) for part in (extents[:, :3], extents[:, 3:]))
+    too_large = [np.prod(part.astype(float), axis=1) > _MAX_WORKGROUP_SIZE for part in (grid, block)]
+    swapped = bool(too_large[1].any() and not too_large[0].any())
+    if swapped:
+        grid, block = block, grid
+    items = known & (in_work_items | swapped)
+    grid = np.where(items[:, None], -(-grid // block), grid)
+    fits = np.prod(grid.astype(float), axis=1) < _LIMIT
+    groups = np.where(known & fits, np.prod(grid, axis=1), MISSING)
+    small = np.prod(block.astype(float), axis=1) <= _MAX_WORKGROUP_SIZE
+    sizes = np.where(known & small, np.prod(block, axis=1), MISSING)
+    repaired = int(known.sum()) if swapped else 0
+    return groups, sizes, {"repaired_grid": repaired, "repaired_work_items": int(items.sum())}
+
+
+class Grids:
+    """Collects what kernels and launches of one file say of their grids, until all are known."""
+
+    def __init__(self) -> None:
+        self._kernels: list[tuple[Ints, Ints, Ints]] = []
+        self._launches: list[tuple[Ints, Ints, Ints, Flags]] = []
+
+    def add_kernels(self, rank: Ints, correlation: Ints, extents: Ints) -> None:
+        """Take kernels, in the order of their rows."""
+        self._kernels.append((rank, correlation, extents))
+
+    def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Flags) -> None:
+        """Take calls; those that say nothing of a grid are passed over."""
+        telling = (extents[:, 0] != MISSING) | in_work_items
+        if telling.any():
+            self._launches.append((rank[telling], correlation[telling], extents[telling], in_work_items[telling]))
+
+    def workgroups(self) -> tuple[Ints, Ints, dict[str, int]]:
+        """Return what `workgroups` does, for all kernels taken."""
+        if not self._kernels:
+            return np.empty(0, np.int64), np.empty(0, np.int64), {}
+        rank, correlation, extents = (np.concatenate(parts) for parts in zip(*self._kernels, strict=True))
+        in_items = np.zeros(len(rank), dtype=bool)
+        if self._launches:
+            of_rank, of_correlation, theirs, flags = (
+                np.concatenate(parts) for parts in zip(*self._launches, strict=True)
+            )
+            found = _first(dense_keys((of_rank, of_correlation), (rank, correlation)))
+            hit = (found != MISSING) & (correlation != MISSING)
+            in_items[hit] = flags[found[hit]]
+            lent = hit & (extents[:, 0] == MISSING)
+            extents = extents.copy()
+            extents[lent] = theirs[found[lent]]
+        return workgroups(extents, in_items)
+
+
+def _first(keys: list[Ints]) -> Ints:
+    """Return for each of the second keys where the first ones have it first, `MISSING` where they lack it."""
+    distinct, place = np.unique(keys[0], return_index=True)
+    at = np.minimum(np.searchsorted(distinct, keys[1]), len(distinct) - 1)
+    return np.where(distinct[at] == keys[1], place[at], MISSING)

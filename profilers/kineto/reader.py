@@ -3,18 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError
-from profilers.kineto.document import Document
 from profilers.kineto.numbers import plain_text, whole
-from profilers.kineto.rows import Rows
+from profilers.kineto.stream import Content, read_stream
 from profilers.quality import Quality
 from profilers.reader import Head, Sink
 from profilers.schema import OWN_RANK
-from profilers.source import Source, read_source
+from profilers.source import open_source
 from profilers.trace import DeviceProperties, TraceMeta
 
 __all__ = ["KinetoReader"]
@@ -42,35 +40,19 @@ class KinetoReader:
             The file holds no event that can be used, or unpacks to more than the limit.
         """
         (path,) = files
-        source = read_source(path, sink.limit_bytes)
-        document, replaced = _document(source)
-        source = replace(source, content=b"")  # the text is enough to hold in memory
-        rows = Rows()
-        for event in document:
-            rows.add(event)
-        for kind, columns in rows.columns().items():
-            sink.write(kind, columns)
-        counts = document.counts + rows.counts
-        counts["repaired_utf8"] = int(replaced)
-        counts["truncated_files"] = int(bool(counts["truncated_files"]) or source.truncated)
-        _check_not_empty(path, document, counts)
-        return _meta(path, document.header, counts)
+        with open_source(path, sink.limit_bytes) as stream:
+            content = read_stream(stream, path.name, sink)
+            content.counts["truncated_files"] |= getattr(stream, "truncated", False)
+        _check_not_empty(path, content)
+        return _meta(path, content.header, content.counts)
 
 
-def _document(source: Source) -> tuple[Document, bool]:
-    """Return the text of a file, and whether bytes in it had to be replaced."""
-    name = source.path.name
-    try:
-        return Document(source.content.decode("utf-8-sig"), name), False
-    except UnicodeDecodeError:
-        return Document(source.content.decode("utf-8-sig", errors="replace"), name), True
-
-
-def _check_not_empty(path: Path, document: Document, counts: Counter[str]) -> None:
+def _check_not_empty(path: Path, content: Content) -> None:
+    counts = content.counts
     if counts["kept"]:
         return
     if not counts["events"]:
-        where = "its traceEvents is empty" if document.found_events else "it has no traceEvents"
+        where = "its traceEvents is empty" if content.found_events else "it has no traceEvents"
         raise BrokenFileError(f"{path}: no event to read: {where}; was the profiler active when it was written?")
     lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
     raise BrokenFileError(f"{path}: none of its {counts['events']} events can be used ({lost})")

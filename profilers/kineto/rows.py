@@ -5,33 +5,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from profilers.kineto.grids import Geometry, workgroups
+import numpy as np
+
+from profilers.arrays import MISSING
+from profilers.kineto.arguments import ARGUMENTS, HOST_KINDS, KIND_OF
+from profilers.kineto.grids import IN_WORK_ITEMS, Grids
 from profilers.kineto.numbers import TIMES_NS, nanoseconds, plain_text, real, whole
 from profilers.schema import OWN_RANK
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "direction", "geometry"]
 
 Event = dict[str, Any]
 
-#: Category, in lower case, to kind. Every other category with a duration becomes a range.
-_KIND_OF: Mapping[str, str] = {
-    "cpu_op": "ops",
-    "operator": "ops",
-    "kernel": "kernels",
-    "gpu_memcpy": "copies",
-    "memcpy": "copies",
-    "gpu_memset": "copies",
-    "memset": "copies",
-    "cuda_runtime": "launches",
-    "cuda_driver": "launches",
-    "runtime": "launches",
-    "mtia_runtime": "launches",
-    "xpu_runtime": "launches",
-    "xpu_driver": "launches",
-    "privateuse1_runtime": "launches",
-    "privateuse1_driver": "launches",
-    "cuda_sync": "syncs",
-}
 _FLOW = frozenset("stfMNDO")
 _INSTANT = frozenset("iIRn")
 
@@ -51,58 +36,7 @@ def _plain(value: Any) -> float | str:
 
 _ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
 
-# Column, the argument's keys (the first present counts), and how its value is read.
-_Spec = tuple[str, tuple[str, ...], Callable[[Any], Any]]
-_EXTERNAL: _Spec = ("external_id", ("External id", "external id"), whole)
-_CORRELATION: _Spec = ("correlation", ("correlation",), whole)
-_RECORD: _Spec = ("record_function_id", ("Record function id",), whole)
-_INDEX: _Spec = ("event_index", ("Ev Idx",), whole)
-_PLACE: tuple[_Spec, ...] = (("device", ("device",), whole), ("stream", ("stream",), whole))
-_ARGUMENTS: Mapping[str, tuple[_Spec, ...]] = {
-    "ops": (
-        _EXTERNAL,
-        ("sequence_number", ("Sequence number",), whole),
-        ("forward_thread", ("Fwd thread id",), whole),
-        _RECORD,
-        _INDEX,
-        ("shapes", ("Input Dims", "Input dims"), _json),
-        ("dtypes", ("Input type",), _json),
-        ("strides", ("Input Strides",), _json),
-        ("concrete_inputs", ("Concrete Inputs",), _json),
-    ),
-    "launches": (_EXTERNAL, _CORRELATION),
-    "kernels": (
-        *_PLACE,
-        ("queue", ("queue",), whole),
-        _EXTERNAL,
-        _CORRELATION,
-        ("registers", ("registers per thread",), whole),
-        ("lds_bytes", ("shared memory",), whole),
-        ("occupancy", ("est. achieved occupancy %",), real),
-        ("graph_node", ("graph node id",), whole),
-    ),
-    "copies": (*_PLACE, _EXTERNAL, _CORRELATION, ("bytes", ("bytes",), whole)),
-    "syncs": (
-        *_PLACE,
-        _CORRELATION,
-        ("wait_on_stream", ("wait_on_stream",), whole),
-        ("event", ("wait_on_cuda_event_id",), whole),
-        ("event_correlation", ("wait_on_cuda_event_record_corr_id",), whole),
-    ),
-    "ranges": (
-        *_PLACE,
-        _EXTERNAL,
-        _RECORD,
-        _INDEX,
-        ("python_id", ("Python id",), whole),
-        ("python_parent_id", ("Python parent id",), whole),
-        ("python_module_id", ("Python module id",), whole),
-    ),
-    "counters": (("value", ("Bytes", "value"), real),),
-}
-_HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
-#: Columns that stand in the schema as int32.
-_NARROW = ("device", "registers")
+_READ: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": whole, "float": real, "json": _json}
 
 
 class Rows:
@@ -113,8 +47,7 @@ class Rows:
 
     def __init__(self) -> None:
         self._columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
-        self._kernel_geometry: list[Geometry | None] = []
-        self._launch_geometry: dict[tuple[int, int | None], Geometry | str] = {}
+        self._extents: dict[str, list[list[int]]] = {"kernels": [], "launches": []}
         self.counts: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
@@ -147,7 +80,7 @@ class Rows:
         if phase in _FLOW:
             self.counts["skipped_flow"] += 1
             return None
-        return _KIND_OF.get(category, "ranges")
+        return KIND_OF.get(category, "ranges")
 
     def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None]) -> None:
         columns = self._columns[kind]
@@ -157,7 +90,7 @@ class Rows:
         columns["start_ns"].append(time[0])
         columns["dur_ns"].append(time[1])
         self.counts["kept"] += 1
-        if kind in _HOST_KINDS:
+        if kind in HOST_KINDS:
             columns["process"].append(whole(event.get("pid")))
             columns["thread"].append(whole(event.get("tid")))
         known = self._arguments(kind, columns, args)
@@ -166,52 +99,53 @@ class Rows:
         self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
         if (special := _SPECIAL.get(kind)) is not None:
             special(columns, event, args)
-        if kind == "kernels":
-            self._kernel_geometry.append(Geometry.of(args))
-        elif kind == "launches":
-            self._note_launch(columns, args)
-
-    def _note_launch(self, columns: dict[str, list[Any]], args: Event) -> None:
-        """Remember the call, or its geometry, by which a kernel's grid is understood."""
-        name = columns["name"][-1]
-        key = (columns["rank"][-1], columns["correlation"][-1])
-        geometry = Geometry.of(args, name)
-        if geometry is not None or key not in self._launch_geometry:
-            self._launch_geometry[key] = name if geometry is None else geometry
+        if kind in self._extents:
+            self._extents[kind].append(geometry(args))
 
     def _arguments(self, kind: str, columns: dict[str, list[Any]], args: Event) -> set[str]:
         """Fill the typed columns of `kind`; return the arguments that they hold without loss."""
         known: set[str] = set()
-        for column, keys, read in _ARGUMENTS[kind]:
-            key = keys[0] if keys[0] in args else next((k for k in keys[1:] if k in args), None)
-            value = None if key is None else read(args[key])
-            if value is not None and column in _NARROW and not -(1 << 31) <= value < 1 << 31:
+        for argument in ARGUMENTS[kind]:
+            key = next((k for k in argument.keys if k in args), None)
+            value = None if key is None else _READ[argument.what](args[key])
+            if value is not None and argument.what == "narrow" and not -(1 << 31) <= value < 1 << 31:
                 value = None
             if key is not None and value is not None:
                 known.add(key)
-            columns[column].append(value)
+            columns[argument.column].append(value)
         return known
 
     def columns(self) -> Mapping[str, Mapping[str, list[Any]]]:
         """Return what was collected, by kind and column."""
-        if self._kernel_geometry:
-            kernels = self._columns["kernels"]
-            keys = zip(kernels["rank"], kernels["correlation"], strict=True)
-            found = [
-                _understood(own, self._launch_geometry.get(key))
-                for own, key in zip(self._kernel_geometry, keys, strict=True)
-            ]
-            kernels["workgroups"], kernels["workgroup_size"], repaired = workgroups(found)
-            self.counts.update(repaired)
         return self._columns
 
+    def add_grids(self, grids: Grids) -> None:
+        """Tell `grids` what the kernels and launches collected say of theirs."""
+        for kind, found in self._extents.items():
+            if not found:
+                continue
+            columns = self._columns[kind]
+            rank = np.array(columns["rank"], dtype=np.int64)
+            missing = [MISSING if n is None else n for n in columns["correlation"]]
+            correlation = np.array(missing, dtype=np.int64)
+            extents = np.array(found, dtype=np.int64)
+            if kind == "kernels":
+                grids.add_kernels(rank, correlation, extents)
+            else:
+                grids.add_launches(rank, correlation, extents, np.array(columns["name"]) == IN_WORK_ITEMS)
 
-def _understood(own: Geometry | None, launch: Geometry | str | None) -> Geometry | None:
-    """Join what the kernel's row and its launch's row say of the grid."""
-    if own is None:
-        return launch if isinstance(launch, Geometry) else None
-    call = launch.call if isinstance(launch, Geometry) else launch or ""
-    return Geometry(own.grid, own.block, call)
+
+def geometry(args: Event) -> list[int]:
+    """Return grid and block, `MISSING` six times where the arguments hold none that are valid."""
+    grid, block = (_three(args.get(key)) for key in ("grid", "block"))
+    return [MISSING] * 6 if grid is None or block is None else grid + block
+
+
+def _three(value: Any) -> list[int] | None:
+    if not isinstance(value, list) or not 1 <= len(value) <= 3:
+        return None
+    numbers = [n for n in map(whole, value) if n is not None and n > 0]
+    return [*numbers, *[1] * (3 - len(value))] if len(numbers) == len(value) else None
 
 
 def _launch(columns: dict[str, list[Any]], event: Event, _args: Event) -> None:
@@ -219,10 +153,11 @@ def _launch(columns: dict[str, list[Any]], event: Event, _args: Event) -> None:
 
 
 def _copy(columns: dict[str, list[Any]], event: Event, args: Event) -> None:
-    columns["direction"].append(_direction(plain_text(event.get("name")), args))
+    columns["direction"].append(direction(plain_text(event.get("name")), args))
 
 
-def _direction(name: str, args: Event) -> str:
+def direction(name: str, args: Event) -> str:
+    """Return the direction of a copy of this name, as ``HtoD``; ``memset`` for a fill."""
     if name.startswith("Memset"):
         return "memset"
     words = name.split()

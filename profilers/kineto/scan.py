@@ -1,0 +1,328 @@
+"""The byte scanner: well-formed events of a Kineto file to columns, without a Python object for any of them.
+
+`scan` walks the text of the array of events and writes one row an event into flat arrays. It is strict: an
+event that is not plain JSON of the expected types (a bad escape, NaN, a number that does not fit, a key twice)
+is not touched but reported with its place, and the caller gives it to the standard library
+(`profilers.kineto.document`). So what is odd costs time and never changes what is read.
+
+All loads stay inside the buffer, because `PADDING` bytes of quotation marks follow its content: every loop
+over bytes ends there at the latest, and a token that reaches the end is incomplete.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from profilers.compiled import compiled, inlined
+from profilers.kineto.interning import at, equal, find
+from profilers.kineto.lexing import (
+    CLOSE_ARRAY,
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
+    MISSING,
+    OPEN_OBJECT,
+    POWERS,
+    TIME_LIMIT,
+    compact,
+    digits_of,
+    extents,
+    read_number,
+)
+from profilers.kineto.tokens import (
+    ARGS,
+    BOOLEAN,
+    CAT,
+    CATEGORY,
+    COUNTERS,
+    DUR,
+    END,
+    ESCAPED,
+    FLOAT,
+    FLOW,
+    FULL,
+    GROW,
+    INTEGER,
+    IRREGULAR,
+    JSON,
+    KEPT,
+    KNOWN,
+    LAST,
+    LENGTH,
+    LONG,
+    MARKER,
+    MORE,
+    NAME,
+    NARROW,
+    NESTED,
+    NEW_CATEGORY,
+    NULL,
+    OTHER,
+    PH,
+    PID,
+    PROCESS,
+    RANKED,
+    REAL,
+    REST,
+    START,
+    TEXT,
+    THREAD,
+    TID,
+    TITLE,
+    TS,
+    WHOLE,
+    WORD,
+    Scan,
+    tokenise,
+)
+
+__all__ = ["scan"]
+
+
+@inlined
+def _emit(a: Any, count: int, s: Scan) -> int:
+    """Write the tokens of an event as a row; return its kind, or a state below zero."""
+    t = s.tokens
+    seen = 0
+    arguments = 0
+    category = np.int64(0)
+    ph = np.int64(88)
+    start = duration = MISSING
+    title = -1
+    for i in range(count):
+        key, tag = t[i, 0], t[i, 1]
+        if key >= 999:
+            arguments += 1
+            continue
+        if key < PH or key > ARGS:
+            continue
+        if seen & (1 << key):
+            return -IRREGULAR
+        seen |= 1 << key
+        if key == PH:
+            if tag != TEXT or t[i, 4] - t[i, 3] != 3:
+                return -IRREGULAR
+            ph = at(a, t[i, 3] + 1)
+        elif key == CAT:
+            if tag != TEXT:
+                return -IRREGULAR
+            category = find(s.categories, a, t[i, 3] + 1, t[i, 4] - t[i, 3] - 2)
+            if category < 0:
+                return -IRREGULAR
+        elif key == NAME:
+            title = i
+        elif key in (TS, DUR):
+            if tag != WHOLE:
+                return -IRREGULAR
+            if key == TS:
+                start = t[i, 2]
+            else:
+                duration = t[i, 2]
+        elif key == ARGS and t[i, 3] >= 0 and at(a, t[i, 3]) != OPEN_OBJECT:
+            return -IRREGULAR
+    kind = s.kinds[category]
+    if kind < 0:
+        return -NEW_CATEGORY
+    instant = ph == 105 or ph == 73 or ph == 82 or ph == 110  # i, I, R, n
+    if ph == 67 or (instant and arguments > 0):  # C
+        kind = np.int64(COUNTERS)
+    elif instant or kind == MARKER or ph == 69:  # E
+        return MARKER
+    elif ph == 115 or ph == 116 or ph == 102 or ph == 77 or ph == 78 or ph == 68 or ph == 79:  # s t f M N D O
+        return FLOW
+    elif ph != 88:  # X
+        return -IRREGULAR
+    if title < 0 or start == MISSING or (duration == MISSING and kind != COUNTERS):
+        return -IRREGULAR
+    if duration != MISSING and (duration < 0 or (start == 0 and duration == 0) or start + duration >= TIME_LIMIT):
+        return -IRREGULAR
+    tag = t[title, 1]
+    if tag == KNOWN:
+        number = t[title, 2]
+    elif tag in (TEXT, ESCAPED):
+        number = find(s.strings, a, t[title, 3] + 1, t[title, 4] - t[title, 3] - 2)
+        if number < 0:
+            return -GROW
+        s.recent[s.counts[LAST]] = number
+    else:
+        return -IRREGULAR
+    s.counts[LAST] = number
+    row = s.rows[kind]
+    values = s.values[kind]
+    for slot in range(s.widths[kind]):
+        values[slot, row] = MISSING
+    values[START, row], values[LENGTH, row], values[TITLE, row] = start, duration, number
+    values[CATEGORY, row] = category
+    state = _arguments(a, count, s, kind, row, number)
+    if state < 0:
+        return state
+    s.rows[kind] = row + 1
+    return kind
+
+
+@inlined
+def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> int:
+    """Write the place and the arguments of an event into its row; return a state below zero, or zero."""
+    t = s.tokens
+    values = s.values[kind]
+    out, o = s.scratch, 0
+    for i in range(count):
+        key, tag = t[i, 0], t[i, 1]
+        rest = key >= 999
+        if key in (PID, TID):
+            if s.hosts[kind]:
+                value, state = _integer(a, t[i, 3], t[i, 4], tag, t[i, 2])
+                if state < 0:
+                    return -IRREGULAR
+                if state > 0:
+                    values[PROCESS if key == PID else THREAD, row] = value
+        elif key >= 1000:
+            how, slot = s.types[kind, key - 1000], s.slots[kind, key - 1000]
+            if how != REST:
+                if values[slot, row] != MISSING:
+                    return -IRREGULAR
+                state = _typed(a, s, i, how, slot, values, row)
+                if state < 0:
+                    return state
+                rest = state == 0
+        if rest:
+            o = _add_rest(a, s, i, o)
+            if o < 0:
+                return -IRREGULAR
+    if o == 0:
+        return 0
+    out[o] = CLOSE_OBJECT
+    number = s.recent_rest[title]
+    if number >= 0:
+        offset = s.strings.offsets[number]
+        n = s.strings.offsets[number + 1] - offset
+        if n == o + 1 and equal(out, 0, s.strings.arena, offset, n):
+            values[OTHER, row] = number
+            return 0
+    number = find(s.strings, out, 0, o + 1)
+    if number < 0:
+        return -GROW
+    s.recent_rest[title] = number
+    values[OTHER, row] = number
+    return 0
+
+
+@inlined
+def _integer(a: Any, start: int, end: int, tag: int, value: int) -> tuple[int, int]:
+    """Return an integer, and 1 where the token is one, 0 where it is none, -1 where that takes a closer look."""
+    if tag == WHOLE:
+        return value, 1
+    if tag == TEXT:
+        c = at(a, start + 1)
+        if 65 <= c <= 90 or 97 <= c <= 122:
+            return 0, 0
+        value, good = digits_of(a, start + 1, end - 1)
+        return value, 1 if good else -1
+    if tag in (REAL, LONG, ESCAPED):
+        return 0, -1
+    return 0, 0
+
+
+@inlined
+def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: int) -> int:
+    """Write one argument into its column: return 1, or 0 where it belongs to the rest too, or a state below zero."""
+    t = s.tokens
+    start, end, tag = t[token, 3], t[token, 4], t[token, 1]
+    if how in (INTEGER, NARROW, RANKED):
+        value, state = _integer(a, start, end, tag, t[token, 2])
+        if state <= 0:
+            return -IRREGULAR if state < 0 else 0
+        if how != INTEGER and not -(1 << 31) <= value < (1 << 31):
+            return -IRREGULAR
+        if how == RANKED and value < 0:
+            return -IRREGULAR
+        values[slot, row] = value
+        return 0 if how == RANKED else 1
+    if how == FLOAT:
+        if tag != WHOLE and tag != REAL:
+            return 0 if tag in (NULL, BOOLEAN, NESTED) else -IRREGULAR
+        _p, value, decimals, digits = read_number(a, start)
+        if digits > 15:  # beyond that a quotient of two floats need not be the nearest one
+            return -IRREGULAR
+        s.real[0] = np.float64(value) / np.float64(POWERS[decimals])
+        values[slot, row] = s.real.view(np.int64)[0]
+        return 1
+    if how == JSON:
+        half = s.scratch.size // 2
+        if tag == NULL or end - start + 8 > half:
+            return -IRREGULAR
+        number = find(s.strings, s.scratch, half, compact(a, start, end, s.scratch, half) - half)
+        values[slot, row] = number
+        return 1 if number >= 0 else -GROW
+    if how == WORD:
+        if tag in (TEXT, ESCAPED):
+            number = find(s.strings, a, start + 1, end - start - 2)
+            if number < 0:
+                return -GROW
+            values[slot, row] = number
+        return 0
+    if not extents(a, start, end, s.extents):
+        return -IRREGULAR
+    for i in range(3):
+        values[slot + i, row] = s.extents[i]
+    return 0
+
+
+@inlined
+def _add_rest(a: Any, s: Scan, token: int, o: int) -> int:
+    """Append one member to the JSON object in the scratch; return its new length, -1 where there is no room."""
+    t = s.tokens
+    out = s.scratch
+    first, last = t[token, 5] - 1, t[token, 6] + 1
+    if o + (t[token, 4] - first) + 8 > out.size // 2:
+        return -1
+    out[o] = COMMA if o else OPEN_OBJECT
+    o += 1
+    for i in range(first, last):
+        out[o] = at(a, i)
+        o += 1
+    out[o] = COLON
+    o += 1
+    if t[token, 1] == NESTED:
+        return compact(a, t[token, 3], t[token, 4], out, o)
+    for i in range(t[token, 3], t[token, 4]):
+        out[o] = at(a, i)
+        o += 1
+    return o
+
+
+@compiled
+def scan(a: Any, p: int, end: int, s: Scan) -> tuple[int, int]:
+    """Read events from `p` on; return the place behind the last one that was read, and why it ended there.
+
+    Parameters
+    ----------
+    a : array of uint8
+        With `PADDING` quotation marks from `end` on.
+    p, end : int
+    s : Scan
+        Filled.
+    """
+    capacity = s.values.shape[2]
+    while True:
+        while at(a, p) <= 32 or at(a, p) == COMMA:
+            p += 1
+        if p >= end:
+            return p, MORE
+        if at(a, p) == CLOSE_ARRAY:
+            return p + 1, END
+        if at(a, p) != OPEN_OBJECT:
+            return p, IRREGULAR
+        q, count, state = tokenise(a, p, end, s)
+        if state != FULL:
+            return p, state
+        kind = _emit(a, count, s)
+        if kind < 0:
+            return p, -kind
+        p = q
+        if kind >= MARKER:
+            s.counts[kind - MARKER] += 1
+        else:
+            s.counts[KEPT] += 1
+            if s.rows[kind] == capacity:
+                return p, FULL
