@@ -19,7 +19,7 @@ from profilers.errors import InvalidInputError
 from profilers.iterations import Extent, Spans, device_iterations, find_iterations, one_iteration
 from profilers.lengths import add_lengths
 from profilers.linking import lookup
-from profilers.part import Part, combined_digest
+from profilers.part import Part, combined_fingerprint
 from profilers.quality import Quality
 from profilers.schema import KINDS, OWN_RANK
 from profilers.trace import Trace, TraceMeta
@@ -234,7 +234,7 @@ def _meta(parts: Sequence[Part], places: Sequence[Place], quality: Quality) -> T
         clock_base_ns=min(meta.clock_base_ns for meta in metas),
         devices=tuple(dict.fromkeys(devices)),
         quality=sum((meta.quality for meta in metas), quality),
-        sha256=combined_digest([meta.sha256 for meta in metas]),
+        fingerprint=combined_fingerprint([meta.fingerprint for meta in metas]),
     )
 
 

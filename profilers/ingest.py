@@ -28,6 +28,7 @@ from profilers.assembly import Assembly, Place, assemble, finished
 from profilers.atomic import replace_folder
 from profilers.collect import CollectOptions
 from profilers.errors import InvalidInputError, SeqPointError
+from profilers.memory import lean_memory
 from profilers.part import PartOptions, load_part, read_part
 from profilers.quality import Quality
 from profilers.reader import Reader
@@ -206,7 +207,8 @@ def _read(task: _Task) -> None:
         return
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
-        read_part([Path(file) for file in task.files], task.reader, new, task.options)
+        with lean_memory():
+            read_part([Path(file) for file in task.files], task.reader, new, task.options)
         with suppress(OSError):  # another process was faster: its folder is the same
             new.rename(folder)
     finally:
@@ -253,7 +255,7 @@ def _finish(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write parts to the folder `new`; return quality counts, and rows by kind."""
     quality = Quality()
-    with TraceWriter(Path(new)) as writer:
+    with lean_memory(), TraceWriter(Path(new)) as writer:
         for folder, place in zip(folders, places, strict=True):
             counts: dict[str, int] = {}
             for kind, table in finished(load_part(Path(folder)), place, collectives, counts):

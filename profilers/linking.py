@@ -6,22 +6,46 @@ start on its thread. ``External id`` is right in every event of some files and w
 events that have one.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from profilers.arrays import MISSING, Ints, dense_keys, ends, integers, put
+from profilers.arrays import MISSING, Ints, dense_keys, integers, put
 from profilers.compiled import compiled
 from profilers.trace import Trace
 
-__all__ = ["innermost", "link", "lookup", "sorting"]
+__all__ = ["LANE", "Links", "innermost", "link", "link_rows", "lookup", "sorting"]
 
 _DEVICE_KINDS = ("kernels", "copies")
+#: A column that tables do not have: one small number for each thread of a process of a rank.
+LANE = "lane"
 #: Share of checked events on which External id must agree before it is believed.
 _TRUST = 0.99
+#: A duration that overruns the next kernels of its stream by this much, and so many of them, is no measurement.
+_OVERRUN_NS, _OVERRUN_KERNELS = 1_000_000, 8
+
+#: Returns a column of a kind: ``get("ops", "start_ns")``.
+Get = Callable[[str, str], Ints]
+
+
+@dataclass(frozen=True)
+class Links:
+    """What linking found.
+
+    Parameters
+    ----------
+    columns : dict of (kind, column) to array of int64
+        New columns; ``cause_ns`` is the start of the launch of device work, or else of its operator.
+    counts : dict of str to int
+        For `Quality`.
+    """
+
+    columns: dict[tuple[str, str], Ints]
+    counts: dict[str, int]
 
 
 def link(trace: Trace) -> Trace:
@@ -32,25 +56,53 @@ def link(trace: Trace) -> Trace:
     trace : Trace
         Of one file: correlation ids repeat between files.
     """
-    launches = _link_launches(trace)
-    tables: dict[str, pa.Table] = {"launches": launches}
-    counts = {"duplicate_correlation": _duplicates(launches)}
+    lanes = dict(zip(("ops", "launches"), _lanes(trace.ops, trace.launches), strict=True))
+    links = link_rows(lambda kind, name: lanes[kind] if name == LANE else integers(trace.tables[kind], name))
+    tables = dict(trace.tables)
+    for (kind, column), values in links.columns.items():
+        if column in tables[kind].schema.names:
+            tables[kind] = put(tables[kind], column, values)
+    return trace.with_tables(**tables).with_quality(links.counts)
+
+
+def link_rows(get: Get) -> Links:
+    """Link the rows of one file, of which `get` returns one column at a time.
+
+    Of ``ops``: id, start_ns, dur_ns, lane, external_id; of ``launches``: id, rank, start_ns, lane, correlation;
+    of ``kernels`` and ``copies``: rank, start_ns, dur_ns, device, stream, correlation, external_id; of ``syncs``:
+    rank, correlation.
+    """
+    launches = _Launches(get)
+    columns = {("launches", "op_id"): launches.op}
+    counts = {"duplicate_correlation": launches.duplicates}
     for kind in _DEVICE_KINDS:
-        table = _link_device(trace.tables[kind], launches)
-        checked, wrong = _check_external(table, trace.ops)
+        launch = launches.of(get, kind)
+        op = lookup(launches.id, launches.op, launch)
+        cause = lookup(launches.id, launches.start, launch)
+        start = get(kind, "start_ns")
+        early = (cause != MISSING) & (start < cause)
+        checked, wrong = _check_external(get, kind, op)
+        used = 0
         if checked and wrong <= (1 - _TRUST) * checked:
-            table, used = _link_by_external(table, trace.ops)
-            counts["linked_by_external_id"] = counts.get("linked_by_external_id", 0) + used
-        counts["external_id_checked"] = counts.get("external_id_checked", 0) + checked
-        counts["external_id_wrong"] = counts.get("external_id_wrong", 0) + wrong
-        counts["orphan_device"] = counts.get("orphan_device", 0) + table["launch_id"].null_count
-        counts["orphan_op"] = counts.get("orphan_op", 0) + table["op_id"].null_count
-        counts["early_device"] = counts.get("early_device", 0) + _early(table, launches)
-        counts["stream_overlap"] = counts.get("stream_overlap", 0) + _overlaps(table if kind == "kernels" else None)
-        tables[kind] = table
-    syncs = trace.syncs
-    tables["syncs"] = put(syncs, "launch_id", _by_correlation(syncs, launches))
-    return trace.with_tables(**tables).with_quality(counts)
+            op, used = _link_by_external(get, kind, op)
+        by_op = lookup(get("ops", "id"), get("ops", "start_ns"), np.where(launch == MISSING, op, MISSING))
+        columns |= {
+            (kind, "launch_id"): launch,
+            (kind, "op_id"): op,
+            (kind, "cause_ns"): np.where(launch == MISSING, by_op, cause),
+        }
+        found = {
+            "linked_by_external_id": used,
+            "external_id_checked": checked,
+            "external_id_wrong": wrong,
+            "orphan_device": int((launch == MISSING).sum()),
+            "orphan_op": int((op == MISSING).sum()),
+            "early_device": int(early.sum()),
+        }
+        counts = {name: counts.get(name, 0) + found.get(name, 0) for name in {**counts, **found}}
+    columns["kernels", "dur_ns"], counts["stream_overlap"], counts["repaired_duration"] = _durations(get)
+    columns["syncs", "launch_id"] = launches.of(get, "syncs")
+    return Links(columns, counts)
 
 
 def lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
@@ -73,39 +125,32 @@ def sorting(values: Ints) -> npt.NDArray[np.intp] | None:
     return None if (values[1:] >= values[:-1]).all() else np.argsort(values, kind="stable")
 
 
-def _keys(column: str, *tables: pa.Table) -> list[Ints]:
-    """Return for each table one key a row from its rank and `column`, `MISSING` where that is null.
+class _Launches:
+    """The calls of one file, ready to be found by rank and correlation."""
 
-    The keys are dense, so that they fit int64 whatever the ids: equal pairs have equal keys in every table.
-    """
-    pairs = [(integers(table, "rank"), integers(table, column)) for table in tables]
-    keys = dense_keys(*pairs)
-    return [np.where(ids == MISSING, MISSING, key) for key, (_, ids) in zip(keys, pairs, strict=True)]
-
-
-def _by_correlation(table: pa.Table, launches: pa.Table) -> Ints:
-    keys, wanted = _keys("correlation", launches, table)
-    ids = integers(launches, "id")
-    order = sorting(keys)
-    if order is not None:
-        keys, ids = keys[order], ids[order]
-    if (keys[1:] == keys[:-1]).any():  # of launches that share a correlation, the earliest counts
-        order = np.lexsort(
-            (integers(launches, "id"), integers(launches, "start_ns"), _keys("correlation", launches)[0])
+    def __init__(self, get: Get) -> None:
+        found = _innermost(
+            (get("ops", "start_ns"), get("ops", "dur_ns"), get("ops", LANE)),
+            (get("launches", "start_ns"), get("launches", LANE)),
         )
-        ids = integers(launches, "id")[order]
-    return lookup(keys, ids, wanted)
+        self.op = _ids(get("ops", "id"), found)
+        self.id, self.start = get("launches", "id"), get("launches", "start_ns")
+        self._rank, self._correlation = get("launches", "rank"), get("launches", "correlation")
+        (keys,) = _keys((self._rank, self._correlation))
+        known = np.sort(keys[keys != MISSING])
+        self.duplicates = int((known[1:] == known[:-1]).sum())
+
+    def of(self, get: Get, kind: str) -> Ints:
+        """Return the call with each row's correlation; of several, the earliest."""
+        keys, wanted = _keys((self._rank, self._correlation), (get(kind, "rank"), get(kind, "correlation")))
+        order = np.lexsort((self.id, self.start, keys)) if self.duplicates else sorting(keys)
+        return lookup(keys, self.id, wanted) if order is None else lookup(keys[order], self.id[order], wanted)
 
 
-def _duplicates(launches: pa.Table) -> int:
-    (keys,) = _keys("correlation", launches)
-    keys = np.sort(keys[keys != MISSING])
-    return int((keys[1:] == keys[:-1]).sum())
-
-
-def _link_launches(trace: Trace) -> pa.Table:
-    launches = trace.launches
-    return put(launches, "op_id", innermost(trace.ops, launches))
+def _keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
+    """Return for each pair of ranks and numbers one key a row, `MISSING` where the number is null."""
+    keys = dense_keys(*pairs)
+    return [np.where(numbers == MISSING, MISSING, key) for key, (_, numbers) in zip(keys, pairs, strict=True)]
 
 
 def innermost(outer: pa.Table, inner: pa.Table) -> Ints:
@@ -113,99 +158,117 @@ def innermost(outer: pa.Table, inner: pa.Table) -> Ints:
 
     Rows of `outer` on one thread are taken to nest, as calls do.
     """
-    result = np.full(inner.num_rows, MISSING)
-    outer_threads, inner_threads = _threads(outer), _threads(inner)
-    starts, ids = integers(inner, "start_ns"), integers(outer, "id")
-    for key, rows in outer_threads.items():
-        if (asking := inner_threads.get(key)) is None:
-            continue
-        start, end = integers(outer, "start_ns")[rows], ends(outer)[rows]
-        order = _nesting(start, end)
-        times = starts[asking]
-        by_time = sorting(times)
-        found, stack = np.empty(len(times), np.intp), np.empty(len(start), np.intp)
-        walk = np.arange(len(times)) if by_time is None else by_time
-        _enclosing(start[order], end[order], times, walk, found, stack)
-        result[asking] = np.where(found < 0, MISSING, ids[rows[order[found]]])
-    return result
+    lanes = _lanes(outer, inner)
+    found = _innermost(
+        (integers(outer, "start_ns"), integers(outer, "dur_ns"), lanes[0]), (integers(inner, "start_ns"), lanes[1])
+    )
+    return _ids(integers(outer, "id"), found)
 
 
-def _threads(table: pa.Table) -> dict[tuple[int | None, ...], npt.NDArray[np.intp]]:
-    """Return the rows of each (rank, process, thread)."""
-    code = np.zeros(table.num_rows, dtype=np.int64)
-    for name in ("rank", "process", "thread"):
-        encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
-        code = code * max(len(encoded.dictionary), 1) + encoded.indices.to_numpy()
-    columns = [table[name] for name in ("rank", "process", "thread")]
-    found = {}
-    for one in np.unique(code).tolist():
-        rows = np.flatnonzero(code == one)
-        found[tuple(column[int(rows[0])].as_py() for column in columns)] = rows
+def _ids(ids: Ints, rows: Ints) -> Ints:
+    return np.where(rows < 0, MISSING, ids[rows]) if len(ids) else np.full(len(rows), MISSING)
+
+
+def _lanes(*tables: pa.Table) -> list[Ints]:
+    """Return a small number for each row, the same in all tables for the same rank, process and thread."""
+    place = [[integers(table, name) for name in ("rank", "process", "thread")] for table in tables]
+    lanes = dense_keys(*((rank, process) for rank, process, _ in place))
+    lanes = [np.unique(lane, return_inverse=True)[1] if len(tables) == 1 else lane for lane in lanes]
+    return dense_keys(*((lane, thread) for lane, (_, _, thread) in zip(lanes, place, strict=True)))
+
+
+def _innermost(outer: tuple[Ints, Ints, Ints], inner: tuple[Ints, Ints]) -> Ints:
+    """Return for each time on a lane the row of the innermost interval (start, duration, lane) around it, or -1."""
+    starts, durations, lanes = outer
+    times, asking_lanes = inner
+    found = np.full(len(times), -1)
+    for lane in np.unique(asking_lanes).tolist():
+        rows, asking = np.flatnonzero(lanes == lane).astype(np.int32), np.flatnonzero(asking_lanes == lane)
+        if not _nests(starts, durations, rows):
+            rows = rows[np.lexsort((-durations[rows], starts[rows]))]
+        order = sorting(times[asking])
+        asking = asking if order is None else asking[order]
+        _enclosing(starts, durations, rows, (times, asking, found), np.empty(len(rows), np.int32))
     return found
 
 
-def _nesting(start: Ints, end: Ints) -> npt.NDArray[np.intp]:
-    """Return the order in which intervals begin, of those that begin together the longer first."""
-    order = sorting(start)
-    order = np.arange(len(start)) if order is None else order
-    same = start[order[1:]] == start[order[:-1]]
-    return np.lexsort((-end, start)) if (same & (end[order[1:]] > end[order[:-1]])).any() else order
+@compiled
+def _nests(starts: Any, durations: Any, rows: Any) -> Any:
+    """Return whether the rows are in the order of their starts, of those that begin together the longer first."""
+    for i in range(1, len(rows)):
+        one, other = rows[i - 1], rows[i]
+        if starts[other] < starts[one] or (starts[other] == starts[one] and durations[other] > durations[one]):
+            return False
+    return True
 
 
 @compiled
-def _enclosing(start: Any, end: Any, at: Any, order: Any, found: Any, stack: Any) -> None:
-    """Put the innermost interval that holds each time into `found`, -1 for none.
+def _enclosing(starts: Any, durations: Any, rows: Any, asked: Any, stack: Any) -> None:
+    """Put the row of the innermost interval that holds each time asked into `found`.
 
-    One walk over the intervals, which nest and are sorted, and the times in their `order`, with the stack of
-    what is open.
+    One walk over the intervals, which nest and are sorted, and the times in their order, with the stack of what
+    is open. A missing duration is none.
     """
+    times, asking, found = asked
     open_, following = 0, 0
-    for asked in order:
-        time = at[asked]
-        while following < len(start) and start[following] <= time:
-            while open_ and end[stack[open_ - 1]] <= start[following]:
+    for one in asking:
+        time = times[one]
+        while following < len(rows) and starts[rows[following]] <= time:
+            begin = starts[rows[following]]
+            while open_ and starts[stack[open_ - 1]] + max(durations[stack[open_ - 1]], 0) <= begin:
                 open_ -= 1
-            stack[open_] = following
+            stack[open_] = rows[following]
             open_ += 1
             following += 1
-        while open_ and end[stack[open_ - 1]] <= time:
+        while open_ and starts[stack[open_ - 1]] + max(durations[stack[open_ - 1]], 0) <= time:
             open_ -= 1
-        found[asked] = stack[open_ - 1] if open_ else -1
+        if open_:
+            found[one] = stack[open_ - 1]
 
 
-def _link_device(table: pa.Table, launches: pa.Table) -> pa.Table:
-    launch = _by_correlation(table, launches)
-    table = put(table, "launch_id", launch)
-    return put(table, "op_id", lookup(integers(launches, "id"), integers(launches, "op_id"), launch))
-
-
-def _check_external(table: pa.Table, ops: pa.Table) -> tuple[int, int]:
+def _check_external(get: Get, kind: str, op: Ints) -> tuple[int, int]:
     """Return on how many rows External id and the operator found can be compared, and how often they differ."""
-    own = integers(table, "external_id")
-    theirs = lookup(integers(ops, "id"), integers(ops, "external_id"), integers(table, "op_id"))
+    own = get(kind, "external_id")
+    theirs = lookup(get("ops", "id"), get("ops", "external_id"), op)
     both = (own != MISSING) & (theirs != MISSING)
     return int(both.sum()), int((own[both] != theirs[both]).sum())
 
 
-def _link_by_external(table: pa.Table, ops: pa.Table) -> tuple[pa.Table, int]:
-    op = integers(table, "op_id")
-    keys, wanted = _keys("external_id", ops, table)
+def _link_by_external(get: Get, kind: str, op: Ints) -> tuple[Ints, int]:
+    """Return the operators of `op`, and where it has none those that External id names; and how many those are."""
+    lost = np.flatnonzero(op == MISSING)
+    if not len(lost):
+        return op, 0
+    keys, wanted = _keys(
+        (get("ops", "rank"), get("ops", "external_id")), (get(kind, "rank")[lost], get(kind, "external_id")[lost])
+    )
     known = keys != MISSING
-    found = lookup(keys[known], integers(ops, "id")[known], wanted)
-    new = (op == MISSING) & (found != MISSING)
-    return put(table, "op_id", np.where(new, found, op)), int(new.sum())
+    found = lookup(keys[known], get("ops", "id")[known], wanted)
+    result = op.copy()
+    result[lost] = found
+    return result, int((found != MISSING).sum())
 
 
-def _early(table: pa.Table, launches: pa.Table) -> int:
-    called = lookup(integers(launches, "id"), integers(launches, "start_ns"), integers(table, "launch_id"))
-    return int(((called != MISSING) & (integers(table, "start_ns") < called)).sum())
+def _durations(get: Get) -> tuple[Ints, int, int]:
+    """Return the durations of kernels, how many overlap their successor on the stream, how many were repaired.
 
-
-def _overlaps(table: pa.Table | None) -> int:
-    if table is None:
-        return 0
-    keys = [integers(table, name) for name in ("rank", "device", "stream")]
-    start, end = integers(table, "start_ns"), ends(table)
+    Kernels of one stream overlap by microseconds on real devices. A duration that covers many of the kernels
+    that follow, by milliseconds, is a damaged end stamp, as some ROCm versions write; it
+    then ends where the next begins.
+    """
+    duration = get("kernels", "dur_ns").copy()
+    start = get("kernels", "start_ns")
+    keys = [get("kernels", name) for name in ("rank", "device", "stream")]
     order = np.lexsort((start, *keys))
     same = np.logical_and.reduce([k[order][1:] == k[order][:-1] for k in keys])
-    return int((same & (start[order][1:] < end[order][:-1])).sum())
+    begin = start[order]
+    end = begin + np.where(duration[order] == MISSING, 0, duration[order])
+    overlap = same & (begin[1:] < end[:-1])
+    far = np.flatnonzero(overlap & (end[:-1] - begin[1:] > _OVERRUN_NS))
+    repaired = 0
+    for row in far.tolist():  # a Python loop over overruns of more than a millisecond
+        last = row + _OVERRUN_KERNELS
+        if last < len(begin) and same[row:last].all() and begin[last] < end[row] - _OVERRUN_NS:
+            duration[order[row]] = begin[row + 1] - begin[row]
+            repaired += 1
+    return duration, int(overlap.sum()), repaired

@@ -9,44 +9,33 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, integers, put
+from profilers.arrays import MISSING, integers, put
 from profilers.atomic import write_text
 from profilers.collectives import ANNOTATION, add_collectives
 from profilers.errors import BrokenFileError
 from profilers.iterations import ANNOTATIONS, Extent, is_mark
 from profilers.kernels import is_collective
-from profilers.linking import link, lookup
+from profilers.linking import LANE, link_rows
+from profilers.memory import give_back
+from profilers.quality import Quality
 from profilers.reader import Reader
 from profilers.schema import SCHEMAS, make_table
-from profilers.source import DEFAULT_LIMIT_BYTES, digest, is_folder
-from profilers.stage import Stage
+from profilers.source import DEFAULT_LIMIT_BYTES, fingerprint, is_folder
+from profilers.stage import Stage, Watch
 from profilers.store import meta_from_json, meta_to_json
 from profilers.trace import Trace, TraceMeta
 
-__all__ = ["Part", "PartOptions", "combined_digest", "load_part", "read_part"]
+__all__ = ["Part", "PartOptions", "combined_fingerprint", "load_part", "read_part"]
 
 _META = "part.json"
 _TABLES = ("marks", "length_ops", "collectives")
 #: What linking needs of each kind; everything else stays in the stage.
 _NEEDED: Mapping[str, tuple[str, ...]] = {
-    "ops": ("id", "rank", "start_ns", "dur_ns", "process", "thread", "external_id"),
-    "launches": ("id", "rank", "start_ns", "dur_ns", "process", "thread", "correlation", "op_id"),
-    "kernels": (
-        *("id", "rank", "start_ns", "dur_ns", "device", "stream"),
-        *("correlation", "launch_id", "op_id", "external_id", "collective_id"),
-    ),
-    "copies": (
-        *("id", "rank", "start_ns", "dur_ns", "device", "stream"),
-        *("correlation", "launch_id", "op_id", "external_id"),
-    ),
-    "syncs": ("id", "rank", "start_ns", "correlation", "launch_id"),
-}
-#: The columns of each kind that linking fills. ``cause_ns`` is the start of the call that caused device work.
-_LINKED: Mapping[str, tuple[str, ...]] = {
-    "launches": ("op_id",),
-    "kernels": ("dur_ns", "launch_id", "op_id", "collective_id", "cause_ns"),
-    "copies": ("launch_id", "op_id", "cause_ns"),
-    "syncs": ("launch_id",),
+    "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
+    "launches": ("id", "rank", "start_ns", LANE, "correlation"),
+    "kernels": ("id", "rank", "start_ns", "dur_ns", "device", "stream", "correlation", "external_id"),
+    "copies": ("id", "rank", "start_ns", "dur_ns", "device", "stream", "correlation", "external_id"),
+    "syncs": ("id", "rank", "correlation"),
 }
 
 
@@ -106,21 +95,22 @@ def read_part(files: Sequence[Path], reader: Reader, folder: Path | None, option
     SeqPointError
         As the reader's `read`.
     """
-    stage = Stage(folder, options.limit_bytes)
+    stage = Stage(folder, options.limit_bytes, _NEEDED, _watches(options.length_op))
     meta = reader.read(files, stage)
     stage.close()
-    meta = replace(meta, sha256=_digest(files))
-    trace = link(Trace(replace(meta, quality=type(meta.quality)()), _needed(stage)))
-    trace = _with_collectives(trace, stage)
+    meta = replace(meta, fingerprint=_fingerprint(files))
+    give_back()
+    counts = _link(stage)
+    give_back()
+    counts |= _add_collectives(stage)
     stage.close()
-    _amend(trace, stage)
-    meta = replace(meta, quality=meta.quality + trace.meta.quality)
-    op = options.length_op
+    stage.let_go()
+    meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=_fingerprint(files))
     part = Part(
         meta,
         stage,
         _marks(stage),
-        stage.pick_named("ops", lambda name: name == op),
+        stage.watched("length_ops"),
         stage.table("collectives"),
         stage.extents,
     )
@@ -129,61 +119,63 @@ def read_part(files: Sequence[Path], reader: Reader, folder: Path | None, option
     return part
 
 
-def _digest(files: Sequence[Path]) -> str:
+def _fingerprint(files: Sequence[Path]) -> str:
     plain = [inner for file in sorted(files) for inner in (sorted(file.iterdir()) if is_folder(file) else [file])]
-    return combined_digest([digest(file) for file in plain if file.is_file()])
+    return combined_fingerprint([fingerprint(file) for file in plain if file.is_file()])
 
 
-def combined_digest(digests: Sequence[str]) -> str:
-    """Return one digest for several; that of a single file is its own."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+def combined_fingerprint(fingerprints: Sequence[str]) -> str:
+    """Return one fingerprint for several; that of a single file is its own."""
+    return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("".join(fingerprints).encode()).hexdigest()
 
 
-def _needed(stage: Stage) -> dict[str, pa.Table]:
-    tables = {kind: stage.table(kind, columns) for kind, columns in _NEEDED.items()}
-    return tables | {kind: SCHEMAS[kind].empty_table() for kind in ("ranges", "counters", "collectives")}
+def _link(stage: Stage) -> dict[str, int]:
+    links = link_rows(stage.column)
+    for (kind, column), values in links.columns.items():
+        stage.amend(kind, column, values)
+    return links.counts
 
 
-def _with_collectives(trace: Trace, stage: Stage) -> Trace:
-    """Return the narrow `trace` with collectives, for which alone whole rows are looked at."""
-    kernels = stage.pick_named("kernels", is_collective)
+def _watches(length_op: str | None) -> dict[str, Watch]:
+    """Return which whole rows are needed before the trace is put together; they are few."""
+    return {
+        "annotations": Watch("ranges", "category", lambda category: category == ANNOTATIONS),
+        "steps": Watch("ops", "name", is_mark),
+        "length_ops": Watch("ops", "name", lambda name: name == length_op),
+        "collective_kernels": Watch("kernels", "name", is_collective),
+        "collective_ops": Watch("ops", "args", lambda args: '"Collective name"' in args),
+        "collective_notes": Watch("ranges", "name", lambda name: ANNOTATION.match(name) is not None),
+    }
+
+
+def _add_collectives(stage: Stage) -> dict[str, int]:
+    """Give the stage its collectives, for which alone whole rows are looked at; return their count."""
+    kernels = stage.watched("collective_kernels")
     if not kernels.num_rows:
-        return trace
-    at = np.searchsorted(integers(trace.kernels, "id"), integers(kernels, "id"))
+        return {}
+    ids = stage.column("kernels", "id")
+    at = np.searchsorted(ids, integers(kernels, "id"))
     for column in ("dur_ns", "launch_id", "op_id"):
-        kernels = put(kernels, column, integers(trace.kernels, column)[at])
+        kernels = put(kernels, column, stage.amended("kernels", column)[at])
+    notes = stage.watched("collective_notes")
+    called = integers(kernels, "launch_id") if notes.num_rows else np.empty(0, np.int64)
     chosen = {
         "kernels": kernels,
-        "ops": stage.pick_ids("ops", integers(kernels, "op_id")),
-        "launches": stage.pick_ids("launches", integers(kernels, "launch_id")),
-        "ranges": stage.pick_named("ranges", lambda name: ANNOTATION.match(name) is not None),
+        "ops": stage.watched("collective_ops"),
+        "launches": stage.pick_ids("launches", called),
+        "ranges": notes,
     }
-    small = add_collectives(Trace(trace.meta, chosen), first_id=stage.rows)
+    small = add_collectives(Trace(TraceMeta(""), chosen), first_id=stage.rows)
     stage.write("collectives", {name: small.collectives[name] for name in SCHEMAS["collectives"].names if name != "id"})
-    collective_id = integers(trace.kernels, "collective_id").copy()
+    collective_id = np.full(len(ids), MISSING)
     collective_id[at] = integers(small.kernels, "collective_id")
-    return replace(small, tables={**trace.tables, "kernels": put(trace.kernels, "collective_id", collective_id)})
-
-
-def _amend(trace: Trace, stage: Stage) -> None:
-    for kind, columns in _LINKED.items():
-        for column in columns:
-            table = trace.tables[kind]
-            stage.amend(kind, column, _cause(trace, table) if column == "cause_ns" else integers(table, column))
-
-
-def _cause(trace: Trace, work: pa.Table) -> Ints:
-    """Return when the launch of each kernel or copy starts; of those without one, the operator."""
-    launch = integers(work, "launch_id")
-    by_launch = lookup(integers(trace.launches, "id"), integers(trace.launches, "start_ns"), launch)
-    by_op = lookup(integers(trace.ops, "id"), integers(trace.ops, "start_ns"), integers(work, "op_id"))
-    return np.where(launch == MISSING, by_op, by_launch)
+    stage.amend("kernels", "collective_id", collective_id)
+    return dict(small.meta.quality.counts)
 
 
 def _marks(stage: Stage) -> pa.Table:
     """Return what can limit an iteration, as rows of ``ranges``."""
-    notes = stage.pick_where("ranges", "category", lambda category: category == ANNOTATIONS)
-    steps = stage.pick_named("ops", is_mark)
+    notes, steps = stage.watched("annotations"), stage.watched("steps")
     columns = {name: steps[name] for name in ("id", "rank", "name", "start_ns", "dur_ns")}
     columns["category"] = [ANNOTATIONS] * steps.num_rows
     return pa.concat_tables([notes, make_table("ranges", columns)]).unify_dictionaries().combine_chunks()

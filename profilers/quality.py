@@ -22,6 +22,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "repaired_utf8": "files with bytes that are not UTF-8, replaced",
         "repaired_grid": "launches whose grid and block were swapped (rocprofiler-sdk 1.0), repaired",
         "repaired_work_items": "kernels whose grid was in work-items, turned into workgroups",
+        "repaired_duration": "kernels whose end overran many later ones of their stream by milliseconds, cut",
         "truncated_files": "files that end early; what was complete is kept",
         "missing_duration": "events without a duration, kept with a null",
         "missing_name": 'events whose name the files do not hold, kept as "unknown"',

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from profilers.arrays import MISSING
 
-__all__ = ["COMMON", "KINDS", "OWN_RANK", "SCHEMAS", "empty_table", "make_table"]
+__all__ = ["COMMON", "KINDS", "OWN_RANK", "SCHEMAS", "empty_table", "fill_table", "make_table", "narrow_table"]
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
@@ -185,15 +185,30 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
     >>> make_table("counters", {"id": [1], "rank": [0], "name": ["Power"], "start_ns": [5]}).num_rows
     1
     """
-    schema = SCHEMAS[kind]
-    if unknown := set(columns) - set(schema.names):
+    return fill_table(kind, narrow_table(kind, columns))
+
+
+def narrow_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
+    """Return a table of `kind` with the columns given and no other, in the order of the schema.
+
+    Raises
+    ------
+    KeyError
+        A name is no column of this kind.
+    """
+    if unknown := set(columns) - set(SCHEMAS[kind].names):
         raise KeyError(f"no column {sorted(unknown)} in {kind}")
-    rows = len(next(iter(columns.values()), ()))
+    fields = [field for field in SCHEMAS[kind] if field.name in columns]
+    return pa.Table.from_arrays([_column(columns[f.name], f.type) for f in fields], schema=pa.schema(fields))
+
+
+def fill_table(kind: str, table: pa.Table) -> pa.Table:
+    """Return `table` with every column of its kind; one that it lacks is null."""
+    own = set(table.schema.names)
     arrays = [
-        _column(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
-        for field in schema
+        table[field.name] if field.name in own else pa.nulls(table.num_rows, field.type) for field in SCHEMAS[kind]
     ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays(arrays, schema=SCHEMAS[kind])
 
 
 def _column(values: Any, type_: pa.DataType) -> Any:

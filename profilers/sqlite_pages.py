@@ -37,10 +37,12 @@ class PageFile:
     Raises
     ------
     Unusual
-        The file is in write-ahead mode, has UTF-16 texts or is no SQLite file.
+        The file is in write-ahead mode, has UTF-16 texts or is no SQLite file; or the system cannot read so.
     """
 
     def __init__(self, descriptor: int) -> None:
+        if not hasattr(os, "preadv"):
+            raise Unusual  # not every system has it
         self._descriptor = descriptor
         header = os.pread(descriptor, 100, 0)
         size = os.fstat(descriptor).st_size

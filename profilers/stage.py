@@ -2,18 +2,44 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import Ints, ends, integers, put
+from profilers.arrays import MISSING, Ints, dense_keys, integers, put
+from profilers.growing import Growing, Narrowed, Runs
 from profilers.iterations import Extent
-from profilers.schema import KINDS, OWN_RANK, SCHEMAS, make_table
+from profilers.linking import LANE
+from profilers.schema import KINDS, OWN_RANK, SCHEMAS, fill_table, narrow_table
 from profilers.source import DEFAULT_LIMIT_BYTES
 
-__all__ = ["Stage"]
+__all__ = ["Stage", "Watch"]
+
+Held = Mapping[str, Sequence[str]]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Rows of one kind whose text in one column is wanted.
+
+    Parameters
+    ----------
+    kind, column : str
+    wanted : callable
+        Asked once for each distinct text of a batch.
+    """
+
+    kind: str
+    column: str
+    wanted: Callable[[str], bool]
+
+
+Watches = Mapping[str, Watch]
 
 
 class Stage:
@@ -25,6 +51,10 @@ class Stage:
         An empty folder; without it, rows stay in memory.
     limit_bytes : int
         What a reader may unpack.
+    held : mapping of str to sequence of str, optional
+        Integer columns by kind that stay in memory for `column`, whose rows are in the folder.
+    watches : mapping of str to Watch, optional
+        Rows that stay in memory for `watched`, by any name.
 
     Examples
     --------
@@ -35,11 +65,23 @@ class Stage:
     [300.0]
     """
 
-    def __init__(self, folder: Path | None = None, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        limit_bytes: int = DEFAULT_LIMIT_BYTES,
+        held: Held = NOTHING,
+        watches: Watches = NOTHING,
+    ) -> None:
         self.limit_bytes = limit_bytes
         self._folder = folder
-        self._held: dict[str, list[pa.Table]] = {}
-        self._writers: dict[str, pa.ipc.RecordBatchStreamWriter] = {}
+        self._tables: dict[str, list[pa.Table]] = {}
+        self._wanted = held
+        self._watches = watches
+        self._watched: dict[str, list[pa.Table]] = {}
+        self._columns: dict[tuple[str, str], Growing | Narrowed | Runs] = {}
+        self._lanes: dict[tuple[int | None, ...], int] = {}
+        self._writers: dict[str, tuple[pa.Schema, pa.ipc.RecordBatchStreamWriter]] = {}
+        self._parts: dict[str, int] = {}
         self._files = ExitStack()
         self._amended: dict[tuple[str, str], Ints | None] = {}
         #: Rows taken so far, which is also the next id.
@@ -62,13 +104,16 @@ class Stage:
         ids = np.arange(self.rows, self.rows + count)
         self.rows += count
         if count:
-            table = make_table(kind, {"id": ids, "rank": np.full(count, OWN_RANK), **columns})
+            table = narrow_table(kind, {"id": ids, "rank": np.full(count, OWN_RANK), **columns})
             self._extend(kind, table)
+            self._hold(kind, table)
+            self._watch(kind, table)
             self._keep(kind, table)
         return ids
 
     def _extend(self, kind: str, table: pa.Table) -> None:
-        ranks, start, end = integers(table, "rank"), integers(table, "start_ns"), ends(table)
+        ranks, start, duration = (_values(table, name) for name in ("rank", "start_ns", "dur_ns"))
+        end = start + np.where(duration == MISSING, 0, duration)
         host = kind in ("ops", "launches")
         for rank in np.unique(ranks).tolist():
             own = slice(None) if (ranks == rank).all() else ranks == rank
@@ -78,12 +123,44 @@ class Stage:
 
     def _keep(self, kind: str, table: pa.Table) -> None:
         if self._folder is None:
-            self._held.setdefault(kind, []).append(table)
+            self._tables.setdefault(kind, []).append(table)
             return
-        if kind not in self._writers:
-            stream = self._files.enter_context((self._folder / f"{kind}.arrows").open("wb"))
-            self._writers[kind] = self._files.enter_context(pa.ipc.new_stream(stream, SCHEMAS[kind]))
-        self._writers[kind].write_table(table)
+        if kind not in self._writers or self._writers[kind][0] != table.schema:
+            # One file holds batches of the same columns; what a reader does not give takes no space.
+            number = self._parts.get(kind, 0)
+            self._parts[kind] = number + 1
+            stream = self._files.enter_context((self._folder / f"{kind}.{number:06}.arrows").open("wb"))
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            writer = self._files.enter_context(pa.ipc.new_stream(stream, table.schema, options=options))
+            self._writers[kind] = table.schema, writer
+        self._writers[kind][1].write_table(table)
+
+    def _hold(self, kind: str, table: pa.Table) -> None:
+        for name in self._wanted.get(kind, ()):
+            if (kind, name) not in self._columns:
+                plain = Growing(np.int64) if name == "start_ns" else Narrowed()
+                self._columns[kind, name] = Runs() if name in ("id", "rank") else plain
+            self._columns[kind, name].append(self._lane(table) if name == LANE else _values(table, name))
+
+    def _lane(self, table: pa.Table) -> Ints:
+        """Return a small number for each thread of a process of a rank, the same in all batches."""
+        place = [_values(table, name) for name in ("rank", "process", "thread")]
+        (lanes,) = dense_keys((dense_keys((place[0], place[1]))[0], place[2]))
+        distinct, first, inverse = np.unique(lanes, return_index=True, return_inverse=True)
+        numbers = np.empty(len(distinct), np.int64)
+        for i, row in enumerate(first.tolist()):
+            key = tuple(int(column[row]) for column in place)
+            numbers[i] = self._lanes.setdefault(key, len(self._lanes))
+        return numbers[inverse]
+
+    def column(self, kind: str, name: str) -> Ints:
+        """Return a column that was held, null as `MISSING`; a view, for as long as nothing is written."""
+        held = self._columns.get((kind, name))
+        return np.empty(0, np.int64) if held is None else held.values()
+
+    def let_go(self) -> None:
+        """Forget the columns that were held."""
+        self._columns.clear()
 
     def amend(self, kind: str, column: str, values: Ints) -> None:
         """Set an integer column of all rows of a kind, in the order in which they came; null is `MISSING`.
@@ -124,19 +201,14 @@ class Stage:
             yield table
 
     def _written(self, kind: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+        names = SCHEMAS[kind].names if columns is None else columns
         if self._folder is None:
-            for table in self._held.get(kind, []):
-                yield table if columns is None else table.select(columns)
+            for table in self._tables.get(kind, []):
+                yield fill_table(kind, table.select([n for n in table.schema.names if n in names])).select(names)
             return
-        path = self._folder / f"{kind}.arrows"
-        if not path.exists():
-            return
-        schema = SCHEMAS[kind]
-        included = None if columns is None else [schema.get_field_index(name) for name in columns]
-        options = pa.ipc.IpcReadOptions(included_fields=included) if included else None
-        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file, options=options) as stream:
-            for batch in stream:
-                yield pa.Table.from_batches([batch])
+        for path in sorted(self._folder.glob(f"{kind}.*.arrows")):
+            for table in _stored(path, names):
+                yield fill_table(kind, table).select(names)
 
     def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows of a kind as one table."""
@@ -144,31 +216,50 @@ class Stage:
         found = list(self.batches(kind, columns))
         return pa.concat_tables(found).unify_dictionaries().combine_chunks() if found else schema.empty_table()
 
-    def pick_named(self, kind: str, wanted: Callable[[str], bool]) -> pa.Table:
-        """Return the rows whose name is wanted; each distinct name of a batch is asked once."""
-        return self.pick_where(kind, "name", wanted)
-
-    def pick_where(self, kind: str, column: str, wanted: Callable[[str], bool]) -> pa.Table:
-        """Return the rows of whose text in `column` `wanted` is true."""
-        return self._pick(kind, column, lambda values: _where(values, wanted))
-
     def pick_ids(self, kind: str, ids: Ints) -> pa.Table:
         """Return the rows with these ids, each once."""
         distinct = np.unique(ids)
-        return self._pick(kind, "id", lambda values: np.isin(values.to_numpy(), distinct, assume_unique=True))
-
-    def _pick(self, kind: str, column: str, mask: Callable[[pa.Array], Any]) -> pa.Table:
         found = [SCHEMAS[kind].empty_table()]
         for table in self.batches(kind):
-            for batch in table.to_batches():
-                chosen = mask(batch.column(column))
-                if chosen.any():
-                    found.append(pa.Table.from_batches([batch.filter(pa.array(chosen))]))
+            chosen = np.isin(integers(table, "id"), distinct, assume_unique=True)
+            if chosen.any():
+                found.append(table.filter(pa.array(chosen)))
         return pa.concat_tables(found).unify_dictionaries().combine_chunks()
+
+    def watched(self, name: str) -> pa.Table:
+        """Return the rows that a watch found, as they were written."""
+        kind = self._watches[name].kind
+        found = self._watched.get(name, [])
+        return pa.concat_tables([SCHEMAS[kind].empty_table(), *found]).unify_dictionaries().combine_chunks()
+
+    def _watch(self, kind: str, table: pa.Table) -> None:
+        for name, watch in self._watches.items():
+            if watch.kind != kind or watch.column not in table.schema.names:
+                continue
+            for batch in table.to_batches():
+                chosen = _where(batch.column(watch.column), watch.wanted)
+                if chosen.any():
+                    own = pa.Table.from_batches([batch.filter(pa.array(chosen))])
+                    self._watched.setdefault(name, []).append(fill_table(kind, own))
 
     def tables(self) -> dict[str, pa.Table]:
         """Return every kind of event as one table."""
         return {kind: self.table(kind) for kind in KINDS}
+
+
+def _stored(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+        own = stream.schema.names
+    included = [own.index(name) for name in own if name in names]
+    options = pa.ipc.IpcReadOptions(included_fields=included)
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file, options=options) as stream:
+        for batch in stream:
+            yield pa.Table.from_batches([batch])
+
+
+def _values(table: pa.Table, name: str) -> Ints:
+    """Return an integer column, all missing where the table lacks it."""
+    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
 
 
 def _where(column: pa.DictionaryArray, wanted: Callable[[str], bool]) -> Any:

@@ -178,7 +178,7 @@ def _by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
     """Return what `meta_from_json` reads."""
-    content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "sha256")}
+    content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "fingerprint")}
     content |= {"layout": _LAYOUT, "clock_base_ns": meta.clock_base_ns}
     return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
 
@@ -244,7 +244,7 @@ def meta_from_json(content: dict[str, Any]) -> TraceMeta:
         clock_base_ns=int(content["clock_base_ns"]),
         devices=tuple(DeviceProperties(**d) for d in content["devices"]),
         quality=Quality({k: v for k, v in content["quality"].items() if k in MEANINGS}),
-        sha256=str(content["sha256"]),
+        fingerprint=str(content["fingerprint"]),
     )
 
 

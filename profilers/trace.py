@@ -56,8 +56,8 @@ class TraceMeta:
         What to add to a time to get the Unix epoch, where the files say.
     devices : tuple of DeviceProperties
     quality : Quality
-    sha256 : str
-        Of the source bytes, so that a result can name what it stands on.
+    fingerprint : str
+        Of the source files, so that a result can name what it stands on.
     """
 
     format: str
@@ -68,7 +68,7 @@ class TraceMeta:
     clock_base_ns: int = 0
     devices: tuple[DeviceProperties, ...] = ()
     quality: Quality = field(default_factory=Quality)
-    sha256: str = ""
+    fingerprint: str = ""
 
     @property
     def synthetic(self) -> bool:

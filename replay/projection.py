@@ -214,7 +214,7 @@ def _provenance(meta: TraceMeta, graphs: Sequence[KernelGraph], options: Project
     text = json.dumps(parameters, sort_keys=True)
     hardware = graphs[0].hardware
     return {
-        "trace_sha256": meta.sha256,
+        "trace_fingerprint": meta.fingerprint,
         "trace_format": meta.format,
         "sources": list(meta.sources),
         "synthetic": meta.synthetic,

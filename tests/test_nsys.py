@@ -179,6 +179,19 @@ def test_copies_fills_and_syncs(tmp_path: Path) -> None:
     assert losses(trace) == {}
 
 
+def test_a_graph_is_one_piece_of_work(tmp_path: Path) -> None:
+    columns = (
+        "start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER,"
+        "globalPid INTEGER, graphId INTEGER, graphExecId INTEGER"
+    )
+    launched = [(120, 900, 0, 1, 7, 8, ONE, 109, 5), (0, 0, 0, 1, 7, 9, ONE, 109, 5)]
+    trace = made(tmp_path, export(CUPTI_ACTIVITY_KIND_KERNEL=None, CUPTI_ACTIVITY_KIND_GRAPH_TRACE=(columns, launched)))
+    assert rows(link(trace), "kernels", "name", "dur_ns", "stream", "launch_id", "args") == [
+        ("CUDA graph 109", 780, 7, 0, '{"graphId":109,"graphExecId":5,"contextId":1}')
+    ]
+    assert losses(trace) == {"dropped_no_time": 1}
+
+
 def test_nvtx_ranges_and_what_is_none(tmp_path: Path) -> None:
     events = [
         (10, 90, 59, "forward", ONE | 71, None, 0, None),

@@ -49,7 +49,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_seed_another_interval(
 
 def test_provenance_names_all_that_a_number_rests_on(tmp_path: Path) -> None:
     facts = projected(tmp_path).provenance
-    assert len(facts["trace_sha256"]) == len(facts["parameters_sha256"]) == 64
+    assert len(facts["trace_fingerprint"]) == len(facts["parameters_sha256"]) == 64
     assert facts["device"] == "A100-SXM4-80GB" and facts["device_known_by"] == "trace"
     assert facts["parameters"]["dma_command_ns"] == [5500.0, 5000.0, 6000.0]
 

@@ -48,7 +48,7 @@ META = TraceMeta(
     clock_base_ns=1_700_000_000_000_000_000,
     devices=(DeviceProperties(0, 0, "NVIDIA A100", 108, 85 << 30), DeviceProperties(1, 3, "")),
     quality=Quality({"events": 5, "kept": 4, "dropped_broken": 1}),
-    sha256="ab" * 32,
+    fingerprint="ab" * 32,
 )
 
 

@@ -6,6 +6,8 @@ which shows by blocks of more than 1024 work-items, a size that no device accept
 real files.)
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -40,9 +42,25 @@ def workgroups(extents: Ints, in_work_items: Flags) -> tuple[Ints, Ints, dict[st
     ([2048], [256], {'repaired_grid': 1, 'repaired_work_items': 1})
     """
     known = extents[:, 0] != MISSING
-    grid, block = (np.where(known[:, None], part, 1) for part in (extents[:, :3], extents[:, 3:]))
-    too_large = [np.prod(part.astype(float), axis=1) > _MAX_WORKGROUP_SIZE for part in (grid, block)]
-    swapped = bool(too_large[1].any() and not too_large[0].any())
+    swapped = _is_swapped([extents])
+    groups, sizes, items = _counted(extents, in_work_items, swapped)
+    return groups, sizes, {"repaired_grid": int(known.sum()) if swapped else 0, "repaired_work_items": items}
+
+
+def _is_swapped(parts: Sequence[Ints]) -> bool:
+    """Return whether some block is larger than any device accepts, and no grid is."""
+    large_grid = large_block = False
+    for extents in parts:
+        known = extents[extents[:, 0] != MISSING].astype(float)
+        large_grid |= bool((np.prod(known[:, :3], axis=1) > _MAX_WORKGROUP_SIZE).any())
+        large_block |= bool((np.prod(known[:, 3:], axis=1) > _MAX_WORKGROUP_SIZE).any())
+    return large_block and not large_grid
+
+
+def _counted(extents: Ints, in_work_items: Flags, swapped: bool) -> tuple[Ints, Ints, int]:
+    """Return workgroups and their size, and how many grids were in work-items."""
+    known = extents[:, 0] != MISSING
+    grid, block = (np.where(known[:, None], part, 1).astype(np.int64) for part in (extents[:, :3], extents[:, 3:]))
     if swapped:
         grid, block = block, grid
     items = known & (in_work_items | swapped)
@@ -50,9 +68,7 @@ def workgroups(extents: Ints, in_work_items: Flags) -> tuple[Ints, Ints, dict[st
     fits = np.prod(grid.astype(float), axis=1) < _LIMIT
     groups = np.where(known & fits, np.prod(grid, axis=1), MISSING)
     small = np.prod(block.astype(float), axis=1) <= _MAX_WORKGROUP_SIZE
-    sizes = np.where(known & small, np.prod(block, axis=1), MISSING)
-    repaired = int(known.sum()) if swapped else 0
-    return groups, sizes, {"repaired_grid": repaired, "repaired_work_items": int(items.sum())}
+    return groups, np.where(known & small, np.prod(block, axis=1), MISSING), int(items.sum())
 
 
 class Grids:
@@ -64,7 +80,7 @@ class Grids:
 
     def add_kernels(self, rank: Ints, correlation: Ints, extents: Ints) -> None:
         """Take kernels, in the order of their rows."""
-        self._kernels.append((rank, correlation, extents))
+        self._kernels.append((_narrow(rank), _narrow(correlation), _narrow(extents)))
 
     def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Flags) -> None:
         """Take calls; those that say nothing of a grid are passed over."""
@@ -74,21 +90,37 @@ class Grids:
 
     def workgroups(self) -> tuple[Ints, Ints, dict[str, int]]:
         """Return what `workgroups` does, for all kernels taken."""
-        if not self._kernels:
+        swapped = _is_swapped([extents for _, _, extents in self._kernels])
+        found = [_counted(*self._with_launches(*kernels), swapped) for kernels in self._kernels]
+        if not found:
             return np.empty(0, np.int64), np.empty(0, np.int64), {}
-        rank, correlation, extents = (np.concatenate(parts) for parts in zip(*self._kernels, strict=True))
-        in_items = np.zeros(len(rank), dtype=bool)
-        if self._launches:
-            of_rank, of_correlation, theirs, flags = (
-                np.concatenate(parts) for parts in zip(*self._launches, strict=True)
-            )
-            found = _first(dense_keys((of_rank, of_correlation), (rank, correlation)))
-            hit = (found != MISSING) & (correlation != MISSING)
-            in_items[hit] = flags[found[hit]]
-            lent = hit & (extents[:, 0] == MISSING)
-            extents = extents.copy()
-            extents[lent] = theirs[found[lent]]
-        return workgroups(extents, in_items)
+        groups, sizes, items = zip(*found, strict=True)
+        known = sum(int((part != MISSING).sum()) for part in groups)
+        counts = {"repaired_grid": known if swapped else 0, "repaired_work_items": sum(items)}
+        return np.concatenate(groups), np.concatenate(sizes), counts
+
+    def _with_launches(self, rank: Ints, correlation: Ints, extents: Ints) -> tuple[Ints, Flags]:
+        """Return what kernels or else their launches say of the grid, and whether it is in work-items."""
+        items = np.zeros(len(rank), dtype=bool)
+        if not self._launches:
+            return extents, items
+        if len(self._launches) > 1:
+            columns = zip(*self._launches, strict=True)
+            self._launches = [tuple(np.concatenate(parts) for parts in columns)]  # type: ignore[arg-type]
+        of_rank, of_correlation, theirs, flags = self._launches[0]
+        found = _first(dense_keys((of_rank, of_correlation), (rank, correlation)))
+        hit = (found != MISSING) & (correlation != MISSING)
+        items[hit] = flags[found[hit]]
+        lent = hit & (extents[:, 0] == MISSING)
+        extents = extents.astype(np.int64)
+        extents[lent] = theirs[found[lent]]
+        return extents, items
+
+
+def _narrow(values: Ints) -> Ints:
+    """Return values in half the memory where they fit; `MISSING` does not."""
+    fits = len(values) > 0 and values.min() >= -(1 << 31) and values.max() < 1 << 31
+    return values.astype(np.int32) if fits else values
 
 
 def _first(keys: list[Ints]) -> Ints:

@@ -78,6 +78,7 @@ _SOURCES: Mapping[str, _Source] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": _CALLS,
     "CUPTI_ACTIVITY_KIND_DRIVER": _CALLS,
     "CUPTI_ACTIVITY_KIND_KERNEL": _device("kernels", _KERNEL, rows.KERNEL_ARGS, rows.kernels),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _device("kernels", (), rows.GRAPH_ARGS, rows.graphs),
     "CUPTI_ACTIVITY_KIND_MEMCPY": _device(
         "copies", ("bytes", "copyKind", "srcKind", "dstKind"), rows.COPY_ARGS, rows.copies
     ),

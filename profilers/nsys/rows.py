@@ -17,7 +17,25 @@ from profilers.nsys.processes import Processes, process_of
 from profilers.nsys.strings import StringIds, named
 from profilers.nsys.tables import whole_numbers
 
-__all__ = ["Batch", "Context", "arguments", "copies", "fills", "kernels", "launches", "ranges", "syncs", "timed"]
+__all__ = [
+    "COPY_ARGS",
+    "FILL_ARGS",
+    "GRAPH_ARGS",
+    "KERNEL_ARGS",
+    "RANGE_ARGS",
+    "SYNC_ARGS",
+    "Batch",
+    "Context",
+    "arguments",
+    "copies",
+    "fills",
+    "graphs",
+    "kernels",
+    "launches",
+    "ranges",
+    "syncs",
+    "timed",
+]
 
 Columns = dict[str, Any]
 
@@ -75,7 +93,7 @@ class Context:
 def timed(columns: Mapping[str, Any], counts: Counter[str]) -> Batch:
     """Return the rows whose times can be used; count the others."""
     start, end = whole_numbers(columns["start"]), whole_numbers(columns["end"])
-    known = (start > -_TIME_LIMIT) & (start < _TIME_LIMIT)
+    known = (start > -_TIME_LIMIT) & (start < _TIME_LIMIT) & ((start != 0) | (end != 0))  # CUPTI: 0 and 0 is unknown
     ended = (end > -_TIME_LIMIT) & (end < _TIME_LIMIT)
     duration = np.where(known & ended, np.where(ended, end, 0) - np.where(known, start, 0), MISSING)
     backwards = (duration < 0) & (duration != MISSING)
@@ -114,6 +132,7 @@ KERNEL_ARGS = (
     *("sharedMemoryExecuted", "sharedMemoryLimitConfig", "graphId", "clusterX", "clusterY", "clusterZ"),
 )
 COPY_ARGS = ("contextId", "greenContextId", "srcDeviceId", "dstDeviceId", "migrationCause", "copyCount", "graphNodeId")
+GRAPH_ARGS = ("graphId", "graphExecId", "contextId", "greenContextId")
 FILL_ARGS = ("contextId", "greenContextId", "value", "graphNodeId")
 SYNC_ARGS = ("contextId", "greenContextId")
 LAUNCH_ARGS = ("returnValue",)
@@ -137,6 +156,19 @@ def kernels(batch: Batch, context: Context) -> Columns:
         "lds_bytes": _sum(static, dynamic),
         "graph_node": batch.ints("graphNodeId"),
         "args": _args(batch, context, "kernels", KERNEL_ARGS),
+    }
+
+
+def graphs(batch: Batch, context: Context) -> Columns:
+    """Return rows of ``kernels`` from launches of CUDA graphs, each one piece of work.
+
+    This is all that ``--cuda-graph-trace=graph``, the default of the profiler, records of what a graph runs.
+    """
+    name = context.spellings.setdefault("graph", Spelling(_graph_name))
+    return {
+        **_device_columns(batch, context),
+        "name": name.encode([batch.ints("graphId")]),
+        "args": _args(batch, context, "graphs", GRAPH_ARGS),
     }
 
 
@@ -292,6 +324,10 @@ def _direction(kind: int | None) -> str:
 
 def _memory(kind: int | None) -> str:
     return _MEMORIES.get(-1 if kind is None else kind, "Unknown")
+
+
+def _graph_name(row: tuple[int | None, ...]) -> str:
+    return "CUDA graph" if row[0] is None else f"CUDA graph {row[0]}"
 
 
 def _copy_name(row: tuple[int | None, ...]) -> str:

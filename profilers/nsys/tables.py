@@ -19,6 +19,7 @@ __all__ = ["SUFFIXES", "TableFolder", "Tables", "until_damage", "whole_numbers"]
 #: What ``nsys export --type parquetdir`` and ``arrowdir`` write.
 SUFFIXES = (".parquet", ".arrow", ".arrows")
 _BATCH = 65536
+_BUFFER_BYTES = 1 << 18
 _FAILURES = (pa.ArrowException, OSError, ValueError)
 
 
@@ -91,8 +92,9 @@ class TableFolder:
 
     def _batches(self, file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if file.suffix == ".parquet":
-            with pq.ParquetFile(file) as parquet:
-                yield from parquet.iter_batches(_BATCH, columns=columns, use_threads=False)
+            with pq.ParquetFile(file, buffer_size=_BUFFER_BYTES) as parquet:
+                for group in range(parquet.num_row_groups):  # asked for all of them, Arrow holds on to what it read
+                    yield from parquet.iter_batches(_BATCH, row_groups=[group], columns=columns, use_threads=False)
             return
         with pa.OSFile(str(file)) as raw:
             opened = _open_arrow(raw)

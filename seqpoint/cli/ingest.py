@@ -44,5 +44,5 @@ def summary(trace: Trace) -> dict[str, Any]:
         "iterations": trace.iterations.num_rows,
         "events": {kind: trace.tables[kind].num_rows for kind in KINDS},
         "quality": dict(trace.meta.quality.counts),
-        "sha256": trace.meta.sha256,
+        "fingerprint": trace.meta.fingerprint,
     }

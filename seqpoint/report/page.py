@@ -153,7 +153,7 @@ def _provenance(section: ReportSection) -> dict[str, Any]:
             "format": meta.format,
             "version": meta.version,
             "sources": list(meta.sources),
-            "sha256": meta.sha256,
+            "fingerprint": meta.fingerprint,
             "ranks": list(meta.ranks),
             "world_size": meta.world_size,
             "devices": [asdict(device) for device in meta.devices],
