@@ -7,6 +7,7 @@ part and a batch at a time, so parts can be finished in different processes.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from profilers.arrays import MISSING, Ints, integers, put
 from profilers.clocks import base_shifts, collective_shifts
 from profilers.collectives import match_collectives
 from profilers.errors import InvalidInputError
-from profilers.iterations import Extent, Spans, device_iterations, find_iterations, one_iteration
+from profilers.iterations import Extent, Spans, Work, device_iterations, find_iterations, one_iteration
 from profilers.lengths import add_lengths
 from profilers.linking import lookup
 from profilers.part import Part, combined_fingerprint
@@ -269,18 +270,20 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
 
 
 def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
-    work = place.put(part.stage.table(kind, ("id", "rank", "start_ns", "device", "stream")))
-    ranks = integers(work, "rank")
+    rank, start, device, stream = part.stage.columns(kind, ("rank", "start_ns", "device", "stream"))
     cause, launched = part.stage.amended(kind, "cause_ns"), part.stage.amended(kind, "launch_id") != MISSING
-    result = np.full(len(ranks), MISSING)
-    for rank, spans in place.spans.items():
-        own = np.flatnonzero(ranks == rank)
-        shift = place.shift_ns.get(rank, 0)
+    result = np.full(len(rank), MISSING)
+    for of in np.unique(rank).tolist():
+        number = place.rank(of)
+        own: Any = slice(None) if (rank == of).all() else np.flatnonzero(rank == of)
+        shift = place.shift_ns.get(number, 0)
         moved = np.where(cause[own] == MISSING, MISSING, cause[own] + shift)
-        result[own] = device_iterations(spans, work.take(own), moved, launched[own])
+        work = Work(device[own], stream[own], start[own] + shift, moved, launched[own])
+        result[own] = device_iterations(place.spans[number], work)
     return result
 
 
 def _of_kernels(collectives: pa.Table, part: Part, place: Place, iterations: Ints) -> pa.Table:
-    kernels = integers(part.stage.table("kernels", ("id",)), "id") + place.first_id
+    (ids,) = part.stage.columns("kernels", ("id",))
+    kernels = ids + place.first_id
     return put(collectives, "iteration", lookup(kernels, iterations, integers(collectives, "kernel_id")))

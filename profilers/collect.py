@@ -1,13 +1,15 @@
 """From files to one linked `Trace`."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
 from profilers.assembly import assemble, finished
+from profilers.iterations import annotation_pattern
 from profilers.lengths import length_op
 from profilers.part import PartOptions, read_part
 from profilers.recordings import find_recordings
@@ -16,7 +18,7 @@ from profilers.source import DEFAULT_LIMIT_BYTES, is_folder
 from profilers.store import load_trace
 from profilers.trace import Trace
 
-__all__ = ["CollectOptions", "collect", "open_trace"]
+__all__ = ["CollectOptions", "Told", "collect", "open_trace"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class CollectOptions:
     length : str, optional
         See `profilers.lengths.add_lengths`.
     progress : callable, optional
-        Called with (files done, files in all, name) before each file.
+        Called with (bytes of the files read, bytes of all files, name of the file) now and then.
     limit_bytes : int
         Refuse a packed file that unpacks to more.
     """
@@ -39,6 +41,11 @@ class CollectOptions:
     length: str | None = None
     progress: Callable[[int, int, str], None] | None = None
     limit_bytes: int = DEFAULT_LIMIT_BYTES
+
+    def __post_init__(self) -> None:
+        if self.iterations not in ("auto", "file"):
+            annotation_pattern(self.iterations)
+        length_op(self.length)
 
     @property
     def part(self) -> PartOptions:
@@ -78,11 +85,13 @@ def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | N
     """
     options = options or CollectOptions()
     recordings = find_recordings([Path(p) for p in paths])
+    told = Told(options.progress, [recording.size for recording in recordings])
     parts = []
-    for number, recording in enumerate(recordings):
-        if options.progress:
-            options.progress(number, len(recordings), recording.name)
-        parts.append(read_part(recording.files, recording.reader, None, options.part))
+    for recording in recordings:
+        told.at(recording.name, 0)
+        advance = partial(told.at, recording.name)
+        parts.append(read_part(recording.files, recording.reader, None, options.part, advance))
+        told.done(recording.name, recording.size)
     whole = assemble(parts, options.iterations, options.length)
     found: dict[str, list[pa.Table]] = {kind: [] for kind in KINDS}
     quality: dict[str, int] = {}
@@ -93,6 +102,33 @@ def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | N
         quality = {name: quality.get(name, 0) + n for name, n in counts.items()}
     tables = {kind: _joined(kind, tables) for kind, tables in found.items()}
     return Trace(replace(whole.meta), tables | {"iterations": whole.iterations}).with_quality(quality)
+
+
+class Told:
+    """Adds up what is told of several recordings.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        See `CollectOptions`.
+    sizes : sequence of int
+        Bytes of each recording.
+    """
+
+    def __init__(self, progress: Callable[[int, int, str], None] | None, sizes: Sequence[int]) -> None:
+        self._progress = progress
+        self._all = sum(sizes)
+        self._done = 0
+
+    def at(self, name: str, position: int) -> None:
+        """Tell that `position` bytes of the recording that is being read are."""
+        if self._progress:
+            self._progress(min(self._done + position, self._all), self._all, name)
+
+    def done(self, name: str, size: int) -> None:
+        """Tell that a recording of `size` bytes is read."""
+        self._done += size
+        self.at(name, 0)
 
 
 def _joined(kind: str, tables: list[pa.Table]) -> pa.Table:

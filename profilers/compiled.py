@@ -1,18 +1,26 @@
-"""Compile a function with numba, keeping the machine code on disk where there is a place for it."""
+"""Compile functions with numba, keeping the machine code on disk where there is a place for it."""
 
-from collections.abc import Callable
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import config
 
-__all__ = ["compiled", "inlined"]
+__all__ = ["bare", "compiled", "inlined"]
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Return `function` compiled at its first call.
 
-    The code is cached beside the module, or in the user's cache directory where the module's is read-only
-    (``NUMBA_CACHE_DIR`` names another). Where neither can be written, it is compiled in every process.
+    The code is kept beside the module, or in the user's cache directory where the module's is read-only
+    (``NUMBA_CACHE_DIR`` names another), in a folder that changes with the sources: numba itself looks only at
+    the file of the function, not at what is inlined into it. Where nothing can be written, it is compiled in
+    every process.
 
     Examples
     --------
@@ -20,12 +28,49 @@ def compiled(function: Callable[..., Any]) -> Any:
     >>> compiled(twice)(21)
     42
     """
-    try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:
-        return numba.njit(nogil=True, error_model="numpy")(function)
+    return _compiled(function, {})
+
+
+def bare(function: Callable[..., Any]) -> Any:
+    """Return `function` compiled without counting references to the arrays it is given; it must make none.
+
+    Counting, at every use of an array in a tuple, made the scanner ten times slower.
+    """
+    return _compiled(function, {"_nrt": False})
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Return `function` compiled into each of its callers, which are `compiled` themselves."""
-    return numba.njit(inline="always", error_model="numpy")(function)
+    return _compiled(function, {"_nrt": False, "forceinline": True})
+
+
+def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    options = {"nogil": True, "error_model": "numpy", **options}
+    try:
+        with _cache_folder(Path(function.__code__.co_filename)):
+            return numba.njit(cache=True, **options)(function)
+    except RuntimeError:
+        return numba.njit(**options)(function)
+
+
+@contextmanager
+def _cache_folder(source: Path) -> Iterator[None]:
+    """Let numba keep what it compiles now in the folder of these sources."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(_folder(source.parent, before)) if source.is_file() else before
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+@cache
+def _folder(package: Path, named: str) -> Path:
+    """Return where the code of a package is kept: one folder for each state of its sources."""
+    facts = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(package.glob("*.py"))]
+    facts.append((str(Path(__file__)), Path(__file__).stat().st_size, Path(__file__).stat().st_mtime_ns))
+    name = f"numba-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
+    beside = package / "__pycache__"
+    if not named and os.access(package, os.W_OK):
+        return beside / name
+    return Path(named or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "seqpoint" / name

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,7 +27,7 @@ import pyarrow.compute as pc
 
 from profilers.assembly import Assembly, Place, assemble, finished
 from profilers.atomic import replace_folder
-from profilers.collect import CollectOptions
+from profilers.collect import CollectOptions, Told
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.memory import lean_memory
 from profilers.part import PartOptions, load_part, read_part
@@ -181,26 +182,24 @@ def _read_all(
     pool: Executor, recordings: Sequence[Recording], folders: Sequence[Path], options: CollectOptions
 ) -> None:
     """Read what is not read yet; the first error ends it and leaves what was read."""
-    told = options.progress or (lambda _done, _all, _name: None)
-    done = 0
-    waiting = {}
+    told = Told(options.progress, [recording.size for recording in recordings])
+    waiting: dict[Future[None], Recording] = {}
     for recording, folder in zip(recordings, folders, strict=True):
-        if folder.is_dir():
-            told(done, len(recordings), recording.name)
-            done += 1
-            continue
-        if isinstance(pool, _InThisProcess):
-            told(done, len(recordings), recording.name)
-        task = _Task(tuple(map(str, recording.files)), recording.reader, str(folder), options.part)
-        waiting[pool.submit(_read, task)] = recording.name
+        told.at(recording.name, 0)
+        if not folder.is_dir():
+            task = _Task(tuple(map(str, recording.files)), recording.reader, str(folder), options.part)
+            if isinstance(pool, _InThisProcess):
+                _read(task, partial(told.at, recording.name))
+            else:
+                waiting[pool.submit(_read, task)] = recording
+                continue
+        told.done(recording.name, recording.size)
     for future in as_completed(waiting):
         future.result()
-        if not isinstance(pool, _InThisProcess):
-            told(done, len(recordings), waiting[future])
-        done += 1
+        told.done(waiting[future].name, waiting[future].size)
 
 
-def _read(task: _Task) -> None:
+def _read(task: _Task, advance: Callable[[int], None] | None = None) -> None:
     """Read one recording into its folder, which appears when it is complete."""
     folder = Path(task.folder)
     if folder.is_dir():
@@ -208,7 +207,7 @@ def _read(task: _Task) -> None:
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         with lean_memory():
-            read_part([Path(file) for file in task.files], task.reader, new, task.options)
+            read_part([Path(file) for file in task.files], task.reader, new, task.options, advance)
         with suppress(OSError):  # another process was faster: its folder is the same
             new.rename(folder)
     finally:

@@ -18,10 +18,18 @@ from profilers.arrays import MISSING, Ints, ends, integers, strings
 from profilers.errors import InvalidInputError
 from profilers.schema import make_table
 
-__all__ = ["ANNOTATIONS", "Extent", "Spans", "device_iterations", "find_iterations", "is_mark", "one_iteration"]
+__all__ = [
+    "ANNOTATIONS",
+    "Extent",
+    "Spans",
+    "Work",
+    "annotation_pattern",
+    "device_iterations",
+    "find_iterations",
+    "is_mark",
+    "one_iteration",
+]
 
-#: The category of ranges that a user or framework wrote around code on the host.
-ANNOTATIONS = "user_annotation"
 #: The category of ranges that a user or framework wrote around code on the host.
 ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
@@ -120,7 +128,7 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
         `pattern` is no regular expression, or nothing matches it.
     """
     if pattern is not None:
-        wanted = _compile(pattern)
+        wanted = annotation_pattern(pattern)
         found = _each(marks, lambda name: wanted.search(name) is not None, "annotation", rank)
         if found is None:
             raise InvalidInputError(
@@ -143,27 +151,42 @@ def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: s
     return Spans(rank, np.array([number]), [label], np.array([extent.start]), np.array([end]), found_by)
 
 
-def device_iterations(spans: Spans, work: pa.Table, cause_ns: Ints, launched: npt.NDArray[np.bool_]) -> Ints:
-    """Return the iteration of each kernel or copy of one rank: that of the call that caused it.
+@dataclass(frozen=True)
+class Work:
+    """Kernels or copies of one rank.
 
     Parameters
     ----------
-    spans : Spans
-        Of this rank.
-    work : Table
-        ``device``, ``stream`` and ``start_ns`` of the rank's kernels or copies.
+    device, stream, start_ns : array of int64
     cause_ns : array of int64
         Start of the launch, or where that is unknown of the operator; `MISSING` where both are.
     launched : array of bool
         Whether the launch is in the trace.
     """
-    result = np.where(cause_ns == MISSING, MISSING, spans.at(cause_ns))
+
+    device: Ints
+    stream: Ints
+    start_ns: Ints
+    cause_ns: Ints
+    launched: npt.NDArray[np.bool_]
+
+
+def device_iterations(spans: Spans, work: Work) -> Ints:
+    """Return the iteration of each kernel or copy of one rank: that of the call that caused it."""
+    result = np.where(work.cause_ns == MISSING, MISSING, spans.at(work.cause_ns))
     if spans.found_by in ("whole trace", "file"):
-        result = np.where(result == MISSING, spans.at(integers(work, "start_ns")), result)
-    return _from_neighbours(work, result, launched)
+        result = np.where(result == MISSING, spans.at(work.start_ns), result)
+    return result if work.launched.all() else _from_neighbours(work, result)
 
 
-def _compile(pattern: str) -> re.Pattern[str]:
+def annotation_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the compiled pattern.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no regular expression.
+    """
     try:
         return re.compile(pattern)
     except re.error as error:
@@ -220,12 +243,12 @@ def _between(marks: pa.Table, rank: int, extent: Extent) -> Spans | None:
     return None
 
 
-def _from_neighbours(table: pa.Table, iteration: Ints, launched: npt.NDArray[np.bool_]) -> Ints:
+def _from_neighbours(work: Work, iteration: Ints) -> Ints:
     """Give work without a launch the iteration of its neighbours on the stream, where both have the same."""
-    keys = [integers(table, name) for name in ("device", "stream")]
-    order = np.lexsort((integers(table, "start_ns"), *keys))
+    keys = [work.device, work.stream]
+    order = np.lexsort((work.start_ns, *keys))
     stream = np.cumsum(np.append(0, np.any([np.diff(k[order]) != 0 for k in keys], axis=0)))[: len(order)]
-    number, linked = iteration[order], launched[order]
+    number, linked = iteration[order], work.launched[order]
     position = np.arange(len(order))
     before = np.maximum.accumulate(np.where(linked, position, -1))
     after = np.minimum.accumulate(np.where(linked, position, len(order))[::-1])[::-1]

@@ -64,8 +64,14 @@ class LengthRule:
 
 
 def length_op(length: str | None) -> str | None:
-    """Return the operator whose shapes a length rule reads; None where it reads a file or annotations."""
-    return None if length is None or _is_file(length) or length.count(":") < 2 else length.rsplit(":", 2)[0]
+    """Return the operator whose shapes a length rule reads; None where it reads a file or annotations.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither a rule nor a file.
+    """
+    return None if length is None or _is_file(length) else LengthRule.parse(length).op
 
 
 def add_lengths(trace: Trace, length: str | None = None) -> Trace:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
@@ -79,7 +79,13 @@ class Part:
     extents: Mapping[int, Extent]
 
 
-def read_part(files: Sequence[Path], reader: Reader, folder: Path | None, options: PartOptions) -> Part:
+def read_part(
+    files: Sequence[Path],
+    reader: Reader,
+    folder: Path | None,
+    options: PartOptions,
+    advance: Callable[[int], None] | None = None,
+) -> Part:
     """Read one recording and link it.
 
     Parameters
@@ -89,6 +95,8 @@ def read_part(files: Sequence[Path], reader: Reader, folder: Path | None, option
     folder : Path, optional
         Where the rows are kept, so that memory stays bounded; without it they stay in memory.
     options : PartOptions
+    advance : callable, optional
+        Told how many bytes of the files are read.
 
     Raises
     ------
@@ -96,6 +104,7 @@ def read_part(files: Sequence[Path], reader: Reader, folder: Path | None, option
         As the reader's `read`.
     """
     stage = Stage(folder, options.limit_bytes, _NEEDED, _watches(options.length_op))
+    stage.advance = advance or stage.advance
     meta = reader.read(files, stage)
     stage.close()
     meta = replace(meta, fingerprint=_fingerprint(files))

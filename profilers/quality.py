@@ -13,9 +13,12 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "kept": "events kept as rows",
         "skipped_flow": "flow arrows and metadata rows (not events; their links are rebuilt from ids)",
         "skipped_marker": "instant markers and profiler spans without content",
+        "skipped_text": "values that are text, kept in the arguments of their kernel",
+        "skipped_advice": "rules and advice of the profiler (no measurements)",
         "dropped_broken": "events lost because their text could not be decoded",
         "dropped_no_time": "events lost because they have no usable start time",
         "dropped_negative": "events lost because their duration is negative",
+        "dropped_no_value": "values of counters lost because they are no number",
         "lost_arguments": "events kept without their arguments, which are nested too deeply",
         "repaired_escape": "events whose text had a bad backslash, repaired",
         "repaired_nan": "values NaN or Infinity, read as missing",
@@ -26,6 +29,7 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "truncated_files": "files that end early; what was complete is kept",
         "missing_duration": "events without a duration, kept with a null",
         "missing_name": 'events whose name the files do not hold, kept as "unknown"',
+        "assumed_start": "events whose start the files do not hold, put after the one before them",
         "missing_columns": "columns that every version of the format has and the files lack, read as missing",
         "damaged_tables": "tables that are damaged; their rows before the damage are kept",
         "orphan_device": "kernels and copies whose launch is not in the trace",
@@ -41,6 +45,14 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
         "collectives": "collective operations on a device",
         "collectives_matched": "of those, matched on every rank of their group that the trace holds",
         "clock_shift_max_ns": "largest clock shift applied to a rank, from matched collectives (ns)",
+        "nodes_joined": "nodes of execution traces whose operator or annotation the timeline has",
+        "nodes_joined_by_order": "of those, by the order of calls, since the timeline has no record function id",
+        "nodes_without_event": "nodes of execution traces that the timeline does not have",
+        "ops_without_node": "operators of the timeline that no node of the execution trace describes",
+        "counters_joined": "values of counters given to the kernel of the timeline that they were measured on",
+        "counters_without_kernel": "values of counters lost because the timeline lacks their kernel",
+        "counted_kernels_joined": "kernels with counters that the timeline has",
+        "counted_kernels_missing": "kernels with counters that the timeline lacks",
     }
 )
 
@@ -65,7 +77,7 @@ class Quality:
     def __post_init__(self) -> None:
         if unknown := set(self.counts) - set(MEANINGS):
             raise KeyError(f"no such count: {sorted(unknown)}")
-        kept = {name: int(n) for name, n in self.counts.items() if n}
+        kept = {name: int(self.counts[name]) for name in MEANINGS if self.counts.get(name)}
         object.__setattr__(self, "counts", MappingProxyType(kept))
 
     def __getitem__(self, name: str) -> int:

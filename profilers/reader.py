@@ -1,6 +1,6 @@
 """What a reader of trace files is, and how the one for a file is found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -70,9 +70,12 @@ class Sink(Protocol):
     ----------
     limit_bytes : int
         A reader refuses to unpack more than this.
+    advance : callable
+        A reader of large files tells it now and then how many of their bytes it has read.
     """
 
     limit_bytes: int
+    advance: Callable[[int], None]
 
     def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
         """Add rows of one kind of event, in batches of at most about 100,000; return their ids.

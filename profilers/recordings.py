@@ -30,6 +30,12 @@ class Recording:
         """The name of the first file, for messages."""
         return self.files[0].name
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files, folders included."""
+        plain = [inner for file in self.files for inner in (file.iterdir() if is_folder(file) else [file])]
+        return sum(file.stat().st_size for file in plain if file.is_file())
+
 
 def find_recordings(paths: Sequence[Path]) -> list[Recording]:
     """Return the recordings among files and in folders, in the natural order of their names.

@@ -14,10 +14,21 @@ from isal import isal_zlib
 
 from profilers.errors import BrokenFileError, NotFoundError
 
-__all__ = ["DEFAULT_LIMIT_BYTES", "Source", "Unpacked", "fingerprint", "head", "is_folder", "open_source", "read_source"]
+__all__ = [
+    "DEFAULT_LIMIT_BYTES",
+    "Source",
+    "Unpacked",
+    "fingerprint",
+    "head",
+    "is_folder",
+    "open_source",
+    "read_source",
+]
 
 #: Size that a packed file may unpack to, unless the caller raises it; a plain file has no limit.
 DEFAULT_LIMIT_BYTES = 8 << 30
+#: What ISA-L raises at a stream that is damaged or ends early.
+_DAMAGE: tuple[type[Exception], ...] = (isal_zlib.IsalError, EOFError)
 _GZIP = b"\x1f\x8b"
 _ZIP = b"PK\x03\x04"
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -61,6 +72,7 @@ class Unpacked(io.RawIOBase):
         self._given = 0
         self._rest = memoryview(b"")
         self.truncated = False
+        self._packed: io.BufferedReader | None = None
         self._blocks = self._open()
 
     def readable(self) -> bool:
@@ -91,8 +103,13 @@ class Unpacked(io.RawIOBase):
         self._rest = self._rest[count:]
         return count
 
+    def tell(self) -> int:
+        """Return how many packed bytes have been read."""
+        return self._packed.tell() if self._packed is not None and not self._packed.closed else 0
+
     def _open(self) -> Iterator[bytes]:
         with _opened(self._path) as stream:
+            self._packed = stream
             start = stream.read(4)
             stream.seek(0)
             if start.startswith(_GZIP):
@@ -110,7 +127,7 @@ class Unpacked(io.RawIOBase):
                 given += len(block)
                 yield block
             return
-        except (isal_zlib.IsalError, EOFError):
+        except _DAMAGE:
             stream.seek(0)
         self.truncated = True
         passed = 0

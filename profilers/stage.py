@@ -21,6 +21,13 @@ __all__ = ["Stage", "Watch"]
 
 Held = Mapping[str, Sequence[str]]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+#: How a column is held; all others are `Narrowed`.
+_HOLDERS: Mapping[str, Callable[[], Growing | Narrowed | Runs]] = {
+    "id": Runs,
+    "rank": Runs,
+    "start_ns": lambda: Growing(np.int64),
+    LANE: lambda: Growing(np.int32),
+}
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,8 @@ class Stage:
         watches: Watches = NOTHING,
     ) -> None:
         self.limit_bytes = limit_bytes
+        #: What a reader tells how far it is; replaced by who wants to know.
+        self.advance: Callable[[int], None] = lambda _position: None
         self._folder = folder
         self._tables: dict[str, list[pa.Table]] = {}
         self._wanted = held
@@ -138,8 +147,7 @@ class Stage:
     def _hold(self, kind: str, table: pa.Table) -> None:
         for name in self._wanted.get(kind, ()):
             if (kind, name) not in self._columns:
-                plain = Growing(np.int64) if name == "start_ns" else Narrowed()
-                self._columns[kind, name] = Runs() if name in ("id", "rank") else plain
+                self._columns[kind, name] = _HOLDERS.get(name, Narrowed)()
             self._columns[kind, name].append(self._lane(table) if name == LANE else _values(table, name))
 
     def _lane(self, table: pa.Table) -> Ints:
@@ -209,6 +217,14 @@ class Stage:
         for path in sorted(self._folder.glob(f"{kind}.*.arrows")):
             for table in _stored(path, names):
                 yield fill_table(kind, table).select(names)
+
+    def columns(self, kind: str, names: Sequence[str]) -> list[Ints]:
+        """Return integer columns of all rows of a kind, null as `MISSING`."""
+        found = [Growing(np.int64) for _ in names]
+        for batch in self.batches(kind, names):
+            for column, name in zip(found, names, strict=True):
+                column.append(integers(batch, name))
+        return [column.values() for column in found]
 
     def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows of a kind as one table."""

@@ -115,12 +115,12 @@ def test_an_annotation_and_a_length_rule_name_the_iterations(tmp_path: Path) -> 
     assert (row["name"], row["sequence_length"], row["length_found_by"]) == ("batch 5", 77, "shape")
 
 
-def test_progress_is_told_before_each_file(tmp_path: Path) -> None:
-    for name in ("a.json", "b.json"):
-        write(tmp_path / name, kernel("k", 5, 1, 1))
+def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
+    size = [write(tmp_path / name, kernel("k", 5, 1, 1)).stat().st_size for name in ("a.json", "b.json")]
     told: list[tuple[int, int, str]] = []
     collect([tmp_path], CollectOptions(progress=lambda *args: told.append(args)))
-    assert told == [(0, 2, "a.json"), (1, 2, "b.json")]
+    assert told[0] == (0, sum(size), "a.json") and told[-1] == (sum(size), sum(size), "b.json")
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
 
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:

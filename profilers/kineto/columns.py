@@ -64,7 +64,7 @@ class Columns:
         Rows a kind and batch.
     """
 
-    def __init__(self, sink: Sink, capacity: int = 32768) -> None:
+    def __init__(self, sink: Sink, capacity: int = 16384) -> None:
         self._sink = sink
         self._capacity = capacity
         self.grids = Grids()

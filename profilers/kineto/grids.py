@@ -105,8 +105,8 @@ class Grids:
         if not self._launches:
             return extents, items
         if len(self._launches) > 1:
-            columns = zip(*self._launches, strict=True)
-            self._launches = [tuple(np.concatenate(parts) for parts in columns)]  # type: ignore[arg-type]
+            ranks, correlations, grids, flags_ = (np.concatenate(parts) for parts in zip(*self._launches, strict=True))
+            self._launches = [(ranks, correlations, grids, flags_)]
         of_rank, of_correlation, theirs, flags = self._launches[0]
         found = _first(dense_keys((of_rank, of_correlation), (rank, correlation)))
         hit = (found != MISSING) & (correlation != MISSING)

@@ -1,16 +1,19 @@
 """Distinct byte strings, each stored once and known by a number: an open-addressing hash table over flat arrays."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import llvmlite.ir as ir
 import numpy as np
 import numpy.typing as npt
 from numba import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
 
-from profilers.compiled import compiled, inlined
+from profilers.compiled import bare, inlined
 
 __all__ = ["Strings", "at", "empty_strings", "equal", "find", "load", "text_of"]
+
+intrinsic: Callable[[Callable[..., Any]], Any] = _intrinsic
 
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
@@ -113,8 +116,8 @@ def _hash(a: Any, p: int, n: int) -> Any:
     return (h ^ (h >> _SHIFT)) | np.uint64(1)
 
 
-@compiled
-def find(table: Strings, a: Any, p: int, n: int) -> int:
+@bare
+def find(table: Strings, a: Any, p: int, n: int) -> Any:
     """Return the number of the `n` bytes from `p` in `a`, new where they are new; -1 where the table is full."""
     hashes, numbers, offsets, arena, meta = table
     mask = np.uint64(hashes.size - 1)

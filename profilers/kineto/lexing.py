@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.compiled import compiled, inlined
+from profilers.compiled import bare, inlined
 from profilers.kineto.interning import at, load, trailing_bytes
 
 __all__ = [
@@ -46,6 +46,8 @@ OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 MINUS = 45
 _DOT, _BACKSLASH, _LOWER_U = 46, 92, 117
 _DEPTH = 60
+#: One bit for each character that is white space in JSON.
+_SPACES = 1 << 32 | 1 << 13 | 1 << 10 | 1 << 9
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
@@ -57,7 +59,7 @@ _EARLIEST, _LATEST = float(1 << 60) - 2048, float(TIME_LIMIT) - 2048
 
 
 @inlined
-def text_end(a: Any, p: int) -> tuple[int, bool]:
+def text_end(a: Any, p: int) -> Any:
     """Return where the text that starts at `p` has its closing mark, and whether it holds a backslash."""
     escaped = False
     while True:
@@ -75,8 +77,8 @@ def text_end(a: Any, p: int) -> tuple[int, bool]:
         p += 2
 
 
-@compiled
-def plain_escapes(a: Any, p: int, end: int) -> bool:
+@bare
+def plain_escapes(a: Any, p: int, end: int) -> Any:
     """Return whether every backslash between `p` and `end` starts an escape of JSON, none of a surrogate."""
     while p < end:
         if at(a, p) != _BACKSLASH:
@@ -99,15 +101,17 @@ def plain_escapes(a: Any, p: int, end: int) -> bool:
 
 
 @inlined
-def space_end(a: Any, p: int) -> int:
+def space_end(a: Any, p: int) -> Any:
     """Return where the white space at `p` ends."""
-    while at(a, p) == 32 or at(a, p) == 10 or at(a, p) == 13 or at(a, p) == 9:
+    c = at(a, p)
+    while c <= 32 and (_SPACES >> c) & 1:
         p += 1
+        c = at(a, p)
     return p
 
 
 @inlined
-def read_number(a: Any, p: int) -> tuple[int, int, int, int]:
+def read_number(a: Any, p: int) -> Any:
     """Read a number: return its end, its digits as one integer, how many follow the point, and how many there are.
 
     The count is -1 where it is no JSON number, and 99 where it has an exponent or too many digits for int64.
@@ -149,7 +153,7 @@ def read_number(a: Any, p: int) -> tuple[int, int, int, int]:
 
 
 @inlined
-def literal(a: Any, p: int) -> int:
+def literal(a: Any, p: int) -> Any:
     """Return the length of true, false or null at `p`; 0 for anything else."""
     if at(a, p) == 116 and at(a, p + 1) == 114 and at(a, p + 2) == 117 and at(a, p + 3) == 101:
         return 4
@@ -160,8 +164,8 @@ def literal(a: Any, p: int) -> int:
     return 0
 
 
-@compiled
-def scalar_end(a: Any, p: int, end: int) -> int:
+@bare
+def scalar_end(a: Any, p: int, end: int) -> Any:
     """Return the end of the text, number or word at `p`; -1 where it is none, and `end` where it goes on."""
     c = at(a, p)
     if c == QUOTE:
@@ -176,8 +180,8 @@ def scalar_end(a: Any, p: int, end: int) -> int:
     return end if p + 5 >= end else (p + length if length else -1)
 
 
-@compiled
-def key_end(a: Any, p: int, end: int, may_close: bool) -> int:
+@bare
+def key_end(a: Any, p: int, end: int, may_close: bool) -> Any:
     """Return the place behind a key and its colon, or behind the brace that closes an empty object."""
     p = space_end(a, p)
     if p >= end:
@@ -197,8 +201,8 @@ def key_end(a: Any, p: int, end: int, may_close: bool) -> int:
     return p + 1 if at(a, p) == COLON else -1
 
 
-@compiled
-def nested_end(a: Any, p: int, end: int) -> int:
+@bare
+def nested_end(a: Any, p: int, end: int) -> Any:
     """Return the end of the array or object at `p`; -1 where it is no plain JSON, and `end` where it goes on."""
     objects = np.uint64(0)  # one bit a level: whether it is an object
     depth = 0
@@ -256,8 +260,8 @@ def nested_end(a: Any, p: int, end: int) -> int:
             return -1
 
 
-@compiled
-def compact(a: Any, p: int, end: int, out: Any, o: int) -> int:
+@bare
+def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
     """Copy JSON text without the white space between its tokens; return where the copy ends."""
     while p < end:
         c = at(a, p)
@@ -276,7 +280,7 @@ def compact(a: Any, p: int, end: int, out: Any, o: int) -> int:
 
 
 @inlined
-def digits_of(a: Any, p: int, end: int) -> tuple[int, bool]:
+def digits_of(a: Any, p: int, end: int) -> Any:
     """Return the integer that the text between `p` and `end` is, and whether it is one of up to 18 digits."""
     negative = at(a, p) == MINUS
     first = p + 1 if negative else p
@@ -288,8 +292,8 @@ def digits_of(a: Any, p: int, end: int) -> tuple[int, bool]:
     return -value if negative else value, 0 < end - first <= 18
 
 
-@compiled
-def nanoseconds(value: int, decimals: int) -> int:
+@bare
+def nanoseconds(value: int, decimals: int) -> Any:
     """Return microseconds as ns, rounded half to even; `MISSING` where they do not fit."""
     if decimals <= 3:
         factor = POWERS[3 - decimals]
@@ -302,8 +306,8 @@ def nanoseconds(value: int, decimals: int) -> int:
     return whole
 
 
-@compiled
-def extents(a: Any, p: int, end: int, out: Any) -> bool:
+@bare
+def extents(a: Any, p: int, end: int, out: Any) -> Any:
     """Read up to three positive integers of the array at `p` into `out`; False where it is none such."""
     out[0] = out[1] = out[2] = 1
     if at(a, p) != OPEN_ARRAY:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.compiled import compiled, inlined
+from profilers.compiled import bare, inlined
 from profilers.kineto.interning import at, equal, find
 from profilers.kineto.lexing import (
     CLOSE_ARRAY,
@@ -80,7 +80,7 @@ __all__ = ["scan"]
 
 
 @inlined
-def _emit(a: Any, count: int, s: Scan) -> int:
+def _emit(a: Any, count: int, s: Scan) -> Any:
     """Write the tokens of an event as a row; return its kind, or a state below zero."""
     t = s.tokens
     seen = 0
@@ -161,7 +161,7 @@ def _emit(a: Any, count: int, s: Scan) -> int:
 
 
 @inlined
-def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> int:
+def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> Any:
     """Write the place and the arguments of an event into its row; return a state below zero, or zero."""
     t = s.tokens
     values = s.values[kind]
@@ -208,7 +208,7 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> 
 
 
 @inlined
-def _integer(a: Any, start: int, end: int, tag: int, value: int) -> tuple[int, int]:
+def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
     """Return an integer, and 1 where the token is one, 0 where it is none, -1 where that takes a closer look."""
     if tag == WHOLE:
         return value, 1
@@ -224,7 +224,7 @@ def _integer(a: Any, start: int, end: int, tag: int, value: int) -> tuple[int, i
 
 
 @inlined
-def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: int) -> int:
+def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: int) -> Any:
     """Write one argument into its column: return 1, or 0 where it belongs to the rest too, or a state below zero."""
     t = s.tokens
     start, end, tag = t[token, 3], t[token, 4], t[token, 1]
@@ -269,7 +269,7 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
 
 
 @inlined
-def _add_rest(a: Any, s: Scan, token: int, o: int) -> int:
+def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
     """Append one member to the JSON object in the scratch; return its new length, -1 where there is no room."""
     t = s.tokens
     out = s.scratch
@@ -291,8 +291,8 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> int:
     return o
 
 
-@compiled
-def scan(a: Any, p: int, end: int, s: Scan) -> tuple[int, int]:
+@bare
+def scan(a: Any, p: int, end: int, s: Scan) -> Any:
     """Read events from `p` on; return the place behind the last one that was read, and why it ended there.
 
     Parameters

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from profilers.compiled import compiled
+from profilers.compiled import bare
 from profilers.kineto.columns import Columns
 from profilers.kineto.document import Document
 from profilers.kineto.interning import at
@@ -42,6 +42,10 @@ class Bytes(Protocol):
 
     def readinto(self, buffer: Any) -> int | None:
         """Fill `buffer`; return how much, 0 at the end."""
+        ...
+
+    def tell(self) -> int:
+        """Return how many bytes of the file have been read."""
         ...
 
 
@@ -84,13 +88,17 @@ class _Window:
             self.data[:kept] = self.data[keep_from : self.end].copy()
         self.end = kept
         room = len(self.data) - PADDING
-        view = memoryview(self.data)
+        view = self.data.data
         while self.end < room and not self.ended:
             count = self._stream.readinto(view[self.end : room])
             self.ended = not count
             self.end += count or 0
         self.data[self.end : self.end + PADDING] = QUOTE
         return 0
+
+    def position(self) -> int:
+        """Return how many bytes of the file have been read."""
+        return self._stream.tell()
 
     def text(self, start: int, end: int) -> bytes:
         """Return a piece of what is in memory."""
@@ -127,7 +135,7 @@ def read_stream(stream: Bytes, place: str, sink: Sink) -> Content:
     return reading.finished(before, after)
 
 
-@compiled
+@bare
 def _events(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
     """Return the place behind the bracket that opens the array of events; -1 where it is not found plainly."""
     p = space_end(a, p)
@@ -182,6 +190,7 @@ class _Reading:
                 columns.flush()
             elif state == MORE and not window.ended and window.end - p < _LARGEST:
                 p = window.more(p)
+                self._sink.advance(window.position())
             elif state == MORE and p >= window.end:
                 return None
             else:

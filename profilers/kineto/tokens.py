@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from profilers.compiled import compiled, inlined
+from profilers.compiled import inlined
 from profilers.kineto.interning import Strings, at, equal, find
 from profilers.kineto.lexing import (
     CLOSE_OBJECT,
@@ -84,7 +84,7 @@ class Scan(NamedTuple):
 
 
 @inlined
-def tokenise(a: Any, p: int, end: int, s: Scan) -> tuple[int, int, int]:
+def tokenise(a: Any, p: int, end: int, s: Scan) -> Any:
     """Split the event at `p` into tokens: return its end, how many there are, and a state (`FULL`: it is whole).
 
     A token is (key, what it is, value, start of the value, its end, start of the key, its end); keys of ``args``
@@ -155,7 +155,7 @@ def tokenise(a: Any, p: int, end: int, s: Scan) -> tuple[int, int, int]:
 
 
 @inlined
-def _value(a: Any, p: int, end: int, s: Scan, token: int) -> int:
+def _value(a: Any, p: int, end: int, s: Scan, token: int) -> Any:
     """Read the value at `p` into a token; return its end, -1 where it is not plain, `end` where it goes on."""
     t = s.tokens
     c = at(a, p)

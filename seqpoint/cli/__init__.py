@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "project": ("project", "Project what what-ifs would gain, with intervals."),
     "what-ifs": ("what_ifs", "List the what-ifs."),
     "devices": ("devices", "List the device catalogue."),
+    "readers": ("readers", "List the trace formats that can be read."),
     "report": ("report", "Write a self-contained HTML report."),
     "demo": ("demo", "Run the whole path on what the project ships."),
 }

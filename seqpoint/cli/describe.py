@@ -29,9 +29,9 @@ def command(trace: str, marker: str, length: str | None, json_: bool) -> None:
 
 def _content(description: Description) -> dict[str, Any]:
     meta = description.trace.meta
-    table = description.iterations
+    iterations = description.iterations
     return {
-        **summary(description.trace),
+        **summary(meta, {kind: table.num_rows for kind, table in description.trace.tables.items()}),
         "format": meta.format,
         "synthetic": meta.synthetic,
         "devices": [{**asdict(d), "overlapped_ns": d.overlapped_ns} for d in description.devices],
@@ -41,9 +41,9 @@ def _content(description: Description) -> dict[str, Any]:
             for c in description.classes
         ],
         "iterations_per_rank": {
-            str(rank): int((table.rank == rank).sum()) for rank in sorted(set(table.rank.tolist()))
+            str(rank): int((iterations.rank == rank).sum()) for rank in sorted(set(iterations.rank.tolist()))
         },
-        "found_by": sorted(set(table.found_by)),
+        "found_by": sorted(set(iterations.found_by)),
     }
 
 

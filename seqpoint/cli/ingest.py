@@ -1,48 +1,101 @@
 """`seqpoint ingest`."""
 
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import click
 
-from profilers.collect import CollectOptions, collect
-from profilers.schema import KINDS
-from profilers.store import save_trace
-from profilers.trace import Trace
+from profilers.errors import DependencyError, InvalidInputError
 from seqpoint.cli.options import as_json, reading_options
-from seqpoint.cli.output import print_json, print_table, progress, say
+from seqpoint.cli.output import byte_progress, message, print_json, print_table, say
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def parse_bytes(text: str) -> int:
+    """Return a size written as 500MB or 8G.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no size.
+
+    Examples
+    --------
+    >>> parse_bytes("8GB"), parse_bytes("0.5 m")
+    (8000000000, 500000)
+    """
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([kmgt]?)b?", text.strip().lower())
+    if found is None:
+        raise InvalidInputError(f"{text!r} is no size; write it as 500MB or 8GB")
+    return int(float(found.group(1)) * _UNITS[found.group(2)])
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Executor]:
+    """Connect to a Dask scheduler."""
+    try:
+        from distributed import Client
+    except ImportError as error:
+        raise DependencyError("--cluster needs dask.distributed: pip install 'seqpoint[cluster]'") from error
+    try:
+        client = Client(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
+        raise InvalidInputError(f"--cluster {address}: no scheduler answers there ({error})") from error
+    with client:
+        yield client.get_executor(pure=False)
 
 
 @click.command("ingest")
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
 @reading_options
+@click.option("--limit", default="8GB", show_default=True, metavar="SIZE", help="What a packed file may unpack to.")
+@click.option("--cluster", metavar="ADDRESS", help="Read on the workers of this Dask scheduler, as tcp://host:8786.")
 @as_json
-def command(files: tuple[str, ...], output: str, marker: str, length: str | None, json_: bool) -> None:
-    """Read FILES (PyTorch profiler .json or .json.gz, or folders of them) into one .trace folder.
+def command(
+    files: tuple[str, ...], output: str, marker: str, length: str | None, limit: str, cluster: str | None, json_: bool
+) -> None:
+    """Read FILES (or folders of them) of any profiler into one .trace folder; `seqpoint readers` lists the formats.
+
+    Memory stays bounded whatever the size, several files are read at a time, and what was read before an
+    interruption is not read again.
 
     \b
     seqpoint ingest rank*.json.gz -o job.trace
     seqpoint ingest epoch/ --iterations file --length aten::embedding:1:1 -o epoch.trace
     """
-    trace = collect(files, CollectOptions(marker, length, progress("reading")))
-    path = save_trace(trace, output)
+    # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    from profilers.collect import CollectOptions
+    from profilers.ingest import ingest
+
+    options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(limit))
+    with _cluster(cluster) if cluster else nullcontext() as executor:
+        found = ingest(files, output, options, executor=executor)
+    if found.resumed:
+        message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
     if json_:
-        print_json({"path": str(path), **summary(trace)})
+        print_json({"path": str(found.path), **summary(found.meta, found.rows)})
         return
-    counts = summary(trace)
-    say(f"{path}: {len(trace.meta.sources)} files, ranks {counts['ranks']}, {counts['iterations']} iterations")
-    print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in counts["events"].items()])
-    print_table("Quality", ("count~", "n", "meaning~"), list(trace.meta.quality.rows()))
+    sources = len(found.meta.sources)
+    say(f"{found.path}: {sources} files, ranks {list(found.meta.ranks)}, {found.rows['iterations']} iterations")
+    print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in found.rows.items() if kind != "iterations"])
+    print_table("Quality", ("count~", "n", "meaning~"), list(found.meta.quality.rows()))
 
 
-def summary(trace: Trace) -> dict[str, Any]:
+def summary(meta: Any, rows: dict[str, int]) -> dict[str, Any]:
     """Return what was read, as JSON."""
     return {
-        "sources": list(trace.meta.sources),
-        "ranks": list(trace.meta.ranks),
-        "world_size": trace.meta.world_size,
-        "iterations": trace.iterations.num_rows,
-        "events": {kind: trace.tables[kind].num_rows for kind in KINDS},
-        "quality": dict(trace.meta.quality.counts),
-        "fingerprint": trace.meta.fingerprint,
+        "sources": list(meta.sources),
+        "ranks": list(meta.ranks),
+        "world_size": meta.world_size,
+        "iterations": rows["iterations"],
+        "events": {kind: n for kind, n in rows.items() if kind != "iterations"},
+        "quality": dict(meta.quality.counts),
+        "fingerprint": meta.fingerprint,
     }

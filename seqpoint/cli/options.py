@@ -7,7 +7,7 @@ import click
 
 from profilers.collect import CollectOptions, open_trace
 from profilers.trace import Trace
-from seqpoint.cli.output import progress
+from seqpoint.cli.output import byte_progress
 
 __all__ = [
     "as_json",
@@ -96,4 +96,4 @@ def perfetto_option(function: F) -> F:
 
 def load(trace: str, marker: str, length: str | None) -> Trace:
     """Return the trace that the arguments name."""
-    return open_trace(trace, CollectOptions(marker, length, progress("reading")))
+    return open_trace(trace, CollectOptions(marker, length, byte_progress("reading")))

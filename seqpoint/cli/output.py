@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from seqpoint.units import duration
 
-__all__ = ["clean", "duration", "message", "print_json", "print_table", "progress", "say"]
+__all__ = ["byte_progress", "clean", "duration", "message", "print_json", "print_table", "progress", "say"]
 
 
 def clean(text: object) -> str:
@@ -55,6 +56,22 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         table.add_row(*(Text(clean(cell)) for cell in row))
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 140)
     console.print(table)
+
+
+def byte_progress(what: str) -> Callable[[int, int, str], None] | None:
+    """Return a function that shows bytes, rate and time left on stderr, or None where stderr is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+    started = time.monotonic()
+
+    def show(done: int, total: int, name: str) -> None:
+        spent = time.monotonic() - started
+        rate = done / spent if spent > 0 else 0.0
+        left = f", {duration((total - done) / rate * 1e9)} left" if rate > 0 and done < total else ""
+        text = f"{what} {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {rate / 1e6:,.0f} MB/s{left}  {clean(name)[:60]}"
+        click.echo(f"\r\x1b[K{text}", nl=done >= total, err=True)
+
+    return show
 
 
 def progress(what: str) -> Callable[[int, int, str], None] | None:
