@@ -1,6 +1,6 @@
 """What a reader of trace files is, and how the one for a file is found."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -140,13 +140,16 @@ class GroupReader(Reader, Protocol):
 
 def readers() -> dict[str, Reader | ImportError]:
     """Return every installed reader by name, or why it cannot be loaded."""
-    found: dict[str, Reader | ImportError] = {}
-    for point in sorted(entry_points(group=_GROUP), key=lambda p: p.name):
+    return dict(_loaded())
+
+
+def _loaded() -> Iterator[tuple[str, Reader | ImportError]]:
+    """Load one reader after the other: Kineto first, since most files are its own, then by name."""
+    for point in sorted(entry_points(group=_GROUP), key=lambda p: (p.name != "kineto", p.name)):
         try:
-            found[point.name] = point.load()()
+            yield point.name, point.load()()
         except (ImportError, AttributeError) as error:
-            found[point.name] = error if isinstance(error, ImportError) else ImportError(str(error))
-    return found
+            yield point.name, error if isinstance(error, ImportError) else ImportError(str(error))
 
 
 def find_reader(path: Path) -> Reader:
@@ -160,10 +163,11 @@ def find_reader(path: Path) -> Reader:
         No reader knows it; the message names those that could not be loaded.
     """
     start = Head.of(path)
-    found = readers()
-    for reader in found.values():
+    found: dict[str, Reader | ImportError] = {}
+    for name, reader in _loaded():
         if isinstance(reader, Reader) and reader.sniff(start):
             return reader
+        found[name] = reader
     missing = "".join(f"; {name} could not be loaded: {e}" for name, e in found.items() if isinstance(e, ImportError))
     known = ", ".join(name for name, reader in found.items() if isinstance(reader, Reader)) or "none"
     raise UnknownFormatError(f"{path}: no reader knows this format (readers: {known}){missing}")

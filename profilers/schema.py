@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING
+from profilers.arrays import MISSING, arrow_array, text_array
 
 __all__ = ["COMMON", "KINDS", "OWN_RANK", "SCHEMAS", "empty_table", "fill_table", "make_table", "narrow_table"]
 
@@ -215,8 +215,9 @@ def _column(values: Any, type_: pa.DataType) -> Any:
     if isinstance(values, pa.Array | pa.ChunkedArray) and values.type == type_:
         return values
     if isinstance(values, np.ndarray) and values.dtype == np.int64:
-        missing = values == MISSING
-        values = pa.array(values, mask=missing if missing.any() else None)
+        values = arrow_array(values, values == MISSING)
+    if isinstance(values, list) and values and all(type(value) is str for value in values):
+        values = text_array(values)
     if pa.types.is_dictionary(type_):
         plain = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type_.value_type)
         return plain.cast(type_.value_type).dictionary_encode().cast(type_)

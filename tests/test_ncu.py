@@ -18,7 +18,7 @@ from profilers.stage import Stage
 from profilers.trace import TraceMeta
 
 PLACE = '"python","127.0.0.1"'
-LONG = f'''==PROF== Connected to process 100 (/usr/bin/python)
+LONG = f"""==PROF== Connected to process 100 (/usr/bin/python)
 loss 0.5, step 3
 ==PROF== Profiling "sgemm" - 0: 0%....50%....100% - 9 passes
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description"
@@ -29,12 +29,12 @@ loss 0.5, step 3
 ==WARNING== No metrics for something
 "1","100",{PLACE},"add","1","7","(128, 1, 1)","(1024, 1, 1)","0","8.0","Speed","Duration","nsecond","2,500","","",""
 "1","100",{PLACE},"add","1","7","(128, 1, 1)","(1024, 1, 1)","0","8.0","Memory","DRAM Throughput","Gbyte/second","1.5","","",""
-'''
-RAW = f'''"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","dram__bytes_read.sum","gpu__time_duration.sum","launch__block_size","launch__grid_size","launch__occupancy_limit","sm__warps_active.avg.pct_of_peak_sustained_active"
+"""
+RAW = f""""ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","dram__bytes_read.sum","gpu__time_duration.sum","launch__block_size","launch__grid_size","launch__occupancy_limit","sm__warps_active.avg.pct_of_peak_sustained_active"
 "","","","","","","","Mbyte","usecond","","","block","%"
 "0","100",{PLACE},"sgemm","1","7","4.2","10.016","256","1,024","8","49.5"
 "1","100",{PLACE},"add","1","7","0.5","","128","64","16","91"
-'''
+"""
 
 
 def read(folder: Path, content: str | bytes) -> tuple[TraceMeta, Stage]:
@@ -171,7 +171,9 @@ def test_counters_still_point_to_their_kernels_in_a_trace_of_two_files(tmp_path:
     assert pointed >= {(0, "Registers Per Thread", "sgemm"), (1, "Registers Per Thread", "hgemm")}
 
 
-@given(content=st.sampled_from([LONG, RAW]), place=st.integers(0, 1500), byte=st.integers(0, 255), end=st.integers(0, 2500))
+@given(
+    content=st.sampled_from([LONG, RAW]), place=st.integers(0, 1500), byte=st.integers(0, 255), end=st.integers(0, 2500)
+)
 def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
     tmp_path_factory: pytest.TempPathFactory, content: str, place: int, byte: int, end: int
 ) -> None:

@@ -105,7 +105,10 @@ def test_what_is_no_integer_stays_in_args(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"name,start_us,dur_us\n", "no row"),
-        (b"name,start_us,dur_us\nk,x,1\nk,1,-1\n", "none of its 2 rows can be used .1 dropped_negative, 1 dropped_no_t"),
+        (
+            b"name,start_us,dur_us\nk,x,1\nk,1,-1\n",
+            "none of its 2 rows can be used .1 dropped_negative, 1 dropped_no_t",
+        ),
         (b"name,begin\nk,1\n", "must name the columns"),
         (b"", "must name the columns"),
     ],

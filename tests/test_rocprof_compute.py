@@ -123,7 +123,9 @@ def test_nothing_to_use_is_an_error(tmp_path: Path, content: str, words: str) ->
         read(tmp_path, content)
 
 
-@given(content=st.sampled_from([NEW, OLD]), place=st.integers(0, 600), byte=st.integers(0, 255), end=st.integers(0, 600))
+@given(
+    content=st.sampled_from([NEW, OLD]), place=st.integers(0, 600), byte=st.integers(0, 255), end=st.integers(0, 600)
+)
 def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
     tmp_path_factory: pytest.TempPathFactory, content: str, place: int, byte: int, end: int
 ) -> None:

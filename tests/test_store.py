@@ -121,9 +121,9 @@ def test_a_failure_leaves_the_old_trace_or_none(
             raise failure
         return writes(*arguments, **_more)
 
-    writes = pq.write_table
-    place, name = {"meta.json": (store, "_write_meta"), "rename": (store, "replace_folder")}.get(
-        moment, (store.pq, "write_table")
+    writes = store._writer
+    place, name = {"meta.json": (store, "write_meta"), "rename": (store, "replace_folder")}.get(
+        moment, (store, "_writer")
     )
     monkeypatch.setattr(place, name, fail)
     with pytest.raises((InvalidInputError, Interrupted)) as caught:

@@ -51,6 +51,18 @@ def read_execution_trace(stream: Bytes, header: dict[str, Any], counts: Counter[
             yield node
 
 
+class _Window(str):
+    """Text for which an error need not know its line: to count lines costs as much as the text is long."""
+
+    def count(self, *_: object) -> int:
+        """Return 0."""
+        return 0
+
+    def rfind(self, *_: object) -> int:
+        """Return -1."""
+        return -1
+
+
 class _Text:
     """One pass over the text of a file."""
 
@@ -60,7 +72,7 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._json = json.JSONDecoder(strict=False, parse_float=_real, parse_constant=self._constant)
         self._buffer = bytearray(_BLOCK)
-        self._text = ""
+        self._text = _Window()
         self._place = 0
         self._ended = False
 
@@ -79,7 +91,7 @@ class _Text:
             if "\ufffd" in parts[-1] and b"\xef\xbf\xbd" not in raw:
                 self._counts["repaired_utf8"] = 1
             size += count
-        self._text, self._place = "".join(parts), 0
+        self._text, self._place = _Window("".join(parts)), 0
 
     def _peek(self) -> str:
         """Return the next character that is no space; nothing at the end."""

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints
+from profilers.arrays import MISSING, Ints, arrow_array, text_array
 from profilers.compiled import compiled
 from profilers.kineto.arguments import ARGUMENTS, HOST_KINDS, KIND_OF
 from profilers.kineto.grids import IN_WORK_ITEMS, Grids
@@ -159,7 +159,7 @@ class Columns:
         if how == JSON:
             return self._json(values)
         if how == FLOAT:
-            return pa.array(values.view(np.float64), mask=values == MISSING)
+            return arrow_array(values.view(np.float64), values == MISSING)
         return values.copy()
 
     def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
@@ -185,8 +185,8 @@ class Columns:
                 self.grids.add_launches(columns["rank"], columns["correlation"], extents, values[TITLE] == items)
 
     def _categories(self, numbers: Ints) -> pa.DictionaryArray:
-        names = pa.array([self._category(number) for number in range(int(self.scan.categories.meta[0]))])
-        return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), names)
+        names = text_array([self._category(number) for number in range(int(self.scan.categories.meta[0]))])
+        return pa.DictionaryArray.from_arrays(arrow_array(numbers.astype(np.int32)), names)
 
     def _directions(self, names: pa.DictionaryArray, words: pa.DictionaryArray) -> list[str]:
         """Return the direction of each copy; one Python call for each distinct name and word."""
@@ -201,7 +201,7 @@ class Columns:
         if not any(b"\\" in part for part in _chunks(texts.buffers()[2])):
             return found
         plain = [json.loads(f'"{text}"', strict=False) if "\\" in text else text for text in texts.to_pylist()]
-        return pa.DictionaryArray.from_arrays(found.indices, pa.array(plain, pa.string()))
+        return pa.DictionaryArray.from_arrays(found.indices, text_array(plain))
 
     def _json(self, numbers: Ints) -> pa.DictionaryArray:
         """Return strings by number as they stand in the file; bytes that are no UTF-8 are replaced and counted."""
@@ -221,9 +221,7 @@ class Columns:
         except pa.ArrowInvalid:
             self.counts["repaired_utf8"] = 1
             texts = pa.array([text_of(strings, number).decode("utf-8", "replace") for number in used.tolist()])
-        missing = codes < 0
-        indices = pa.array(codes, mask=missing if missing.any() else None)
-        return pa.DictionaryArray.from_arrays(indices, texts)
+        return pa.DictionaryArray.from_arrays(arrow_array(codes, codes < 0), texts)
 
     def totals(self) -> Counter[str]:
         """Return what was counted so far."""

@@ -43,11 +43,11 @@ def _cluster(address: str) -> Iterator[Executor]:
     except ImportError as error:
         raise DependencyError("--cluster needs dask.distributed: pip install 'seqpoint[cluster]'") from error
     try:
-        client = Client(address, timeout="10s", set_as_default=False)
+        client = Client(address, timeout="10s", set_as_default=False)  # type: ignore[no-untyped-call]
     except (OSError, ValueError, TypeError) as error:
         raise InvalidInputError(f"--cluster {address}: no scheduler answers there ({error})") from error
     with client:
-        yield client.get_executor(pure=False)
+        yield client.get_executor(pure=False)  # type: ignore[no-untyped-call]
 
 
 @click.command("ingest")
@@ -72,10 +72,11 @@ def command(
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from profilers.collect import CollectOptions
+    from profilers.compiled import without_blas
     from profilers.ingest import ingest
 
     options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(limit))
-    with _cluster(cluster) if cluster else nullcontext() as executor:
+    with without_blas(), _cluster(cluster) if cluster else nullcontext() as executor:
         found = ingest(files, output, options, executor=executor)
     if found.resumed:
         message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
