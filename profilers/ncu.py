@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from profilers.kineto.numbers import TIMES_NS, whole
-from profilers.plain_csv import check_not_empty, csv_rows
+from profilers.plain_csv import check_not_empty, csv_rows, distinct
 from profilers.quality import Quality
 from profilers.reader import Head, Sink
 from profilers.schema import OWN_RANK
@@ -179,7 +179,7 @@ def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[
     units: dict[str, str] = {}
     for row in rows:  # a Python loop over the lines, about 10 us each and 3 us a metric
         if all(name in row for name in _SIGN):
-            header, units = row, {}
+            header, units = distinct(row), {}
         elif not header or row[0].startswith("=="):
             continue
         elif len(row) != len(header):
@@ -217,7 +217,7 @@ class _Kernels:
         self._texts: dict[str, str] = {}
         self._kernels: list[dict[str, Any]] = []
         self._counters: list[tuple[int, str, float, str]] = []
-        self._bytes = 0
+        self._bytes = self._measured = 0
 
     def add(self, kernel: _Kernel, metrics: Sequence[_Metric]) -> None:
         """Take one line."""
@@ -227,7 +227,8 @@ class _Kernels:
         for metric in metrics:
             self._counts["events"] += 1
             number = _number(metric, self._survey.decimal)
-            if number is not None and len(self._values) < _MOST_METRICS:
+            if number is not None and self._measured < _MOST_METRICS:
+                self._measured += 1
                 value, unit = base_unit(number, metric.unit)
                 self._values.setdefault(metric.name, (value, unit))
                 self._counters.append((len(self._kernels), metric.name, float(value), unit))
@@ -257,7 +258,7 @@ class _Kernels:
         self._counts["missing_duration"] += duration is None
         own = {"rank": rank, "start_ns": start, "dur_ns": duration}
         self._kernels.append(own | _columns(kernel, self._values) | _described(kernel, self._texts, self._counts))
-        self._kernel, self._values, self._texts = None, {}, {}
+        self._kernel, self._values, self._texts, self._measured = None, {}, {}, 0
         self._bytes += len(self._kernels[-1]["name"]) + len(self._kernels[-1]["args"])
         if len(self._counters) + len(self._kernels) >= _BATCH_METRICS or self._bytes >= _BATCH_BYTES:
             self._write()

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from profilers.errors import BrokenFileError
 from profilers.kineto.numbers import TIMES_NS, whole
@@ -33,7 +33,7 @@ from profilers.schema import OWN_RANK
 from profilers.source import open_source
 from profilers.trace import TraceMeta
 
-__all__ = ["Batches", "CsvReader", "check_not_empty", "csv_rows", "exact_ns"]
+__all__ = ["Batches", "CsvReader", "check_not_empty", "csv_rows", "distinct", "exact_ns"]
 
 #: A longer line, and a longer field, is damage: a quote that is never closed, or no text at all.
 _LONGEST_LINE = 1 << 20
@@ -69,7 +69,7 @@ class CsvReader:
         counts: Counter[str] = Counter()
         batches = Batches(sink, counts)
         with csv_rows(path, sink, counts) as rows:
-            names = [name.strip().lower() for name in next(rows, [])]
+            names = distinct(name.strip().lower() for name in next(rows, []))
             if not ("name" in names and _timed(names, "start") and _has_duration(names)):
                 raise BrokenFileError(f"{path}: its first line must name the columns: name, start_ns, dur_ns")
             for cells in rows:  # a Python loop over the rows, about 10 us each
@@ -137,6 +137,23 @@ def _integer(rest: dict[str, str], column: str) -> int | None:
     return number
 
 
+def distinct(names: Iterable[str]) -> list[str]:
+    """Return the names of columns; one that comes again gets its number, so that nothing is lost.
+
+    Examples
+    --------
+    >>> distinct(["a", "b", "a"])
+    ['a', 'b', 'a.3']
+    """
+    found: dict[str, int] = {}
+    for i, given in enumerate(names, 1):
+        name = given
+        while name in found:
+            name = f"{name}.{i}"
+        found[name] = i
+    return list(found)
+
+
 def exact_ns(text: str, power: int) -> int | None:
     """Return a decimal number times a power of ten as whole nanoseconds; None where it is no time.
 
@@ -202,7 +219,7 @@ def csv_rows(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Iterator[
         counts["truncated_files"] |= int(getattr(stream, "truncated", False))
 
 
-def _lines(stream: io.BufferedReader, counts: Counter[str]) -> Iterator[str]:
+def _lines(stream: BinaryIO, counts: Counter[str]) -> Iterator[str]:
     """Yield lines; one that is too long is lost."""
     first = True
     while line := stream.readline(_LONGEST_LINE):

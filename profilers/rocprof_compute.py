@@ -9,7 +9,7 @@ from typing import Any
 
 from profilers.errors import BrokenFileError
 from profilers.kineto.numbers import whole
-from profilers.plain_csv import Batches, check_not_empty, csv_rows, exact_ns
+from profilers.plain_csv import Batches, check_not_empty, csv_rows, distinct, exact_ns
 from profilers.quality import Quality
 from profilers.reader import Head, Sink
 from profilers.schema import OWN_RANK
@@ -85,7 +85,8 @@ class RocprofComputeReader:
 
 def _header(path: Path, names: Sequence[str]) -> list[str]:
     """Return the header with what describes kernels in lower case, and counters as they are."""
-    header = [name.strip() if name.strip().lower() not in _OWN else name.strip().lower() for name in names]
+    plain = (name.strip() for name in names)
+    header = distinct(name.lower() if name.lower() in _OWN else name for name in plain)
     if not set(header) & set(_NAMES["name"]):
         raise BrokenFileError(f"{path}: its first line has no column Kernel_Name; profile the program again")
     return header

@@ -4,6 +4,7 @@ import gzip
 import json
 import struct
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -340,7 +341,7 @@ def test_without_ids_the_order_of_calls_joins_each_thread() -> None:
 def test_an_alignment_is_ascending_and_agrees(first: list[str], second: list[str]) -> None:
     pairs = align(first, second)
     assert all(first[i] == second[j] for i, j in pairs)
-    assert all(a[0] < b[0] and a[1] < b[1] for a, b in zip(pairs, pairs[1:], strict=False))
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs))
     assert align(first, first) == [(i, i) for i in range(len(first))]
 
 

@@ -17,24 +17,43 @@ from profilers.reader import Head, find_reader
 from profilers.stage import Stage
 from profilers.trace import TraceMeta
 
-PLACE = '"python","127.0.0.1"'
-LONG = f"""==PROF== Connected to process 100 (/usr/bin/python)
+
+def quoted(*lines: str) -> str:
+    """Return lines of CSV as Nsight Compute prints them, every field in quotes; fields stand between bars."""
+    return "".join(",".join(f'"{cell}"' for cell in line.split("|")) + "\n" for line in lines)
+
+
+PLACE = "ID|Process ID|Process Name|Host Name|Kernel Name|Context|Stream"
+METRIC = "Section Name|Metric Name|Metric Unit|Metric Value|Rule Name|Rule Type|Rule Description"
+SGEMM = "0|100|python|127.0.0.1|sgemm|1|7|(256, 1, 1)|(16, 16, 1)|0|8.0"
+ADD = "1|100|python|127.0.0.1|add|1|7|(128, 1, 1)|(1024, 1, 1)|0|8.0"
+PRINTED = """==PROF== Connected to process 100 (/usr/bin/python)
 loss 0.5, step 3
 ==PROF== Profiling "sgemm" - 0: 0%....50%....100% - 9 passes
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC","Section Name","Metric Name","Metric Unit","Metric Value","Rule Name","Rule Type","Rule Description"
-"0","100",{PLACE},"sgemm","1","7","(256, 1, 1)","(16, 16, 1)","0","8.0","Speed","Duration","usecond","1,234.56","","",""
-"0","100",{PLACE},"sgemm","1","7","(256, 1, 1)","(16, 16, 1)","0","8.0","Launch","Registers Per Thread","register/thread","122","","",""
-"0","100",{PLACE},"sgemm","1","7","(256, 1, 1)","(16, 16, 1)","0","8.0","Launch","Function Cache","","PreferNone","","",""
-"0","100",{PLACE},"sgemm","1","7","(256, 1, 1)","(16, 16, 1)","0","8.0","Speed","","","","Bottleneck","WRN","Do this"
-==WARNING== No metrics for something
-"1","100",{PLACE},"add","1","7","(128, 1, 1)","(1024, 1, 1)","0","8.0","Speed","Duration","nsecond","2,500","","",""
-"1","100",{PLACE},"add","1","7","(128, 1, 1)","(1024, 1, 1)","0","8.0","Memory","DRAM Throughput","Gbyte/second","1.5","","",""
 """
-RAW = f""""ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","dram__bytes_read.sum","gpu__time_duration.sum","launch__block_size","launch__grid_size","launch__occupancy_limit","sm__warps_active.avg.pct_of_peak_sustained_active"
-"","","","","","","","Mbyte","usecond","","","block","%"
-"0","100",{PLACE},"sgemm","1","7","4.2","10.016","256","1,024","8","49.5"
-"1","100",{PLACE},"add","1","7","0.5","","128","64","16","91"
-"""
+LONG = (
+    PRINTED
+    + quoted(
+        f"{PLACE}|Block Size|Grid Size|Device|CC|{METRIC}",
+        f"{SGEMM}|Speed|Duration|usecond|1,234.56|||",
+        f"{SGEMM}|Launch|Registers Per Thread|register/thread|122|||",
+        f"{SGEMM}|Launch|Function Cache||PreferNone|||",
+        f"{SGEMM}|Speed||||Bottleneck|WRN|Do this",
+    )
+    + "==WARNING== No metrics for something\n"
+    + quoted(
+        f"{ADD}|Speed|Duration|nsecond|2,500|||",
+        f"{ADD}|Memory|DRAM Throughput|Gbyte/second|1.5|||",
+    )
+)
+ACTIVE = "sm__warps_active.avg.pct_of_peak_sustained_active"
+TIME = "gpu__time_duration.sum"
+RAW = quoted(
+    f"{PLACE}|dram__bytes_read.sum|{TIME}|launch__block_size|launch__grid_size|launch__occupancy_limit|{ACTIVE}",
+    "|||||||Mbyte|usecond|||block|%",
+    "0|100|python|127.0.0.1|sgemm|1|7|4.2|10.016|256|1,024|8|49.5",
+    "1|100|python|127.0.0.1|add|1|7|0.5||128|64|16|91",
+)
 
 
 def read(folder: Path, content: str | bytes) -> tuple[TraceMeta, Stage]:
@@ -104,7 +123,7 @@ def test_processes_are_ranks_and_each_has_its_own_clock(tmp_path: Path) -> None:
     meta, stage = read(tmp_path, LONG.replace('"1","100"', '"0","200"'))
     assert meta.ranks == (0, 1)
     assert rows(stage, "kernels", "rank", "name", "start_ns") == [(0, "sgemm", 0), (1, "add", 0)]
-    assert {row for row in rows(stage, "counters", "rank", "kernel_id")} == {(0, 0), (1, 1)}
+    assert set(rows(stage, "counters", "rank", "kernel_id")) == {(0, 0), (1, 1)}
 
 
 @pytest.mark.parametrize(
@@ -184,4 +203,11 @@ def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
     except SeqPointError:
         return
     assert balanced(meta.quality)
+    assert meta.quality["kept"] == stage.rows
+
+
+def test_a_kernel_with_endless_metrics_is_bounded(tmp_path: Path) -> None:
+    line = quoted(f"{SGEMM}|Speed|Again|usecond|1|||")
+    meta, stage = read(tmp_path, LONG + line * 70_000)
+    assert balanced(meta.quality) and meta.quality["dropped_no_value"] == 70_000 - 65_536
     assert meta.quality["kept"] == stage.rows

@@ -50,7 +50,8 @@ def test_the_smallest_file(tmp_path: Path) -> None:
 def test_every_column(tmp_path: Path) -> None:
     _, (row,) = read(
         tmp_path,
-        b"Rank, Device,stream,queue,correlation,workgroups,workgroup_size,registers,lds_bytes,NAME,start_ns,end_ns,grid\n"
+        b"Rank, Device,stream,queue,correlation,workgroups,workgroup_size,registers,lds_bytes,"
+        b"NAME,start_ns,end_ns,grid\n"
         b'3,1,7,2,99,256,128,32,4096,"void add<float, 4>(int)",1700000000123456789,1700000000123456799,"[16,16]"\n',
     )
     columns = ("rank", "device", "stream", "queue", "correlation", "workgroups", "workgroup_size", "registers")

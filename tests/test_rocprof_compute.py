@@ -137,3 +137,8 @@ def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
         return
     assert balanced(meta.quality)
     assert meta.quality["kept"] == stage.rows
+
+
+def test_a_counter_that_comes_twice_is_kept_twice(tmp_path: Path) -> None:
+    _, stage = read(tmp_path, f"{NEW_HEADER},SQ_WAVES,SQ_WAVES\n" + NEW.splitlines()[1] + "\n")
+    assert rows(stage, "counters", "name", "value") == [("SQ_WAVES", 16.0), ("SQ_WAVES.19", 2.5)]

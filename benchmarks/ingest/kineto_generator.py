@@ -108,8 +108,9 @@ class _Writer:
         self._index += 1
         self._host += self._dice.randrange(500, 3000)
         args = (
-            f'"External id": {self._external},"Record function id": 0, "Concrete Inputs": ["", "", ""], "Input type": {types}, '
-            f'"Input Strides": [[16777216, 4096, 1], [4096, 1], []], "Input Dims": {shapes}, "Ev Idx": {self._index}'
+            f'"External id": {self._external},"Record function id": 0, "Concrete Inputs": ["", "", ""], '
+            f'"Input type": {types}, "Input Strides": [[16777216, 4096, 1], [4096, 1], []], '
+            f'"Input Dims": {shapes}, "Ev Idx": {self._index}'
         )
         self._on_host("cpu_op", name, 18_000, args)
         self._launch(kernel or self._dice.choice(_GEMMS))
@@ -129,10 +130,10 @@ class _Writer:
         self._device = max(self._device + 900, self._host + 6_000)
         grid = self._dice.choice((132, 264, 1024, 8192))
         args = (
-            f'"External id": {self._external}, "queued": 0, "device": {self._rank}, "context": 1,\n      "stream": {stream}, '
-            f'"correlation": {c},\n      "registers per thread": 168,\n      "shared memory": 213504,\n      '
-            f'"blocks per SM": {grid / 132:.6f},\n      "warps per SM": {grid / 33:.6f},\n      "grid": [{grid}, 1, 1],\n      '
-            f'"block": [384, 1, 1],\n      "est. achieved occupancy %": 19{more}'
+            f'"External id": {self._external}, "queued": 0, "device": {self._rank}, "context": 1,\n      '
+            f'"stream": {stream}, "correlation": {c},\n      "registers per thread": 168,\n      '
+            f'"shared memory": 213504,\n      "blocks per SM": {grid / 132:.6f},\n      "warps per SM": {grid / 33:.6f},\n      '
+            f'"grid": [{grid}, 1, 1],\n      "block": [384, 1, 1],\n      "est. achieved occupancy %": 19{more}'
         )
         self._event(
             f'"cat": "kernel", "name": "{kernel}", "pid": {self._rank}, "tid": {stream}', self._device, dur, args
@@ -192,7 +193,8 @@ def generate(path: Path, megabytes: float, rank: int = 0, seed: int = 1) -> int:
             number += 1
             writer.step(number, layers=24)
         out.write(
-            '\n  ],\n  "baseTimeNanoseconds": 1747000000000000000,\n  "displayTimeUnit": "ms",\n  "traceName": "made up"\n}\n'
+            '\n  ],\n  "baseTimeNanoseconds": 1747000000000000000,\n  "displayTimeUnit": "ms",\n'
+            '  "traceName": "made up"\n}\n'
         )
     return number
 

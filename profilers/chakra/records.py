@@ -14,6 +14,8 @@ __all__ = ["Bytes", "is_chakra", "read_records"]
 _LARGEST = 64 << 20
 _BLOCK = 1 << 20
 _LONGEST_VARINT = 10
+#: Broken messages in a row, behind which nothing will be found any more.
+_MOST_BROKEN = 10_000
 
 
 class Bytes(Protocol):
@@ -58,6 +60,7 @@ def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) ->
     A message that is damaged costs that node; where a length is, the rest of the file.
     """
     first = True
+    broken = 0
     for message in _messages(stream, counts):
         if first:
             first = False
@@ -72,7 +75,12 @@ def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) ->
             found = node(message)
         except WireError:
             counts["dropped_broken"] += 1
+            broken += 1
+            if broken > _MOST_BROKEN:
+                counts["truncated_files"] = 1
+                return
             continue
+        broken = 0
         yield found
 
 
