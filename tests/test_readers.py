@@ -80,12 +80,17 @@ def test_the_example_reads_its_file(plugin: Path, tmp_path: Path) -> None:
 
 def test_one_that_cannot_be_loaded_says_why_and_hinders_no_other(tmp_path: Path) -> None:
     folder = tmp_path / "site"
-    install(folder, "seqpoint-broken", {"broken": "broken_reader:Reader", "absent": "os:NoSuchReader"})
+    install(
+        folder,
+        "seqpoint-broken",
+        {"broken": "broken_reader:Reader", "absent": "os:NoSuchReader", "other": "fractions:Fraction"},
+    )
     (folder / "broken_reader.py").write_text("import a_library_that_is_not_there\n")
     rows = listed(folder)
     assert rows["broken"]["distribution"] == "seqpoint-broken" and rows["broken"]["formats"] is None
     assert "a_library_that_is_not_there" in rows["broken"]["error"]
     assert "NoSuchReader" in rows["absent"]["error"]
+    assert rows["other"]["error"] == "has not what a reader has: name, sniff, read"
     assert rows["kineto"]["error"] is None
 
 

@@ -262,12 +262,17 @@ def nested_end(a: Any, p: int, end: int) -> Any:
 
 @bare
 def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
-    """Copy JSON text without the white space between its tokens; return where the copy ends."""
+    """Copy JSON text without the white space between its tokens; return where the copy ends.
+
+    Returns -1 where a text holds a control character, which JSON does not allow and some writers leave in.
+    """
     while p < end:
         c = at(a, p)
         if c == QUOTE:
             q, _escaped = text_end(a, p + 1)
             for i in range(p, q + 1):
+                if at(a, i) < 32:
+                    return -1
                 out[o] = at(a, i)
                 o += 1
             p = q + 1

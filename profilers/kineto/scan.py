@@ -251,7 +251,10 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
         half = s.scratch.size // 2
         if tag == NULL or end - start + 8 > half:
             return -IRREGULAR
-        number = find(s.strings, s.scratch, half, compact(a, start, end, s.scratch, half) - half)
+        o = compact(a, start, end, s.scratch, half)
+        if o < 0:
+            return -IRREGULAR
+        number = find(s.strings, s.scratch, half, o - half)
         values[slot, row] = number
         return 1 if number >= 0 else -GROW
     if how == WORD:
@@ -270,7 +273,7 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
 
 @inlined
 def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
-    """Append one member to the JSON object in the scratch; return its new length, -1 where there is no room."""
+    """Append one member to the JSON object in the scratch; return its new length, -1 where it cannot be."""
     t = s.tokens
     out = s.scratch
     first, last = t[token, 5] - 1, t[token, 6] + 1
@@ -279,6 +282,8 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
     out[o] = COMMA if o else OPEN_OBJECT
     o += 1
     for i in range(first, last):
+        if at(a, i) < 32:
+            return -1
         out[o] = at(a, i)
         o += 1
     out[o] = COLON
@@ -286,6 +291,8 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
     if t[token, 1] == NESTED:
         return compact(a, t[token, 3], t[token, 4], out, o)
     for i in range(t[token, 3], t[token, 4]):
+        if at(a, i) < 32:
+            return -1
         out[o] = at(a, i)
         o += 1
     return o

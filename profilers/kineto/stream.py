@@ -35,6 +35,7 @@ _LARGEST = 256 << 20
 #: How much text around an event that is not plain is decoded first, and at most.
 _NEAR, _FAR = 64 << 10, 4 << 20
 _SLOW_ROWS = 65536
+_EVENTS = np.frombuffer(b'"traceEvents"', np.uint8)
 
 
 class Bytes(Protocol):
@@ -145,7 +146,9 @@ def _events(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
         return -1
     p = space_end(a, p + 1)
     while p < end and at(a, p) == QUOTE:
-        named = at(a, p + 1) == 116 and at(a, p + 6) == 69 and at(a, p + 12) == QUOTE  # "t....E.....", 11 letters
+        named = True
+        for i in range(_EVENTS.size):
+            named = named and at(a, p + i) == _EVENTS[i]
         p = key_end(a, p, end, False)
         if p < 0 or p >= end:
             return -1

@@ -29,7 +29,7 @@ def command(json_: bool) -> None:
             "name": name,
             "formats": _formats(reader) if isinstance(reader, Reader) else None,
             "distribution": brought.get(name),
-            "error": None if isinstance(reader, Reader) else str(reader),
+            "error": _why_not(reader),
         }
         for name, reader in readers().items()
     ]
@@ -38,6 +38,13 @@ def command(json_: bool) -> None:
         return
     cells = [(r["name"], r["formats"] or f"cannot be loaded: {r['error']}", r["distribution"] or "-") for r in rows]
     print_table("Readers", ("name~", "formats~", "from~"), cells)
+
+
+def _why_not(reader: object) -> str | None:
+    """Return why there is no reader; None where there is one."""
+    if isinstance(reader, Reader):
+        return None
+    return str(reader) if isinstance(reader, ImportError) else "has not what a reader has: name, sniff, read"
 
 
 def _formats(reader: Reader) -> str:

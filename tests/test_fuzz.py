@@ -1,0 +1,144 @@
+"""Damaged files of every format: rows that are right and counted, or one line; never a traceback, never a hang."""
+
+import gzip
+import json
+import random
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from fuzzing import damage, disagreement, read, read_plainly
+from traces import event, kernel, kineto, launch, step
+
+from profilers.collect import CollectOptions, collect
+from profilers.errors import SeqPointError
+
+SAMPLES = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch"
+#: A case that takes longer hangs; the slowest measured takes a tenth of it.
+LIMIT_S = 20.0
+
+
+def _kineto_seeds() -> list[bytes]:
+    counters = {"ph": "C", "name": "Power", "ts": 3, "pid": 0, "args": {"value": 3.5}}
+    sync = event("wait", "cuda_sync", 7.25, 2, stream=-1, wait_on_stream=20, cuda_sync_kind="Event")
+    rich = kineto(
+        [
+            *step(1, 1000.125),
+            counters,
+            sync,
+            launch(5, 1 << 40),
+            kernel('k "quoted" \\ naïve\u2028', 9, 0.001, 7, **{"est. achieved occupancy %": 33.5, "graph node id": 4}),
+            {"ph": "f", "id": 3, "pid": 0, "tid": 7, "ts": 5, "cat": "ac2g", "name": "ac2g", "bp": "e"},
+            {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "ts": 0, "args": {"name": "python"}},
+        ],
+        distributedInfo={"rank": 3, "world_size": 8},
+        baseTimeNanoseconds=1_700_000_000_000_000_000,
+    )
+    last = {"traceEvents": rich["traceEvents"], **{k: v for k, v in rich.items() if k != "traceEvents"}}
+    seeds = [
+        json.dumps(rich, indent=indent, ensure_ascii=ascii_).encode() for indent, ascii_ in ((None, True), (2, False))
+    ]
+    return [*seeds, json.dumps(last).encode(), json.dumps(rich["traceEvents"], indent=1, sort_keys=True).encode()]
+
+
+def _sample() -> bytes:
+    """Return a few events of a trace that PyTorch wrote, in its own layout."""
+    document = json.loads(gzip.decompress(next(SAMPLES.glob("*.json.gz")).read_bytes()))
+    document["traceEvents"] = random.Random(5).sample(document["traceEvents"], 16)
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+KINETO = [*_kineto_seeds(), _sample()]
+
+
+@pytest.mark.parametrize("data", KINETO, ids=range(len(KINETO)))
+def test_undamaged_seeds_agree_and_hold_rows(data: bytes) -> None:
+    found = read(data)
+    assert found.rows.total() >= 10 and not found.error
+    assert disagreement(found, read_plainly(data)) == ""
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_a_damaged_kineto_file_reads_as_the_standard_library_reads_it(block: int) -> None:
+    for seed in range(60 * block, 60 * (block + 1)):
+        data = damage(KINETO[seed % len(KINETO)], seed)
+        began = time.monotonic()
+        found = read(data)
+        assert time.monotonic() - began < LIMIT_S, seed
+        assert disagreement(found, read_plainly(data)) == "", seed
+
+
+@pytest.mark.parametrize("cut", [0.2, 0.5, 0.9])
+def test_a_truncated_file_keeps_every_complete_event(cut: float) -> None:
+    events = [kernel(f"k{i}", i, 1, i) for i in range(2000)]
+    text = json.dumps({"traceEvents": events})
+    data = text[: int(len(text) * cut)].encode()
+    found = read(data)
+    assert found.rows.total() == data.count(b'"correlation"') - (
+        0 if data.endswith(b"}") else 1
+    ) or found.rows.total() == (data.count(b"}}"))
+    assert found.counts["truncated_files"] == 1
+
+
+def _nsys(path: Path) -> bytes:
+    with sqlite3.connect(path) as database:
+        database.executescript(
+            """
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER, end INTEGER, deviceId INTEGER, contextId INTEGER,
+              streamId INTEGER, correlationId INTEGER, globalPid INTEGER, demangledName INTEGER, shortName INTEGER,
+              gridX INTEGER, gridY INTEGER, gridZ INTEGER, blockX INTEGER, blockY INTEGER, blockZ INTEGER);
+            CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER,
+              correlationId INTEGER, nameId INTEGER);
+            INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'cudaLaunchKernel');
+            """
+        )
+        rows = [(100 * i, 100 * i + 50, 0, 1, 7, i, 1 << 24, 1, 1, 8, 1, 1, 64, 1, 1) for i in range(40)]
+        database.executemany(f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ({','.join('?' * 15)})", rows)
+        calls = [(100 * i - 9, 100 * i - 5, (1 << 24) + 1, i, 2) for i in range(40)]
+        database.executemany("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?,?,?,?,?)", calls)
+    return path.read_bytes()
+
+
+V1 = b"Index,KernelName,gpu-id,queue-id,queue-index,pid,tid,grd,wgr,BeginNs,EndNs\n" + b"".join(
+    b'%d,"k<int, %d>",4,0,%d,7,7,4096,256,%d,%d\n' % (i, i % 3, i, 1000 * i, 1000 * i + 700) for i in range(30)
+)
+V3 = (
+    b'"Kind","Agent_Id","Queue_Id","Kernel_Name","Correlation_Id","Start_Timestamp","End_Timestamp","Workgroup_Size_X",'
+    b'"Workgroup_Size_Y","Workgroup_Size_Z","Grid_Size_X","Grid_Size_Y","Grid_Size_Z"\n'
+) + b"".join(
+    b'"KERNEL_DISPATCH","Agent 4",1,"k",%d,%d,%d,64,1,1,640,1,1\n' % (i, 100 * i, 100 * i + 50) for i in range(30)
+)
+PLAIN = b"name,start_us,dur_us,device,stream\n" + b"".join(b"k%d,%d.125,2.5,0,7\n" % (i, 9 * i) for i in range(30))
+CHAKRA = json.dumps(
+    {"schema": "1.1.1-chakra.0.0.4", "pid": 1, "start_ts": 1, "nodes": [
+        {"id": i, "name": f"op{i}", "ctrl_deps": 1, "inputs": {"values": [1], "shapes": [[2]], "types": ["Int"]},
+         "outputs": {"values": [], "shapes": [], "types": []},
+         "attrs": [{"name": "rf_id", "type": "uint64", "value": i}, {"name": "tid", "type": "uint64", "value": 1}]}
+        for i in range(2, 20)
+    ]}
+).encode()  # fmt: skip
+SEEDS = {"rocprof.csv": V1, "kernel_trace.csv": V3, "plain.csv": PLAIN, "et.json": CHAKRA, "nsys.sqlite": b""}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_damaged_file_of_another_format_is_rows_or_one_line(tmp_path: Path, name: str) -> None:
+    whole = SEEDS[name] or _nsys(tmp_path / "seed.sqlite")
+    path = tmp_path / name
+    path.write_bytes(whole)
+    assert sum(collect([path]).tables[kind].num_rows for kind in ("kernels", "ops")) >= 18
+    for seed in range(40):
+        data = damage(whole, seed)
+        path.write_bytes(gzip.compress(data)[: None if seed % 3 else -5] if seed % 5 == 0 else data)
+        began = time.monotonic()
+        try:
+            trace = collect([path], CollectOptions(limit_bytes=1 << 26))
+        except SeqPointError as error:
+            assert str(error).startswith(str(path.parent)) or name in str(error), seed
+            assert "\n" not in str(error), seed
+        else:
+            counts = trace.meta.quality.counts
+            lost = sum(n for of, n in counts.items() if of.startswith(("dropped_", "skipped_")))
+            assert counts.get("events", 0) == counts.get("kept", 0) + lost, seed
+        assert time.monotonic() - began < LIMIT_S, seed

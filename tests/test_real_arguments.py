@@ -1,0 +1,102 @@
+"""Every event of every real Kineto file: its name, times and arguments, against the standard library's decoder."""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profilers.arrays import MISSING, integers, strings
+from profilers.kineto import KinetoReader
+from profilers.kineto.arguments import ARGUMENTS, KIND_OF
+from profilers.stage import Stage
+
+DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
+FILES = sorted(path.relative_to(DATA).as_posix() for path in DATA.rglob("*.json*"))
+#: All of one job are alike: every eighth stands for them here, all are summed up in test_real_kineto.py.
+FEW = [name for i, name in enumerate(FILES) if not name.startswith("particle_transformer/") or i % 8 == 0]
+#: Columns whose -1 stands for none.
+NONE = {"stream", "wait_on_stream", "event", "event_correlation"}
+
+
+def expected(path: Path) -> Counter[str]:
+    """Return every kept event as text, from the standard library."""
+    document = json.loads(gzip.decompress(path.read_bytes()), parse_float=Decimal, strict=False)
+    return Counter(map(_line, _events(document["traceEvents"])))
+
+
+def _events(events: list[dict[str, Any]]) -> Iterator[tuple[str, str, int, int | None, dict[str, Any]]]:
+    for event in events:
+        args, phase = event.get("args") or {}, event.get("ph", "X")
+        category = str(event.get("cat", "")).lower()
+        counter = phase == "C" or (phase in "iIRn" and args)
+        if not counter and (phase != "X" or category == "trace"):
+            continue
+        start, dur = Decimal(event["ts"]) * 1000, event.get("dur")
+        if start == 0 and dur == 0:
+            continue
+        kind = "counters" if counter else KIND_OF.get(category, "ranges")
+        yield kind, event["name"], int(start), None if dur is None else int(Decimal(dur) * 1000), _named(kind, args)
+
+
+def _named(kind: str, args: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by the names of their columns."""
+    columns = {key: argument.column for argument in ARGUMENTS[kind] for key in argument.keys}
+    found = {columns.get(key, key): value for key, value in args.items()}
+    return {k: v for k, v in found.items() if not (kind == "syncs" and k in NONE and v == -1)}
+
+
+def _line(event: tuple[str, str, int, int | None, dict[str, Any]]) -> str:
+    kind, name, start, dur, args = event
+    return json.dumps([kind, name, start, dur, _plain(args)], sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers as one kind of number, whatever they are written as."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, Decimal | int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and value.isdecimal() and len(value) < 16:
+        return float(value)
+    return value
+
+
+def found(path: Path) -> tuple[Counter[str], dict[str, int]]:
+    """Return every row as text, and what was counted."""
+    stage = Stage()
+    meta = KinetoReader().read([path], stage)
+    rows = (row for kind in ARGUMENTS for row in _rows(stage, kind))
+    return Counter(map(_line, rows)), dict(meta.quality.counts)
+
+
+def _rows(stage: Stage, kind: str) -> Iterator[tuple[str, str, int, int | None, dict[str, Any]]]:
+    table = stage.table(kind)
+    typed = {a.column: (table[a.column].to_pylist(), a.what) for a in ARGUMENTS[kind]}
+    rows = zip(
+        strings(table, "name"), integers(table, "start_ns").tolist(), integers(table, "dur_ns").tolist(), strict=True
+    )
+    for i, ((name, start, dur), rest) in enumerate(zip(rows, table["args"].to_pylist(), strict=True)):
+        args = _named(kind, json.loads(rest)) if rest else {}
+        for column, (values, what) in typed.items():
+            if values[i] is not None:
+                assert column not in args
+                args[column] = json.loads(values[i]) if what == "json" else values[i]
+        yield kind, name, start, None if dur == MISSING else dur, args
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_nothing_is_lost_and_nothing_changed(name: str) -> None:
+    wanted = expected(DATA / name)
+    rows, counts = found(DATA / name)
+    missing, added = wanted - rows, rows - wanted
+    assert not missing, next(iter(missing))
+    assert not added, next(iter(added))
+    assert counts.get("kept", 0) == wanted.total()
