@@ -132,7 +132,8 @@ class _Writer:
         args = (
             f'"External id": {self._external}, "queued": 0, "device": {self._rank}, "context": 1,\n      '
             f'"stream": {stream}, "correlation": {c},\n      "registers per thread": 168,\n      '
-            f'"shared memory": 213504,\n      "blocks per SM": {grid / 132:.6f},\n      "warps per SM": {grid / 33:.6f},\n      '
+            f'"shared memory": 213504,\n      "blocks per SM": {grid / 132:.6f},\n      '
+            f'"warps per SM": {grid / 33:.6f},\n      '
             f'"grid": [{grid}, 1, 1],\n      "block": [384, 1, 1],\n      "est. achieved occupancy %": 19{more}'
         )
         self._event(

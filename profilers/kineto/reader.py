@@ -29,7 +29,8 @@ class KinetoReader:
     def sniff(self, head: Head) -> bool:
         """Return whether a file starts like Kineto's JSON."""
         start = head.start.lstrip(b"\xef\xbb\xbf \t\r\n")
-        return start[:1] in (b"{", b"[") and _SIGN.search(head.start) is not None
+        known = start[:1] in (b"{", b"[") and _SIGN.search(head.start) is not None
+        return known and b'"BeginNs"' not in head.start  # which is how rocprof 1 writes Chrome's events
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
         """Give the events of one file to `sink`.

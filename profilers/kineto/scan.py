@@ -28,6 +28,7 @@ from profilers.kineto.lexing import (
     digits_of,
     extents,
     read_number,
+    space_end,
 )
 from profilers.kineto.tokens import (
     ARGS,
@@ -312,8 +313,9 @@ def scan(a: Any, p: int, end: int, s: Scan) -> Any:
     """
     capacity = s.values.shape[2]
     while True:
-        while at(a, p) <= 32 or at(a, p) == COMMA:
-            p += 1
+        p = space_end(a, p)
+        while at(a, p) == COMMA:
+            p = space_end(a, p + 1)
         if p >= end:
             return p, MORE
         if at(a, p) == CLOSE_ARRAY:

@@ -1,0 +1,52 @@
+"""Damage Kineto files in 20,000 ways and compare with the standard library; the short run is tests/test_fuzz.py.
+
+python benchmarks/ingest/fuzz.py 20000 [../shared/data/traces/kineto]
+"""
+
+import gzip
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from fuzzing import damage, disagreement, read, read_plainly
+from test_fuzz import KINETO
+
+
+def seeds(folder: Path | None) -> list[bytes]:
+    """Return the seeds of the tests, and a dozen events of every real file of at most 2 MB."""
+    found = list(KINETO)
+    for path in sorted(folder.rglob("*.json.gz")) if folder else []:
+        if path.stat().st_size > 2 << 20 or "particle" in str(path):
+            continue
+        document = json.loads(gzip.decompress(path.read_bytes()), strict=False)
+        document = document if isinstance(document, dict) else {"traceEvents": document}
+        events = document["traceEvents"]
+        document["traceEvents"] = random.Random(1).sample(events, min(12, len(events)))
+        found += [json.dumps(document, indent=indent).encode() for indent in (None, 2)]
+    return found
+
+
+def main() -> None:
+    """Print how many cases disagreed and how long the slowest took; exit with 1 where any disagreed."""
+    cases = int(sys.argv[1])
+    chosen = seeds(Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    wrong, slowest = 0, 0.0
+    for seed in range(cases):
+        data = damage(chosen[seed % len(chosen)], seed)
+        began = time.perf_counter()
+        found = read(data)
+        if seed:  # the first compiles
+            slowest = max(slowest, time.perf_counter() - began)
+        if problem := disagreement(found, read_plainly(data)):
+            wrong += 1
+            print(f"case {seed}: {problem[:300]}")
+    print(f"{cases} cases over {len(chosen)} files: {wrong} disagree, slowest {slowest:.3f} s")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
