@@ -148,8 +148,9 @@ def _loaded() -> Iterator[tuple[str, Reader | ImportError]]:
     for point in sorted(entry_points(group=_GROUP), key=lambda p: (p.name != "kineto", p.name)):
         try:
             yield point.name, point.load()()
-        except (ImportError, AttributeError) as error:
-            yield point.name, error if isinstance(error, ImportError) else ImportError(str(error))
+        except Exception as error:  # noqa: BLE001 - a package of somebody else may fail in any way
+            known = isinstance(error, ImportError)
+            yield point.name, error if known else ImportError(f"{type(error).__name__}: {error}")  # type: ignore[misc]
 
 
 def find_reader(path: Path) -> Reader:

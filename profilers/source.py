@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -28,7 +28,7 @@ __all__ = [
 #: Size that a packed file may unpack to, unless the caller raises it; a plain file has no limit.
 DEFAULT_LIMIT_BYTES = 8 << 30
 #: What ISA-L raises at a stream that is damaged or ends early.
-_DAMAGE: tuple[type[Exception], ...] = (isal_zlib.IsalError, EOFError)
+_DAMAGE = (cast(type[Exception], isal_zlib.IsalError), EOFError)
 _GZIP = b"\x1f\x8b"
 _ZIP = b"PK\x03\x04"
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from profilers.errors import InvalidInputError
 from profilers.compiled import compiled
+from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
 from replay.sharing import share
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import event, kernel, launch, step, write_trace
+from traces import step, write_trace
 
 import profilers.ingest
 from profilers.collect import CollectOptions, collect
@@ -34,9 +34,9 @@ def same(one: Trace, other: Trace) -> bool:
     """Return whether two traces hold the same rows, whatever the order of ranks, and say the same of themselves."""
     key = [("rank", "ascending"), ("id", "ascending")]
     return one.meta == other.meta and all(
-        one.tables[kind].sort_by(key if kind != "iterations" else key[:1] + [("iteration", "ascending")]).to_pylist()
+        one.tables[kind].sort_by(key if kind != "iterations" else [*key[:1], ("iteration", "ascending")]).to_pylist()
         == other.tables[kind]
-        .sort_by(key if kind != "iterations" else key[:1] + [("iteration", "ascending")])
+        .sort_by(key if kind != "iterations" else [*key[:1], ("iteration", "ascending")])
         .to_pylist()
         for kind in SCHEMAS
     )
