@@ -3,11 +3,14 @@
 import ctypes
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from profilers.errors import InvalidInputError
 
-__all__ = ["replace_folder", "write_text"]
+__all__ = ["replace_folder", "write_text", "written_whole"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -37,8 +40,9 @@ def _exchange(one: Path, other: Path) -> bool:
     return done == 0
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a whole text file, or nothing.
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Give a stream whose content becomes the file `path` when the context ends well, and nothing when it does not.
 
     Raises
     ------
@@ -50,8 +54,8 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         Path(name).chmod(0o666 & ~_umask())
@@ -59,6 +63,18 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or nothing.
+
+    Raises
+    ------
+    InvalidInputError
+        The folder does not exist or may not be written.
+    """
+    with written_whole(path) as stream:
+        stream.write(text.encode("utf-8"))
 
 
 def _umask() -> int:

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data" / "traces"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")
 sys.path.insert(0, str(ROOT / "benchmarks" / "ingest"))
-TABLE = list(csv.DictReader((ROOT / "tests" / "accuracy" / "ingest.csv").open()))
+TABLE = list(csv.DictReader((ROOT / "tests" / "accuracy" / "ingest.csv").read_text().splitlines()))
 
 
 @pytest.mark.parametrize("expected", TABLE, ids=[row["file"] for row in TABLE])

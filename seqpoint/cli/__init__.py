@@ -18,6 +18,9 @@ __all__ = ["COMMANDS", "cli", "main"]
 #: Command, its module in this package, and its line in the help.
 COMMANDS: dict[str, tuple[str, str]] = {
     "ingest": ("ingest", "Read trace files into one .trace folder."),
+    "merge": ("merge", "Put traces of different ranks together."),
+    "slice": ("slice", "Cut some iterations, ranks or a time out of a trace."),
+    "export": ("export", "Write a trace for Perfetto, or as Chakra execution traces."),
     "describe": ("describe", "Show devices, ranks, iterations, kernels by class, overlap and quality."),
     "iterations": ("iterations", "List the iterations with their lengths and statistics."),
     "select": ("select", "Choose the iterations that stand for the run (SeqPoints)."),

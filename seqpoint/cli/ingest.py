@@ -55,10 +55,22 @@ def _cluster(address: str) -> Iterator[Executor]:
 @click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
 @reading_options
 @click.option("--limit", default="8GB", show_default=True, metavar="SIZE", help="What a packed file may unpack to.")
+@click.option("--counters", multiple=True, metavar="FILE", type=click.Path(), help="Nsight Compute or rocprof-compute.")
+@click.option(
+    "--execution-trace", "traces", multiple=True, metavar="FILE", type=click.Path(), help="Chakra, a rank each."
+)
 @click.option("--cluster", metavar="ADDRESS", help="Read on the workers of this Dask scheduler, as tcp://host:8786.")
 @as_json
 def command(
-    files: tuple[str, ...], output: str, marker: str, length: str | None, limit: str, cluster: str | None, json_: bool
+    files: tuple[str, ...],
+    output: str,
+    marker: str,
+    length: str | None,
+    limit: str,
+    counters: tuple[str, ...],
+    traces: tuple[str, ...],
+    cluster: str | None,
+    json_: bool,
 ) -> None:
     """Read FILES (or folders of them) of any profiler into one .trace folder; `seqpoint readers` lists the formats.
 
@@ -78,6 +90,8 @@ def command(
     options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(limit))
     with without_blas(), _cluster(cluster) if cluster else nullcontext() as executor:
         found = ingest(files, output, options, executor=executor)
+    if counters or traces:
+        found = _joined(found, counters, traces, options)
     if found.resumed:
         message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
     if json_:
@@ -87,6 +101,24 @@ def command(
     say(f"{found.path}: {sources} files, ranks {list(found.meta.ranks)}, {found.rows['iterations']} iterations")
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in found.rows.items() if kind != "iterations"])
     print_table("Quality", ("count~", "n", "meaning~"), list(found.meta.quality.rows()))
+
+
+def _joined(found: Any, counters: tuple[str, ...], traces: tuple[str, ...], options: Any) -> Any:
+    """Join counters and execution traces to the trace just written; this holds it in memory."""
+    from dataclasses import replace
+
+    from profilers.chakra import join_execution_trace
+    from profilers.collect import collect
+    from profilers.counters import join_counters
+    from profilers.store import load_trace, save_trace
+
+    trace = load_trace(found.path)
+    for path in counters:
+        trace = join_counters(trace, collect([path], options))
+    if traces:
+        trace = join_execution_trace(trace, collect(traces, options))
+    save_trace(trace, found.path)
+    return replace(found, meta=trace.meta, rows={kind: table.num_rows for kind, table in trace.tables.items()})
 
 
 def summary(meta: Any, rows: dict[str, int]) -> dict[str, Any]:
