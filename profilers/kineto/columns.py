@@ -97,6 +97,7 @@ class Columns:
             recent_rest=np.full(_STRINGS, -1, np.int64),
             tokens=np.zeros((_TOKENS + 1, 7), np.int64),
             extents=np.zeros(3, np.int64),
+            head=np.zeros(6, np.int64),
             real=np.zeros(1),
             scratch=np.zeros(_SCRATCH, np.uint8),
             top=top,

@@ -79,21 +79,54 @@ from profilers.kineto.tokens import (
 
 __all__ = ["scan"]
 
+# What `Scan.head` holds: category, phase, token of the name, start, duration, and how many arguments there are.
+OF, PHASE, NAMED, AT, FOR, ARGUMENTS = range(6)
+_COMPLETE = ord("X")
+# The other phases of Chrome's trace format.
+_i, _I, _R, _n, _C, _E, _s, _t, _f, _M, _N, _D, _O = map(ord, "iIRnCEstfMNDO")
+
 
 @inlined
 def _emit(a: Any, count: int, s: Scan) -> Any:
     """Write the tokens of an event as a row; return its kind, or a state below zero."""
-    t = s.tokens
+    state = _head(a, count, s)
+    if state < 0:
+        return state
+    h = s.head
+    kind = _kind(s)
+    if kind < 0 or kind >= MARKER:
+        return kind
+    start, duration = h[AT], h[FOR]
+    if h[NAMED] < 0 or start == MISSING or (duration == MISSING and kind != COUNTERS):
+        return -IRREGULAR
+    if duration != MISSING and (duration < 0 or (start == 0 and duration == 0) or start + duration >= TIME_LIMIT):
+        return -IRREGULAR
+    number = _title(a, s, h[NAMED])
+    if number < 0:
+        return number
+    row = s.rows[kind]
+    values = s.values[kind]
+    for slot in range(s.widths[kind]):
+        values[slot, row] = MISSING
+    values[START, row], values[LENGTH, row], values[TITLE, row] = start, duration, number
+    values[CATEGORY, row] = h[OF]
+    state = _arguments(a, count, s, kind, row, number)
+    if state < 0:
+        return state
+    s.rows[kind] = row + 1
+    return kind
+
+
+@inlined
+def _head(a: Any, count: int, s: Scan) -> Any:
+    """Read what every event has into `Scan.head`; return a state below zero, or zero."""
+    t, h = s.tokens, s.head
+    h[OF], h[PHASE], h[NAMED], h[AT], h[FOR], h[ARGUMENTS] = 0, _COMPLETE, -1, MISSING, MISSING, 0
     seen = 0
-    arguments = 0
-    category = np.int64(0)
-    ph = np.int64(88)
-    start = duration = MISSING
-    title = -1
     for i in range(count):
         key, tag = t[i, 0], t[i, 1]
         if key >= 999:
-            arguments += 1
+            h[ARGUMENTS] += 1
             continue
         if key < PH or key > ARGS:
             continue
@@ -103,62 +136,54 @@ def _emit(a: Any, count: int, s: Scan) -> Any:
         if key == PH:
             if tag != TEXT or t[i, 4] - t[i, 3] != 3:
                 return -IRREGULAR
-            ph = at(a, t[i, 3] + 1)
+            h[PHASE] = at(a, t[i, 3] + 1)
         elif key == CAT:
-            if tag != TEXT:
-                return -IRREGULAR
-            category = find(s.categories, a, t[i, 3] + 1, t[i, 4] - t[i, 3] - 2)
-            if category < 0:
+            h[OF] = find(s.categories, a, t[i, 3] + 1, t[i, 4] - t[i, 3] - 2) if tag == TEXT else -1
+            if h[OF] < 0:
                 return -IRREGULAR
         elif key == NAME:
-            title = i
+            h[NAMED] = i
         elif key in (TS, DUR):
             if tag != WHOLE:
                 return -IRREGULAR
-            if key == TS:
-                start = t[i, 2]
-            else:
-                duration = t[i, 2]
-        elif key == ARGS and t[i, 3] >= 0 and at(a, t[i, 3]) != OPEN_OBJECT:
+            h[AT if key == TS else FOR] = t[i, 2]
+        elif key == ARGS and at(a, t[i, 3]) != OPEN_OBJECT:
             return -IRREGULAR
-    kind = s.kinds[category]
+    return 0
+
+
+@inlined
+def _kind(s: Scan) -> Any:
+    """Return the kind of the event in `Scan.head`, or a state below zero; letters are those of Chrome's phases."""
+    ph = s.head[PHASE]
+    kind = s.kinds[s.head[OF]]
     if kind < 0:
         return -NEW_CATEGORY
-    instant = ph == 105 or ph == 73 or ph == 82 or ph == 110  # i, I, R, n
-    if ph == 67 or (instant and arguments > 0):  # C
-        kind = np.int64(COUNTERS)
-    elif instant or kind == MARKER or ph == 69:  # E
-        return MARKER
-    elif ph == 115 or ph == 116 or ph == 102 or ph == 77 or ph == 78 or ph == 68 or ph == 79:  # s t f M N D O
-        return FLOW
-    elif ph != 88:  # X
-        return -IRREGULAR
-    if title < 0 or start == MISSING or (duration == MISSING and kind != COUNTERS):
-        return -IRREGULAR
-    if duration != MISSING and (duration < 0 or (start == 0 and duration == 0) or start + duration >= TIME_LIMIT):
-        return -IRREGULAR
-    tag = t[title, 1]
-    if tag == KNOWN:
-        number = t[title, 2]
-    elif tag in (TEXT, ESCAPED):
-        number = find(s.strings, a, t[title, 3] + 1, t[title, 4] - t[title, 3] - 2)
+    instant = ph in (_i, _I, _R, _n)
+    if ph == _C or (instant and s.head[ARGUMENTS] > 0):
+        return np.int64(COUNTERS)
+    if instant or kind == MARKER or ph == _E:
+        return np.int64(MARKER)
+    if ph in (_s, _t, _f, _M, _N, _D, _O):
+        return np.int64(FLOW)
+    return kind if ph == _COMPLETE else np.int64(-IRREGULAR)
+
+
+@inlined
+def _title(a: Any, s: Scan, token: int) -> Any:
+    """Return the number of the event's name, or a state below zero; remember which name it followed."""
+    t = s.tokens
+    tag = t[token, 1]
+    number = t[token, 2]
+    if tag != KNOWN:
+        if tag not in (TEXT, ESCAPED):
+            return np.int64(-IRREGULAR)
+        number = find(s.strings, a, t[token, 3] + 1, t[token, 4] - t[token, 3] - 2)
         if number < 0:
-            return -GROW
+            return np.int64(-GROW)
         s.recent[s.counts[LAST]] = number
-    else:
-        return -IRREGULAR
     s.counts[LAST] = number
-    row = s.rows[kind]
-    values = s.values[kind]
-    for slot in range(s.widths[kind]):
-        values[slot, row] = MISSING
-    values[START, row], values[LENGTH, row], values[TITLE, row] = start, duration, number
-    values[CATEGORY, row] = category
-    state = _arguments(a, count, s, kind, row, number)
-    if state < 0:
-        return state
-    s.rows[kind] = row + 1
-    return kind
+    return number
 
 
 @inlined

@@ -75,6 +75,7 @@ class Scan(NamedTuple):
     recent_rest: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
     extents: npt.NDArray[np.int64]
+    head: npt.NDArray[np.int64]
     real: npt.NDArray[np.float64]
     scratch: npt.NDArray[np.uint8]
     top: Strings
@@ -106,22 +107,9 @@ def tokenise(a: Any, p: int, end: int, s: Scan) -> Any:
             level, before = 0, ARGS
         elif c == QUOTE and count < _TOKENS:
             k = p + 1
-            table = s.keys if level else s.top
-            key = s.follow[level, before]
-            if key >= 0:
-                n = table.offsets[key + 1] - table.offsets[key]
-                if at(a, k + n) == QUOTE and equal(a, k, table.arena, table.offsets[key], n):
-                    p = k + n
-                else:
-                    key = -1
-            if key < 0:
-                p, escaped = text_end(a, k)
-                if p >= end:
-                    return p, 0, MORE
-                if escaped or p - k > _KEY_LIMIT:
-                    return p, 0, IRREGULAR
-                key = find(table, a, k, p - k)
-                s.follow[level, before] = key
+            key, p = _key(a, k, end, s, level, before)
+            if p >= end or p < 0:
+                return p, 0, MORE if p >= end else IRREGULAR
             before = key if key >= 0 else _FIRST
             key_end = p
             p = space_end(a, p + 1)
@@ -152,6 +140,28 @@ def tokenise(a: Any, p: int, end: int, s: Scan) -> Any:
                 return p, 0, MORE if p >= end else IRREGULAR
         elif at(a, p) != CLOSE_OBJECT:
             return p, 0, MORE if p >= end else IRREGULAR
+
+
+@inlined
+def _key(a: Any, k: int, end: int, s: Scan, level: int, before: int) -> Any:
+    """Return the number of the key at `k`, most likely the one that followed `before` last time, and its end.
+
+    The number is -1 where there are too many keys; the end is -1 where the key is not plain.
+    """
+    table = s.keys if level else s.top
+    key = s.follow[level, before]
+    if key >= 0:
+        n = table.offsets[key + 1] - table.offsets[key]
+        if at(a, k + n) == QUOTE and equal(a, k, table.arena, table.offsets[key], n):
+            return key, k + n
+    p, escaped = text_end(a, k)
+    if p >= end:
+        return key, p
+    if escaped or p - k > _KEY_LIMIT:
+        return key, np.int64(-1)
+    key = find(table, a, k, p - k)
+    s.follow[level, before] = key
+    return key, p
 
 
 @inlined

@@ -61,17 +61,7 @@ def _cluster(address: str) -> Iterator[Executor]:
 )
 @click.option("--cluster", metavar="ADDRESS", help="Read on the workers of this Dask scheduler, as tcp://host:8786.")
 @as_json
-def command(
-    files: tuple[str, ...],
-    output: str,
-    marker: str,
-    length: str | None,
-    limit: str,
-    counters: tuple[str, ...],
-    traces: tuple[str, ...],
-    cluster: str | None,
-    json_: bool,
-) -> None:
+def command(files: tuple[str, ...], output: str, marker: str, length: str | None, **more: Any) -> None:
     """Read FILES (or folders of them) of any profiler into one .trace folder; `seqpoint readers` lists the formats.
 
     Memory stays bounded whatever the size, several files are read at a time, and what was read before an
@@ -87,14 +77,14 @@ def command(
     from profilers.compiled import without_blas
     from profilers.ingest import ingest
 
-    options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(limit))
-    with without_blas(), _cluster(cluster) if cluster else nullcontext() as executor:
+    options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]))
+    with without_blas(), _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
         found = ingest(files, output, options, executor=executor)
-    if counters or traces:
-        found = _joined(found, counters, traces, options)
+    if more["counters"] or more["traces"]:
+        found = _joined(found, more["counters"], more["traces"], options)
     if found.resumed:
         message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
-    if json_:
+    if more["json_"]:
         print_json({"path": str(found.path), **summary(found.meta, found.rows)})
         return
     sources = len(found.meta.sources)
