@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, ends, integers, put, strings
+from profilers.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
 from profilers.kernels import is_collective
 from profilers.linking import innermost, lookup
 from profilers.schema import make_table
@@ -97,7 +97,7 @@ def _next_id(trace: Trace) -> int:
 def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
     """Return each kernel's name, its arguments, its operator's, and the annotation around its launch."""
     op_rows = lookup(integers(trace.ops, "id"), np.arange(trace.ops.num_rows), integers(kernels, "op_id"))
-    op_args = [None if row == MISSING else trace.ops["args"][int(row)].as_py() for row in op_rows]
+    op_args = _at(trace.ops["args"], op_rows)
     notes = trace.ranges.filter(
         pa.array([bool(ANNOTATION.match(n)) for n in strings(trace.ranges, "name")], pa.bool_())
     )
@@ -108,10 +108,14 @@ def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
     known = launch_rows != MISSING
     around[known] = innermost(notes, trace.launches.take(launch_rows[known]))
     note_rows = lookup(integers(notes, "id"), np.arange(notes.num_rows), around)
-    annotations = [
-        None if r == MISSING else (notes["name"][int(r)].as_py(), notes["args"][int(r)].as_py()) for r in note_rows
-    ]
+    named = zip(_at(notes["name"], note_rows), _at(notes["args"], note_rows), strict=True)
+    annotations = [None if name is None else (name, args) for name, args in named]
     return strings(kernels, "name"), kernels["args"].to_pylist(), op_args, annotations
+
+
+def _at(texts: pa.ChunkedArray, rows: Ints) -> list[Any]:
+    """Return the text in each row, None where the row is `MISSING`."""
+    return texts.take(arrow_array(rows, rows == MISSING)).to_pylist()  # type: ignore[no-any-return]
 
 
 _FACTS = (

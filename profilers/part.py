@@ -107,14 +107,14 @@ def read_part(
     stage.advance = advance or stage.advance
     meta = reader.read(files, stage)
     stage.close()
-    meta = replace(meta, fingerprint=_fingerprint(files))
+    meta = replace(meta, fingerprint=meta.fingerprint or _fingerprint(files))
     give_back()
     counts = _link(stage)
     give_back()
     counts |= _add_collectives(stage)
     stage.close()
     stage.let_go()
-    meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=_fingerprint(files))
+    meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=meta.fingerprint or _fingerprint(files))
     part = Part(
         meta,
         stage,

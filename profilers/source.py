@@ -166,7 +166,46 @@ class Unpacked(io.RawIOBase):
             self.truncated = True
 
 
-def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "io.FileIO | Unpacked":
+class Plain(io.FileIO):
+    """A file that is not packed; what is read of it from its start on goes into its fingerprint."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, "r")
+        self._sum = hashlib.sha256()
+        self._crc = self._filled = self._size = 0
+        self._whole = False
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with what comes next; return how much, 0 at the end."""
+        count = super().readinto(buffer) or 0
+        view = memoryview(buffer).cast("B")[:count]
+        self._size += count
+        self._whole |= not count
+        while view:
+            piece = view[: _BLOCK - self._filled]
+            self._crc = isal_zlib.crc32(piece, self._crc)
+            self._filled += len(piece)
+            view = view[len(piece) :]
+            if self._filled == _BLOCK:
+                self._end_block()
+        return count
+
+    def _end_block(self) -> None:
+        self._sum.update(self._crc.to_bytes(4, "little"))
+        self._crc = self._filled = 0
+
+    def fingerprint(self) -> str:
+        """Return what `fingerprint` does, where the file was read to its end and nothing else; else ``""``."""
+        if not self._whole:
+            return ""
+        if self._filled:
+            self._end_block()
+        found = self._sum.copy()
+        found.update(self._size.to_bytes(8, "little"))
+        return found.hexdigest()
+
+
+def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "Plain | Unpacked":
     """Open a file for ``readinto``, unpacked where it is gzip, zstd or a zip archive of one file.
 
     Raises
@@ -176,7 +215,7 @@ def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "io.FileI
     """
     if _magic(path).startswith((_GZIP, _ZIP, _ZSTD)):
         return Unpacked(path, limit_bytes)
-    return io.FileIO(path, "r")
+    return Plain(path)
 
 
 def is_packed(path: Path) -> bool:

@@ -16,7 +16,7 @@ from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, Unkn
 from profilers.kineto import KinetoReader
 from profilers.quality import Quality
 from profilers.reader import find_reader
-from profilers.source import head, read_source
+from profilers.source import fingerprint, head, read_source
 from profilers.stage import Stage
 from profilers.trace import DeviceProperties, Trace
 
@@ -292,3 +292,17 @@ def test_any_json_in_any_field_is_a_trace_or_one_error(tmp_path_factory: pytest.
     else:
         assert balanced(trace.meta.quality)
         assert trace.meta.quality["events"] == len(events)
+
+
+def test_a_file_read_in_one_pass_has_the_fingerprint_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    for size in (0, 1, (1 << 20) - 1, 1 << 20, (3 << 20) + 5):
+        path.write_text(f'{{"traceEvents":[{KERNEL}]}}' + " " * size)
+        assert stated_fingerprint(path) == fingerprint(path)
+    packed = tmp_path / "t.json.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert stated_fingerprint(packed) == ""
+
+
+def stated_fingerprint(path: Path) -> str:
+    return KinetoReader().read([path], Stage()).fingerprint

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from profilers.kineto.stream import Content, read_stream
 from profilers.quality import Quality
 from profilers.reader import Head, Sink
 from profilers.schema import OWN_RANK
-from profilers.source import open_source
+from profilers.source import Plain, open_source
 from profilers.trace import DeviceProperties, TraceMeta
 
 __all__ = ["KinetoReader"]
@@ -44,8 +45,9 @@ class KinetoReader:
         with open_source(path, sink.limit_bytes) as stream:
             content = read_stream(stream, path.name, sink)
             content.counts["truncated_files"] |= getattr(stream, "truncated", False)
+            fingerprint = stream.fingerprint() if isinstance(stream, Plain) else ""
         _check_not_empty(path, content)
-        return _meta(path, content.header, content.counts)
+        return replace(_meta(path, content.header, content.counts), fingerprint=fingerprint)
 
 
 def _check_not_empty(path: Path, content: Content) -> None:
