@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import integers
+from profilers.arrays import integers, put
 from profilers.assembly import Place
 from profilers.clocks import base_shifts, collective_shifts
 from profilers.collectives import match_collectives
@@ -16,7 +16,7 @@ from profilers.quality import Quality
 from profilers.schema import KINDS
 from profilers.trace import Trace
 
-__all__ = ["merge"]
+__all__ = ["as_ranks", "merge"]
 
 #: Counts that only hold for the traces apart.
 _ANEW = ("collectives_matched", "clock_shift_max_ns")
@@ -57,6 +57,27 @@ def merge(traces: Sequence[Trace]) -> Trace:
         fingerprint=combined_fingerprint([meta.fingerprint for meta in metas]),
     )
     return _aligned(match_collectives(Trace(meta, tables)))
+
+
+def as_ranks(traces: Sequence[Trace]) -> list[Trace]:
+    """Return traces of one rank each as those of rank 0, 1, ... in their order: runs that all called themselves 0.
+
+    Raises
+    ------
+    InvalidInputError
+        One holds several ranks.
+    """
+    if several := [trace for trace in traces if len(trace.meta.ranks) != 1]:
+        raise InvalidInputError(
+            f"a trace holds ranks {list(several[0].meta.ranks)}; only those of one can be renumbered"
+        )
+    return [_renumbered(trace, rank) for rank, trace in enumerate(traces)]
+
+
+def _renumbered(trace: Trace, rank: int) -> Trace:
+    tables = {kind: put(table, "rank", np.full(table.num_rows, rank)) for kind, table in trace.tables.items()}
+    devices = tuple(replace(device, rank=rank) for device in trace.meta.devices)
+    return Trace(replace(trace.meta, ranks=(rank,), devices=devices), tables)
 
 
 def _joined(tables: Sequence[pa.Table]) -> pa.Table:

@@ -1,0 +1,1 @@
+"""Recordings of ROCm's tools: rocprof 1, rocprofv3 (CSV, JSON, rocpd databases) and RPD."""

@@ -1,0 +1,82 @@
+"""Several traces as one: ranks, ids, clocks, matches; what was cut apart comes together again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from traces import write_trace
+
+from profilers.arrays import integers
+from profilers.collect import collect
+from profilers.errors import InvalidInputError
+from profilers.merging import as_ranks, merge
+from profilers.schema import KINDS
+from profilers.slicing import SliceOptions, slice_trace
+from profilers.store import load_trace, save_trace
+from profilers.trace import Trace
+from seqpoint.cli.merge import command
+
+REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")
+
+
+def told(trace: Trace, kind: str) -> list[str]:
+    """Return rows with what their ids stand for, since ids differ."""
+    names = {r["id"]: (k, r["rank"], r["name"], r["start_ns"]) for k in KINDS for r in trace.tables[k].to_pylist()}
+    rows = [
+        {name: names.get(value) if name in REFERENCES else value for name, value in row.items() if name != "id"}
+        for row in trace.tables[kind].to_pylist()
+    ]
+    return sorted(map(repr, rows))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    folder = tmp_path_factory.mktemp("ranks")
+    for rank in range(3):
+        write_trace(folder / f"r{rank}.json", distributedInfo={"rank": rank, "world_size": 4})
+    return collect([folder])
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=st.permutations(range(3)), together=st.integers(0, 2))
+def test_slices_by_rank_merge_into_the_trace(whole: Trace, order: list[int], together: int) -> None:
+    groups = [frozenset(order[:together]), frozenset(order[together:])]
+    merged = merge([slice_trace(whole, SliceOptions(ranks=group)) for group in groups if group])
+    for kind in KINDS:
+        # Matches are numbered anew and are the same here, as all ranks are there again.
+        assert told(merged, kind) == told(whole, kind), kind
+    assert merged.iterations.sort_by([("rank", "ascending"), ("iteration", "ascending")]) == whole.iterations
+    assert merged.meta.ranks == (0, 1, 2) and merged.meta.world_size == 4
+    assert merged.meta.quality["collectives_matched"] == whole.meta.quality["collectives_matched"] == 6
+    ids = np.concatenate([integers(merged.tables[kind], "id") for kind in KINDS])
+    assert len(np.unique(ids)) == len(ids)
+
+
+def test_runs_of_one_rank_become_ranks(tmp_path: Path) -> None:
+    runs = [save_trace(collect([write_trace(tmp_path / f"{n}.json")]), tmp_path / f"{n}.trace") for n in "ab"]
+    with pytest.raises(InvalidInputError, match="rank 0 is in two"):
+        merge([load_trace(run) for run in runs])
+    merged = merge(as_ranks([load_trace(run) for run in runs]))
+    assert merged.meta.ranks == (0, 1)
+    assert [(d.rank, d.device) for d in merged.meta.devices] == [(0, 0), (1, 0)]
+    assert merged.collectives["match_id"].null_count == 0
+    assert sorted(merged.collectives["match_id"].to_pylist()) == [0, 0, 1, 1]
+    arguments = [*map(str, runs), "--as-ranks", "-o", str(tmp_path / "all.trace"), "--json"]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    assert load_trace(tmp_path / "all.trace").meta.ranks == (0, 1)
+
+
+def test_a_trace_of_several_ranks_cannot_be_renumbered(whole: Trace) -> None:
+    with pytest.raises(InvalidInputError, match=r"holds ranks \[0, 1, 2\]"):
+        as_ranks([whole])
+
+
+def test_inputs_are_left_as_they_are(whole: Trace) -> None:
+    part = slice_trace(whole, SliceOptions(ranks=frozenset({1})))
+    before = {kind: table.to_pylist() for kind, table in part.tables.items()}
+    merge(as_ranks([part, part]))
+    assert {kind: table.to_pylist() for kind, table in part.tables.items()} == before
