@@ -185,6 +185,7 @@ def test_a_json_that_ends_early_keeps_what_came_before(tmp_path: Path) -> None:
         (CSV[:-60], 1, {"dropped_broken": 1, "truncated_files": 1}),
         (CSV.replace(",140,150", ",99,150"), 1, {"dropped_negative": 1}),
         (CSV.replace(",100,140", ",x,140"), 1, {"dropped_no_time": 1}),
+        (CSV.replace(",100,140", ",100,x"), 2, {"missing_duration": 1}),
         (CSV.replace('"copyBuffer.kd"', '"copyBuffer.kd'), 1, {"dropped_broken": 1}),
         (CSV.replace('"copyBuffer.kd"', '""'), 2, {"missing_name": 1}),
         (CSV.encode().replace(b"copyBuffer", b"copy\xff"), 2, {"repaired_utf8": 1}),

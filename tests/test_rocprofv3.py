@@ -71,8 +71,8 @@ def read(folder: Path, files: dict[str, str | bytes]) -> Trace:
     return read_files([folder / name for name in files if "agent_info" not in name])
 
 
-def read_files(paths: list[Path], **limits: int) -> Trace:
-    stage = Stage(**limits)
+def read_files(paths: list[Path], limit_bytes: int = 1 << 30) -> Trace:
+    stage = Stage(limit_bytes=limit_bytes)
     reader = Rocprofv3JsonReader() if ".json" in paths[0].name else Rocprofv3CsvReader()
     return link(Trace(reader.read(paths, stage), stage.tables()))
 
@@ -203,7 +203,7 @@ def test_files_of_one_folder_and_prefix_are_one_recording(one: str, other: str, 
         (KERNELS.rstrip("\n"), 2, {}),
         (KERNELS.replace(",100,160,", ",100,99,"), 1, {"dropped_negative": 1}),
         (KERNELS.replace(",100,160,", ",0,0,"), 1, {"dropped_no_time": 1}),
-        (KERNELS.replace(",100,160,", ",100,,"), 1, {"dropped_no_time": 1}),
+        (KERNELS.replace(",100,160,", ",100,,"), 2, {"missing_duration": 1}),
         (KERNELS.replace('"g.kd"', '""'), 2, {"missing_name": 1}),
         (KERNELS.replace('"g.kd"', '"g.kd'), 1, {"dropped_broken": 1}),
         (KERNELS.replace('"g.kd"', '"g,""x"""'), 2, {}),
@@ -325,10 +325,10 @@ def document(*tools: Any) -> str:
     return json.dumps({"rocprofiler-sdk-tool": list(tools)})
 
 
-def read_json(folder: Path, content: str | bytes, **limits: int) -> Trace:
+def read_json(folder: Path, content: str | bytes, limit_bytes: int = 1 << 30) -> Trace:
     path = folder / "t.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_files([path], **limits)
+    return read_files([path], limit_bytes)
 
 
 def test_a_json_of_one_process(tmp_path: Path) -> None:

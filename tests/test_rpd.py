@@ -1,6 +1,7 @@
 """RPD: operations and the calls that made them, graphs, operators of PyTorch, and grids in two units."""
 
 import gzip
+import json
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,12 @@ def read(path: Path) -> Trace:
 def balanced(quality: Quality) -> bool:
     ends = ("dropped_", "skipped_")
     return quality["events"] == sum(n for name, n in quality.counts.items() if name == "kept" or name.startswith(ends))
+
+
+def holds_json(trace: Trace) -> bool:
+    """Return whether every argument is a JSON object that any reader takes, without NaN."""
+    texts = {row["args"] for kind in trace.tables.values() if "args" in kind.schema.names for row in kind.to_pylist()}
+    return all(isinstance(json.loads(text, parse_constant=pytest.fail), dict) for text in texts - {None})
 
 
 def table(trace: Trace, kind: str, *columns: str) -> list[tuple[Any, ...]]:
@@ -227,6 +234,7 @@ def test_any_cell_is_a_row_or_counted(
     chosen[max(column % len(chosen), 1)] = cell
     content[name][row % len(content[name])] = tuple(chosen)
     trace = read(database(tmp_path_factory.mktemp("odd") / "t.rpd", content))
+    assert holds_json(trace)
     assert balanced(trace.meta.quality)
     assert trace.meta.quality["events"] == 15
 

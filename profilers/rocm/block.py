@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from profilers.nsys.combinations import combinations, encoded
 __all__ = ["Block", "constant", "narrow", "renamed", "text_list", "whole_numbers"]
 
 _NARROW = 1 << 31
+#: Texts with fewer digits are integers of 64 bits.
+_DIGITS = 19
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,16 @@ def _coded(values: Any) -> tuple[Ints, list[Any]]:
         distinct, codes = np.unique(values, return_inverse=True)
         return codes.astype(np.int64), [None if n == MISSING else n for n in distinct.tolist()]
     found = values if isinstance(values, pa.DictionaryArray) else values.dictionary_encode()
-    own = [whole(v) if isinstance(v, str) and v.isdigit() and len(v) < 19 else v for v in found.dictionary.to_pylist()]
+    own = [_plain(value) for value in found.dictionary.to_pylist()]
     codes = found.indices.cast(pa.int64()).fill_null(len(own)).to_numpy(zero_copy_only=False)
     return np.asarray(codes), [*own, None]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON: an integer for its text, None for a number that JSON lacks."""
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdigit() and len(value) < _DIGITS else value
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def whole_numbers(values: Any) -> Ints:

@@ -20,8 +20,9 @@ __all__ = ["check_not_empty", "skip", "write_timed"]
 def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, counts: Counter[str]) -> Ints:
     """Give rows to `sink`, and return the id of each, `MISSING` where it is left out.
 
-    Left out, and counted, are rows without a start or end and rows that end before they start; an end that
-    runs far into what follows on its stream is found when kernels are linked (`profilers.linking`).
+    Left out, and counted, are rows without a start and rows that end before they start; one without an end has a
+    null duration. An end that runs far into what follows on its stream is cut when kernels are linked
+    (`profilers.linking`).
 
     Parameters
     ----------
@@ -34,8 +35,8 @@ def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, co
     counts : Counter
     """
     start = columns["start_ns"]
-    usable = _is_time(start) & _is_time(end) & ((start != 0) | (end != 0))
-    backwards = usable & (end < start)
+    usable, ended = _is_time(start) & ((start != 0) | (end != 0)), _is_time(end)
+    backwards = usable & ended & (end < start)
     kept = np.flatnonzero(usable & ~backwards)
     counts["events"] += len(start)
     counts["dropped_no_time"] += int((~usable).sum())
@@ -43,11 +44,12 @@ def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, co
     counts["kept"] += len(kept)
     ids = np.full(len(start), MISSING)
     if len(kept):
-        whole = len(kept) == len(start)
-        chosen = {name: values if whole else _taken(values, kept) for name, values in columns.items()}
-        duration = (end - start)[kept]
-        name = _named(chosen["name"], counts)
-        ids[kept] = sink.write(kind, {**chosen, "name": name, "dur_ns": duration})
+        all_kept = len(kept) == len(start)
+        chosen = {name: values if all_kept else _taken(values, kept) for name, values in columns.items()}
+        duration = np.where(ended, end, MISSING)[kept]
+        duration[ended[kept]] -= start[kept][ended[kept]]
+        counts["missing_duration"] += int((~ended[kept]).sum())
+        ids[kept] = sink.write(kind, {**chosen, "name": _named(chosen["name"], counts), "dur_ns": duration})
     return ids
 
 
