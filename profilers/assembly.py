@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from profilers.arrays import MISSING, Ints, integers, put
+from profilers.arrays import MISSING, Ints, arrow_array, integers, put
 from profilers.clocks import base_shifts, collective_shifts
 from profilers.collectives import match_collectives
 from profilers.errors import InvalidInputError
@@ -188,7 +187,7 @@ def _spans(parts: Sequence[Part], places: Sequence[Place], iterations: str) -> l
             whole[rank] = whole[rank] | extent if rank in whole else extent
     pattern = None if iterations == "auto" else iterations
     spans = {
-        rank: find_iterations(marks.filter(pc.equal(marks["rank"], rank)), rank, whole[rank], pattern)
+        rank: find_iterations(marks.filter(arrow_array(integers(marks, "rank") == rank)), rank, whole[rank], pattern)
         for rank in sorted(whole)
     }
     return [{rank: spans[rank] for rank in found} for found in extents]
@@ -264,7 +263,7 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
             found = device[kind][rows] if kind in device else place.iterations(table, integers(table, "start_ns"))
             yield kind, put(table, "iteration", found)
     ids = integers(collectives, "id")
-    own = collectives.filter(pa.array((ids >= place.first_id) & (ids < place.first_id + part.stage.rows)))
+    own = collectives.filter(arrow_array((ids >= place.first_id) & (ids < place.first_id + part.stage.rows)))
     if own.num_rows:
         yield "collectives", _of_kernels(own, part, place, device["kernels"])
 

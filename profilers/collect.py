@@ -13,7 +13,7 @@ from profilers.iterations import annotation_pattern
 from profilers.lengths import length_op
 from profilers.part import PartOptions, read_part
 from profilers.recordings import find_recordings
-from profilers.schema import KINDS, SCHEMAS
+from profilers.schema import KINDS, empty_table
 from profilers.source import DEFAULT_LIMIT_BYTES, is_folder
 from profilers.store import load_trace
 from profilers.trace import Trace
@@ -133,5 +133,5 @@ class Told:
 
 def _joined(kind: str, tables: list[pa.Table]) -> pa.Table:
     if not tables:
-        return SCHEMAS[kind].empty_table()
+        return empty_table(kind)
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()

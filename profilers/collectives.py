@@ -74,7 +74,7 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     rows = np.flatnonzero([distinct[name] for name in strings(kernels, "name")])
     if not len(rows):
         return trace
-    chosen = kernels.take(rows)
+    chosen = kernels.take(arrow_array(rows))
     first = _next_id(trace) if first_id is None else first_id
     told = list(zip(*_sources(trace, chosen), strict=True))
     distinct_facts = {sources: _facts(*sources) for sources in set(told)}
@@ -98,15 +98,14 @@ def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
     """Return each kernel's name, its arguments, its operator's, and the annotation around its launch."""
     op_rows = lookup(integers(trace.ops, "id"), np.arange(trace.ops.num_rows), integers(kernels, "op_id"))
     op_args = _at(trace.ops["args"], op_rows)
-    notes = trace.ranges.filter(
-        pa.array([bool(ANNOTATION.match(n)) for n in strings(trace.ranges, "name")], pa.bool_())
-    )
+    known = np.array([bool(ANNOTATION.match(name)) for name in strings(trace.ranges, "name")], np.bool_)
+    notes = trace.ranges.filter(arrow_array(known))
     launch_rows = lookup(
         integers(trace.launches, "id"), np.arange(trace.launches.num_rows), integers(kernels, "launch_id")
     )
     around = np.full(kernels.num_rows, MISSING)
     known = launch_rows != MISSING
-    around[known] = innermost(notes, trace.launches.take(launch_rows[known]))
+    around[known] = innermost(notes, trace.launches.take(arrow_array(launch_rows[known])))
     note_rows = lookup(integers(notes, "id"), np.arange(notes.num_rows), around)
     named = zip(_at(notes["name"], note_rows), _at(notes["args"], note_rows), strict=True)
     annotations = [None if name is None else (name, args) for name, args in named]

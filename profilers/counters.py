@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, integers, strings
+from profilers.arrays import MISSING, Ints, arrow_array, integers, strings
 from profilers.errors import InvalidInputError
 from profilers.schema import make_table
 from profilers.trace import Trace
@@ -84,7 +84,7 @@ def join_counters(trace: Trace, counted: Trace) -> Trace:
     own_ids, ids = integers(trace.kernels, "id"), integers(counted.kernels, "id")
     by_id = {int(ids[row]): at for row, at in found.items()}
     at = np.array([by_id.get(kernel, -1) for kernel in kernel_of.tolist()], dtype=np.int64)
-    added = _pointing(trace, counters.filter(pa.array(at >= 0)), own_ids, at[at >= 0])
+    added = _pointing(trace, counters.filter(arrow_array(at >= 0)), own_ids, at[at >= 0])
     table = pa.concat_tables([trace.counters, added]).unify_dictionaries().combine_chunks()
     counts = {
         "counters_joined": int((at >= 0).sum()),

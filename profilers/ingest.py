@@ -22,9 +22,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from profilers.arrays import arrow_array, integers
 from profilers.assembly import Assembly, Place, assemble, finished
 from profilers.atomic import replace_folder
 from profilers.collect import CollectOptions, Told
@@ -242,9 +243,9 @@ def _by_rank(whole: Assembly) -> list[tuple[list[int], pa.Table]]:
             groups.remove(group)
             ranks, numbers = ranks | group[0], group[1] + numbers
         groups.append((ranks, numbers))
-    wanted = whole.collectives["rank"]
+    wanted = integers(whole.collectives, "rank")
     return [
-        (sorted(numbers), whole.collectives.filter(pc.is_in(wanted, pa.array(sorted(ranks), pa.int32()))))
+        (sorted(numbers), whole.collectives.filter(arrow_array(np.isin(wanted, sorted(ranks)))))
         for ranks, numbers in groups
     ]
 

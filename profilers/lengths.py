@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.arrays import MISSING, Ints, integers, put, strings
+from profilers.arrays import MISSING, Ints, arrow_array, integers, put, strings, text_array
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.schema import SCHEMAS
 from profilers.trace import Trace
@@ -116,7 +116,7 @@ def _with(table: pa.Table, lengths: Ints, how: str) -> pa.Table:
     found_by = np.where(lengths == MISSING, strings(table, "length_found_by"), how)
     index = table.schema.get_field_index("length_found_by")
     field = SCHEMAS["iterations"].field(index)
-    column = pa.array(found_by.tolist(), pa.string()).dictionary_encode().cast(field.type)
+    column = text_array(found_by.tolist()).dictionary_encode().cast(field.type)
     return table.set_column(index, field, column)
 
 
@@ -126,7 +126,7 @@ def _keys(table: pa.Table) -> list[tuple[int, int]]:
 
 def _from_annotations(trace: Trace) -> pa.Table:
     """Read the first annotation of each iteration that states a length."""
-    ranges = trace.ranges.filter(pc.equal(trace.ranges["category"].cast(pa.string()), "user_annotation"))
+    ranges = trace.ranges.filter(arrow_array(strings(trace.ranges, "category") == "user_annotation"))
     ranges = ranges.filter(pc.is_valid(ranges["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
     lengths: dict[tuple[int, int], int] = {}
     batches: dict[tuple[int, int], int] = {}
@@ -159,7 +159,7 @@ def _small(*digits: str) -> int | None:
 
 def _from_shapes(trace: Trace, rule_text: str) -> Ints:
     rule = LengthRule.parse(rule_text)
-    ops = trace.ops.filter(pc.equal(trace.ops["name"].cast(pa.string()), rule.op))
+    ops = trace.ops.filter(arrow_array(strings(trace.ops, "name") == rule.op))
     if not ops.num_rows:
         raise InvalidInputError(f"--length {rule_text}: the trace has no operator {rule.op!r}")
     ops = ops.filter(pc.is_valid(ops["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])

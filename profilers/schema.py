@@ -16,6 +16,8 @@ from profilers.arrays import MISSING, arrow_array, text_array
 
 __all__ = ["COMMON", "KINDS", "OWN_RANK", "SCHEMAS", "empty_table", "fill_table", "make_table", "narrow_table"]
 
+#: Whole numbers this side of it, and of its negative, are no `MISSING` and fit int64.
+_WIDE = 1 << 63
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 
@@ -161,8 +163,8 @@ SCHEMAS: Mapping[str, pa.Schema] = MappingProxyType(
 
 
 def empty_table(kind: str) -> pa.Table:
-    """Return a table of `kind` without rows."""
-    return SCHEMAS[kind].empty_table()
+    """Return a table of `kind` without rows; as the schema's own method, without loading pandas."""
+    return pa.Table.from_batches([], SCHEMAS[kind])
 
 
 def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
@@ -212,13 +214,24 @@ def fill_table(kind: str, table: pa.Table) -> pa.Table:
 
 
 def _column(values: Any, type_: pa.DataType) -> Any:
-    if isinstance(values, pa.Array | pa.ChunkedArray) and values.type == type_:
-        return values
     if isinstance(values, np.ndarray) and values.dtype == np.int64:
         values = arrow_array(values, values == MISSING)
-    if isinstance(values, list) and values and all(type(value) is str for value in values):
-        values = text_array(values)
+    if isinstance(values, list):
+        values = _listed(values, type_)
+    if isinstance(values, pa.Array | pa.ChunkedArray) and values.type == type_:
+        return values
     if pa.types.is_dictionary(type_):
         plain = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type_.value_type)
         return plain.cast(type_.value_type).dictionary_encode().cast(type_)
     return values.cast(type_) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type_)
+
+
+def _listed(values: list[Any], type_: pa.DataType) -> Any:
+    """Return texts or whole numbers as an Arrow array, and any other list as it is."""
+    types = {type(value) for value in values} - {type(None)}
+    if types == {str}:
+        return text_array(values)
+    if types == {int} and all(value is None or -_WIDE < value < _WIDE for value in values):
+        numbers = np.array([MISSING if value is None else value for value in values], np.int64)
+        return arrow_array(numbers, numbers == MISSING)
+    return values if types else pa.nulls(len(values), type_)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, ends, integers, put
+from profilers.arrays import MISSING, arrow_array, ends, integers, put
 from profilers.errors import InvalidInputError
 from profilers.schema import KINDS
 from profilers.trace import Trace
@@ -70,7 +70,7 @@ def _kept(table: pa.Table, options: SliceOptions) -> pa.Table:
         mask &= (end > options.start_ns) | (start >= options.start_ns)
     if options.end_ns is not None:
         mask &= start < options.end_ns
-    return table.filter(pa.array(mask))
+    return table.filter(arrow_array(mask))
 
 
 def _referring(table: pa.Table, ids: Any) -> pa.Table:

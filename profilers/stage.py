@@ -10,11 +10,11 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, dense_keys, integers, put
+from profilers.arrays import MISSING, Ints, arrow_array, dense_keys, integers, numbers, put
 from profilers.growing import Growing, Narrowed, Runs
 from profilers.iterations import Extent
 from profilers.linking import LANE
-from profilers.schema import KINDS, OWN_RANK, SCHEMAS, fill_table, narrow_table
+from profilers.schema import KINDS, OWN_RANK, SCHEMAS, empty_table, fill_table, narrow_table
 from profilers.source import DEFAULT_LIMIT_BYTES
 
 __all__ = ["Stage", "Watch"]
@@ -228,25 +228,24 @@ class Stage:
 
     def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows of a kind as one table."""
-        schema = SCHEMAS[kind] if columns is None else pa.schema([SCHEMAS[kind].field(name) for name in columns])
-        found = list(self.batches(kind, columns))
-        return pa.concat_tables(found).unify_dictionaries().combine_chunks() if found else schema.empty_table()
+        none = empty_table(kind) if columns is None else empty_table(kind).select(columns)
+        return pa.concat_tables([none, *self.batches(kind, columns)]).unify_dictionaries().combine_chunks()
 
     def pick_ids(self, kind: str, ids: Ints) -> pa.Table:
         """Return the rows with these ids, each once."""
         distinct = np.unique(ids)
-        found = [SCHEMAS[kind].empty_table()]
+        found = [empty_table(kind)]
         for table in self.batches(kind):
             chosen = np.isin(integers(table, "id"), distinct, assume_unique=True)
             if chosen.any():
-                found.append(table.filter(pa.array(chosen)))
+                found.append(table.filter(arrow_array(chosen)))
         return pa.concat_tables(found).unify_dictionaries().combine_chunks()
 
     def watched(self, name: str) -> pa.Table:
         """Return the rows that a watch found, as they were written."""
         kind = self._watches[name].kind
         found = self._watched.get(name, [])
-        return pa.concat_tables([SCHEMAS[kind].empty_table(), *found]).unify_dictionaries().combine_chunks()
+        return pa.concat_tables([empty_table(kind), *found]).unify_dictionaries().combine_chunks()
 
     def _watch(self, kind: str, table: pa.Table) -> None:
         for name, watch in self._watches.items():
@@ -255,7 +254,7 @@ class Stage:
             for batch in table.to_batches():
                 chosen = _where(batch.column(watch.column), watch.wanted)
                 if chosen.any():
-                    own = pa.Table.from_batches([batch.filter(pa.array(chosen))])
+                    own = pa.Table.from_batches([batch.filter(arrow_array(chosen))])
                     self._watched.setdefault(name, []).append(fill_table(kind, own))
 
     def tables(self) -> dict[str, pa.Table]:
@@ -280,4 +279,4 @@ def _values(table: pa.Table, name: str) -> Ints:
 
 def _where(column: pa.DictionaryArray, wanted: Callable[[str], bool]) -> Any:
     flags = np.array([value is not None and wanted(value) for value in column.dictionary.to_pylist()] + [False])
-    return flags[column.indices.fill_null(len(column.dictionary)).to_numpy(zero_copy_only=False)]
+    return flags[numbers(column.indices, len(column.dictionary))]

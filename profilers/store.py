@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from profilers.arrays import integers
+from profilers.arrays import arrow_array, integers
 from profilers.atomic import replace_folder
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.quality import MEANINGS, Quality
-from profilers.schema import SCHEMAS
+from profilers.schema import SCHEMAS, empty_table
 from profilers.source import is_folder
 from profilers.trace import DeviceProperties, Trace, TraceMeta
 
@@ -171,7 +171,7 @@ def _by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     ranks = integers(table, "rank")
     if (np.diff(ranks) < 0).any():
         order = np.argsort(ranks, kind="stable")
-        table, ranks = table.take(order), ranks[order]
+        table, ranks = table.take(arrow_array(order)), ranks[order]
     for rank, first, count in zip(*np.unique(ranks, return_index=True, return_counts=True), strict=True):
         yield int(rank), table.slice(int(first), int(count))
 
@@ -212,7 +212,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
 
 def _read_kind(folder: Path, kind: str) -> pa.Table:
     parts = [_read_part(file, kind) for file in sorted(folder.glob("rank=*.parquet"), key=_rank_of)]
-    return pa.concat_tables(parts).unify_dictionaries().combine_chunks() if parts else SCHEMAS[kind].empty_table()
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks() if parts else empty_table(kind)
 
 
 def _rank_of(file: Path) -> tuple[int, str]:
