@@ -7,7 +7,6 @@ part and a batch at a time, so parts can be finished in different processes.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +14,11 @@ import pyarrow as pa
 from profilers.arrays import MISSING, Ints, arrow_array, integers, put
 from profilers.clocks import base_shifts, collective_shifts
 from profilers.collectives import match_collectives
+from profilers.columns import Lanes, by_lane, lookup, parts, sorting
 from profilers.errors import InvalidInputError
-from profilers.iterations import Extent, Spans, Work, device_iterations, find_iterations, one_iteration
+from profilers.growing import Growing, Narrowed
+from profilers.iterations import Extent, Spans, caused_iterations, fill_from_neighbours, find_iterations, one_iteration
 from profilers.lengths import add_lengths
-from profilers.linking import lookup
 from profilers.part import Part, combined_fingerprint
 from profilers.quality import Quality
 from profilers.schema import KINDS, OWN_RANK
@@ -252,6 +252,10 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
     """
     device = {kind: _device_iterations(part, place, kind) for kind in ("kernels", "copies")}
     counts["no_iteration"] = sum(int((found == MISSING).sum()) for found in device.values())
+    ids = integers(collectives, "id")
+    own = collectives.filter(arrow_array((ids >= place.first_id) & (ids < place.first_id + part.stage.rows)))
+    kernels = np.unique(integers(own, "kernel_id"))
+    iterations = np.full(len(kernels), MISSING)
     for kind in KINDS:
         if kind == "collectives":
             continue
@@ -261,28 +265,52 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
             row += batch.num_rows
             table = place.put(batch)
             found = device[kind][rows] if kind in device else place.iterations(table, integers(table, "start_ns"))
+            if kind == "kernels" and len(kernels):
+                found_at = lookup(integers(table, "id"), found, kernels)
+                iterations = np.where(found_at == MISSING, iterations, found_at)
             yield kind, put(table, "iteration", found)
-    ids = integers(collectives, "id")
-    own = collectives.filter(arrow_array((ids >= place.first_id) & (ids < place.first_id + part.stage.rows)))
     if own.num_rows:
-        yield "collectives", _of_kernels(own, part, place, device["kernels"])
+        yield "collectives", put(own, "iteration", lookup(kernels, iterations, integers(own, "kernel_id")))
 
 
 def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
-    rank, start, device, stream = part.stage.columns(kind, ("rank", "start_ns", "device", "stream"))
-    cause, launched = part.stage.amended(kind, "cause_ns"), part.stage.amended(kind, "launch_id") != MISSING
-    result = np.full(len(rank), MISSING)
-    for of in np.unique(rank).tolist():
-        number = place.rank(of)
-        own: Any = slice(None) if (rank == of).all() else np.flatnonzero(rank == of)
-        shift = place.shift_ns.get(number, 0)
-        moved = np.where(cause[own] == MISSING, MISSING, cause[own] + shift)
-        work = Work(device[own], stream[own], start[own] + shift, moved, launched[own])
-        result[own] = device_iterations(place.spans[number], work)
-    return result
+    """Return the iteration of every row of kernels or copies."""
+    result, orphans = Growing(np.int64), 0
+    for ranks, start, cause, launched in _device_work(part, place, kind, ("cause_ns", "launch_id")):
+        found = np.full(len(ranks), MISSING)
+        for rank in np.unique(ranks).tolist():
+            own = ranks == rank
+            moved = cause[own] + place.shift_ns.get(rank, 0)
+            cause_ns = np.where(cause[own] == MISSING, MISSING, moved)
+            found[own] = caused_iterations(place.spans[rank], start[own], cause_ns)
+        result.append(found)
+        orphans += int(((launched == MISSING) & (found == MISSING)).sum())
+    iterations: Ints = result.values()
+    if orphans:
+        _fill_orphans(part, place, kind, iterations)
+    return iterations
 
 
-def _of_kernels(collectives: pa.Table, part: Part, place: Place, iterations: Ints) -> pa.Table:
-    (ids,) = part.stage.columns("kernels", ("id",))
-    kernels = ids + place.first_id
-    return put(collectives, "iteration", lookup(kernels, iterations, integers(collectives, "kernel_id")))
+def _device_work(part: Part, place: Place, kind: str, columns: tuple[str, ...]) -> Iterator[tuple[Ints, ...]]:
+    """Yield final ranks and starts of device work, and what linking gave it."""
+    row = 0
+    for batch in part.stage.batches(kind, ("rank", "start_ns")):
+        table, rows = place.put(batch), slice(row, row + batch.num_rows)
+        row = rows.stop
+        given = [part.stage.amended(kind, column, rows) for column in columns]
+        missing = np.full(table.num_rows, MISSING)
+        yield integers(table, "rank"), integers(table, "start_ns"), *(missing if g is None else g for g in given)
+
+
+def _fill_orphans(part: Part, place: Place, kind: str, iterations: Ints) -> None:
+    """Change the iterations of work without a launch to those of its neighbours."""
+    numbers, lanes, starts, launched = Lanes(), Narrowed(), Growing(np.int64), Growing(np.bool_)
+    for batch in part.stage.batches(kind, ("rank", "start_ns", "device", "stream", "launch_id")):
+        table = place.put(batch)
+        lanes.append(numbers.of([integers(table, name) for name in ("rank", "device", "stream")]))
+        starts.append(integers(table, "start_ns"))
+        launched.append(integers(table, "launch_id") != MISSING)
+    start = starts.values()
+    for lane in by_lane(lambda: (lanes.part(rows) for rows in parts(len(start)))):
+        order = sorting(start[lane])
+        fill_from_neighbours(lane if order is None else lane[order], launched.values(), iterations)

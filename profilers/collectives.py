@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
+from profilers.columns import lookup
 from profilers.kernels import is_collective
-from profilers.linking import innermost, lookup
+from profilers.linking import innermost
 from profilers.schema import make_table
 from profilers.trace import Trace
 

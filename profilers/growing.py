@@ -6,14 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.arrays import MISSING
-from profilers.compiled import compiled
 
 __all__ = ["Growing", "Narrowed", "Runs"]
 
 #: Rows of the first block, and by how many it grows at most: growing moves pages, not bytes.
 _FIRST, _STEP = 1 << 14, 1 << 18
-#: Stands for `MISSING` in 32 bits.
-_LEAST = -(1 << 31)
+_WIDTHS = tuple(np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
 
 
 class Growing:
@@ -53,59 +51,88 @@ class Growing:
 
 
 class Narrowed:
-    """Integers in 32 bits each for as long as all fit, then in 64; null is `MISSING`.
+    """Integers in as few bits as all of them fit, 8 to 64; null is `MISSING`.
+
+    Parameters
+    ----------
+    least : dtype
+        The narrowest that is tried.
 
     Examples
     --------
     >>> column = Narrowed()
     >>> column.append(np.array([3, MISSING]))
     >>> column.append(np.array([1 << 40]))
-    >>> column.values().tolist() == [3, MISSING, 1 << 40]
+    >>> column.part(slice(None)).tolist() == [3, MISSING, 1 << 40]
     True
     """
 
-    def __init__(self) -> None:
-        self._narrow: Growing | None = Growing(np.int32)
-        self._wide = Growing(np.int64)
+    def __init__(self, least: Any = np.int8) -> None:
+        self._block = Growing(least)
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Add values at the end."""
-        if self._narrow is not None:
-            missing = values == MISSING
-            present = values[~missing] if missing.any() else values
-            if not len(present) or (present.min() > _LEAST and present.max() < -_LEAST):
-                self._narrow.append(np.where(missing, _LEAST, values))
-                return
-            self._wide.append(self.values())
-            self._narrow = None
-        self._wide.append(values)
+        if not len(values):
+            return
+        missing = values == MISSING
+        some = bool(missing.any())
+        dtype = self._fitting(values[~missing] if some else values)
+        if dtype != self.raw().dtype:
+            wider = Growing(dtype)
+            for first in range(0, len(self.raw()), _STEP):
+                wider.append(_narrow(self.part(slice(first, first + _STEP)), dtype))
+            self._block = wider
+        self._block.append(_narrow(values, dtype) if some else values)
 
-    def values(self) -> npt.NDArray[np.int64]:
-        """Return all values; not to be kept while more are appended."""
-        if self._narrow is None:
-            return self._wide.values()
-        narrow = self._narrow.values()
-        wide = narrow.astype(np.int64)
-        wide[narrow == _LEAST] = MISSING
-        return wide
+    def _fitting(self, present: npt.NDArray[Any]) -> Any:
+        """Return the narrowest type from the present one on that holds the numbers and has its least one free."""
+        own = self.raw().dtype
+        low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
+        fits = (w for w in _WIDTHS if w.itemsize >= own.itemsize and np.iinfo(w).min < low and high <= np.iinfo(w).max)
+        return next(fits, _WIDTHS[-1])
+
+    def raw(self) -> npt.NDArray[Any]:
+        """Return all values in the width they are held in, null as its least number; not to be kept or changed."""
+        return self._block.values()
+
+    def part(self, rows: slice) -> npt.NDArray[np.int64]:
+        """Return some values; not to be changed."""
+        return _wide(self.raw()[rows])
+
+    def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the values of these rows."""
+        return _wide(self.raw()[rows])
+
+
+def _narrow(values: npt.NDArray[np.int64], dtype: Any) -> npt.NDArray[Any]:
+    return np.where(values == MISSING, np.iinfo(dtype).min, values).astype(dtype, copy=False)
+
+
+def _wide(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    if values.dtype == np.int64:
+        return values
+    wide = values.astype(np.int64)
+    wide[values == np.iinfo(values.dtype).min] = MISSING
+    return wide
 
 
 class Runs:
-    """Integers that rise by one or stay for long stretches, as ids and ranks do: only the stretches are kept.
+    """Integers that rise by one or stay for long stretches, as ids do: only the stretches are kept.
 
     Examples
     --------
     >>> ids = Runs()
     >>> ids.append(np.array([4, 5, 6, 9, 9]))
     >>> ids.append(np.array([9, 10]))
-    >>> ids.values().tolist()
+    >>> ids.take(np.arange(7)).tolist()
     [4, 5, 6, 9, 9, 9, 10]
     """
 
     def __init__(self) -> None:
+        self._count = 0
+        self._firsts = Growing(np.int64)
         self._starts = Growing(np.int64)
         self._steps = Growing(np.int64)
-        self._lengths = Growing(np.int64)
 
     def append(self, values: npt.NDArray[Any]) -> None:
         """Add values at the end."""
@@ -115,27 +142,25 @@ class Runs:
         plain = (step == 0) | (step == 1)
         cuts = np.flatnonzero(~plain | np.append(False, step[1:] != step[:-1])[: len(step)]) + 1
         starts = np.append(0, cuts)
-        self._starts.append(values[starts])
         steps = np.zeros(len(starts), np.int64)
         within = starts < len(step)
         steps[within] = np.where(plain[starts[within]], step[starts[within]], 0)
+        self._firsts.append(starts + self._count)
+        self._starts.append(values[starts])
         self._steps.append(steps)
-        self._lengths.append(np.diff(np.append(starts, len(values))))
+        self._count += len(values)
 
-    def values(self) -> npt.NDArray[np.int64]:
+    def raw(self) -> npt.NDArray[np.int64]:
         """Return all values."""
-        lengths = self._lengths.values()
-        out = np.empty(int(lengths.sum()), np.int64)
-        _fill(self._starts.values(), self._steps.values(), lengths, out)
-        return out
+        return self.part(slice(None))
 
+    def part(self, rows: slice) -> npt.NDArray[np.int64]:
+        """Return some values."""
+        return self.take(np.arange(*rows.indices(self._count)))
 
-@compiled
-def _fill(starts: Any, steps: Any, lengths: Any, out: Any) -> None:
-    place = 0
-    for run in range(len(starts)):
-        value = starts[run]
-        for _ in range(lengths[run]):
-            out[place] = value
-            value += steps[run]
-            place += 1
+    def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the values of these rows."""
+        firsts = self._firsts.values()
+        run = np.searchsorted(firsts, rows, "right") - 1
+        taken: npt.NDArray[np.int64] = self._starts.values()[run] + self._steps.values()[run] * (rows - firsts[run])
+        return taken

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from profilers.ahead import ahead
 from profilers.arrays import arrow_array, integers
 from profilers.assembly import Assembly, Place, assemble, finished
 from profilers.atomic import replace_folder
@@ -258,7 +259,7 @@ def _finish(
     with lean_memory(), TraceWriter(Path(new)) as writer:
         for folder, place in zip(folders, places, strict=True):
             counts: dict[str, int] = {}
-            for kind, table in finished(load_part(Path(folder)), place, collectives, counts):
+            for kind, table in ahead(finished(load_part(Path(folder)), place, collectives, counts)):
                 writer.write(kind, table)
             quality += Quality(counts)
     return dict(quality.counts), writer.rows

@@ -9,12 +9,14 @@ what has no launch in the trace belongs to an iteration only if both its neighbo
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.arrays import MISSING, Ints, ends, integers, strings
+from profilers.compiled import compiled
 from profilers.errors import InvalidInputError
 from profilers.schema import make_table
 
@@ -22,9 +24,9 @@ __all__ = [
     "ANNOTATIONS",
     "Extent",
     "Spans",
-    "Work",
     "annotation_pattern",
-    "device_iterations",
+    "caused_iterations",
+    "fill_from_neighbours",
     "find_iterations",
     "is_mark",
     "one_iteration",
@@ -151,32 +153,43 @@ def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: s
     return Spans(rank, np.array([number]), [label], np.array([extent.start]), np.array([end]), found_by)
 
 
-@dataclass(frozen=True)
-class Work:
-    """Kernels or copies of one rank.
+def caused_iterations(spans: Spans, start: Ints, cause: Ints) -> Ints:
+    """Return the iteration of kernels or copies of one rank: that of the call that caused them, at `cause`.
+
+    Where the cause is `MISSING`, so is the iteration; unless the iteration is all that there is.
+    """
+    result = np.where(cause == MISSING, MISSING, spans.at(cause))
+    if spans.found_by in ("whole trace", "file"):
+        result = np.where(result == MISSING, spans.at(start), result)
+    return result
+
+
+def fill_from_neighbours(rows: npt.NDArray[Any], launched: npt.NDArray[np.bool_], iteration: Ints) -> None:
+    """Give work without a launch the iteration of its neighbours on the stream, where both have the same.
 
     Parameters
     ----------
-    device, stream, start_ns : array of int64
-    cause_ns : array of int64
-        Start of the launch, or where that is unknown of the operator; `MISSING` where both are.
+    rows : array of int
+        Those of one stream, in the order of their starts.
     launched : array of bool
-        Whether the launch is in the trace.
+        Whether the launch of each row is in the trace.
+    iteration : array of int64
+        Changed where it is `MISSING`.
     """
-
-    device: Ints
-    stream: Ints
-    start_ns: Ints
-    cause_ns: Ints
-    launched: npt.NDArray[np.bool_]
+    _fill(rows, launched, iteration, MISSING)
 
 
-def device_iterations(spans: Spans, work: Work) -> Ints:
-    """Return the iteration of each kernel or copy of one rank: that of the call that caused it."""
-    result = np.where(work.cause_ns == MISSING, MISSING, spans.at(work.cause_ns))
-    if spans.found_by in ("whole trace", "file"):
-        result = np.where(result == MISSING, spans.at(work.start_ns), result)
-    return result if work.launched.all() else _from_neighbours(work, result)
+@compiled
+def _fill(rows: Any, launched: Any, iteration: Any, missing: Any) -> None:
+    before = -1
+    for i in range(len(rows)):
+        if not launched[rows[i]]:
+            continue
+        if before >= 0 and iteration[rows[before]] == iteration[rows[i]]:
+            for j in range(before + 1, i):
+                if iteration[rows[j]] == missing:
+                    iteration[rows[j]] = iteration[rows[i]]
+        before = i
 
 
 def annotation_pattern(pattern: str) -> re.Pattern[str]:
@@ -241,22 +254,3 @@ def _between(marks: pa.Table, rank: int, extent: Extent) -> Spans | None:
             label = [f"{prefix} {i}" for i in range(len(rows))]
             return Spans(rank, np.arange(len(rows)), label, start, np.append(start[1:], last), prefix)
     return None
-
-
-def _from_neighbours(work: Work, iteration: Ints) -> Ints:
-    """Give work without a launch the iteration of its neighbours on the stream, where both have the same."""
-    keys = [work.device, work.stream]
-    order = np.lexsort((work.start_ns, *keys))
-    stream = np.cumsum(np.append(0, np.any([np.diff(k[order]) != 0 for k in keys], axis=0)))[: len(order)]
-    number, linked = iteration[order], work.launched[order]
-    position = np.arange(len(order))
-    before = np.maximum.accumulate(np.where(linked, position, -1))
-    after = np.minimum.accumulate(np.where(linked, position, len(order))[::-1])[::-1]
-    between = ~linked & (number == MISSING) & (before >= 0) & (after < len(order))
-    left, right = before[between], after[between]
-    here = stream[between]
-    same = (stream[left] == here) & (stream[right] == here) & (number[left] == number[right])
-    number[np.flatnonzero(between)[same]] = number[left[same]]
-    result = iteration.copy()
-    result[order] = number
-    return result

@@ -6,7 +6,8 @@ start on its thread. ``External id`` is right in every event of some files and w
 events that have one.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,38 +15,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, dense_keys, integers, put
+from profilers.arrays import MISSING, Ints, put
+from profilers.columns import LANE, Columns, TableColumns, at, by_lane, parts, sorting
 from profilers.compiled import compiled
+from profilers.numbering import Index
 from profilers.trace import Trace
 
-__all__ = ["LANE", "Links", "innermost", "link", "link_rows", "lookup", "sorting"]
+__all__ = ["innermost", "link", "link_rows"]
 
 _DEVICE_KINDS = ("kernels", "copies")
-#: A column that tables do not have: one small number for each thread of a process of a rank.
-LANE = "lane"
 #: Share of checked events on which External id must agree before it is believed.
 _TRUST = 0.99
 #: A duration that overruns the next kernels of its stream by this much, and so many of them, is no measurement.
 _OVERRUN_NS, _OVERRUN_KERNELS = 1_000_000, 8
 
-#: Returns a column of a kind: ``get("ops", "start_ns")``.
-Get = Callable[[str, str], Ints]
-
-
-@dataclass(frozen=True)
-class Links:
-    """What linking found.
-
-    Parameters
-    ----------
-    columns : dict of (kind, column) to array of int64
-        New columns; ``cause_ns`` is the start of the launch of device work, or else of its operator.
-    counts : dict of str to int
-        For `Quality`.
-    """
-
-    columns: dict[tuple[str, str], Ints]
-    counts: dict[str, int]
+#: How often a row may move on average before it is sorted otherwise.
+_MOVES = 8
+#: Takes the next rows of a new column: ``put("kernels", "launch_id", values)``.
+_Give = Callable[[str, str, Ints], None]
 
 
 def link(trace: Trace) -> Trace:
@@ -56,101 +43,115 @@ def link(trace: Trace) -> Trace:
     trace : Trace
         Of one file: correlation ids repeat between files.
     """
-    lanes = dict(zip(("ops", "launches"), _lanes(trace.ops, trace.launches), strict=True))
-    links = link_rows(lambda kind, name: lanes[kind] if name == LANE else integers(trace.tables[kind], name))
     tables = dict(trace.tables)
-    for (kind, column), values in links.columns.items():
+    found: dict[tuple[str, str], list[Ints]] = {}
+
+    def give(kind: str, name: str, values: Ints) -> None:
+        found.setdefault((kind, name), []).append(values)
+
+    counts = link_rows(TableColumns(tables), give)
+    for (kind, column), values in found.items():
         if column in tables[kind].schema.names:
-            tables[kind] = put(tables[kind], column, values)
-    return trace.with_tables(**tables).with_quality(links.counts)
+            tables[kind] = put(tables[kind], column, np.concatenate(values))
+    return trace.with_tables(**tables).with_quality(counts)
 
 
-def link_rows(get: Get) -> Links:
-    """Link the rows of one file, of which `get` returns one column at a time.
+def link_rows(columns: Columns, give: _Give) -> dict[str, int]:
+    """Link the rows of one file and return the counts for `Quality`.
 
-    Of ``ops``: id, start_ns, dur_ns, lane, external_id; of ``launches``: id, rank, start_ns, lane, correlation;
-    of ``kernels`` and ``copies``: rank, start_ns, dur_ns, device, stream, correlation, external_id; of ``syncs``:
-    rank, correlation.
+    Parameters
+    ----------
+    columns : Columns
+    give : callable
+        Takes new columns, a part at a time: ``op_id`` and ``launch_id``; ``cause_ns``, the start of the launch of
+        device work, or else of its operator; ``dur_ns`` of kernels where some are repaired.
     """
-    launches = _Launches(get)
-    columns = {("launches", "op_id"): launches.op}
-    counts = {"duplicate_correlation": launches.duplicates}
+    counts = Counter(_durations(columns, give))
+    _forget(columns, "kernels", "dur_ns", LANE)
+    op = _innermost(columns)
+    _forget(columns, "ops", "dur_ns", LANE)
+    _forget(columns, "launches", LANE)
+    for rows in parts(columns.count("launches")):
+        give("launches", "op_id", at(columns, "ops", "id", op[rows]))
+    launches = Index(columns, "launches", "correlation")
+    _forget(columns, "launches", "rank", "correlation")
+    counts.update(duplicate_correlation=launches.duplicates)
     for kind in _DEVICE_KINDS:
-        launch = launches.of(get, kind)
-        op = lookup(launches.id, launches.op, launch)
-        cause = lookup(launches.id, launches.start, launch)
-        start = get(kind, "start_ns")
-        early = (cause != MISSING) & (start < cause)
-        checked, wrong = _check_external(get, kind, op)
-        used = 0
-        if checked and wrong <= (1 - _TRUST) * checked:
-            op, used = _link_by_external(get, kind, op)
-        by_op = lookup(get("ops", "id"), get("ops", "start_ns"), np.where(launch == MISSING, op, MISSING))
-        columns |= {
-            (kind, "launch_id"): launch,
-            (kind, "op_id"): op,
-            (kind, "cause_ns"): np.where(launch == MISSING, by_op, cause),
-        }
-        found = {
-            "linked_by_external_id": used,
-            "external_id_checked": checked,
-            "external_id_wrong": wrong,
-            "orphan_device": int((launch == MISSING).sum()),
-            "orphan_op": int((op == MISSING).sum()),
-            "early_device": int(early.sum()),
-        }
-        counts = {name: counts.get(name, 0) + found.get(name, 0) for name in {**counts, **found}}
-    columns["kernels", "dur_ns"], counts["stream_overlap"], counts["repaired_duration"] = _durations(get)
-    columns["syncs", "launch_id"] = launches.of(get, "syncs")
-    return Links(columns, counts)
+        counts.update(_Work(columns, kind, launches, op).link(give))
+    for rows in parts(columns.count("syncs")):
+        found = launches.find(columns.part("syncs", "rank", rows), columns.part("syncs", "correlation", rows))
+        give("syncs", "launch_id", at(columns, "launches", "id", found))
+    return dict(counts)
 
 
-def lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """Return for every wanted key its value, the first where a key repeats; `MISSING` where there is none."""
-    if not len(keys):
-        return np.full(len(wanted), MISSING)
-    if keys[0] <= keys[-1] and (np.diff(keys) == 1).all():
-        found = wanted - keys[0]
-        hit = (wanted >= keys[0]) & (wanted <= keys[-1])
-        return np.where(hit, values[np.where(hit, found, 0)], MISSING)
-    order = sorting(keys)
-    position = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
-    found = position if order is None else order[position]
-    hit = (keys[found] == wanted) & (wanted != MISSING)
-    return np.where(hit, values[found], MISSING)
+def _forget(columns: Columns, kind: str, *names: str) -> None:
+    for name in names:
+        columns.forget(kind, name)
 
 
-def sorting(values: Ints) -> npt.NDArray[np.intp] | None:
-    """Return the order that sorts `values`, ties as they stand; None where they are sorted already."""
-    return None if (values[1:] >= values[:-1]).all() else np.argsort(values, kind="stable")
+@dataclass(frozen=True)
+class _Work:
+    """Kernels or copies, and what they are linked to.
 
+    Parameters
+    ----------
+    columns : Columns
+    kind : str
+    launches : Index
+    op : array of int
+        Row of each launch's operator, or -1.
+    """
 
-class _Launches:
-    """The calls of one file, ready to be found by rank and correlation."""
+    columns: Columns
+    kind: str
+    launches: Index
+    op: npt.NDArray[np.int32]
 
-    def __init__(self, get: Get) -> None:
-        found = _innermost(
-            (get("ops", "start_ns"), get("ops", "dur_ns"), get("ops", LANE)),
-            (get("launches", "start_ns"), get("launches", LANE)),
-        )
-        self.op = _ids(get("ops", "id"), found)
-        self.id, self.start = get("launches", "id"), get("launches", "start_ns")
-        self._rank, self._correlation = get("launches", "rank"), get("launches", "correlation")
-        (keys,) = _keys((self._rank, self._correlation))
-        known = np.sort(keys[keys != MISSING])
-        self.duplicates = int((known[1:] == known[:-1]).sum())
+    def link(self, give: _Give) -> Counter[str]:
+        """Give the columns, and return the counts."""
+        counts = self._check_external()
+        checked, wrong = counts["external_id_checked"], counts["external_id_wrong"]
+        trusted = checked and counts["orphan_op"] and wrong <= (1 - _TRUST) * checked
+        external = Index(self.columns, "ops", "external_id") if trusted else None
+        for rows in parts(self.columns.count(self.kind)):
+            launch, op = self._found(rows)
+            if external is not None:
+                lost = np.flatnonzero(op < 0)
+                op[lost] = external.find(self._part("rank", rows)[lost], self._part("external_id", rows)[lost])
+                used = int((op[lost] >= 0).sum())
+                counts.update(linked_by_external_id=used, orphan_op=-used)
+            cause = at(self.columns, "launches", "start_ns", launch)
+            counts["early_device"] += int(((launch >= 0) & (self._part("start_ns", rows) < cause)).sum())
+            by_op = at(self.columns, "ops", "start_ns", np.where(launch < 0, op, -1))
+            give(self.kind, "launch_id", at(self.columns, "launches", "id", launch))
+            give(self.kind, "op_id", at(self.columns, "ops", "id", op))
+            give(self.kind, "cause_ns", np.where(launch < 0, by_op, cause))
+        return counts
 
-    def of(self, get: Get, kind: str) -> Ints:
-        """Return the call with each row's correlation; of several, the earliest."""
-        keys, wanted = _keys((self._rank, self._correlation), (get(kind, "rank"), get(kind, "correlation")))
-        order = np.lexsort((self.id, self.start, keys)) if self.duplicates else sorting(keys)
-        return lookup(keys, self.id, wanted) if order is None else lookup(keys[order], self.id[order], wanted)
+    def _part(self, name: str, rows: slice) -> Ints:
+        return self.columns.part(self.kind, name, rows)
 
+    def _found(self, rows: slice) -> tuple[Ints, Ints]:
+        """Return the row of the launch, and of its operator, of some rows; -1 for none."""
+        launch = self.launches.find(self._part("rank", rows), self._part("correlation", rows))
+        op = self.op[launch].astype(np.int64) if len(self.op) else np.full(len(launch), -1)
+        op[launch < 0] = -1
+        return launch, op
 
-def _keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
-    """Return for each pair of ranks and numbers one key a row, `MISSING` where the number is null."""
-    keys = dense_keys(*pairs)
-    return [np.where(numbers == MISSING, MISSING, key) for key, (_, numbers) in zip(keys, pairs, strict=True)]
+    def _check_external(self) -> Counter[str]:
+        """Count what has no launch, or operator, and on how many rows External id names another than was found."""
+        counts: Counter[str] = Counter()
+        for rows in parts(self.columns.count(self.kind)):
+            launch, op = self._found(rows)
+            own, theirs = self._part("external_id", rows), at(self.columns, "ops", "external_id", op)
+            both = (own != MISSING) & (theirs != MISSING)
+            counts.update(
+                orphan_device=int((launch < 0).sum()),
+                orphan_op=int((op < 0).sum()),
+                external_id_checked=int(both.sum()),
+                external_id_wrong=int((own[both] != theirs[both]).sum()),
+            )
+        return counts
 
 
 def innermost(outer: pa.Table, inner: pa.Table) -> Ints:
@@ -158,38 +159,34 @@ def innermost(outer: pa.Table, inner: pa.Table) -> Ints:
 
     Rows of `outer` on one thread are taken to nest, as calls do.
     """
-    lanes = _lanes(outer, inner)
-    found = _innermost(
-        (integers(outer, "start_ns"), integers(outer, "dur_ns"), lanes[0]), (integers(inner, "start_ns"), lanes[1])
+    columns = TableColumns({"ops": outer, "launches": inner})
+    return at(columns, "ops", "id", _innermost(columns))
+
+
+def _innermost(columns: Columns) -> npt.NDArray[np.int32]:
+    """Return for each launch the row of the innermost operator around its start on its thread, or -1."""
+    if not columns.count("ops"):
+        return np.broadcast_to(np.int32(-1), columns.count("launches"))
+    found = np.full(columns.count("launches"), -1, np.int32)
+    starts, durations, times = (
+        columns.raw(*named) for named in (("ops", "start_ns"), ("ops", "dur_ns"), ("launches", "start_ns"))
     )
-    return _ids(integers(outer, "id"), found)
-
-
-def _ids(ids: Ints, rows: Ints) -> Ints:
-    return np.where(rows < 0, MISSING, ids[rows]) if len(ids) else np.full(len(rows), MISSING)
-
-
-def _lanes(*tables: pa.Table) -> list[Ints]:
-    """Return a small number for each row, the same in all tables for the same rank, process and thread."""
-    place = [[integers(table, name) for name in ("rank", "process", "thread")] for table in tables]
-    lanes = dense_keys(*((rank, process) for rank, process, _ in place))
-    lanes = [np.unique(lane, return_inverse=True)[1] if len(tables) == 1 else lane for lane in lanes]
-    return dense_keys(*((lane, thread) for lane, (_, _, thread) in zip(lanes, place, strict=True)))
-
-
-def _innermost(outer: tuple[Ints, Ints, Ints], inner: tuple[Ints, Ints]) -> Ints:
-    """Return for each time on a lane the row of the innermost interval (start, duration, lane) around it, or -1."""
-    starts, durations, lanes = outer
-    times, asking_lanes = inner
-    found = np.full(len(times), -1)
-    for lane in np.unique(asking_lanes).tolist():
-        rows, asking = np.flatnonzero(lanes == lane).astype(np.int32), np.flatnonzero(asking_lanes == lane)
+    operators = _rows_by_lane(columns, "ops")
+    for lane, asking in enumerate(_rows_by_lane(columns, "launches")):
+        rows = operators[lane] if lane < len(operators) else np.empty(0, np.int32)
+        if not len(rows) or not len(asking):
+            continue
         if not _nests(starts, durations, rows):
-            rows = rows[np.lexsort((-durations[rows], starts[rows]))]
+            rows = rows[np.lexsort((-durations[rows].astype(np.int64), starts[rows]))]
         order = sorting(times[asking])
         asking = asking if order is None else asking[order]
         _enclosing(starts, durations, rows, (times, asking, found), np.empty(len(rows), np.int32))
     return found
+
+
+def _rows_by_lane(columns: Columns, kind: str) -> list[npt.NDArray[np.int32]]:
+    slices = list(parts(columns.count(kind)))
+    return by_lane(lambda: (columns.part(kind, LANE, rows) for rows in slices))
 
 
 @compiled
@@ -204,7 +201,7 @@ def _nests(starts: Any, durations: Any, rows: Any) -> Any:
 
 @compiled
 def _enclosing(starts: Any, durations: Any, rows: Any, asked: Any, stack: Any) -> None:
-    """Put the row of the innermost interval that holds each time asked into `found`.
+    """_Give the row of the innermost interval that holds each time asked into `found`.
 
     One walk over the intervals, which nest and are sorted, and the times in their order, with the stack of what
     is open. A missing duration is none.
@@ -226,49 +223,76 @@ def _enclosing(starts: Any, durations: Any, rows: Any, asked: Any, stack: Any) -
             found[one] = stack[open_ - 1]
 
 
-def _check_external(get: Get, kind: str, op: Ints) -> tuple[int, int]:
-    """Return on how many rows External id and the operator found can be compared, and how often they differ."""
-    own = get(kind, "external_id")
-    theirs = lookup(get("ops", "id"), get("ops", "external_id"), op)
-    both = (own != MISSING) & (theirs != MISSING)
-    return int(both.sum()), int((own[both] != theirs[both]).sum())
-
-
-def _link_by_external(get: Get, kind: str, op: Ints) -> tuple[Ints, int]:
-    """Return the operators of `op`, and where it has none those that External id names; and how many those are."""
-    lost = np.flatnonzero(op == MISSING)
-    if not len(lost):
-        return op, 0
-    keys, wanted = _keys(
-        (get("ops", "rank"), get("ops", "external_id")), (get(kind, "rank")[lost], get(kind, "external_id")[lost])
-    )
-    known = keys != MISSING
-    found = lookup(keys[known], get("ops", "id")[known], wanted)
-    result = op.copy()
-    result[lost] = found
-    return result, int((found != MISSING).sum())
-
-
-def _durations(get: Get) -> tuple[Ints, int, int]:
-    """Return the durations of kernels, how many overlap their successor on the stream, how many were repaired.
+def _durations(columns: Columns, give: _Give) -> dict[str, int]:
+    """Count the kernels that overlap their successor on the stream; repair the durations that are no measurement.
 
     Kernels of one stream overlap by microseconds on real devices. A duration that covers many of the kernels
     that follow, by milliseconds, is a damaged end stamp, as some ROCm versions write; it
     then ends where the next begins.
     """
-    duration = get("kernels", "dur_ns").copy()
-    start = get("kernels", "start_ns")
-    keys = [get("kernels", name) for name in ("rank", "device", "stream")]
-    order = np.lexsort((start, *keys))
-    same = np.logical_and.reduce([k[order][1:] == k[order][:-1] for k in keys])
-    begin = start[order]
-    end = begin + np.where(duration[order] == MISSING, 0, duration[order])
-    overlap = same & (begin[1:] < end[:-1])
-    far = np.flatnonzero(overlap & (end[:-1] - begin[1:] > _OVERRUN_NS))
-    repaired = 0
-    for row in far.tolist():  # a Python loop over overruns of more than a millisecond
-        last = row + _OVERRUN_KERNELS
-        if last < len(begin) and same[row:last].all() and begin[last] < end[row] - _OVERRUN_NS:
-            duration[order[row]] = begin[row + 1] - begin[row]
-            repaired += 1
-    return duration, int(overlap.sum()), repaired
+    counts = {"stream_overlap": 0, "repaired_duration": 0}
+    repaired: dict[int, int] = {}
+    starts, durations = columns.raw("kernels", "start_ns"), columns.raw("kernels", "dur_ns")
+    for lane in _rows_by_lane(columns, "kernels"):
+        rows = lane if _settle(starts, lane) else lane[np.argsort(starts[lane], kind="stable")]
+        overlaps, overruns = _overlaps(starts, durations, rows, np.empty(0, np.int64))
+        counts["stream_overlap"] += int(overlaps)
+        if overruns:
+            far = np.empty(overruns, np.int64)
+            _overlaps(starts, durations, rows, far)
+            repaired |= _ends_of_next(starts, durations, rows, far)
+    counts["repaired_duration"] = len(repaired)
+    if repaired:
+        _give_repaired(columns, give, repaired)
+    return counts
+
+
+def _give_repaired(columns: Columns, give: _Give, repaired: Mapping[int, int]) -> None:
+    which = np.array(sorted(repaired), np.int64)
+    durations = np.array([repaired[row] for row in which.tolist()], np.int64)
+    for rows in parts(columns.count("kernels")):
+        own = slice(*np.searchsorted(which, (rows.start, rows.stop)).tolist())
+        values = columns.part("kernels", "dur_ns", rows).copy()
+        values[which[own] - rows.start] = durations[own]
+        give("kernels", "dur_ns", values)
+
+
+@compiled
+def _settle(starts: Any, rows: Any) -> Any:
+    """Sort rows by their starts where that takes few moves, as where buffers were written by turns; else say no."""
+    moves = 0
+    for i in range(1, len(rows)):
+        row, j = rows[i], i
+        while j > 0 and starts[rows[j - 1]] > starts[row] and moves < _MOVES * len(rows):
+            rows[j] = rows[j - 1]
+            j -= 1
+            moves += 1
+        rows[j] = row
+        if moves >= _MOVES * len(rows):
+            return False
+    return True
+
+
+@compiled
+def _overlaps(starts: Any, durations: Any, rows: Any, far: Any) -> Any:
+    """Count the rows that end after the next begins, and those that do so by far, which are put into `far`."""
+    overlaps, overruns = 0, 0
+    for i in range(len(rows) - 1):
+        over = starts[rows[i]] + max(durations[rows[i]], 0) - starts[rows[i + 1]]
+        if over > 0:
+            overlaps += 1
+        if over > _OVERRUN_NS:
+            if overruns < len(far):
+                far[overruns] = i
+            overruns += 1
+    return overlaps, overruns
+
+
+def _ends_of_next(starts: Ints, durations: npt.NDArray[Any], rows: npt.NDArray[Any], far: Ints) -> dict[int, int]:
+    """Return by row the durations to the start of the next, where one overruns many."""
+    found: dict[int, int] = {}
+    for i in far.tolist():  # a Python loop over overruns of more than a millisecond
+        last, row = i + _OVERRUN_KERNELS, int(rows[i])
+        if last < len(rows) and int(starts[rows[last]]) < int(starts[row]) + int(durations[row]) - _OVERRUN_NS:
+            found[row] = int(starts[rows[i + 1]]) - int(starts[row])
+    return found

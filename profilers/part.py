@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, integers, put
+from profilers.arrays import MISSING, Ints, integers, put
 from profilers.atomic import write_text
 from profilers.collectives import ANNOTATION, add_collectives
+from profilers.columns import LANE, parts
 from profilers.errors import BrokenFileError
 from profilers.iterations import ANNOTATIONS, Extent, is_mark
 from profilers.kernels import is_collective
-from profilers.linking import LANE, link_rows
+from profilers.linking import link_rows
 from profilers.memory import give_back
 from profilers.quality import Quality
 from profilers.reader import Reader
@@ -33,9 +34,9 @@ _TABLES = ("marks", "length_ops", "collectives")
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
     "launches": ("id", "rank", "start_ns", LANE, "correlation"),
-    "kernels": ("id", "rank", "start_ns", "dur_ns", "device", "stream", "correlation", "external_id"),
-    "copies": ("id", "rank", "start_ns", "dur_ns", "device", "stream", "correlation", "external_id"),
-    "syncs": ("id", "rank", "correlation"),
+    "kernels": ("id", "rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
+    "copies": ("rank", "start_ns", "correlation", "external_id"),
+    "syncs": ("rank", "correlation"),
 }
 
 
@@ -109,7 +110,7 @@ def read_part(
     stage.close()
     meta = replace(meta, fingerprint=meta.fingerprint or _fingerprint(files))
     give_back()
-    counts = _link(stage)
+    counts = link_rows(stage, stage.amend)
     give_back()
     counts |= _add_collectives(stage)
     stage.close()
@@ -138,13 +139,6 @@ def combined_fingerprint(fingerprints: Sequence[str]) -> str:
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("".join(fingerprints).encode()).hexdigest()
 
 
-def _link(stage: Stage) -> dict[str, int]:
-    links = link_rows(stage.column)
-    for (kind, column), values in links.columns.items():
-        stage.amend(kind, column, values)
-    return links.counts
-
-
 def _watches(length_op: str | None) -> dict[str, Watch]:
     """Return which whole rows are needed before the trace is put together; they are few."""
     return {
@@ -162,10 +156,10 @@ def _add_collectives(stage: Stage) -> dict[str, int]:
     kernels = stage.watched("collective_kernels")
     if not kernels.num_rows:
         return {}
-    ids = stage.column("kernels", "id")
-    at = np.searchsorted(ids, integers(kernels, "id"))
+    ids = integers(kernels, "id")
+    rows = _rows(stage, ids)
     for column in ("dur_ns", "launch_id", "op_id"):
-        kernels = put(kernels, column, stage.amended("kernels", column)[at])
+        kernels = put(kernels, column, _amended(stage, column, rows, integers(kernels, column)))
     notes = stage.watched("collective_notes")
     called = integers(kernels, "launch_id") if notes.num_rows else np.empty(0, np.int64)
     chosen = {
@@ -176,10 +170,34 @@ def _add_collectives(stage: Stage) -> dict[str, int]:
     }
     small = add_collectives(Trace(TraceMeta(""), chosen), first_id=stage.rows)
     stage.write("collectives", {name: small.collectives[name] for name in SCHEMAS["collectives"].names if name != "id"})
-    collective_id = np.full(len(ids), MISSING)
-    collective_id[at] = integers(small.kernels, "collective_id")
-    stage.amend("kernels", "collective_id", collective_id)
+    numbers = integers(small.kernels, "collective_id")
+    for part in parts(stage.count("kernels")):
+        own = slice(*np.searchsorted(rows, (part.start, part.stop)).tolist())
+        values = np.full(part.stop - part.start, MISSING)
+        values[rows[own] - part.start] = numbers[own]
+        stage.amend("kernels", "collective_id", values)
     return dict(small.meta.quality.counts)
+
+
+def _rows(stage: Stage, ids: Ints) -> Ints:
+    """Return the rows of kernels by their ids; both rise."""
+    found = [np.empty(0, np.int64)]
+    for part in parts(stage.count("kernels")):
+        own = stage.part("kernels", "id", part)
+        wanted = ids[slice(*np.searchsorted(ids, (own[0], own[-1] + 1)).tolist())]
+        found.append(part.start + np.searchsorted(own, wanted))
+    return np.concatenate(found)
+
+
+def _amended(stage: Stage, column: str, rows: Ints, before: Ints) -> Ints:
+    """Return a column of kernels at rows, which rise; as it was where it is not amended."""
+    values = before.copy()
+    for part in parts(stage.count("kernels")):
+        own = slice(*np.searchsorted(rows, (part.start, part.stop)).tolist())
+        amended = stage.amended("kernels", column, part) if own.start < own.stop else None
+        if amended is not None:
+            values[own] = amended[rows[own] - part.start]
+    return values
 
 
 def _marks(stage: Stage) -> pa.Table:

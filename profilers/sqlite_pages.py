@@ -20,7 +20,7 @@ __all__ = ["PageFile", "Stored", "Unusual", "scan_table"]
 
 _INTERIOR = 5
 _UTF8 = 1
-_ROWS = 65536  # in a batch, about
+_ROWS = 32768  # in a batch, about
 #: Pages in the first block, whose rows say how many pages make a batch; and bytes of a block at most.
 _FIRST_PAGES, _BLOCK_BYTES = 64, 16 << 20
 _MAX_DEPTH = 20  # SQLite's own limit

@@ -1,5 +1,6 @@
 """`Stage`: where the rows of one recording wait between the reader and the finished trace."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -8,26 +9,31 @@ from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, arrow_array, dense_keys, integers, numbers, put
+from profilers.arrays import MISSING, Ints, arrow_array, integers, numbers, put
+from profilers.columns import LANE, Lanes
 from profilers.growing import Growing, Narrowed, Runs
 from profilers.iterations import Extent
-from profilers.linking import LANE
 from profilers.schema import KINDS, OWN_RANK, SCHEMAS, empty_table, fill_table, narrow_table
 from profilers.source import DEFAULT_LIMIT_BYTES
 
 __all__ = ["Stage", "Watch"]
 
 Held = Mapping[str, Sequence[str]]
+#: How a file of amended values is named after its kind and column.
+_AMENDED = "amended"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: How a column is held; all others are `Narrowed`.
-_HOLDERS: Mapping[str, Callable[[], Growing | Narrowed | Runs]] = {
+_HOLDERS: Mapping[str, Callable[[], Narrowed | Runs]] = {
     "id": Runs,
-    "rank": Runs,
-    "start_ns": lambda: Growing(np.int64),
-    LANE: lambda: Growing(np.int32),
+    "start_ns": lambda: Narrowed(np.int64),
+    "dur_ns": lambda: Narrowed(np.int32),
 }
+#: What a lane is of: a thread, or a stream.
+_THREAD, _STREAM = ("rank", "process", "thread"), ("rank", "device", "stream")
+_LANES = {"ops": _THREAD, "launches": _THREAD, "kernels": _STREAM}
 
 
 @dataclass(frozen=True)
@@ -87,12 +93,14 @@ class Stage:
         self._wanted = held
         self._watches = watches
         self._watched: dict[str, list[pa.Table]] = {}
-        self._columns: dict[tuple[str, str], Growing | Narrowed | Runs] = {}
-        self._lanes: dict[tuple[int | None, ...], int] = {}
+        self._columns: dict[tuple[str, str], Narrowed | Runs] = {}
+        threads, streams = Lanes(), Lanes()
+        self._lanes = {"ops": threads, "launches": threads, "kernels": streams}
         self._writers: dict[str, tuple[pa.Schema, pa.ipc.RecordBatchStreamWriter]] = {}
         self._parts: dict[str, int] = {}
         self._files = ExitStack()
-        self._amended: dict[tuple[str, str], Ints | None] = {}
+        self._amended: dict[tuple[str, str], Growing | Path] = {}
+        self._counts: Counter[str] = Counter()
         #: Rows taken so far, which is also the next id.
         self.rows = 0
         #: When each rank begins and ends.
@@ -103,8 +111,9 @@ class Stage:
         """Return the stage that was closed with so many rows in `folder`, for reading."""
         stage = cls(folder)
         stage.rows = rows
-        names = (file.name.split(".") for file in folder.glob("*.npy"))
-        stage._amended = {(kind, column): None for kind, column, _ in names}
+        for file in folder.glob(f"*.{_AMENDED}"):
+            kind, column, _ = file.name.split(".")
+            stage._amended[kind, column] = file
         return stage
 
     def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
@@ -118,6 +127,7 @@ class Stage:
             self._hold(kind, table)
             self._watch(kind, table)
             self._keep(kind, table)
+            self._counts[kind] += count
         return ids
 
     def _extend(self, kind: str, table: pa.Table) -> None:
@@ -148,23 +158,29 @@ class Stage:
         for name in self._wanted.get(kind, ()):
             if (kind, name) not in self._columns:
                 self._columns[kind, name] = _HOLDERS.get(name, Narrowed)()
-            self._columns[kind, name].append(self._lane(table) if name == LANE else _values(table, name))
+            places = [_values(table, of) for of in _LANES[kind]] if name == LANE else []
+            self._columns[kind, name].append(self._lanes[kind].of(places) if places else _values(table, name))
 
-    def _lane(self, table: pa.Table) -> Ints:
-        """Return a small number for each thread of a process of a rank, the same in all batches."""
-        place = [_values(table, name) for name in ("rank", "process", "thread")]
-        (lanes,) = dense_keys((dense_keys((place[0], place[1]))[0], place[2]))
-        distinct, first, inverse = np.unique(lanes, return_index=True, return_inverse=True)
-        numbers = np.empty(len(distinct), np.int64)
-        for i, row in enumerate(first.tolist()):
-            key = tuple(int(column[row]) for column in place)
-            numbers[i] = self._lanes.setdefault(key, len(self._lanes))
-        return numbers[inverse]
+    def count(self, kind: str) -> int:
+        """Return how many rows of a kind there are; see `profilers.columns.Columns`."""
+        return self._counts[kind]
 
-    def column(self, kind: str, name: str) -> Ints:
-        """Return a column that was held, null as `MISSING`; a view, for as long as nothing is written."""
+    def part(self, kind: str, name: str, rows: slice) -> Ints:
+        """Return some rows of a column that was held."""
+        return self._columns[kind, name].part(rows)
+
+    def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
+        """Return the rows of a column that was held."""
+        return self._columns[kind, name].take(rows)
+
+    def raw(self, kind: str, name: str) -> npt.NDArray[Any]:
+        """Return a column that was held, in its width; for as long as nothing is written."""
         held = self._columns.get((kind, name))
-        return np.empty(0, np.int64) if held is None else held.values()
+        return np.empty(0, np.int64) if held is None else held.raw()
+
+    def forget(self, kind: str, name: str) -> None:
+        """Forget a column that was held."""
+        self._columns.pop((kind, name), None)
 
     def let_go(self) -> None:
         """Forget the columns that were held."""
@@ -173,20 +189,23 @@ class Stage:
     def amend(self, kind: str, column: str, values: Ints) -> None:
         """Set an integer column of all rows of a kind, in the order in which they came; null is `MISSING`.
 
-        A column that the kind does not have is kept too, for `amended`.
+        Called again, it goes on where it ended. A column that the kind does not have is kept too, for `amended`.
         """
         if self._folder is None:
-            self._amended[kind, column] = values
-        else:
-            np.save(self._folder / f"{kind}.{column}.npy", values, allow_pickle=False)
-            self._amended[kind, column] = None
+            held = self._amended.setdefault((kind, column), Growing(np.int64))
+            cast(Growing, held).append(values)
+            return
+        path = self._folder / f"{kind}.{column}.{_AMENDED}"
+        with path.open("ab") as file:
+            file.write(np.ascontiguousarray(values, "<i8").data)
+        self._amended[kind, column] = path
 
-    def amended(self, kind: str, column: str) -> Ints:
-        """Return what `amend` was given."""
-        values = self._amended[kind, column]
-        if values is None:
-            values = np.load(cast(Path, self._folder) / f"{kind}.{column}.npy", allow_pickle=False)
-        return values
+    def amended(self, kind: str, column: str, rows: slice) -> Ints | None:
+        """Return some rows of what `amend` was given; None where it was not."""
+        values = self._amended.get((kind, column))
+        if isinstance(values, Path):
+            return np.fromfile(values, "<i8", rows.stop - rows.start, offset=8 * rows.start)
+        return None if values is None else values.values()[rows]
 
     def close(self) -> None:
         """End the files, so that they can be read; only kinds that have no rows yet can be written after."""
@@ -195,17 +214,15 @@ class Stage:
 
     def batches(self, kind: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Yield the rows of a kind in the order in which they came, in the batches in which they came."""
-        amended = {
-            column: self.amended(kind, column)
-            for of, column in self._amended
-            if of == kind and column in SCHEMAS[kind].names and (columns is None or column in columns)
-        }
+        wanted = SCHEMAS[kind].names if columns is None else columns
+        amended = [column for of, column in self._amended if of == kind and column in wanted]
         row = 0
         for batch in self._written(kind, columns):
-            table = batch
-            for column, values in amended.items():
-                table = put(table, column, values[row : row + table.num_rows])
-            row += table.num_rows
+            table, rows = batch, slice(row, row + batch.num_rows)
+            row = rows.stop
+            for column in amended:
+                if column in SCHEMAS[kind].names:
+                    table = put(table, column, cast(Ints, self.amended(kind, column, rows)))
             yield table
 
     def _written(self, kind: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:

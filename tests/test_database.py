@@ -141,7 +141,7 @@ def test_batches_are_bounded(tmp_path: Path, directly: None) -> None:
     with open_database(path) as database:
         sizes = [len(batch["a"]) for batch in database.read("t", ["a"])]
     assert sum(sizes) == 400_000
-    assert max(sizes) <= 2 * 65536 and len(sizes) < 12
+    assert max(sizes) <= 2 * 32768 and len(sizes) < 24
 
 
 def test_sqlite_reads_on_where_a_row_leaves_its_page(tmp_path: Path) -> None:

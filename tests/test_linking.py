@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.linking import innermost, link, lookup
+from profilers.columns import lookup
+from profilers.linking import innermost, link
 from profilers.schema import make_table
 from profilers.trace import Trace, TraceMeta
 

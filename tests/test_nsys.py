@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from profilers.ahead import ahead
 from profilers.errors import BrokenFileError
 from profilers.linking import link
 from profilers.nsys import NsysReader, NsysTablesReader
-from profilers.nsys.ahead import ahead
 from profilers.quality import Quality
 from profilers.reader import Head
 from profilers.schema import OWN_RANK

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, Ints, dense_keys, integers
-from profilers.linking import lookup
+from profilers.columns import lookup
 from profilers.trace import Trace
 
 __all__ = ["Nodes", "order_nodes"]

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.arrays import MISSING, Ints
-from profilers.nsys.combinations import combinations
+from profilers.combinations import combinations
 from profilers.nsys.tables import Tables, until_damage, whole_numbers
 from profilers.schema import OWN_RANK
 

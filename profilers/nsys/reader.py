@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from profilers.ahead import ahead
 from profilers.database import open_database
 from profilers.errors import BrokenFileError
 from profilers.nsys import rows
-from profilers.nsys.ahead import ahead
 from profilers.nsys.processes import Processes
 from profilers.nsys.strings import StringIds
 from profilers.nsys.tables import SUFFIXES, TableFolder, Tables, until_damage
@@ -176,7 +176,7 @@ def _missing(tables: Tables, table: str, source: _Source) -> int:
 
 def _read_table(tables: Tables, table: str, source: _Source, context: rows.Context, sink: Sink) -> None:
     """Give the rows of one table to `sink`; of a damaged table, those before the damage."""
-    for batch in until_damage(ahead(tables.read(table, source.columns)), context.counts):
+    for batch in until_damage(ahead(tables.read(table, source.columns), 1), context.counts):
         context.counts["events"] += len(batch["start"])
         context.counts["kept"] += len(sink.write(source.kind, source.convert(batch, context)))
 

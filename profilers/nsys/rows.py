@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.arrays import MISSING, Ints
-from profilers.nsys.combinations import Spelling
+from profilers.combinations import Spelling
 from profilers.nsys.processes import Processes, process_of
 from profilers.nsys.strings import StringIds, named
 from profilers.nsys.tables import whole_numbers

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, Ints
-from profilers.nsys.combinations import encoded
+from profilers.combinations import encoded
 from profilers.nsys.tables import Tables, until_damage, whole_numbers
 
 __all__ = ["StringIds", "named"]

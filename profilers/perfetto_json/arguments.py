@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, integers
+from profilers.columns import lookup
 from profilers.kineto.arguments import ARGUMENTS
 from profilers.kineto.grids import IN_WORK_ITEMS
 from profilers.kineto.rows import direction
-from profilers.linking import lookup
 from profilers.perfetto_json.columns import joined, member, numbers, one, reals, text
 from profilers.perfetto_json.facts import COLLECTIVE_KEY, collective_facts
 from profilers.trace import Trace

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, Ints, arrow_array, integers
 from profilers.atomic import written_whole
+from profilers.columns import lookup
 from profilers.errors import InvalidInputError
 from profilers.kineto.arguments import HOST_KINDS, KIND_OF
-from profilers.linking import lookup
 from profilers.perfetto_json.arguments import Arguments
 from profilers.perfetto_json.columns import every, joined, member, microseconds, numbers, one, quoted, text
 from profilers.perfetto_json.places import Places, find_places

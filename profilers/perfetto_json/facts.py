@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, Ints, integers
 from profilers.collectives import ANNOTATION, add_collectives
+from profilers.columns import lookup
 from profilers.kernels import is_collective
-from profilers.linking import lookup
 from profilers.trace import Trace, TraceMeta
 
 __all__ = ["COLLECTIVE_KEY", "collective_facts"]

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, Ints, text_array
+from profilers.combinations import combinations, encoded
 from profilers.kineto.numbers import plain_text, whole
-from profilers.nsys.combinations import combinations, encoded
 
 __all__ = ["Block", "constant", "narrow", "renamed", "text_list", "whole_numbers"]
 

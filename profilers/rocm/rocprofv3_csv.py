@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from profilers.arrays import MISSING, Ints
+from profilers.columns import lookup
 from profilers.errors import BrokenFileError
-from profilers.linking import lookup
 from profilers.quality import Quality
 from profilers.reader import Head, Sink
 from profilers.rocm.agents import Agent, Agents

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.arrays import MISSING, Ints
+from profilers.columns import lookup
 from profilers.database import Database
 from profilers.errors import BrokenFileError
-from profilers.linking import lookup
 from profilers.rocm.block import Block, renamed
 
 __all__ = ["Join", "Strings", "check_columns", "in_blocks", "whole_table"]

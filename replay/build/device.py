@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.arrays import MISSING, integers, strings
+from profilers.columns import lookup
 from profilers.kernels import CLASSES, classify
-from profilers.linking import lookup
 from replay.build.draft import Draft
 from replay.build.dtypes import window_dtypes
 from replay.build.host import HostTasks

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.arrays import MISSING, integers
+from profilers.columns import lookup
 from profilers.devices import DTYPES
-from profilers.linking import lookup
 from replay.build.window import Window
 
 __all__ = ["dtype_of_name", "window_dtypes"]

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.arrays import MISSING, ends, integers, strings
+from profilers.columns import lookup
 from profilers.errors import InvalidInputError
-from profilers.linking import lookup
 from profilers.trace import Trace
 
 __all__ = ["Calls", "DeviceWork", "Window", "open_window"]

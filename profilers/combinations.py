@@ -1,12 +1,13 @@
 """Texts made from the distinct combinations of integers in a batch, each made once."""
 
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints
+from profilers.arrays import MISSING, Ints, arrow_array, text_array
 from profilers.compiled import compiled
 
 __all__ = ["Spelling", "combinations", "encoded"]
@@ -39,7 +40,7 @@ class Spelling:
             self._texts.clear()
         # A loop over distinct combinations, 0.1 us for one that is known.
         rows = zip(*(column[firsts].tolist() for column in columns), strict=True)
-        return encoded(codes, pa.array([self._text(row) for row in rows], pa.string()))
+        return encoded(codes, text_array([self._text(row) for row in rows]))
 
     def _text(self, row: tuple[int, ...]) -> str | None:
         if row not in self._texts:
@@ -50,7 +51,7 @@ class Spelling:
 def encoded(codes: npt.NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray:
     """Return the texts that codes stand for, each distinct one once; a null text gives null."""
     distinct = texts.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(distinct.indices.take(pa.array(codes)), distinct.dictionary)
+    return pa.DictionaryArray.from_arrays(distinct.indices.take(arrow_array(codes)), distinct.dictionary)
 
 
 def combinations(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], Ints]:
@@ -64,17 +65,18 @@ def combinations(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], In
     codes = np.empty(count, dtype=np.int32)
     firsts = np.empty(count, dtype=np.int64)
     table = np.full(1 << max(4, (2 * count).bit_length()), -1, dtype=np.int32)
-    found = _number(np.ascontiguousarray(rows), table, codes, firsts)
+    salt = np.uint64(int.from_bytes(os.urandom(8), "little"))  # no file can know which rows share a slot
+    found = _number(np.ascontiguousarray(rows), table, codes, firsts, salt)
     return codes, firsts[:found]
 
 
 @compiled
-def _number(rows, table, codes, firsts):  # type: ignore[no-untyped-def]
+def _number(rows, table, codes, firsts, salt):  # type: ignore[no-untyped-def]
     """Give each distinct row the next number, through a hash table with open addressing."""
     mask = len(table) - 1
     found = 0
     for row in range(rows.shape[1]):
-        key = np.uint64(0)
+        key = salt
         for column in range(rows.shape[0]):
             key = (key ^ np.uint64(rows[column, row])) * np.uint64(0x9E3779B97F4A7C15)
             key ^= key >> np.uint64(29)
