@@ -11,15 +11,25 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, Ints, arrow_array, integers, put
+from profilers.arrays import MISSING, Ints, arrow_array, integers, numbers, put
 from profilers.clocks import base_shifts, collective_shifts
 from profilers.collectives import match_collectives
 from profilers.columns import Lanes, by_lane, lookup, parts, sorting
 from profilers.errors import InvalidInputError
 from profilers.growing import Growing, Narrowed
-from profilers.iterations import Extent, Spans, caused_iterations, fill_from_neighbours, find_iterations, one_iteration
+from profilers.iterations import (
+    WHOLE_TRACE,
+    Extent,
+    Spans,
+    caused_iterations,
+    fill_from_neighbours,
+    find_iterations,
+    one_iteration,
+    periodic,
+)
 from profilers.lengths import add_lengths
 from profilers.part import Part, combined_fingerprint
+from profilers.periodicity import find_period
 from profilers.quality import Quality
 from profilers.schema import KINDS, OWN_RANK
 from profilers.trace import Trace, TraceMeta
@@ -186,11 +196,51 @@ def _spans(parts: Sequence[Part], places: Sequence[Place], iterations: str) -> l
         for rank, extent in found.items():
             whole[rank] = whole[rank] | extent if rank in whole else extent
     pattern = None if iterations == "auto" else iterations
+    if iterations == "whole":
+        spans = {rank: one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE) for rank, extent in whole.items()}
+        return [{rank: spans[rank] for rank in found} for found in extents]
     spans = {
         rank: find_iterations(marks.filter(arrow_array(integers(marks, "rank") == rank)), rank, whole[rank], pattern)
         for rank in sorted(whole)
     }
+    for rank in [rank for rank, found in spans.items() if found.found_by == WHOLE_TRACE]:
+        spans[rank] = _periodic(parts, places, rank, whole[rank]) or spans[rank]
     return [{rank: spans[rank] for rank in found} for found in extents]
+
+
+def _periodic(parts: Sequence[Part], places: Sequence[Place], rank: int, extent: Extent) -> Spans | None:
+    """Return the iterations that the kernels of a rank show, in the order in which they were launched."""
+    codes: dict[str | None, int] = {}
+    names, times = Narrowed(), Growing(np.int64)
+    for part, place in zip(parts, places, strict=True):
+        shift = place.shift_ns.get(rank, 0)
+        for table, cause in _kernels(part, place):
+            own = integers(table, "rank") == rank
+            times.append(np.where(cause == MISSING, integers(table, "start_ns"), cause + shift)[own])
+            names.append(_codes(table["name"], codes)[own])
+    at = times.values()
+    order = sorting(at)
+    sequence = names.raw() if order is None else names.raw()[order]
+    period = find_period(sequence)
+    return None if period is None else periodic(rank, period, at if order is None else at[order], extent)
+
+
+def _codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
+    """Return a number for each text, the same in all batches; `codes` takes the new ones."""
+    column = texts.combine_chunks()
+    values = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
+    found: Ints = np.array(values)[numbers(column.indices, len(values) - 1)]
+    return found
+
+
+def _kernels(part: Part, place: Place) -> Iterator[tuple[pa.Table, Ints]]:
+    """Yield the kernels of a part with their final ranks and times, and when each was launched in the part's time."""
+    row = 0
+    for batch in part.stage.batches("kernels", ("rank", "name", "start_ns")):
+        rows = slice(row, row + batch.num_rows)
+        row = rows.stop
+        cause = part.stage.amended("kernels", "cause_ns", rows)
+        yield place.put(batch), np.full(batch.num_rows, MISSING) if cause is None else cause
 
 
 def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:

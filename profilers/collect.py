@@ -28,7 +28,8 @@ class CollectOptions:
     Parameters
     ----------
     iterations : str
-        ``"auto"``, ``"file"`` (each file is one iteration), or a regular expression for annotations.
+        ``"auto"``, ``"file"`` (each file is one iteration), ``"whole"`` (everything is one), or a regular
+        expression for annotations.
     length : str, optional
         See `profilers.lengths.add_lengths`.
     progress : callable, optional
@@ -43,7 +44,7 @@ class CollectOptions:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
 
     def __post_init__(self) -> None:
-        if self.iterations not in ("auto", "file"):
+        if self.iterations not in ("auto", "file", "whole"):
             annotation_pattern(self.iterations)
         length_op(self.length)
 

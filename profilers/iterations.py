@@ -1,9 +1,10 @@
 """Cut a trace into iterations, and say how each was found.
 
 In this order: the profiler's own steps (``ProfilerStep#N``); an annotation a serving engine or a user writes
-for each step; the recurring annotation of a data loader or optimiser; and if nothing recurs, the whole trace
-is one iteration. Device work belongs to the iteration whose host code launched it, wherever it runs in time;
-what has no launch in the trace belongs to an iteration only if both its neighbours on its stream do.
+for each step; the recurring annotation of a data loader or optimiser; the period of the sequence of kernels; and
+if nothing recurs, the whole trace is one iteration. Device work belongs to the iteration whose host code launched
+it, wherever it runs in time; what has no launch in the trace belongs to an iteration only if both its neighbours on
+its stream do.
 """
 
 import re
@@ -18,10 +19,12 @@ import pyarrow as pa
 from profilers.arrays import MISSING, Ints, ends, integers, strings
 from profilers.compiled import compiled
 from profilers.errors import InvalidInputError
+from profilers.periodicity import Period
 from profilers.schema import make_table
 
 __all__ = [
     "ANNOTATIONS",
+    "WHOLE_TRACE",
     "Extent",
     "Spans",
     "annotation_pattern",
@@ -30,8 +33,11 @@ __all__ = [
     "find_iterations",
     "is_mark",
     "one_iteration",
+    "periodic",
 ]
 
+#: How iterations were found: none was, or in the kernels alone.
+WHOLE_TRACE, KERNEL_SEQUENCE = "whole trace", "kernel sequence"
 #: The category of ranges that a user or framework wrote around code on the host.
 ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
@@ -141,7 +147,7 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
         _each(marks, lambda name: _STEP.match(name) is not None, "ProfilerStep", rank)
         or _each(marks, lambda name: _WHOLE_STEP.match(name) is not None, "annotation", rank)
         or _between(marks, rank, extent)
-        or one_iteration(rank, extent, 0, "whole trace", "whole trace")
+        or one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE)
     )
 
 
@@ -153,13 +159,21 @@ def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: s
     return Spans(rank, np.array([number]), [label], np.array([extent.start]), np.array([end]), found_by)
 
 
+def periodic(rank: int, period: Period, times: Ints, extent: Extent) -> Spans:
+    """Return the iterations that recur in the kernels of a rank, which lie in the order of `times`."""
+    end = np.append(times, max(extent.end, extent.start + 1))[period.end]
+    names = [f"period {i}" for i in range(len(period.first))]
+    found_by = f"{KERNEL_SEQUENCE} ({100 * period.confidence:.0f} %)"
+    return Spans(rank, np.arange(len(names)), names, times[period.first], end, found_by)
+
+
 def caused_iterations(spans: Spans, start: Ints, cause: Ints) -> Ints:
     """Return the iteration of kernels or copies of one rank: that of the call that caused them, at `cause`.
 
     Where the cause is `MISSING`, so is the iteration; unless the iteration is all that there is.
     """
     result = np.where(cause == MISSING, MISSING, spans.at(cause))
-    if spans.found_by in ("whole trace", "file"):
+    if spans.found_by.startswith((WHOLE_TRACE, "file", KERNEL_SEQUENCE)):
         result = np.where(result == MISSING, spans.at(start), result)
     return result
 

@@ -32,7 +32,7 @@ def reading_options(function: F) -> F:
         default="auto",
         show_default=True,
         metavar="HOW",
-        help="auto, file (each file is one iteration), or a regular expression for annotations.",
+        help="auto, file (each file is one iteration), whole (all is one), or a regular expression for annotations.",
     )
     length = click.option("--length", metavar="RULE", help="Sequence length: OP:ARGUMENT:DIMENSION, or a CSV file.")
     return marker(length(function))
