@@ -1,0 +1,235 @@
+"""`profile_at`: run `torch.profiler` in the chosen iterations only, a file for each or for those that are adjacent."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from profilers.errors import InvalidInputError
+from profilers.record.points import read_points
+from profilers.record.values import whole
+from profilers.record.window import Settings, Window, load_torch, settings
+
+__all__ = ["PointProfiler", "profile_at"]
+
+
+@contextmanager
+def profile_at(
+    points: Iterable[int] | str | PathLike[str],
+    directory: str | PathLike[str],
+    *,
+    warmup: int = 1,
+    activities: Iterable[Any] | None = None,
+    record_shapes: bool = True,
+) -> Iterator["PointProfiler"]:
+    """Profile only the chosen iterations of a run, into files that `seqpoint ingest DIRECTORY` reads.
+
+    ::
+
+        with profile_at("points.json", "traces") as profiler:
+            for batch in loader:
+                with profiler.iteration(sequence_length=batch.shape[1], batch=batch.shape[0]):
+                    train(batch)
+                if profiler.done:
+                    break
+
+    Iterations are counted from 0, as `IterationLog` counts them, and keep their numbers (``ProfilerStep#N``) and
+    lengths in the trace. Adjacent ones share a recording and a file, as ``iterations7-8.pt.trace.json.gz``, so that
+    the second is not disturbed by the end of the first. The profiler is prepared up to `warmup` iterations ahead
+    and records nothing of these; fewer where the run begins or a recording has just ended: iteration 0 has none,
+    and the first use of a profiler in a process costs that iteration time. In a job of ``torch.distributed`` every
+    process calls this with the same points; its rank is in the names of its files.
+
+    Parameters
+    ----------
+    points : iterable of int, or path
+        Numbers of iterations, in any order, or the file that ``seqpoint select LOG --json`` wrote. With a file, an
+        iteration must have the length that the selection saw: other batches mean another order of the data.
+    directory : path
+        Made where it is missing.
+    warmup : int
+        Iterations ahead of a chosen one.
+    activities : iterable of ProfilerActivity, optional
+        By default the CPU, and CUDA where there is a GPU.
+    record_shapes : bool
+        As for ``torch.profiler.profile``.
+
+    Yields
+    ------
+    PointProfiler
+
+    Raises
+    ------
+    DependencyError
+        PyTorch is not installed.
+    NotFoundError, InvalidInputError
+        The points cannot be read; the directory holds recordings already or cannot be written; another profiler
+        runs; an iteration has another length than was selected. At the end, when every file is written: chosen
+        iterations were never reached; the message names them.
+    """
+    chosen, ahead = read_points(points), whole(warmup, "warmup", 0)
+    torch = load_torch()
+    made_with = settings(torch, activities, record_shapes)
+    prefix = _prefix(torch)
+    profiler = PointProfiler(chosen, _empty(Path(directory), prefix) / prefix, warmup=ahead, made_with=made_with)
+    try:
+        yield profiler
+    except BaseException:
+        profiler._finish()
+        raise
+    profiler._finish()
+    if missed := [number for number in chosen if number not in profiler.recorded]:
+        raise InvalidInputError(
+            f"{directory}: lacks the chosen iterations {missed[:8]}{' ...' if len(missed) > 8 else ''}: "
+            f"the run had {profiler.reached}, or they raised; the others are written"
+        )
+
+
+def _prefix(torch: Any) -> str:
+    distributed = torch.distributed
+    known = distributed.is_available() and distributed.is_initialized()
+    return f"rank{distributed.get_rank()}_iteration" if known else "iteration"
+
+
+def _empty(directory: Path, prefix: str) -> Path:
+    """Return the folder, which has no recordings of this process yet."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        old = sorted(file.name for file in directory.glob(f"{prefix}*.pt.trace.json.gz"))
+    except OSError as error:
+        raise InvalidInputError(f"{directory}: cannot be written ({error.strerror})") from error
+    if old:
+        raise InvalidInputError(f"{directory}: holds {old[0]} already; remove it, or name another directory")
+    return directory
+
+
+class PointProfiler:
+    """What `profile_at` gives: it counts iterations and records the chosen ones.
+
+    Parameters
+    ----------
+    chosen : dict of int to int or None
+        Iterations in rising order, with their lengths where known.
+    stem : Path
+        What the names of its files begin with.
+    warmup : int
+    made_with : dict
+        Keyword arguments of ``torch.profiler.profile``.
+
+    Attributes
+    ----------
+    reached : int
+        How many iterations there were.
+    recorded : tuple of int
+        Iterations whose trace is written.
+    files : tuple of Path
+    """
+
+    def __init__(self, chosen: dict[int, int | None], stem: Path, *, warmup: int, made_with: Settings) -> None:
+        self._chosen = chosen
+        self._left = list(reversed(chosen))
+        self._stem = stem
+        self._warmup = warmup
+        self._made_with = made_with
+        self._torch = load_torch()
+        self._window: Window | None = None
+        self._held: list[int] = []
+        self._inside = False
+        self.reached = 0
+        self.recorded: tuple[int, ...] = ()
+        self.files: tuple[Path, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether no chosen iteration is left, so that the run may end."""
+        return not self._left
+
+    @contextmanager
+    def iteration(self, *, sequence_length: int | None = None, batch: int | None = None) -> Iterator[None]:
+        """Give the context of one iteration; every iteration of the run needs it, chosen or not.
+
+        One that raises is not recorded, and neither are adjacent ones before it.
+
+        Parameters
+        ----------
+        sequence_length : int, optional
+            Tokens; written into the trace. Without it `seqpoint ingest --length` must find the length.
+        batch : int, optional
+            Sequences.
+
+        Raises
+        ------
+        InvalidInputError
+            An iteration is open, another profiler runs, the length is not the one that was selected, or the file
+            cannot be written.
+        """
+        if self._inside:
+            raise InvalidInputError("an iteration is open; end it before the next one")
+        number, self.reached = self.reached, self.reached + 1
+        self._inside = True
+        try:
+            if number in self._chosen:
+                with self._recorded(number, sequence_length, batch):
+                    yield
+            else:
+                self._prepare(number)
+                yield
+        finally:
+            self._inside = False
+
+    def _prepare(self, number: int) -> None:
+        """Prepare a recording where one is to start soon."""
+        if self._window is None and self._left and self._left[-1] <= number + self._warmup:
+            self._window = Window(self._torch, self._made_with)
+
+    @contextmanager
+    def _recorded(self, number: int, length: int | None, batch: int | None) -> Iterator[None]:
+        self._left.pop()
+        try:
+            text = self._annotation(number, length, batch)
+            window = self._window = self._window or Window(self._torch, self._made_with)
+            window.start()
+            mark = self._torch.profiler.record_function
+            with mark(f"ProfilerStep#{number}"), mark(text):
+                yield
+        except BaseException:
+            self._drop()
+            raise
+        self._held.append(number)
+        if number + 1 not in self._chosen:
+            self._write()
+
+    def _annotation(self, number: int, length: int | None, batch: int | None) -> str:
+        """Return the text from which a reader takes the length."""
+        known = None if length is None else whole(length, "sequence_length", 1)
+        wanted = self._chosen[number]
+        if known is not None and wanted is not None and known != wanted:
+            raise InvalidInputError(
+                f"iteration {number} has the length {known}, but {wanted} when it was selected; "
+                "use the same order of the same data (seed, sampler, batch size)"
+            )
+        stated = "" if known is None else f" sequence_length={known}"
+        return f"iteration{stated}" + ("" if batch is None else f" batch={whole(batch, 'batch', 0)}")
+
+    def _write(self) -> None:
+        window, held = self._window, tuple(self._held)
+        self._window, self._held = None, []
+        if window is not None:
+            span = f"{held[0]}" if len(held) == 1 else f"s{held[0]}-{held[-1]}"
+            path = self._stem.with_name(f"{self._stem.name}{span}.pt.trace.json.gz")
+            window.write(path)
+            self.recorded += held
+            self.files += (path,)
+
+    def _drop(self) -> None:
+        window, self._window, self._held = self._window, None, []
+        if window is not None:
+            window.drop()
+
+    def _finish(self) -> None:
+        """Write a recording whose last iteration is whole, and drop one that was only prepared."""
+        if self._held:
+            self._write()
+        else:
+            self._drop()
