@@ -26,6 +26,7 @@ outliers where the traced ones had none: what a sample does not meet it cannot k
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,14 +34,25 @@ from scipy.special import stdtrit  # type: ignore[import-untyped, unused-ignore]
 from sklearn.utils.validation import check_is_fitted
 
 from profilers.errors import InvalidInputError
-from seqpoint.sampling.sampler import KernelSampler
+from seqpoint.sampling.sampler import SamplingPlan
 from seqpoint.selection.estimate import Estimate
 from seqpoint.selection.log import finite_column
 
-__all__ = ["estimate_total", "expand_total"]
+__all__ = ["Drawn", "estimate_speedup", "estimate_total", "expand_total"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+class Drawn(Protocol):
+    """What is fitted and drawn from strata: attributes as of `KernelSampler`."""
+
+    confidence: float
+    indices_: Ints
+    weights_: Floats
+    strata_: Ints
+    traced_ns_: Floats
+    plan_: SamplingPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,15 +69,15 @@ class _Sample:
     confidence: float
 
 
-def estimate_total(values: ArrayLike, sampler: KernelSampler) -> Estimate:
+def estimate_total(values: ArrayLike, sampler: Drawn) -> Estimate:
     """Estimate the total of all kernels by the ratio of new to traced times of the sampled ones.
 
     Parameters
     ----------
     values : array-like, shape (n_sampled,)
         New time (or any cost that grows with it) of each kernel of `sampler.indices_`, zero or more, in any unit.
-    sampler : KernelSampler
-        Fitted; its confidence is the interval's.
+    sampler : Drawn
+        A fitted `KernelSampler`, `RandomSelector` or `StratifiedSelector`; its confidence is the interval's.
 
     Returns
     -------
@@ -87,6 +99,7 @@ def estimate_total(values: ArrayLike, sampler: KernelSampler) -> Estimate:
     Examples
     --------
     >>> traced = [10.0, 11.0, 12.0, 13.0, 14.0, 15.0]
+    >>> from seqpoint.sampling.sampler import KernelSampler
     >>> sampler = KernelSampler(relative_error=0.2).fit({"name": ["gemm"] * 6, "dur_ns": traced})
     >>> twice_as_fast = [traced[row] / 2 for row in sampler.indices_]
     >>> estimate_total(twice_as_fast, sampler)
@@ -102,13 +115,14 @@ def estimate_total(values: ArrayLike, sampler: KernelSampler) -> Estimate:
     return _estimate(ratio * sample.traced_total, residuals, new, sample)
 
 
-def expand_total(values: ArrayLike, sampler: KernelSampler) -> Estimate:
+def expand_total(values: ArrayLike, sampler: Drawn) -> Estimate:
     """Estimate the total of all kernels as the weighted sum of the sampled ones; the traced times are not used.
 
     Parameters, result and errors as in `estimate_total`.
 
     Examples
     --------
+    >>> from seqpoint.sampling.sampler import KernelSampler
     >>> sampler = KernelSampler(relative_error=0).fit({"name": ["a", "b", "b"], "dur_ns": [5, 2, 3]})
     >>> expand_total([4.0, 6.0, 1.0], sampler)
     Estimate(value=11.0, low=11.0, high=11.0, confidence=0.95)
@@ -118,7 +132,48 @@ def expand_total(values: ArrayLike, sampler: KernelSampler) -> Estimate:
     return _estimate(float(sample.weights @ new), new, new, sample)
 
 
-def _sample(sampler: KernelSampler) -> _Sample:
+def estimate_speedup(values_a: ArrayLike, values_b: ArrayLike, sampler: Drawn) -> Estimate:
+    """Estimate how many times less B takes than A: the ratio of their totals, from the same drawn rows.
+
+    Parameters
+    ----------
+    values_a, values_b : array-like, shape (n_sampled,)
+        The same statistic of each drawn row on both configurations, zero or more.
+    sampler : Drawn
+        As in `estimate_total`.
+
+    Raises
+    ------
+    InvalidInputError
+        As `estimate_total`, or all of `values_b` are zero.
+
+    Notes
+    -----
+    The combined ratio estimator of two sampled totals (Cochran 1977, 6.11): the variance is that of the residuals
+    ``a - R b``, expanded, over the total of B.
+
+    Examples
+    --------
+    >>> from seqpoint.sampling.epochs import RandomSelector
+    >>> sampler = RandomSelector(max_points=3).fit([[5], [6], [7], [8]], [10.0, 12.0, 14.0, 16.0])
+    >>> a = sampler.traced_ns_[sampler.indices_]
+    >>> estimate_speedup(a, a / 2, sampler).value
+    2.0
+    """
+    sample = _sample(sampler)
+    a, b = (
+        finite_column(name, values, size=sample.weights.size)
+        for name, values in (("values_a", values_a), ("values_b", values_b))
+    )
+    total = float(sample.weights @ b)
+    if total == 0:
+        raise InvalidInputError("values_b project a total of zero; a speed-up needs one above zero")
+    ratio = float(sample.weights @ a) / total
+    found = _estimate(ratio * total, a - ratio * b, np.zeros_like(a), sample)
+    return Estimate(ratio, max(found.low / total, 0.0), found.high / total, sample.confidence)
+
+
+def _sample(sampler: Drawn) -> _Sample:
     check_is_fitted(sampler)
     strata, rows = sampler.plan_.strata, sampler.indices_
     relative = strata.spreads_ns / np.where(strata.means_ns > 0, strata.means_ns, 1.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqpoint.selection.lengths import LengthTable, length_table
+from seqpoint.selection.lengths import LengthTable, length_table, parts
 from seqpoint.selection.log import SelectionLog
 
 __all__ = ["Spread", "relative_noise", "spread_of"]
@@ -103,8 +103,11 @@ def relative_noise(
     ([0.02, 0.0, 0.0], [1.0, 1.0, 0.0])
     """
     mean, counts = table.means, table.counts
-    residuals = _ratio(statistic - mean[table.of_iteration], mean[table.of_iteration])
-    squares = np.bincount(table.of_iteration, residuals**2).astype(np.float64)
+    squares = np.zeros(mean.size)
+    for rows in parts(statistic.size):
+        of_row = mean[table.of_iteration[rows]]
+        residuals = _ratio(statistic[rows] - of_row, of_row)
+        squares += np.bincount(table.of_iteration[rows], residuals**2, minlength=mean.size)
     degrees = (counts - 1).astype(np.float64)
     if mean.size > 2:
         right = (table.lengths[1:-1] - table.lengths[:-2]) / (table.lengths[2:] - table.lengths[:-2])
