@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from profilers.errors import InvalidInputError, NotFoundError
+from profilers.schema import make_table
+from profilers.trace import Trace, TraceMeta
 from seqpoint.cli import cli
 from seqpoint.sampling import (
+    KMedoidsSelector,
     RandomSelector,
     StratifiedSelector,
     estimate_speedup,
     estimate_total,
+    kernel_profiles,
     shared_allocation,
     stratified_variance,
 )
@@ -24,7 +28,9 @@ from seqpoint.selection.lengths import exact_sums, length_table, nearest_iterati
 from seqpoint.validating import Epochs, geometric_mean, noise_floor, read_epochs, score
 
 
-@parametrize_with_checks([RandomSelector(), StratifiedSelector(), StratifiedSelector(max_points=3, max_strata=1)])
+@parametrize_with_checks(
+    [KMedoidsSelector(), RandomSelector(), StratifiedSelector(), StratifiedSelector(max_points=3, max_strata=1)]
+)
 def test_obeys_the_rules_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -105,6 +111,49 @@ def test_a_speedup_over_nothing():
     fitted = RandomSelector().fit([[1], [2]], [1, 2])
     with pytest.raises(InvalidInputError, match="total of zero"):
         estimate_speedup([1, 2], [0, 0], fitted)
+
+
+def test_medoids_are_the_middle_of_what_is_alike():
+    rng = np.random.default_rng(5)
+    kinds = np.array([[10, 0, 5], [0, 40, 5], [25, 25, 0]]) * 1000.0
+    of_row = rng.permutation(np.repeat([0, 1, 2], [70, 20, 10]))
+    profiles = kinds[of_row] * rng.normal(1, 0.01, (100, 3))
+    found = KMedoidsSelector(max_points=3).fit(profiles, profiles.sum(axis=1))
+    assert sorted(found.weights_.tolist()) == [10, 20, 70]
+    assert found.relative_error_ < 0.01
+    assert found.predict(profiles).tolist() == found.labels_.tolist()
+    assert found.labels_[found.representatives_].tolist() == [0, 1, 2]
+    other = profiles @ [1.0, 0.5, 2.0]
+    total = estimate_total(other[found.representatives_], found)
+    assert total.low <= other.sum() <= total.high
+
+
+def test_more_medoids_than_profiles_that_differ():
+    found = KMedoidsSelector(max_points=5).fit([[1, 2]] * 3 + [[4, 4]], [3, 3, 3, 8])
+    assert found.representatives_.tolist() == [0, 3] and found.weights_.tolist() == [3, 1]
+
+
+def test_medoids_of_a_long_epoch_are_looked_for_in_a_sample():
+    profiles = np.repeat([[1.0, 8.0], [9.0, 1.0]], [3000, 1500], axis=0)
+    found = KMedoidsSelector(max_points=2).fit(profiles, profiles.sum(axis=1))
+    assert sorted(found.weights_.tolist()) == [1500, 3000] and found.relative_error_ == 0
+
+
+def test_profiles_of_a_trace():
+    kernels = make_table(
+        "kernels",
+        {
+            "id": range(5),
+            "rank": [0, 0, 0, 1, 0],
+            "name": ["b", "a", "b", "a", "a"],
+            "iteration": [3, 3, 3, 3, None],
+            "dur_ns": [5, 7, 6, 9, 1],
+        },
+    )
+    numbers, profiles = kernel_profiles(Trace(TraceMeta(""), {"kernels": kernels}))
+    assert numbers.tolist() == [3] and profiles.tolist() == [[7, 11]]
+    with pytest.raises(InvalidInputError, match="rank 2 has no kernel"):
+        kernel_profiles(Trace(TraceMeta(""), {"kernels": kernels}), rank=2)
 
 
 VALUES = st.one_of(st.floats(0, 1e300), st.floats(0, 1.0), st.integers(0, 10**9).map(float))

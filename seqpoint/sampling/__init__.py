@@ -3,11 +3,13 @@
 from seqpoint.sampling.allocation import neyman_allocation, shared_allocation, stratified_variance
 from seqpoint.sampling.epochs import RandomSelector, StratifiedSelector
 from seqpoint.sampling.estimate import Drawn, estimate_speedup, estimate_total, expand_total
+from seqpoint.sampling.medoids import KMedoidsSelector, kernel_profiles
 from seqpoint.sampling.population import KernelPopulation, kernel_population, kernels_with_shapes
 from seqpoint.sampling.sampler import KernelSampler, SamplingPlan, draw_rows
 
 __all__ = [
     "Drawn",
+    "KMedoidsSelector",
     "KernelPopulation",
     "KernelSampler",
     "RandomSelector",
@@ -18,6 +20,7 @@ __all__ = [
     "estimate_total",
     "expand_total",
     "kernel_population",
+    "kernel_profiles",
     "kernels_with_shapes",
     "neyman_allocation",
     "shared_allocation",

@@ -13,7 +13,7 @@ from seqpoint.sampling.sampler import SamplingPlan, draw_rows
 from seqpoint.sampling.strata import Strata
 from seqpoint.selection.fitted import Choice, Epoch, one_length, read_epoch, remember, require_at_least
 
-__all__ = ["RandomSelector", "StratifiedSelector"]
+__all__ = ["RandomSelector", "StratifiedSelector", "remember_drawn", "strata_of"]
 
 Ints = NDArray[np.int64]
 
@@ -155,16 +155,26 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
         return one_length(super().__sklearn_tags__())
 
 
-def _draw(selector: Any, epoch: Epoch, of_row: Ints) -> None:
-    """Draw from strata, and set what `FittedSelector` and `seqpoint.sampling.estimate` read."""
-    y = epoch.statistic
-    sizes = np.bincount(of_row)
+def strata_of(epoch: Epoch, of_row: Ints) -> Strata:
+    """Return the strata of an epoch by the stratum of each row."""
+    y, sizes = epoch.statistic, np.bincount(of_row)
     means = np.bincount(of_row, y) / sizes
     squares = np.bincount(of_row, (y - means[of_row]) ** 2)
     spreads = np.sqrt(squares / np.maximum(sizes - 1, 1))
-    strata = Strata(of_row, sizes, means, spreads, spreads)
-    plan = SamplingPlan(strata, shared_allocation(sizes, spreads, selector.max_points), float(y.sum()))
-    rows = draw_rows(plan, selector.seed)
+    return Strata(of_row, sizes, means, spreads, spreads)
+
+
+def _draw(selector: Any, epoch: Epoch, of_row: Ints) -> None:
+    """Draw from strata."""
+    strata = strata_of(epoch, of_row)
+    sampled = shared_allocation(strata.sizes, strata.spreads_ns, selector.max_points)
+    plan = SamplingPlan(strata, sampled, float(epoch.statistic.sum()))
+    remember_drawn(selector, epoch, plan, draw_rows(plan, selector.seed))
+
+
+def remember_drawn(selector: Any, epoch: Epoch, plan: SamplingPlan, rows: Ints) -> None:
+    """Set what `FittedSelector` and `seqpoint.sampling.estimate` read of rows taken from strata."""
+    of_row, sizes, y = plan.strata.of_row, plan.strata.sizes, epoch.statistic
     weights = (sizes / plan.sampled)[of_row[rows]]
     selector.plan_, selector.indices_, selector.strata_ = plan, rows, of_row
     selector.traced_ns_, selector.n_strata_ = y, int(sizes.size)
