@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from seqpoint.iterations import UNITS, IterationTable
+from seqpoint.sampling import RandomSelector, StratifiedSelector, expand_total
 from seqpoint.selection import (
     Estimate,
     FittedSelector,
@@ -42,6 +43,10 @@ class SelectOptions:
     confidence : float
     rank : int, optional
         By default the lowest.
+    selector : str
+        ``"seqpoint"``, ``"stratified"`` or ``"random"``.
+    features : tuple of str
+        Statistics of the table that, after the length, tell iterations apart; read by ``"stratified"``.
     """
 
     statistic: str | None = None
@@ -49,6 +54,8 @@ class SelectOptions:
     tolerance: float = 0.01
     confidence: float = 0.95
     rank: int | None = None
+    selector: str = "seqpoint"
+    features: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,7 @@ class SelectionResult:
     baselines : tuple of BaselineResult
     without_length : int
         Iterations left out because their length is unknown.
+    selector : str
     """
 
     table: IterationTable
@@ -108,6 +116,7 @@ class SelectionResult:
     parallel_reduction: float
     baselines: tuple[BaselineResult, ...]
     without_length: int = 0
+    selector: str = "seqpoint"
 
     @property
     def error(self) -> float:
@@ -121,12 +130,13 @@ _BASELINES: Mapping[str, Callable[[], FittedSelector]] = MappingProxyType(
 
 
 def select(table: IterationTable, options: SelectOptions | None = None) -> SelectionResult:
-    """Return the SeqPoints of a run.
+    """Return the iterations to profile of a run.
 
     Raises
     ------
     InvalidInputError
-        No iteration has a known length, or the statistic is zero everywhere or unknown.
+        No iteration has a known length; the statistic is zero everywhere or unknown; or there is no such selector or
+        feature.
     """
     options = options or SelectOptions()
     rank = min(table.rank.tolist(), default=0) if options.rank is None else options.rank
@@ -136,13 +146,13 @@ def select(table: IterationTable, options: SelectOptions | None = None) -> Selec
     y = known.statistic(name)
     if not y.any():
         raise InvalidInputError(f"the statistic {name!r} is zero in every iteration; choose another")
-    X = known.sequence_length[:, None]
+    X = np.column_stack((known.sequence_length, *(known.statistic(feature) for feature in options.features)))
+    selector = _selector(options)
     try:
-        selector = SeqPointSelector(max_points=options.max_points, tolerance=options.tolerance).fit(X, y)
+        selector.fit(X, y)  # type: ignore[attr-defined]
     except ValueError as error:  # scikit-learn's own words for lengths or values that cannot be
         raise InvalidInputError(str(error)) from error
     rows = selector.representatives_
-    log = SelectionLog.of(selector, X, y)
     return SelectionResult(
         known,
         name,
@@ -151,12 +161,34 @@ def select(table: IterationTable, options: SelectOptions | None = None) -> Selec
         selector.weights_,
         selector.bin_edges_,
         float(y.sum()),
-        estimate_total(y[rows], log, confidence=options.confidence),
+        _estimate(selector, (X, y), options.confidence),
         sequential_reduction(float(y.sum()), y[rows]),
         parallel_reduction(float(y.sum()), y[rows]),
-        tuple(_baseline(name_, make(), X, y) for name_, make in _BASELINES.items()),
+        tuple(_baseline(name_, make(), X[:, :1], y) for name_, make in _BASELINES.items()),
         len(own) - len(known),
+        options.selector,
     )
+
+
+def _selector(options: SelectOptions) -> FittedSelector:
+    makers: dict[str, Callable[[], FittedSelector]] = {
+        "seqpoint": lambda: SeqPointSelector(max_points=options.max_points, tolerance=options.tolerance),
+        "stratified": lambda: StratifiedSelector(max_points=options.max_points, confidence=options.confidence),
+        "random": lambda: RandomSelector(max_points=options.max_points, confidence=options.confidence),
+    }
+    if options.selector not in makers:
+        raise InvalidInputError(f"no selector {options.selector!r}; there are {', '.join(makers)}")
+    if options.features and options.selector != "stratified":
+        raise InvalidInputError(f"the selector {options.selector!r} reads the length alone; features need 'stratified'")
+    return makers[options.selector]()
+
+
+def _estimate(selector: FittedSelector, log: tuple[Floats, Floats], confidence: float) -> Estimate:
+    """Return the total of the log from its chosen iterations alone."""
+    values = log[1][selector.representatives_]
+    if isinstance(selector, StratifiedSelector | RandomSelector):
+        return expand_total(values, selector)
+    return estimate_total(values, SelectionLog.of(selector, *log), confidence=confidence)
 
 
 def _with_length(table: IterationTable) -> IterationTable:

@@ -119,6 +119,29 @@ def test_select_reads_a_log_and_estimate_predicts_another_run(run: Run, tmp_path
     assert result["estimate"] == pytest.approx(result["measured"], rel=0.01)
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [["--selector", "random"], ["--selector", "stratified"], ["--selector", "stratified", "--feature", "batch"]],
+)
+def test_select_by_other_ways_than_seqpoint(run: Run, tmp_path: Path, choice: list[str]) -> None:
+    rows = [f"{i},{10 + i % 20},{1 + i % 3},{(10 + i % 20) * (1 + i % 3)}" for i in range(300)]
+    (tmp_path / "log.csv").write_text("\n".join(["iteration,sequence_length,batch,duration_ns", *rows]))
+    common = ["log.csv", "--statistic", "duration", "--max-points", "24", *choice]
+    content = json.loads(run("select", *common, "--json").out)
+    assert content["selector"] == choice[1] and len(content["points"]) == 24
+    assert sum(point["weight"] for point in content["points"]) == pytest.approx(300)
+    assert content["low"] <= content["measured"] <= content["high"]
+    assert "Points" in run("select", *common).out
+
+
+def test_features_need_a_selector_that_reads_them(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("sequence_length,batch,duration_ns\n5,1,9\n6,1,8\n")
+    failed = run("select", "log.csv", "--statistic", "duration", "--feature", "batch")
+    assert failed.code == 1 and "features need 'stratified'" in failed.err
+    failed = run("select", "log.csv", "--statistic", "duration", "--selector", "stratified", "--feature", "x")
+    assert failed.code == 1 and "no statistic 'x'" in failed.err
+
+
 def test_replay_returns_what_was_measured(run: Run, trace: Path) -> None:
     content = json.loads(run("replay", trace, "--json", "--perfetto", "p.json").out)
     assert len(content["iterations"]) == 4

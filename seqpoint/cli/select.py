@@ -32,6 +32,16 @@ _LOGS = (".csv", ".parquet")
     help="Of the interval.",
 )
 @click.option("--rank", type=click.IntRange(0), help="By default the lowest rank.")
+@click.option(
+    "--selector",
+    default="seqpoint",
+    show_default=True,
+    type=click.Choice(["seqpoint", "stratified", "random"]),
+    help="SeqPoint's bins of the length, strata of several features, or at random.",
+)
+@click.option(
+    "--feature", "features", multiple=True, metavar="NAME", help="Beside the length, for stratified; may repeat."
+)
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
     """Choose the iterations that stand for the run in TRACE (a trace, or a log as .csv or .parquet).
@@ -39,6 +49,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **choice: 
     \b
     seqpoint select epoch.trace --max-points 8
     seqpoint select log.csv --statistic duration --json > points.json
+    seqpoint select log.csv --selector stratified --feature batch --max-points 20
     """
     result = select(table_of(trace, marker, length), SelectOptions(**choice))
     if json_:
@@ -60,6 +71,7 @@ def content(result: SelectionResult) -> dict[str, Any]:
     table = result.table
     return {
         "n_iterations": len(table),
+        "selector": result.selector,
         "statistic": result.statistic,
         "unit": result.unit,
         "measured": result.measured,
@@ -102,7 +114,7 @@ def show(result: SelectionResult) -> None:
     )
     table = result.table
     print_table(
-        "SeqPoints",
+        "SeqPoints" if result.selector == "seqpoint" else "Points",
         ("iteration", "rank", "length", "weight", result.statistic),
         [
             (
@@ -115,7 +127,7 @@ def show(result: SelectionResult) -> None:
             for r, w in zip(result.rows.tolist(), result.weights.tolist(), strict=True)
         ],
     )
-    rows = [("seqpoint", len(result.rows), estimate.value, result.error)]
+    rows = [(result.selector, len(result.rows), estimate.value, result.error)]
     rows += [(b.name, b.points, b.estimate, b.error) for b in result.baselines]
     print_table(
         "Against the baselines",

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import click
 
-from profilers.datasets import dataset_path
 from seqpoint.cli.options import as_json, max_points_option
 from seqpoint.cli.output import print_json, print_table, say
 from seqpoint.validating import SELECTORS, Epochs, Score, noise_floor, read_epochs, score
@@ -13,24 +12,27 @@ from seqpoint.validating import SELECTORS, Epochs, Score, noise_floor, read_epoc
 
 @click.group("validate")
 def command() -> None:
-    """Score what the toolkit says against what was measured."""
+    """Score what the toolkit says against what was measured.
+
+    \b
+    seqpoint validate selection my_epochs/
+    """
 
 
 @command.command("selection")
-@click.argument("folder", type=click.Path(), required=False)
+@click.argument("folder", type=click.Path())
 @max_points_option(10)
 @as_json
-def selection(folder: str | None, max_points: int, json_: bool) -> None:
+def selection(folder: str, max_points: int, json_: bool) -> None:
     """Select on one configuration of each epoch in FOLDER, and compare on the others.
 
-    FOLDER holds logs named MODEL/CONFIGURATION-ORDER.csv, with the configuration `base`; by default the epochs that
-    the project recorded.
+    FOLDER holds logs named MODEL/CONFIGURATION-ORDER.csv, with the configuration `base`, and `again` for the same
+    once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder).
 
     \b
-    seqpoint validate selection
     seqpoint validate selection my_epochs/ --max-points 8 --json
     """
-    epochs = read_epochs(Path(folder) if folder else dataset_path("measured/epochs"))
+    epochs = read_epochs(Path(folder))
     scores = [score(one, name, max_points) for one in epochs for name in SELECTORS]
     if json_:
         print_json({"scores": [asdict(s) for s in scores], "noise_floor": [_floor(one) for one in epochs]})

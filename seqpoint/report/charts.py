@@ -11,6 +11,7 @@ from bokeh.resources import Resources
 from bokeh.themes import Theme
 
 from seqpoint import plots
+from seqpoint.held_out import HALF
 from seqpoint.report.content import ReportSection, best_row, timeline_name
 
 __all__ = ["FONTS", "Figure", "bokeh_script", "embedded", "section_figures"]
@@ -51,6 +52,8 @@ def section_figures(section: ReportSection) -> list[Figure]:
         found.append(Figure("selection", plots.length_histogram(section.selection)))
         found.append(Figure("selection", plots.statistic_by_length(section.selection)))
         found.append(Figure("baselines", plots.baseline_errors(section.selection)))
+        if len(section.selection.table) >= HALF:
+            found.append(Figure("baselines", plots.errors_by_points(section.selection)))
     if section.description.classes:
         found.append(Figure("classes", plots.class_breakdown(section.description)))
     if section.projection is not None:

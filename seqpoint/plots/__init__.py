@@ -1,0 +1,18 @@
+"""Charts of selections, traces, timelines and projections, as HoloViews objects for the Bokeh backend."""
+
+from seqpoint.plots.frame import plain_text
+from seqpoint.plots.projections import projection_intervals
+from seqpoint.plots.selections import baseline_errors, errors_by_points, length_histogram, statistic_by_length
+from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lanes
+
+__all__ = [
+    "baseline_errors",
+    "before_after",
+    "class_breakdown",
+    "errors_by_points",
+    "length_histogram",
+    "plain_text",
+    "projection_intervals",
+    "statistic_by_length",
+    "timeline_lanes",
+]

@@ -1,0 +1,101 @@
+"""What charts share: colours, frames, bars, tips, and text that is safe to draw."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import holoviews as hv
+import holoviews.plotting.bokeh
+
+__all__ = ["BLUE", "GREY", "INK", "NAME_LENGTH", "RED", "bars_chart", "framed", "hover_tips", "overlay", "plain_text"]
+
+BLUE, RED, GREY, INK = "#0072B2", "#D55E00", "#777777", "#24292F"
+NAME_LENGTH = 90
+
+Chart = Any  # HoloViews has no types
+
+
+def plain_text(text: object, length: int | None = None) -> str:
+    r"""Return untrusted text without control characters, and without marks that Bokeh would read as TeX.
+
+    Parameters
+    ----------
+    text : object
+    length : int, optional
+        Longer text is cut and ends in an ellipsis.
+
+    Examples
+    --------
+    >>> plain_text("a\x1b[31m\u202eb $$x$$")
+    'a[31mb $x$'
+    """
+    visible = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in str(text))
+    for mark in ("$$", "\\(", "\\["):
+        while mark in visible:
+            visible = visible.replace(mark, mark[1:])
+    return visible if length is None or len(visible) <= length else visible[: length - 1] + "…"
+
+
+def hover_tips(*tips: tuple[str, str]) -> dict[str, Any]:
+    """Return options for a tooltip; Bokeh escapes the values of columns unless asked not to."""
+    return {"tools": ["hover"], "hover_tooltips": list(tips)}
+
+
+def bars_chart(bars: Chart, title: str, xlabel: str, hover: Mapping[str, Any]) -> Chart:
+    """Return bars with a frame, one a row, each in its colour."""
+    return bars.opts(
+        color="colour",
+        line_color=None,
+        bar_width=0.72,
+        invert_axes=True,
+        ylabel=xlabel,
+        xlabel="",
+        height=96 + 26 * max(len(bars), 1),
+        show_legend=False,
+        **framed(title),
+        **{**hover, "backend": "bokeh"},
+    )
+
+
+def overlay(layers: Sequence[Chart], title: str, labels: tuple[str, str], *, height: int, **look: Any) -> Chart:
+    """Return the layers as one chart with a legend above the data."""
+    return hv.Overlay(layers).opts(
+        xlabel=labels[0],
+        ylabel=labels[1],
+        height=height,
+        legend_position="top",
+        legend_cols=7,
+        **framed(title),
+        **look,
+        backend="bokeh",
+    )
+
+
+def framed(title: str) -> dict[str, Any]:
+    """Return the options of every chart: its title, its width, its tools."""
+    return {
+        "title": title,
+        "responsive": True,
+        "toolbar": "right",
+        "default_tools": ["xpan", "xbox_zoom", "reset", "save"],
+        "active_tools": [],
+        "hooks": [_finish],
+        "fontsize": {"title": "11pt", "labels": "9pt", "xticks": "8pt", "yticks": "8pt", "legend": "8pt"},
+    }
+
+
+def _finish(plot: Any, _element: Any) -> None:
+    """Set what HoloViews has no option for."""
+    figure = plot.state
+    figure.toolbar.logo = None
+    figure.outline_line_color = None
+    figure.axis.axis_label_text_font_style = "normal"
+    figure.axis.minor_tick_line_color = None
+    figure.axis.axis_line_color = "#8C959F"
+    figure.axis.major_tick_line_color = "#8C959F"
+    figure.xgrid.grid_line_color = "#E6E9ED"
+    figure.ygrid.grid_line_color = None
+    for legend in figure.legend:
+        legend.border_line_color = None
+        legend.click_policy = "hide"
+        legend.padding, legend.margin, legend.spacing = 2, 4, 8
+        legend.glyph_width = legend.glyph_height = 12

@@ -1,0 +1,72 @@
+"""Charts of projections: speed-ups with their intervals."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import holoviews as hv
+import numpy as np
+
+from replay.projection import Projection, ProjectionRow
+from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, hover_tips, overlay, plain_text
+
+__all__ = ["projection_intervals"]
+
+Chart = Any  # HoloViews has no types
+
+
+def projection_intervals(projection: Projection) -> Chart:
+    """Return the speed-up of each what-if with its interval, in their order from top to bottom.
+
+    Returns
+    -------
+    holoviews.Overlay
+        A ``VLine`` at 1, and ``Segments`` and ``Points`` a verdict.
+    """
+    rows = projection.rows
+    place = {id(row): float(len(rows) - 1 - i) for i, row in enumerate(rows)}
+    layers = [hv.VLine(1.0).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
+    for verdict, colour in (("faster", BLUE), ("slower", RED), ("either: the interval holds 1", GREY)):
+        mine = [row for row in rows if _verdict(row) == verdict]
+        if mine:
+            layers += _intervals(mine, [place[id(row)] for row in mine], (verdict, colour))
+    ticks = [(place[id(row)], _ticks(row.what_if)) for row in rows]
+    lines = sum(max(1, label.count("\n") + 1) for _, label in ticks)
+    ends = [1.0, *(row.low for row in rows), *(row.high for row in rows)]
+    margin = 0.06 * (max(ends) - min(ends)) or 0.05
+    return overlay(
+        layers,
+        "Projected speed-up, with its interval",
+        ("speed-up (1 = as fast as the baseline)", ""),
+        height=110 + 26 * len(rows) + 12 * (lines - len(rows)),
+        ylim=(-0.6, len(rows) - 0.4),
+        xlim=(min(ends) - margin, max(ends) + margin),
+        yticks=ticks,
+    )
+
+
+def _verdict(row: ProjectionRow) -> str:
+    if row.low > 1:
+        return "faster"
+    return "slower" if row.high < 1 else "either: the interval holds 1"
+
+
+def _ticks(steps: Sequence[str]) -> str:
+    return "\n+ ".join(plain_text(step, 40) for step in steps)
+
+
+def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[str, str]) -> list[Chart]:
+    low, high, value = (np.array([getattr(row, name) for row in rows]) for name in ("low", "high", "speedup"))
+    names = [plain_text(" + ".join(row.what_if), NAME_LENGTH) for row in rows]
+    hover = hover_tips(
+        ("what-if", "@name"), ("speed-up", "@speedup{0.000}"), ("interval", "@low{0.000} to @high{0.000}")
+    )
+    verdict, colour = look
+    return [
+        hv.Segments((low, y, high, y)).opts(color=colour, line_width=3, backend="bokeh"),
+        hv.Points(
+            (value, y, names, low, high),
+            kdims=["speedup", "place"],
+            vdims=["name", "low", "high"],
+            label=verdict,
+        ).opts(color=colour, size=10, line_color="white", backend="bokeh", **hover),
+    ]

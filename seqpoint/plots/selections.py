@@ -1,0 +1,175 @@
+"""Charts of selections: lengths, chosen iterations, and how ways to choose compare."""
+
+from typing import Any
+
+import holoviews as hv
+import numpy as np
+import numpy.typing as npt
+
+from seqpoint.held_out import held_out_errors
+from seqpoint.plots.frame import BLUE, GREY, INK, RED, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.selecting import SelectionResult
+from seqpoint.units import time_unit
+
+__all__ = ["baseline_errors", "errors_by_points", "length_histogram", "statistic_by_length"]
+
+#: Lengths that span no more than this many whole numbers get a bar each; others this many bars in all.
+_BARS = 80
+#: Numbers of points that selectors are compared at; errors below the least are drawn there.
+_POINT_COUNTS, _LEAST_PERCENT = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20), 1e-3
+#: Colour and dash of each of `held_out.SELECTORS`.
+_SELECTOR_LOOKS = (
+    (RED, "solid"),
+    (BLUE, "solid"),
+    ("#56B4E9", "dashed"),
+    (GREY, "solid"),
+    (GREY, "dashed"),
+    (INK, "dotted"),
+)
+#: What a label over a point takes of the width of a chart, and levels that close labels are spread over.
+_LABEL_WIDTH, _LEVELS = 0.05, 4
+
+Floats = npt.NDArray[np.float64]
+Chart = Any  # HoloViews has no types
+
+
+def length_histogram(selection: SelectionResult) -> Chart:
+    """Return how many iterations have each length, with the edges of the bins and the SeqPoints with their weights.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Histogram``, ``Segments``, ``Points`` and ``Labels``.
+    """
+    table = selection.table
+    counts, edges = np.histogram(table.sequence_length, bins=_bars(table.sequence_length))
+    top = float(counts.max())
+    x = table.sequence_length[selection.rows]
+    level = _levels(x, edges)
+    y = top * (1.1 + 0.11 * level)
+    cuts = np.unique(selection.bin_edges)
+    floor = np.zeros(len(cuts))
+    points = (x, y, selection.weights, table.iteration[selection.rows])
+    texts = [f"×{w:g}" for w in selection.weights.tolist()]
+    layers = [
+        hv.Histogram((edges, counts), kdims=["length"], vdims=["iterations"], label="iterations").opts(
+            fill_color="#9DB7D5", line_color="white", line_width=0.5, backend="bokeh"
+        ),
+        hv.Segments((cuts, floor, cuts, floor + top * 1.04), label="edge of a bin").opts(
+            color=GREY, line_dash="dashed", line_width=1, backend="bokeh"
+        ),
+        hv.Points(points, kdims=["length", "at"], vdims=["weight", "iteration"], label="SeqPoint (× its weight)").opts(
+            color=RED,
+            marker="inverted_triangle",
+            size=9,
+            backend="bokeh",
+            **hover_tips(("iteration", "@iteration"), ("length", "@length"), ("weight", "@weight")),
+        ),
+        hv.Labels((x, y, texts)).opts(text_font_size="9pt", text_color=INK, yoffset=top * 0.055, backend="bokeh"),
+    ]
+    title = f"{len(table)} iterations by length, {len(x)} chosen"
+    ylim = (0.0, top * (1.22 + 0.11 * float(level.max(initial=0))))
+    return overlay(layers, title, ("sequence length", "iterations"), height=300, ylim=ylim)
+
+
+def statistic_by_length(selection: SelectionResult) -> Chart:
+    """Return the statistic of every iteration against its length, the SeqPoints highlighted.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Scatter`` of all iterations and of the points.
+    """
+    table, name = selection.table, selection.statistic
+    values, unit = _in_unit(table.statistic(name), selection.unit)
+    x, number, rows = table.sequence_length, table.iteration, selection.rows
+    label = f"{name.replace('_', ' ')}{f' ({unit})' if unit else ''}"
+    hover = hover_tips(("iteration", "@iteration"), ("length", "@length"), (name, f"@value{{0,0.[000]}} {unit}"))
+    chosen = hover_tips(
+        ("SeqPoint", "iteration @iteration"), ("weight", "@weight"), (name, f"@value{{0,0.[000]}} {unit}")
+    )
+    layers = [
+        hv.Scatter((x, values, number), kdims=["length"], vdims=["value", "iteration"], label="iteration").opts(
+            color=BLUE, alpha=0.45, size=6, line_color=None, backend="bokeh", **hover
+        ),
+        hv.Scatter(
+            (x[rows], values[rows], number[rows], selection.weights),
+            kdims=["length"],
+            vdims=["value", "iteration", "weight"],
+            label="SeqPoint",
+        ).opts(color=RED, marker="diamond", size=14, line_color="white", backend="bokeh", **chosen),
+    ]
+    ylim = (0.0, float(values.max()) * 1.08)
+    return overlay(layers, f"{label} by length", ("sequence length", label), height=300, ylim=ylim)
+
+
+def baseline_errors(selection: SelectionResult) -> Chart:
+    """Return the error of the total by way of choosing iterations, SeqPoint first.
+
+    Returns
+    -------
+    holoviews.Bars
+    """
+    found = [("seqpoint", len(selection.rows), selection.error)]
+    found += [(b.name, b.points, b.error) for b in selection.baselines]
+    rows = [
+        (
+            f"{name}, {points} point{'s' * (points != 1)}  {100 * error:.2f} %",
+            100 * error,
+            points,
+            RED if name == "seqpoint" else "#9DB7D5",
+        )
+        for name, points, error in reversed(found)
+    ]
+    tips = hover_tips(("selector", "@selector"), ("error", "@error{0.[000]} %"), ("points", "@points"))
+    bars = hv.Bars(rows, kdims=["selector"], vdims=["error", "points", "colour"])
+    return bars_chart(bars, f"Error of the estimated total {selection.statistic.replace('_', ' ')}", "error (%)", tips)
+
+
+def errors_by_points(selection: SelectionResult) -> Chart:
+    """Return the error of the total by number of points, chosen on one half of the iterations, judged on the other.
+
+    Returns
+    -------
+    holoviews.Overlay
+        One ``Curve`` a selector; see `seqpoint.held_out`.
+    """
+    table = selection.table
+    y = table.statistic(selection.statistic)
+    counts = [count for count in _POINT_COUNTS if count <= len(y) // 4]
+    curves = []
+    errors = held_out_errors(table.sequence_length, y, counts)
+    for (name, found), (colour, dash) in zip(errors.items(), _SELECTOR_LOOKS, strict=True):
+        rows = [(count, max(100 * error, _LEAST_PERCENT)) for count, error in zip(counts, found, strict=True)]
+        tips = hover_tips(("selector", name), ("points", "@points"), ("error", "@error{0.[000]} %"))
+        curve = hv.Curve(rows, kdims=["points"], vdims=["error"], label=name)
+        curves.append(curve.opts(color=colour, line_dash=dash, line_width=2.5 if name == "seqpoint" else 1.5, **tips))
+    title = f"Error of {selection.statistic.replace('_', ' ')}: chosen on every second iteration, judged on the others"
+    return overlay(curves, title, ("points", "error (%)"), height=320, logy=True, xticks=counts, yformatter="%g")
+
+
+def _bars(lengths: Floats) -> Floats:
+    """Return the edges of the histogram's bars."""
+    low, high = float(lengths.min()), float(lengths.max())
+    if high - low < _BARS:
+        return np.asarray(np.arange(np.floor(low) - 0.5, np.ceil(high) + 1.0))
+    return np.asarray(np.linspace(low, high, _BARS + 1))
+
+
+def _levels(x: Floats, edges: Floats) -> Floats:
+    """Return for each point the level of its label, so that close labels do not cover each other."""
+    level = np.zeros(len(x))
+    gap = _LABEL_WIDTH * float(edges[-1] - edges[0])
+    previous = -1
+    for i in np.argsort(x, kind="stable").tolist():  # a few points
+        if previous >= 0 and x[i] - x[previous] < gap:
+            level[i] = (level[previous] + 1) % _LEVELS
+        previous = i
+    return level
+
+
+def _in_unit(values: Floats, unit: str) -> tuple[Floats, str]:
+    if unit != "ns":
+        return values, "" if unit == "1" else plain_text(unit)
+    best = time_unit(float(values.max()))
+    return values / best.ns, best.name
