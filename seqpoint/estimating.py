@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from seqpoint.iterations import UNITS, IterationTable
-from seqpoint.selection import SelectionLog, estimate_speedup, estimate_total
+from seqpoint.selection import SelectionLog, assisted_total
 
 __all__ = ["estimate_run"]
 
@@ -29,8 +29,10 @@ def estimate_run(
     Returns
     -------
     dict
-        ``statistic``, ``unit``, ``estimate``, ``low``, ``high``, ``confidence``, ``speedup``, ``speedup_low``,
-        ``speedup_high``, and ``measured``: None where the run does not hold the whole epoch.
+        ``statistic``, ``unit``; ``estimate``, ``low``, ``high``, ``confidence`` of the total, as `assisted_total`
+        says; ``seqpoint_sum``, the weighted sum of the points; ``speedup``, ``speedup_low``, ``speedup_high``, the
+        measured total of the run that was selected on over the estimate, None over zero; and ``measured``, None where
+        the run does not hold the whole epoch.
 
     Raises
     ------
@@ -49,9 +51,8 @@ def estimate_run(
     )
     log = _log(base, (rows, weights), base.statistic(name))
     values = run.of_rank(rank).statistic(name)[there]
-    total = estimate_total(values, log, confidence=selection["confidence"])
-    before = base.statistic(name)[rows]
-    speedup = estimate_speedup(before, values, log, confidence=selection["confidence"])
+    total = assisted_total(values, log, confidence=selection["confidence"])
+    before = float(base.statistic(name).sum())
     whole = len(run.of_rank(rank)) == len(base)
     return {
         "statistic": name,
@@ -61,9 +62,10 @@ def estimate_run(
         "high": total.high,
         "confidence": total.confidence,
         "measured": float(run.of_rank(rank).statistic(name).sum()) if whole else None,
-        "speedup": speedup.value,
-        "speedup_low": speedup.low,
-        "speedup_high": speedup.high,
+        "seqpoint_sum": float(weights @ values),
+        "speedup": before / total.value if total.value else None,
+        "speedup_low": before / total.high if total.high else None,
+        "speedup_high": before / total.low if total.low else None,
     }
 
 

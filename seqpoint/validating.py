@@ -20,6 +20,8 @@ from seqpoint.selection import (
     SelectionLog,
     SeqPointSelector,
     WorstSelector,
+    assisted_speedup,
+    assisted_total,
     estimate_speedup,
     estimate_total,
     parallel_reduction,
@@ -39,6 +41,7 @@ _LEAST_ERROR = 1e-6
 SELECTORS: Mapping[str, Callable[[int], FittedSelector]] = MappingProxyType(
     {
         "seqpoint": lambda points: SeqPointSelector(max_points=points),
+        "seqpoint, assisted": lambda points: SeqPointSelector(max_points=points),
         "stratified": lambda points: sampling.StratifiedSelector(max_points=points),
         "random": lambda points: sampling.RandomSelector(max_points=points),
         "frequent": lambda _: FrequentSelector(),
@@ -162,7 +165,7 @@ def score(epochs: Epochs, selector: str, max_points: int = 10) -> Score:
     totals, speedups = _Errors(), _Errors()
     for name in epochs.others:
         measured = epochs.durations_ns[name]
-        total, speedup = _estimates(fitted, (X, base), measured[rows])
+        total, speedup = _estimates(selector, fitted, (X, base), measured[rows])
         totals.add(total, float(measured.sum()))
         speedups.add(speedup, float(base.sum() / measured.sum()))
     return Score(
@@ -195,12 +198,16 @@ class _Errors:
         self.half_widths.append(estimate.half_width / measured)
 
 
-def _estimates(fitted: FittedSelector, log: tuple[Floats, Floats], values: Floats) -> tuple[Estimate, Estimate]:
+def _estimates(
+    name: str, fitted: FittedSelector, log: tuple[Floats, Floats], values: Floats
+) -> tuple[Estimate, Estimate]:
     """Return the total of another configuration, and the speed-up of the base over it."""
     base = log[1][fitted.representatives_]
     if isinstance(fitted, sampling.StratifiedSelector | sampling.RandomSelector):
         return sampling.estimate_total(values, fitted), sampling.estimate_speedup(base, values, fitted)
     known = SelectionLog.of(fitted, *log)
+    if name == "seqpoint, assisted":
+        return assisted_total(values, known), assisted_speedup(base, values, known)
     return estimate_total(values, known), estimate_speedup(base, values, known)
 
 

@@ -52,10 +52,11 @@ def command(selection: str, run: str, origin: str, json_: bool, **how: Any) -> N
         f"[{number(result['low'])}, {number(result['high'])}] "
         f"at {percent:g} % from {len(points['points'])} iterations"
     )
-    say(
-        f"speed-up over the run that was selected on: {result['speedup']:.4f} "
-        f"[{result['speedup_low']:.4f}, {result['speedup_high']:.4f}]"
-    )
+    speedup = [result[name] for name in ("speedup", "speedup_low", "speedup_high")]
+    if None not in speedup:
+        value, low, high = speedup
+        say(f"speed-up over the run that was selected on: {value:.4f} [{low:.4f}, {high:.4f}]")
+    say(f"SeqPoint's weighted sum of the points: {number(result['seqpoint_sum'])}")
     if result["measured"] is not None:
         error = abs(result["estimate"] / result["measured"] - 1)
         say(f"measured: {number(result['measured'])} (error {100 * error:.3f} %)")

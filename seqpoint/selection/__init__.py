@@ -1,5 +1,6 @@
 """Which iterations to profile, how much each stands for, and how sure the total is that they give."""
 
+from seqpoint.selection.assisted import assisted_speedup, assisted_total
 from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (
     Estimate,
@@ -23,6 +24,8 @@ __all__ = [
     "SelectionLog",
     "SeqPointSelector",
     "WorstSelector",
+    "assisted_speedup",
+    "assisted_total",
     "estimate_ratio",
     "estimate_speedup",
     "estimate_total",

@@ -1,0 +1,83 @@
+"""How often intervals hold the true total and speed-up, on simulated epochs of four shapes.
+
+    python benchmarks/selection/coverage.py [--epochs 2000] > tests/accuracy/selection_coverage.csv
+
+An epoch has 600 iterations. Lengths are skewed (log-normal), of two kinds (bimodal), sorted (uniform, trained from
+short to long) or heavy-tailed (Pareto). Times have a fixed, a linear and a quadratic part in the length, other ones on
+two other configurations, and noise of 3 % on all. A selector chooses on the first, and its points give the total of
+the second, and the speed-up of the second over the third. Each epoch is drawn anew.
+"""
+
+import sys
+from collections.abc import Callable
+
+import click
+import numpy as np
+import numpy.typing as npt
+
+from seqpoint import sampling, selection
+
+Floats = npt.NDArray[np.float64]
+_ITERATIONS, _NOISE = 600, 0.03
+
+SHAPES: dict[str, Callable[[np.random.Generator], Floats]] = {
+    "skewed": lambda rng: np.clip(rng.lognormal(4, 0.6, _ITERATIONS), 8, 600),
+    "bimodal": lambda rng: np.clip(
+        np.where(rng.random(_ITERATIONS) < 0.4, 40, 200) + rng.normal(0, 15, _ITERATIONS), 8, 400
+    ),
+    "sorted": lambda rng: np.sort(rng.uniform(10, 400, _ITERATIONS)),
+    "heavy_tail": lambda rng: np.clip(20 * (1 + rng.pareto(2.5, _ITERATIONS)), 8, 2000),
+}
+SELECTORS: dict[str, Callable[[int], selection.FittedSelector]] = {
+    "seqpoint": lambda _: selection.SeqPointSelector(),
+    "seqpoint_assisted": lambda _: selection.SeqPointSelector(),
+    "seqpoint_assisted_10": lambda _: selection.SeqPointSelector(10, 10, 0.0),
+    "stratified": lambda seed: sampling.StratifiedSelector(max_points=20, seed=seed),
+    "random": lambda seed: sampling.RandomSelector(max_points=20, seed=seed),
+}
+
+
+def times(lengths: Floats, rng: np.random.Generator) -> Floats:
+    """Return times with coefficients drawn anew, on a machine of its own."""
+    fixed, linear, square = rng.uniform(0, 200), rng.uniform(5, 20), rng.uniform(0, 0.05)
+    return (fixed + linear * lengths + square * lengths**2) * rng.normal(1, _NOISE, lengths.size)
+
+
+def one(shape: str, name: str, seed: int) -> tuple[bool, bool, float, float]:
+    """Return whether both intervals hold the truth, the error of the total, and the half-width."""
+    rng = np.random.default_rng(seed)
+    lengths = np.rint(SHAPES[shape](rng))
+    base, other, third = times(lengths, rng), times(lengths, rng), times(lengths, rng)
+    fitted = SELECTORS[name](seed + 10**6).fit(lengths[:, None], base)  # type: ignore[attr-defined]
+    rows = fitted.representatives_
+    if name.startswith("seqpoint"):
+        log = selection.SelectionLog.of(fitted, lengths[:, None], base)
+        plain = name == "seqpoint"
+        total = (selection.estimate_total if plain else selection.assisted_total)(other[rows], log)
+        speedup = (selection.estimate_speedup if plain else selection.assisted_speedup)(third[rows], other[rows], log)
+    else:
+        total = sampling.estimate_total(other[rows], fitted)
+        speedup = sampling.estimate_speedup(third[rows], other[rows], fitted)
+    truth, ratio = float(other.sum()), float(third.sum() / other.sum())
+    return (
+        total.low <= truth <= total.high,
+        speedup.low <= ratio <= speedup.high,
+        abs(total.value / truth - 1),
+        total.half_width / truth,
+    )
+
+
+@click.command()
+@click.option("--epochs", default=2000, type=click.IntRange(1), show_default=True)
+def main(epochs: int) -> None:
+    """Print a line of CSV for each shape and selector."""
+    print("shape,selector,total_covered,speedup_covered,mean_error,mean_half_width")
+    for shape in SHAPES:
+        for name in SELECTORS:
+            found = np.array([one(shape, name, seed) for seed in range(epochs)], dtype=np.float64).mean(axis=0)
+            print(f"{shape},{name},{100 * found[0]:.1f},{100 * found[1]:.1f},{100 * found[2]:.2f},{100 * found[3]:.2f}")
+            print(f"{shape} {name}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
