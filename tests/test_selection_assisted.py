@@ -104,7 +104,7 @@ def test_intervals_cover_as_the_table_says() -> None:
     for row in rows:
         if row["selector"].startswith("seqpoint_assisted"):
             assert 93 <= float(row["total_covered"]) <= 97 and 93 <= float(row["speedup_covered"]) <= 97.5
-    command = [sys.executable, str(ROOT / "benchmarks" / "selection" / "coverage.py"), "--epochs", "150"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "selection" / "interval_coverage.py"), "--epochs", "150"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     again = list(csv.DictReader(done.stdout.splitlines()))
     for old, new in zip(rows, again, strict=True):

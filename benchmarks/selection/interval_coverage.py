@@ -1,6 +1,6 @@
 """How often intervals hold the true total and speed-up, on simulated epochs of four shapes.
 
-    python benchmarks/selection/coverage.py [--epochs 2000] > tests/accuracy/selection_coverage.csv
+    python benchmarks/selection/interval_coverage.py [--epochs 2000] > tests/accuracy/selection_coverage.csv
 
 An epoch has 600 iterations. Lengths are skewed (log-normal), of two kinds (bimodal), sorted (uniform, trained from
 short to long) or heavy-tailed (Pareto). Times have a fixed, a linear and a quadratic part in the length, other ones on
