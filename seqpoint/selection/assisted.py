@@ -15,8 +15,8 @@ noise of the logged means that the polynomial is fitted against, with :math:`g =
 polynomial alone, and :math:`\bar g` its mean weighted by the log. :math:`\sigma^2` comes from the log; what the points
 scatter beyond it is added where an F test at 5 % says that it is more than chance.
 
-In simulation (`benchmarks/selection/interval_coverage.py`, 2,000 epochs of each of four shapes) 95 % intervals cover as the
-table `tests/accuracy/selection_coverage.csv` says. Assumed is that the new configuration is no less noisy than the
+In simulation (`benchmarks/selection/interval_coverage.py`, 2,000 epochs of each of four shapes) 95 % intervals cover as
+the table `tests/accuracy/selection_coverage.csv` says. Assumed is that the new configuration is no less noisy than the
 log, unless the points show it, and that what it changes is smooth in the length.
 """
 
