@@ -214,7 +214,7 @@ def _periodic(parts: Sequence[Part], places: Sequence[Place], rank: int, extent:
     names, times = Narrowed(), Growing(np.int64)
     for part, place in zip(parts, places, strict=True):
         shift = place.shift_ns.get(rank, 0)
-        for table, cause in _kernels(part, place):
+        for table, cause in _caused(part, place, "kernels", ("rank", "name", "start_ns")):
             own = integers(table, "rank") == rank
             times.append(np.where(cause == MISSING, integers(table, "start_ns"), cause + shift)[own])
             names.append(_codes(table["name"], codes)[own])
@@ -233,13 +233,13 @@ def _codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
     return found
 
 
-def _kernels(part: Part, place: Place) -> Iterator[tuple[pa.Table, Ints]]:
-    """Yield the kernels of a part with their final ranks and times, and when each was launched in the part's time."""
+def _caused(part: Part, place: Place, kind: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, Ints]]:
+    """Yield placed kernels or copies with the columns named, and when each was caused in the time of the part."""
     row = 0
-    for batch in part.stage.batches("kernels", ("rank", "name", "start_ns")):
+    for batch in part.stage.batches(kind, names):
         rows = slice(row, row + batch.num_rows)
         row = rows.stop
-        cause = part.stage.amended("kernels", "cause_ns", rows)
+        cause = part.stage.amended(kind, "cause_ns", rows)
         yield place.put(batch), np.full(batch.num_rows, MISSING) if cause is None else cause
 
 
@@ -326,7 +326,8 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
 def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
     """Return the iteration of every row of kernels or copies."""
     result, orphans = Growing(np.int64), 0
-    for ranks, start, cause, launched in _device_work(part, place, kind, ("cause_ns", "launch_id")):
+    for table, cause in _caused(part, place, kind, ("rank", "start_ns", "launch_id")):
+        ranks, start = integers(table, "rank"), integers(table, "start_ns")
         found = np.full(len(ranks), MISSING)
         for rank in np.unique(ranks).tolist():
             own = ranks == rank
@@ -334,22 +335,11 @@ def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
             cause_ns = np.where(cause[own] == MISSING, MISSING, moved)
             found[own] = caused_iterations(place.spans[rank], start[own], cause_ns)
         result.append(found)
-        orphans += int(((launched == MISSING) & (found == MISSING)).sum())
+        orphans += int(((integers(table, "launch_id") == MISSING) & (found == MISSING)).sum())
     iterations: Ints = result.values()
     if orphans:
         _fill_orphans(part, place, kind, iterations)
     return iterations
-
-
-def _device_work(part: Part, place: Place, kind: str, columns: tuple[str, ...]) -> Iterator[tuple[Ints, ...]]:
-    """Yield final ranks and starts of device work, and what linking gave it."""
-    row = 0
-    for batch in part.stage.batches(kind, ("rank", "start_ns")):
-        table, rows = place.put(batch), slice(row, row + batch.num_rows)
-        row = rows.stop
-        given = [part.stage.amended(kind, column, rows) for column in columns]
-        missing = np.full(table.num_rows, MISSING)
-        yield integers(table, "rank"), integers(table, "start_ns"), *(missing if g is None else g for g in given)
 
 
 def _fill_orphans(part: Part, place: Place, kind: str, iterations: Ints) -> None:
