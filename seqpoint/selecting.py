@@ -1,28 +1,14 @@
 """Select the iterations that stand for a run, estimate its total from them, and compare with the baselines."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from seqpoint.iterations import UNITS, IterationTable
-from seqpoint.sampling import RandomSelector, StratifiedSelector, expand_total
-from seqpoint.selection import (
-    Estimate,
-    FittedSelector,
-    FrequentSelector,
-    MedianSelector,
-    PriorSelector,
-    SelectionLog,
-    SeqPointSelector,
-    WorstSelector,
-    estimate_total,
-    parallel_reduction,
-    sequential_reduction,
-)
+from seqpoint.methods import BASELINES, Budget, method_of
+from seqpoint.selection import Estimate, FittedSelector, parallel_reduction, sequential_reduction
 
 __all__ = ["BaselineResult", "SelectOptions", "SelectionResult", "select"]
 
@@ -44,9 +30,12 @@ class SelectOptions:
     rank : int, optional
         By default the lowest.
     selector : str
-        ``"seqpoint"``, ``"stratified"`` or ``"random"``.
+        A name of `seqpoint.methods.METHODS`.
     features : tuple of str
-        Statistics of the table that, after the length, tell iterations apart; read by ``"stratified"``.
+        Statistics of the table that, after the length, tell iterations apart; read by ``"stratified"`` and
+        ``"k-medoids"``.
+    max_iterations : int, optional
+        Of all points together, at most; by default one a point.
     """
 
     statistic: str | None = None
@@ -56,6 +45,12 @@ class SelectOptions:
     rank: int | None = None
     selector: str = "seqpoint"
     features: tuple[str, ...] = ()
+    max_iterations: int | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """The same, as the selectors read it."""
+        return Budget(self.max_points, self.max_iterations, tolerance=self.tolerance, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
@@ -124,11 +119,6 @@ class SelectionResult:
         return abs(self.estimate.value - self.measured) / self.measured
 
 
-_BASELINES: Mapping[str, Callable[[], FittedSelector]] = MappingProxyType(
-    {"frequent": FrequentSelector, "median": MedianSelector, "worst": WorstSelector, "prior": PriorSelector}
-)
-
-
 def select(table: IterationTable, options: SelectOptions | None = None) -> SelectionResult:
     """Return the iterations to profile of a run.
 
@@ -147,9 +137,12 @@ def select(table: IterationTable, options: SelectOptions | None = None) -> Selec
     if not y.any():
         raise InvalidInputError(f"the statistic {name!r} is zero in every iteration; choose another")
     X = np.column_stack((known.sequence_length, *(known.statistic(feature) for feature in options.features)))
-    selector = _selector(options)
+    method = method_of(options.selector)
+    if options.features and not method.features:
+        raise InvalidInputError(f"the selector {options.selector!r} reads the length alone; features need 'stratified'")
+    selector = method.make(options.budget)
     try:
-        selector.fit(X, y)  # type: ignore[attr-defined]
+        selector.fit(X, y)
     except ValueError as error:  # scikit-learn's own words for lengths or values that cannot be
         raise InvalidInputError(str(error)) from error
     rows = selector.representatives_
@@ -159,36 +152,15 @@ def select(table: IterationTable, options: SelectOptions | None = None) -> Selec
         UNITS.get(name, ""),
         rows,
         selector.weights_,
-        selector.bin_edges_,
+        selector.bin_edges_[selector.labels_[rows]],
         float(y.sum()),
-        _estimate(selector, (X, y), options.confidence),
+        method.own_total(selector, (X, y), options.confidence),
         sequential_reduction(float(y.sum()), y[rows]),
         parallel_reduction(float(y.sum()), y[rows]),
-        tuple(_baseline(name_, make(), X[:, :1], y) for name_, make in _BASELINES.items()),
+        tuple(_baseline(name_, make(), X[:, :1], y) for name_, make in BASELINES.items()),
         len(own) - len(known),
         options.selector,
     )
-
-
-def _selector(options: SelectOptions) -> FittedSelector:
-    makers: dict[str, Callable[[], FittedSelector]] = {
-        "seqpoint": lambda: SeqPointSelector(max_points=options.max_points, tolerance=options.tolerance),
-        "stratified": lambda: StratifiedSelector(max_points=options.max_points, confidence=options.confidence),
-        "random": lambda: RandomSelector(max_points=options.max_points, confidence=options.confidence),
-    }
-    if options.selector not in makers:
-        raise InvalidInputError(f"no selector {options.selector!r}; there are {', '.join(makers)}")
-    if options.features and options.selector != "stratified":
-        raise InvalidInputError(f"the selector {options.selector!r} reads the length alone; features need 'stratified'")
-    return makers[options.selector]()
-
-
-def _estimate(selector: FittedSelector, log: tuple[Floats, Floats], confidence: float) -> Estimate:
-    """Return the total of the log from its chosen iterations alone."""
-    values = log[1][selector.representatives_]
-    if isinstance(selector, StratifiedSelector | RandomSelector):
-        return expand_total(values, selector)
-    return estimate_total(values, SelectionLog.of(selector, *log), confidence=confidence)
 
 
 def _with_length(table: IterationTable) -> IterationTable:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqpoint import plots
-from seqpoint.held_out import SELECTORS, held_out_error, held_out_errors
+from seqpoint.held_out import SHOWN, held_out_error, held_out_errors
 from seqpoint.iterations import IterationTable
 from seqpoint.selecting import select
 from seqpoint.selection import FrequentSelector, SeqPointSelector
@@ -25,7 +25,7 @@ def test_the_other_half_is_counted_and_not_looked_at() -> None:
 
 def test_more_points_are_better_and_baselines_are_worse() -> None:
     found = held_out_errors(*run(), [2, 20])
-    assert set(found) == set(SELECTORS)
+    assert set(found) == set(SHOWN)
     for name in ("seqpoint", "stratified"):
         assert found[name][1] < 0.03 and found[name][1] < found[name][0]
         assert found[name][1] < min(found[other][1] for other in ("frequent", "median", "prior"))
@@ -37,5 +37,5 @@ def test_the_chart_has_a_line_for_every_selector() -> None:
     names = ("log",) * len(lengths)
     table = IterationTable(zeros, np.arange(len(lengths)), zeros, lengths, {"duration": time_ns}, names, names)
     chart = plots.errors_by_points(select(table))
-    assert [curve.label for curve in chart] == list(SELECTORS)
+    assert [curve.label for curve in chart] == list(SHOWN)
     assert all(len(curve) == 11 for curve in chart)

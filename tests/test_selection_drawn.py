@@ -25,7 +25,8 @@ from seqpoint.sampling import (
     stratified_variance,
 )
 from seqpoint.selection.lengths import exact_sums, length_table, nearest_iterations
-from seqpoint.validating import Epochs, geometric_mean, noise_floor, read_epochs, score
+from seqpoint.validation.rows import geometric_mean
+from seqpoint.validation.selection import Epochs, noise_floor, read_epochs, score
 
 
 @parametrize_with_checks(
@@ -230,7 +231,7 @@ def test_the_command(tmp_path):
     content = json.loads(done.stdout)
     assert content["noise_floor"] == [{"model": "m", "order": "sorted", "noise_floor": None}]
     found = {one["selector"]: one for one in content["scores"]}
-    assert found["seqpoint"]["total_error"] == pytest.approx(1e-6) and found["seqpoint"]["points"] == 4
+    assert found["seqpoint"]["total_error"] == pytest.approx(1e-6) and found["seqpoint"]["points"] == 10
     assert found["worst"]["total_error"] > 0.5
     table = CliRunner().invoke(cli, ["validate", "selection", str(tmp_path)])
     assert table.exit_code == 0 and "seqpoint" in table.output

@@ -16,12 +16,12 @@ VOCABULARY, CLASSES, FEATURES = 500, 30, 32
 
 
 class Speech(nn.Module):
-    """Frames (batch, length, FEATURES) to classes of every second frame."""
+    """Frames (batch, length, FEATURES) to classes of every fourth frame."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.first = nn.Conv2d(1, 8, (5, 5), stride=(2, 2), padding=2)
-        self.second = nn.Conv2d(8, 8, (3, 3), stride=(1, 2), padding=1)
+        self.second = nn.Conv2d(8, 8, (3, 3), stride=(2, 2), padding=1)
         self.recurrent = nn.GRU(FEATURES // 4 * 8, hidden, num_layers=5, batch_first=True, bidirectional=True)
         self.classes = nn.Linear(2 * hidden, CLASSES)
 
@@ -57,13 +57,13 @@ class Translation(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to tokens: three encoder layers, four heads."""
+    """Tokens to tokens: two encoder layers, four heads."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, hidden)
         layer = nn.TransformerEncoderLayer(hidden, 4, 4 * hidden, dropout=0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.words = nn.Linear(hidden, VOCABULARY)
 
     def loss(self, length: int, batch: int, generator: torch.Generator) -> Tensor:

@@ -1,20 +1,23 @@
 """Train three models for whole epochs on the CPU, on several configurations, and log every iteration.
 
-    python benchmarks/selection/record_epochs.py [--output datasets/measured] [--model speech] ...
+    python benchmarks/selection/record_epochs.py [--output datasets/measured/epochs] [--model speech] ...
 
-The project ships what this writes: `datasets/measured/epochs/MODEL/CONFIGURATION-ORDER.csv`, on which
+The project ships what this writes: `datasets/measured/epochs/MODEL/CONFIGURATION-ORDER.parquet`, on which
 `seqpoint validate selection` scores the selectors. Lengths are drawn once a model, sorted and cut into batches; the
 order `sorted` trains them from short to long (as the first epoch of DeepSpeech2 does), `shuffled` in one random
 order, the same on every configuration. No profiler runs. Before an epoch, a batch of every length is trained
-unrecorded, so that no iteration pays for what a new shape costs once. The epoch is trained three times, and the
-duration of an iteration is the median of its three: single ones differ by 5 to 10 % on a virtual machine. The
-configuration `again` is `base` once more: its difference from `base` is the noise floor of the machine.
+unrecorded, so that no iteration pays for what a new shape costs once.
 
-Close other programs first. Each epoch is written when it is complete; those that are there already are kept, so an
-interrupted run goes on.
+Single durations differ by 10 to 16 % on a shared virtual machine, in bursts of a tenth of a second and over minutes.
+So the epoch is trained several times, the configurations taking turns, and the duration of an iteration is the least
+of its runs (as `timeit` does: what is added to the least is others' work); every run is in the log too, as the
+statistics `run_0_ns` and on. The configuration `again` is `base` once more: its difference from `base` is the noise
+floor of the machine.
+
+Close other programs first. A log is written anew after each run; an interrupted recording goes on with the next one.
 """
 
-import csv
+import gc
 import os
 import platform
 import re
@@ -25,17 +28,19 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from models import MODELS
 from torch import nn
 
 OUTPUT = Path(__file__).parents[2] / "datasets" / "measured" / "epochs"
 ORDERS = ("sorted", "shuffled")
-REPEATS = 3
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class Job:
 def read_speech(rng: np.random.Generator, count: int) -> np.ndarray:
     """Draw lengths as sentences read aloud have: most near the longest, a tail of short ones."""
     long = rng.random(count) < 0.7
-    drawn = np.where(long, rng.normal(58, 6, count), rng.uniform(10, 56, count))
-    return np.clip(np.rint(drawn), 8, 96).astype(np.int64)
+    drawn = np.where(long, rng.normal(42, 5, count), rng.uniform(8, 40, count))
+    return np.clip(np.rint(drawn), 8, 64).astype(np.int64)
 
 
 def sentences(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -69,14 +74,14 @@ def sentences(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def answers(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Draw log-normal lengths with the spread of the answers of a language model (0.86), a third as long."""
-    return np.clip(np.rint(rng.lognormal(np.log(43), 0.86, count)), 4, 256).astype(np.int64)
+    """Draw log-normal lengths with the spread of the answers of a language model (0.86), a quarter as long."""
+    return np.clip(np.rint(rng.lognormal(np.log(32), 0.86, count)), 4, 192).astype(np.int64)
 
 
 JOBS = (
-    Job("translation", 96, 2083, 8, sentences),
-    Job("speech", 48, 446, 8, read_speech),
-    Job("transformer", 96, 800, 8, answers),
+    Job("translation", 64, 2083, 8, sentences),
+    Job("speech", 48, 892, 8, read_speech),
+    Job("transformer", 64, 1200, 8, answers),
 )
 
 
@@ -139,19 +144,20 @@ CONFIGURATIONS = (
 
 
 def durations(job: Job, configuration: Configuration, lengths: np.ndarray) -> np.ndarray:
-    """Train the epoch `REPEATS` times and return the median duration of each iteration in ns."""
+    """Train the epoch once and return the duration of each iteration in ns."""
     torch.manual_seed(5)
+    torch.set_flush_denormal(True)
     generator = torch.Generator().manual_seed(6)
     with configuration.applied():
         model = MODELS[job.model](int(job.hidden * configuration.hidden) // 8 * 8)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         for length in np.unique(lengths).tolist():
             _train(model, optimizer, (length, job.batch), generator)
-        found = [
-            [_train(model, optimizer, (length, job.batch), generator) for length in lengths.tolist()]
-            for _ in range(REPEATS)
-        ]
-    return np.median(found, axis=0).astype(np.int64)
+        gc.collect()
+        gc.disable()
+        found = [_train(model, optimizer, (length, job.batch), generator) for length in lengths.tolist()]
+        gc.enable()
+    return np.array(found, dtype=np.int64)
 
 
 def _train(
@@ -164,15 +170,26 @@ def _train(
     return time.perf_counter_ns() - begin
 
 
-def write_log(path: Path, lengths: np.ndarray, batch: int, found: np.ndarray) -> None:
+def read_runs(path: Path) -> list[np.ndarray]:
+    """Return the durations of the runs that a log holds, none where there is no log."""
+    if not path.exists():
+        return []
+    table = pq.read_table(path)
+    return [table[name].to_numpy() for name in table.column_names if name.startswith("run_")]
+
+
+def write_log(path: Path, lengths: np.ndarray, batch: int, runs: list[np.ndarray]) -> None:
     """Write one epoch, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    columns = {
+        "iteration": np.arange(len(lengths), dtype=np.int32),
+        "sequence_length": lengths.astype(np.int32),
+        "batch": np.full(len(lengths), batch, dtype=np.int32),
+        "duration_ns": np.min(runs, axis=0),
+    }
+    columns |= {f"run_{i}_ns": run for i, run in enumerate(runs)}
     new = path.with_suffix(".new")
-    with new.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["iteration", "sequence_length", "batch", "duration_ns"])
-        rows = zip(lengths.tolist(), found.tolist(), strict=True)
-        writer.writerows((i, length, batch, duration) for i, (length, duration) in enumerate(rows))
+    pq.write_table(pa.table(columns), new, compression="zstd")
     new.replace(path)
 
 
@@ -200,9 +217,9 @@ def write_readme(folder: Path, described: dict[str, str]) -> None:
     rows = "\n".join(f"| {key} | {value} |" for key, value in described.items())
     (folder / "README.md").write_text(
         "# Whole epochs on a CPU, every iteration measured\n\n"
-        "Recorded by this project with `python benchmarks/selection/record_epochs.py`, which says how. One CSV a\n"
-        "configuration and order; durations are wall time of a training step, no profiler, the median of three\n"
-        "epochs.\n\n"
+        "Recorded by this project with `python benchmarks/selection/record_epochs.py`, which says how. One log\n"
+        "a configuration and order. `run_N_ns` is the wall time of a training step in the Nth run of the epoch,\n"
+        "without a profiler; `duration_ns` is the least of the runs.\n\n"
         "| model | hidden | iterations | batch | padded lengths |\n|---|---|---|---|---|\n"
         f"{jobs}\n\n| machine | |\n|---|---|\n{rows}\n"
     )
@@ -211,22 +228,23 @@ def write_readme(folder: Path, described: dict[str, str]) -> None:
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), default=OUTPUT, show_default=False)
 @click.option("--model", "models", multiple=True, type=click.Choice([job.model for job in JOBS]))
+@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Of each epoch.")
 @click.option("--iterations", type=click.IntRange(1), help="Instead of a whole epoch, for a trial.")
-def main(output: Path, models: tuple[str, ...], iterations: int | None) -> None:
+def main(output: Path, models: tuple[str, ...], runs: int, iterations: int | None) -> None:
     """Train and log."""
     output.mkdir(parents=True, exist_ok=True)
     described = machine()
     jobs = [job for job in JOBS if not models or job.model in models]
-    for job in [replace(job, iterations=iterations or job.iterations) for job in jobs]:
-        for order in ORDERS:
-            lengths = job.epoch(order)
-            for configuration in CONFIGURATIONS:
-                path = output / job.model / f"{configuration.name}-{order}.csv"
-                if path.exists():
-                    continue
-                found = durations(job, configuration, lengths)
-                write_log(path, lengths, job.batch, found)
-                print(f"{path.parent.name}/{path.name}: {found.sum() / 1e9:.2f} s", file=sys.stderr)
+    jobs = [replace(job, iterations=iterations or job.iterations) for job in jobs]
+    for run, job, order, configuration in product(range(runs), jobs, ORDERS, CONFIGURATIONS):
+        path = output / job.model / f"{configuration.name}-{order}.parquet"
+        known = read_runs(path)
+        if len(known) > run:
+            continue
+        lengths = job.epoch(order)
+        found = durations(job, configuration, lengths)
+        write_log(path, lengths, job.batch, [*known, found])
+        print(f"run {run}: {path.parent.name}/{path.name}: {found.sum() / 1e9:.2f} s", file=sys.stderr)
     write_readme(output, described)
 
 

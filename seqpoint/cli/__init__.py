@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "project": ("project", "Project what what-ifs would gain, with intervals."),
     "what-ifs": ("what_ifs", "List the what-ifs."),
     "validate": ("validate", "Score what the toolkit says against what was measured."),
+    "calibrate": ("calibrate", "Fit models to your own measurements."),
     "devices": ("devices", "List the device catalogue."),
     "readers": ("readers", "List the trace formats that can be read."),
     "report": ("report", "Write a self-contained HTML report."),

@@ -11,9 +11,11 @@ from seqpoint.cli.output import byte_progress
 
 __all__ = [
     "as_json",
+    "gate_option",
     "hardware_option",
     "iteration_option",
     "load",
+    "max_iterations_option",
     "max_points_option",
     "perfetto_option",
     "reading_options",
@@ -48,6 +50,11 @@ def as_json(function: F) -> F:
     return click.option("--json", "json_", is_flag=True, help="Print JSON with stable keys.")(function)
 
 
+def gate_option(function: F) -> F:
+    """Add the option --gate."""
+    return click.option("--gate", is_flag=True, help="Exit 1 where a limit is missed.")(function)
+
+
 def hardware_option(function: F) -> F:
     """Add the option --device."""
     return click.option(
@@ -71,8 +78,17 @@ def max_points_option(default: int) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.IntRange(1),
-        help="Iterations to choose at most.",
+        help="Lengths to choose at most, or strata.",
     )
+
+
+def max_iterations_option(function: F) -> F:
+    """Add the option --max-iterations."""
+    return click.option(
+        "--max-iterations",
+        type=click.IntRange(1),
+        help="Iterations of all points together: several of a length average its noise.  [default: one a point]",
+    )(function)
 
 
 def what_if_option(function: F) -> F:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from seqpoint.cli.options import as_json, load, max_points_option, trace_argument
+from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
 from seqpoint.cli.output import duration, print_json, print_table, say
 from seqpoint.iterations import IterationTable, iteration_table, read_log
 from seqpoint.selecting import SelectionResult, SelectOptions, select
@@ -36,12 +36,17 @@ _LOGS = (".csv", ".parquet")
     "--selector",
     default="seqpoint",
     show_default=True,
-    type=click.Choice(["seqpoint", "stratified", "random"]),
-    help="SeqPoint's bins of the length, strata of several features, or at random.",
+    type=click.Choice(["seqpoint", "stratified", "k-medoids", "random"]),
+    help="SeqPoint's bins of the length, strata or groups of several features, or at random.",
 )
 @click.option(
-    "--feature", "features", multiple=True, metavar="NAME", help="Beside the length, for stratified; may repeat."
+    "--feature",
+    "features",
+    multiple=True,
+    metavar="NAME",
+    help="Beside the length, for stratified and k-medoids; may repeat.",
 )
+@max_iterations_option
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
     """Choose the iterations that stand for the run in TRACE (a trace, or a log as .csv or .parquet).

@@ -1,13 +1,19 @@
 """`seqpoint validate`."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
-from seqpoint.cli.options import as_json, max_points_option
+from profilers.datasets import dataset_path
+from replay.durations import load_calibration, read_calibration, read_measurements
+from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option
 from seqpoint.cli.output import print_json, print_table, say
-from seqpoint.validating import SELECTORS, Epochs, Score, noise_floor, read_epochs, score
+from seqpoint.methods import METHODS
+from seqpoint.validation.kernels import KernelScore, kernel_rows, score_kernels
+from seqpoint.validation.rows import ValidationRow, all_met
+from seqpoint.validation.selection import BUDGET, Epochs, Score, noise_floor, read_epochs, score, selection_rows
 
 
 @click.group("validate")
@@ -16,29 +22,71 @@ def command() -> None:
 
     \b
     seqpoint validate selection my_epochs/
+    seqpoint validate kernels measured.parquet
     """
 
 
 @command.command("selection")
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=click.Path(), required=False)
 @max_points_option(10)
+@max_iterations_option
+@gate_option
 @as_json
-def selection(folder: str, max_points: int, json_: bool) -> None:
+@click.pass_context
+def selection(
+    context: click.Context, folder: str | None, max_points: int, max_iterations: int | None, gate: bool, json_: bool
+) -> None:
     """Select on one configuration of each epoch in FOLDER, and compare on the others.
 
-    FOLDER holds logs named MODEL/CONFIGURATION-ORDER.csv, with the configuration `base`, and `again` for the same
-    once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder).
+    FOLDER holds logs named MODEL/CONFIGURATION-ORDER.csv (or .parquet), with the configuration `base`, and `again` for
+    the same once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder). Without
+    it, the epochs that this project recorded are scored. One in a hundred iterations is profiled, unless there are
+    more points or `--max-iterations` says otherwise.
 
     \b
+    seqpoint validate selection
     seqpoint validate selection my_epochs/ --max-points 8 --json
     """
-    epochs = read_epochs(Path(folder))
-    scores = [score(one, name, max_points) for one in epochs for name in SELECTORS]
+    epochs = read_epochs(Path(folder) if folder else dataset_path("measured/epochs"))
+    budget = replace(BUDGET, points=max_points, iterations=max_iterations)
+    scores = [score(one, name, budget) for one in epochs for name in METHODS]
+    rows = selection_rows(scores)
     if json_:
-        print_json({"scores": [asdict(s) for s in scores], "noise_floor": [_floor(one) for one in epochs]})
-        return
-    for one in epochs:
-        _show(one, [s for s in scores if (s.model, s.order) == (one.model, one.order)])
+        print_json(
+            {
+                "rows": [row.content() for row in rows],
+                "scores": [_summary(one) for one in scores],
+                "noise_floor": [_floor(one) for one in epochs],
+            }
+        )
+    else:
+        for one in epochs:
+            _show(one, [s for s in scores if (s.model, s.order) == (one.model, one.order)])
+        show_gated(rows)
+    if gate and not all_met(rows):
+        context.exit(1)
+
+
+def show_gated(rows: Sequence[ValidationRow]) -> None:
+    """Print the rows that have a limit."""
+    print_table(
+        "Limits",
+        ("case~", "ours", "limit", "met"),
+        [
+            (
+                row.case,
+                f"{row.ours:.4g}",
+                f"{'>=' if row.least else '<='} {row.limit:g}",
+                "yes" if row.met else "NO",
+            )
+            for row in rows
+            if row.limit is not None
+        ],
+    )
+
+
+def _summary(found: Score) -> dict[str, object]:
+    return {name: value for name, value in asdict(found).items() if name != "cases"}
 
 
 def _floor(epochs: Epochs) -> dict[str, object]:
@@ -65,6 +113,66 @@ def _show(epochs: Epochs, scores: list[Score]) -> None:
                 f"{s.parallel_reduction:.0f}x",
                 f"{100 * s.covered:.0f}",
                 f"{100 * s.half_width:.1f}",
+            )
+            for s in scores
+        ],
+    )
+
+
+@command.command("kernels")
+@click.argument("path", type=click.Path())
+@click.option("--calibration", metavar="FILE", type=click.Path(), help="Instead of the shipped one.")
+@gate_option
+@as_json
+@click.pass_context
+def kernels(context: click.Context, path: str, calibration: str | None, gate: bool, json_: bool) -> None:
+    """Compare predicted durations of operators with those measured in PATH, a table or a folder of tables.
+
+    A table has the columns op, device, latency_ms, and B M N K (linear, bmm) or B H (softmax, ln, elementwise), FP32.
+    Each device is predicted with its own fit, where it has one, and as if it had never been seen.
+
+    \b
+    seqpoint validate kernels measured.parquet --json
+    """
+    known = read_calibration(calibration) if calibration else load_calibration()
+    scores = score_kernels(read_measurements(path), known)
+    rows = kernel_rows(scores)
+    if json_:
+        print_json({"rows": [row.content() for row in rows], "scores": [asdict(one) for one in scores]})
+    else:
+        _show_kernels(scores)
+        show_gated(rows)
+    if gate and not all_met(rows):
+        context.exit(1)
+
+
+def _show_kernels(scores: Sequence[KernelScore]) -> None:
+    print_table(
+        "Predicted against measured durations",
+        (
+            "operator~",
+            "device~",
+            "basis~",
+            "file~",
+            "rows",
+            "error %",
+            "median %",
+            "bias",
+            "in interval %",
+            "by size %~",
+        ),
+        [
+            (
+                s.kind,
+                s.device,
+                f"{s.basis}{', seen' if s.seen else ''}",
+                s.source,
+                s.rows,
+                f"{100 * s.error:.1f}",
+                f"{100 * s.median:.1f}",
+                f"{s.bias:.2f}",
+                f"{100 * s.covered:.0f}",
+                ", ".join(f"{100 * error:.0f} {name}" for name, error in s.by_size.items()),
             )
             for s in scores
         ],

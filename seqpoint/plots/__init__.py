@@ -2,7 +2,13 @@
 
 from seqpoint.plots.frame import plain_text
 from seqpoint.plots.projections import projection_intervals
-from seqpoint.plots.selections import baseline_errors, errors_by_points, length_histogram, statistic_by_length
+from seqpoint.plots.selections import (
+    baseline_errors,
+    errors_by_points,
+    interval_coverage,
+    length_histogram,
+    statistic_by_length,
+)
 from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lanes
 
 __all__ = [
@@ -10,6 +16,7 @@ __all__ = [
     "before_after",
     "class_breakdown",
     "errors_by_points",
+    "interval_coverage",
     "length_histogram",
     "plain_text",
     "projection_intervals",

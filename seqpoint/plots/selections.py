@@ -6,26 +6,32 @@ import holoviews as hv
 import numpy as np
 import numpy.typing as npt
 
+from seqpoint.coverage import resampled_coverage
 from seqpoint.held_out import held_out_errors
+from seqpoint.methods import Budget
 from seqpoint.plots.frame import BLUE, GREY, INK, RED, bars_chart, hover_tips, overlay, plain_text
 from seqpoint.selecting import SelectionResult
 from seqpoint.units import time_unit
 
-__all__ = ["baseline_errors", "errors_by_points", "length_histogram", "statistic_by_length"]
+__all__ = ["baseline_errors", "errors_by_points", "interval_coverage", "length_histogram", "statistic_by_length"]
 
 #: Lengths that span no more than this many whole numbers get a bar each; others this many bars in all.
 _BARS = 80
 #: Numbers of points that selectors are compared at; errors below the least are drawn there.
 _POINT_COUNTS, _LEAST_PERCENT = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20), 1e-3
-#: Colour and dash of each of `held_out.SELECTORS`.
-_SELECTOR_LOOKS = (
+#: Colour and dash of each of `held_out.SHOWN`.
+_LOOKS = (
     (RED, "solid"),
+    (RED, "dashed"),
     (BLUE, "solid"),
+    ("#009E73", "solid"),
     ("#56B4E9", "dashed"),
     (GREY, "solid"),
     (GREY, "dashed"),
     (INK, "dotted"),
 )
+#: Whose intervals are shown.
+_WITH_INTERVALS = ("seqpoint", "seqpoint, assisted", "stratified", "random")
 #: What a label over a point takes of the width of a chart, and levels that close labels are spread over.
 _LABEL_WIDTH, _LEVELS = 0.05, 4
 
@@ -139,13 +145,42 @@ def errors_by_points(selection: SelectionResult) -> Chart:
     counts = [count for count in _POINT_COUNTS if count <= len(y) // 4]
     curves = []
     errors = held_out_errors(table.sequence_length, y, counts)
-    for (name, found), (colour, dash) in zip(errors.items(), _SELECTOR_LOOKS, strict=True):
+    for (name, found), (colour, dash) in zip(errors.items(), _LOOKS, strict=True):
         rows = [(count, max(100 * error, _LEAST_PERCENT)) for count, error in zip(counts, found, strict=True)]
         tips = hover_tips(("selector", name), ("points", "@points"), ("error", "@error{0.[000]} %"))
         curve = hv.Curve(rows, kdims=["points"], vdims=["error"], label=name)
         curves.append(curve.opts(color=colour, line_dash=dash, line_width=2.5 if name == "seqpoint" else 1.5, **tips))
     title = f"Error of {selection.statistic.replace('_', ' ')}: chosen on every second iteration, judged on the others"
     return overlay(curves, title, ("points", "error (%)"), height=320, logy=True, xticks=counts, yformatter="%g")
+
+
+def interval_coverage(selection: SelectionResult) -> Chart:
+    """Return how often the intervals of several ways to choose hold the total, with as many points as were chosen.
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Scatter`` of the share of 200 resampled epochs, one row a way to choose; ``Segments`` of what 200 epochs can
+        tell; a ``VLine`` at the nominal confidence. See `seqpoint.coverage`.
+    """
+    table, confidence = selection.table, selection.estimate.confidence
+    y, budget = table.statistic(selection.statistic), Budget(len(selection.rows), confidence=confidence)
+    names = _WITH_INTERVALS[::-1]
+    found = [resampled_coverage(table.sequence_length, y, name, budget) for name in names]
+    rows = [
+        (100 * one.covered, place, name, 100 * one.half_width, RED if "seqpoint" in name else BLUE)
+        for place, (name, one) in enumerate(zip(names, found, strict=True))
+    ]
+    tips = hover_tips(("selector", "@selector"), ("covered", "@covered{0.0} %"), ("half-width", "@width{0.[000]} %"))
+    dots = hv.Scatter(rows, kdims=["covered"], vdims=["place", "selector", "width", "colour"])
+    spans = [(100 * one.low, place, 100 * one.high, place) for place, one in enumerate(found)]
+    layers = [
+        hv.VLine(100 * confidence).opts(color=INK, line_dash="dashed", line_width=1),
+        hv.Segments(spans).opts(color=GREY, line_width=2),
+        dots.opts(color="colour", size=9, **tips),
+    ]
+    title = f"Resampled epochs whose total lies in the {100 * confidence:g} % interval"
+    return overlay(layers, title, ("epochs (%)", ""), height=200, yticks=list(enumerate(names)), ylim=(-0.6, 3.6))
 
 
 def _bars(lengths: Floats) -> Floats:

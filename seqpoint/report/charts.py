@@ -54,6 +54,7 @@ def section_figures(section: ReportSection) -> list[Figure]:
         found.append(Figure("baselines", plots.baseline_errors(section.selection)))
         if len(section.selection.table) >= HALF:
             found.append(Figure("baselines", plots.errors_by_points(section.selection)))
+            found.append(Figure("baselines", plots.interval_coverage(section.selection)))
     if section.description.classes:
         found.append(Figure("classes", plots.class_breakdown(section.description)))
     if section.projection is not None:

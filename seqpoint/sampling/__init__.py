@@ -1,11 +1,11 @@
 """Which kernels or iterations to draw at random, how much each stands for, and how sure the total is that they give."""
 
-from seqpoint.sampling.allocation import neyman_allocation, shared_allocation, stratified_variance
 from seqpoint.sampling.epochs import RandomSelector, StratifiedSelector
 from seqpoint.sampling.estimate import Drawn, estimate_speedup, estimate_total, expand_total
 from seqpoint.sampling.medoids import KMedoidsSelector, kernel_profiles
 from seqpoint.sampling.population import KernelPopulation, kernel_population, kernels_with_shapes
 from seqpoint.sampling.sampler import KernelSampler, SamplingPlan, draw_rows
+from seqpoint.selection.allocation import neyman_allocation, shared_allocation, stratified_variance
 
 __all__ = [
     "Drawn",

@@ -8,9 +8,9 @@ from sklearn.base import BaseEstimator
 from sklearn.tree import DecisionTreeRegressor
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from seqpoint.sampling.allocation import shared_allocation
 from seqpoint.sampling.sampler import SamplingPlan, draw_rows
 from seqpoint.sampling.strata import Strata
+from seqpoint.selection.allocation import shared_allocation
 from seqpoint.selection.fitted import Choice, Epoch, one_length, read_epoch, remember, require_at_least
 
 __all__ = ["RandomSelector", "StratifiedSelector", "remember_drawn", "strata_of"]

@@ -11,9 +11,9 @@ from scipy.special import ndtri  # type: ignore[import-untyped, unused-ignore]
 from sklearn.base import BaseEstimator
 
 from profilers.errors import InvalidInputError
-from seqpoint.sampling.allocation import neyman_allocation, stratified_variance
 from seqpoint.sampling.population import KernelPopulation, kernel_population
 from seqpoint.sampling.strata import Strata, cut_strata
+from seqpoint.selection.allocation import neyman_allocation, stratified_variance
 from seqpoint.selection.fitted import require_at_least
 
 __all__ = ["KernelSampler", "SamplingPlan", "draw_rows"]

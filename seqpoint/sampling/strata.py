@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqpoint.sampling.allocation import neyman_allocation
 from seqpoint.sampling.population import KernelPopulation
+from seqpoint.selection.allocation import neyman_allocation
 
 __all__ = ["Strata", "cut_strata"]
 

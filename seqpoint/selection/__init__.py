@@ -14,6 +14,7 @@ from seqpoint.selection.estimate import (
 from seqpoint.selection.fitted import FittedSelector
 from seqpoint.selection.log import SelectionLog
 from seqpoint.selection.seqpoint import SeqPointSelector
+from seqpoint.selection.transfer import predict_total
 
 __all__ = [
     "Estimate",
@@ -30,6 +31,7 @@ __all__ = [
     "estimate_speedup",
     "estimate_total",
     "parallel_reduction",
+    "predict_total",
     "relative_error",
     "sequential_reduction",
 ]

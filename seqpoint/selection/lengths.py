@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LengthTable", "exact_sums", "length_table", "nearest_iterations", "parts"]
+__all__ = ["LengthTable", "exact_sums", "length_table", "nearest_iterations", "parts", "some_nearest_iterations"]
 
 Codes = NDArray[np.signedinteger[Any]]
 
@@ -192,3 +192,35 @@ def nearest_iterations(
         nearest[chosen[better]] = part.start + found[hit[first[better]]]
         least[chosen[better]] = smallest[chosen[better]]
     return nearest
+
+
+def some_nearest_iterations(
+    table: LengthTable, statistic: NDArray[np.float64], rows: NDArray[np.int64], wanted: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the iterations of each chosen length whose statistic is nearest the mean; of equal ones, the earliest.
+
+    Parameters
+    ----------
+    table, statistic, rows
+        As in `nearest_iterations`.
+    wanted : ndarray of int64, shape (n_points,)
+        Iterations of each length, 1 to as many as it has.
+
+    Returns
+    -------
+    ndarray of int64, shape (sum of `wanted`,)
+        By length, nearest first.
+
+    Examples
+    --------
+    >>> statistic = np.array([9.0, 11.0, 16.0])
+    >>> table = length_table(np.array([5.0, 5.0, 5.0]), statistic)
+    >>> some_nearest_iterations(table, statistic, np.array([0]), np.array([2])).tolist()
+    [1, 0]
+    """
+    found = []
+    for row, count in zip(rows.tolist(), wanted.tolist(), strict=True):
+        of_length = np.flatnonzero(table.of_iteration == row)
+        distance = np.abs(statistic[of_length] - table.means[row])
+        found.append(of_length[np.argsort(distance, kind="stable")[:count]])
+    return np.concatenate(found)

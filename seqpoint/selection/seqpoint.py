@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from seqpoint.selection.allocation import shared_allocation
 from seqpoint.selection.fitted import Choice, Epoch, one_length, read_epoch, remember, require_at_least
-from seqpoint.selection.lengths import nearest_iterations
+from seqpoint.selection.lengths import nearest_iterations, some_nearest_iterations
 
 __all__ = ["SeqPointSelector"]
 
@@ -27,16 +28,21 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     max_points : int, default 10
-        The most iterations to profile, 1 or more; also the most bins that are tried.
+        The most lengths to choose, 1 or more; also the most bins that are tried.
     initial_bins : int, default 5
         Bins to begin with, 1 or more; with more than `max_points` the search begins at `max_points`.
     tolerance : float, default 0.01
         Relative error of the total at which to stop, 0 or more.
+    max_iterations : int, optional
+        Iterations to profile, 1 or more; by default one a point. More than that are shared among the points in
+        proportion to what their bins cost: the noise of an iteration is then averaged. A length that occurs less often
+        gives all it has, so fewer may be chosen.
 
     Attributes
     ----------
     representatives_, weights_, labels_, bin_edges_, sequence_lengths_
-        The points, see `FittedSelector`. Point `i` stands for the iterations whose label is `i`.
+        The points, see `FittedSelector`. Iteration `representatives_[i]` is of bin `labels_[representatives_[i]]`, and
+        with one iteration a point this is `i`.
     projected_total_, relative_error_, converged_, n_features_in_
         How the points fare on the epoch they were chosen from, see `FittedSelector`.
 
@@ -44,7 +50,8 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
     -----
     Source: SeqPoint (arXiv 2007.10459, ISPASS 2020). The paper's values of the three parameters are unknown;
     the defaults are ours. Profiling runs one iteration, not the mean of a length: of the chosen length, it is
-    the iteration whose own statistic is nearest the mean; of several, the earliest.
+    the iteration whose own statistic is nearest the mean; of several, the earliest. Several iterations of a point are
+    ours, not the paper's: shared as Neyman does (Cochran 1977, 5.5) for a noise that is a fraction of the cost.
 
     Examples
     --------
@@ -57,10 +64,17 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
     (1800.0, 0.125, False)
     """
 
-    def __init__(self, max_points: int = 10, initial_bins: int = 5, tolerance: float = 0.01) -> None:
+    def __init__(
+        self,
+        max_points: int = 10,
+        initial_bins: int = 5,
+        tolerance: float = 0.01,
+        max_iterations: int | None = None,
+    ) -> None:
         self.max_points = max_points
         self.initial_bins = initial_bins
         self.tolerance = tolerance
+        self.max_iterations = max_iterations
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Choose the points of one logged epoch.
@@ -88,13 +102,16 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
         require_at_least("max_points", self.max_points, 1)
         require_at_least("initial_bins", self.initial_bins, 1)
         require_at_least("tolerance", self.tolerance, 0)
+        if self.max_iterations is not None:
+            require_at_least("max_iterations", self.max_iterations, 1)
         epoch = read_epoch(self, X, y)
         if epoch.table.lengths.size <= self.max_points:
             best, converged = _one_bin_a_length(epoch), True
         else:
             first = min(self.initial_bins, self.max_points)
             best, converged = _search(epoch, range(first, self.max_points + 1), self.tolerance)
-        remember(self, epoch, _choice(epoch, best, converged=converged))
+        most = 1 if self.max_iterations is None else self.max_iterations
+        remember(self, epoch, _choice(epoch, best, most, converged=converged))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
@@ -111,7 +128,7 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         ndarray of int64, shape (n_iterations,)
-            Index of a point.
+            Index of a bin; of a point, if each has one iteration.
 
         Examples
         --------
@@ -183,11 +200,17 @@ def _search(epoch: Epoch, bin_counts: range, tolerance: float) -> tuple[_Binning
     return best, False
 
 
-def _choice(epoch: Epoch, binning: _Binning, *, converged: bool) -> Choice:
+def _choice(epoch: Epoch, binning: _Binning, most: int, *, converged: bool) -> Choice:
+    table, chosen = epoch.table, binning.chosen
+    shared = np.minimum(shared_allocation(binning.iterations, table.means[chosen], most), table.counts[chosen])
+    if shared.max() > 1:
+        rows = some_nearest_iterations(table, epoch.statistic, chosen, shared)
+    else:
+        rows = nearest_iterations(table, epoch.statistic, chosen)
     return Choice(
-        representatives=nearest_iterations(epoch.table, epoch.statistic, binning.chosen),
-        weights=binning.iterations.astype(np.float64),
-        labels=np.asarray(binning.of_length[epoch.table.of_iteration], dtype=np.int64),
+        representatives=rows,
+        weights=np.repeat(binning.iterations / shared, shared),
+        labels=np.asarray(binning.of_length[table.of_iteration], dtype=np.int64),
         bin_edges=binning.edges,
         projected_total=binning.projected_total,
         converged=converged,

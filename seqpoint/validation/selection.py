@@ -1,7 +1,7 @@
 """Score selectors on measured epochs: chosen on one configuration, judged on the others."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -9,47 +9,29 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, NotFoundError
-from seqpoint import sampling
 from seqpoint.iterations import IterationTable, read_log
-from seqpoint.selection import (
-    Estimate,
-    FittedSelector,
-    FrequentSelector,
-    MedianSelector,
-    PriorSelector,
-    SelectionLog,
-    SeqPointSelector,
-    WorstSelector,
-    assisted_speedup,
-    assisted_total,
-    estimate_speedup,
-    estimate_total,
-    parallel_reduction,
-    sequential_reduction,
-)
+from seqpoint.methods import Budget, method_of
+from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
+from seqpoint.validation.rows import ValidationRow, geometric_mean
 
-__all__ = ["SELECTORS", "Epochs", "Score", "geometric_mean", "noise_floor", "read_epochs", "score"]
+__all__ = ["BUDGET", "Epochs", "Score", "noise_floor", "read_epochs", "score", "selection_rows"]
 
 Floats = npt.NDArray[np.float64]
 
 #: What selections are made on, and the same once more.
 _BASE, _AGAIN = "base", "again"
-#: Errors below this are one: a geometric mean with a zero in it would be zero.
-_LEAST_ERROR = 1e-6
-
-#: Every selector by its name, made with the most points it may choose; baselines have their own number.
-SELECTORS: Mapping[str, Callable[[int], FittedSelector]] = MappingProxyType(
-    {
-        "seqpoint": lambda points: SeqPointSelector(max_points=points),
-        "seqpoint, assisted": lambda points: SeqPointSelector(max_points=points),
-        "stratified": lambda points: sampling.StratifiedSelector(max_points=points),
-        "random": lambda points: sampling.RandomSelector(max_points=points),
-        "frequent": lambda _: FrequentSelector(),
-        "median": lambda _: MedianSelector(),
-        "worst": lambda _: WorstSelector(),
-        "prior": lambda _: PriorSelector(),
-    }
+#: Of so many iterations one is profiled, unless said otherwise.
+_SHARE = 100
+#: The way to choose whose summary is gated, and its limits.
+_GATED = "seqpoint, assisted"
+_LIMITS: Mapping[str, float] = MappingProxyType(
+    {"total_error": 0.005, "speedup_error": 0.01, "sequential_reduction": 80.0, "parallel_reduction": 200.0}
 )
+#: The baselines that are to be worse everywhere; the prior on sorted epochs.
+_WORSE = ("frequent", "median", "worst")
+
+#: Ten points, and one in a hundred iterations.
+BUDGET = Budget(points=10)
 
 
 @dataclass(frozen=True)
@@ -83,6 +65,7 @@ class Score:
     ----------
     model, order, selector : str
     points : int
+        Iterations profiled.
     total_error, total_worst : float
         Relative error of the projected total, geometric mean over the configurations not selected on, and largest.
     speedup_error, speedup_worst : float
@@ -93,6 +76,8 @@ class Score:
         Share of these totals that lie in their 95 % interval.
     half_width : float
         Of the interval, relative, geometric mean.
+    cases : tuple of ValidationRow
+        Total and speed-up of each configuration.
     """
 
     model: str
@@ -107,6 +92,7 @@ class Score:
     parallel_reduction: float
     covered: float
     half_width: float
+    cases: tuple[ValidationRow, ...] = ()
 
 
 def read_epochs(folder: str | Path) -> list[Epochs]:
@@ -149,25 +135,37 @@ def noise_floor(epochs: Epochs) -> float | None:
     return abs(again - base) / base
 
 
-def score(epochs: Epochs, selector: str, max_points: int = 10) -> Score:
+def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     """Select on the base, and compare what the points say of the other configurations with what was measured.
+
+    Parameters
+    ----------
+    epochs : Epochs
+    selector : str
+        A name of `seqpoint.methods.METHODS`.
+    budget : Budget
+        By default `BUDGET`. Without a number of iterations, one in a hundred is profiled, or one a point.
 
     Raises
     ------
     InvalidInputError
         There is no such selector.
     """
-    if selector not in SELECTORS:
-        raise InvalidInputError(f"no selector {selector!r}; there are {', '.join(SELECTORS)}")
+    method = method_of(selector)
     X, base = epochs.lengths[:, None], epochs.durations_ns[_BASE]
-    fitted = SELECTORS[selector](max_points).fit(X, base)  # type: ignore[attr-defined]
+    if budget.iterations is None:
+        budget = replace(budget, iterations=max(budget.points, len(base) // _SHARE))
+    fitted = method.make(budget).fit(X, base)
     rows = fitted.representatives_
     totals, speedups = _Errors(), _Errors()
+    cases = []
     for name in epochs.others:
         measured = epochs.durations_ns[name]
-        total, speedup = _estimates(selector, fitted, (X, base), measured[rows])
-        totals.add(total, float(measured.sum()))
-        speedups.add(speedup, float(base.sum() / measured.sum()))
+        place = f"{epochs.model}, {epochs.order}, {name}, {selector}"
+        total = method.total(fitted, (X, base), measured[rows])
+        cases.append(totals.add(f"{place}: total", total, float(measured.sum())))
+        speedup = method.speedup(fitted, (X, base), measured[rows])
+        cases.append(speedups.add(f"{place}: speed-up", speedup, float(base.sum() / measured.sum())))
     return Score(
         epochs.model,
         epochs.order,
@@ -181,6 +179,7 @@ def score(epochs: Epochs, selector: str, max_points: int = 10) -> Score:
         parallel_reduction(float(base.sum()), base[rows]),
         float(np.mean(totals.covered)),
         geometric_mean(totals.half_widths),
+        tuple(cases),
     )
 
 
@@ -192,25 +191,49 @@ class _Errors:
         self.covered: list[bool] = []
         self.half_widths: list[float] = []
 
-    def add(self, estimate: Estimate, measured: float) -> None:
-        self.errors.append(abs(estimate.value - measured) / measured)
+    def add(self, case: str, estimate: Estimate, measured: float) -> ValidationRow:
+        error = abs(estimate.value - measured) / measured
+        self.errors.append(error)
         self.covered.append(estimate.low <= measured <= estimate.high)
         self.half_widths.append(estimate.half_width / measured)
+        return ValidationRow(case, measured, estimate.value, error, source="measured, not selected on")
 
 
-def _estimates(
-    name: str, fitted: FittedSelector, log: tuple[Floats, Floats], values: Floats
-) -> tuple[Estimate, Estimate]:
-    """Return the total of another configuration, and the speed-up of the base over it."""
-    base = log[1][fitted.representatives_]
-    if isinstance(fitted, sampling.StratifiedSelector | sampling.RandomSelector):
-        return sampling.estimate_total(values, fitted), sampling.estimate_speedup(base, values, fitted)
-    known = SelectionLog.of(fitted, *log)
-    if name == "seqpoint, assisted":
-        return assisted_total(values, known), assisted_speedup(base, values, known)
-    return estimate_total(values, known), estimate_speedup(base, values, known)
+def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
+    """Return every case, then the summaries that are gated.
+
+    Parameters
+    ----------
+    scores : sequence of Score
+        Of every way to choose on every epoch.
+    """
+    cases = [case for one in scores for case in one.cases]
+    gated = [one for one in scores if one.selector == _GATED]
+    if not gated:
+        return cases
+    return cases + [_summary(name, limit, gated) for name, limit in _LIMITS.items()] + _comparisons(scores, gated)
 
 
-def geometric_mean(errors: Sequence[float]) -> float:
-    """Return the geometric mean; what is below a millionth counts as a millionth."""
-    return float(np.exp(np.mean(np.log(np.maximum(errors, _LEAST_ERROR)))))
+def _summary(name: str, limit: float, gated: Sequence[Score]) -> ValidationRow:
+    value = geometric_mean([getattr(one, name) for one in gated])
+    case = f"geometric mean over {len(gated)} epochs, {_GATED}: {name.replace('_', ' ')}"
+    return ValidationRow(case, None, value, value, limit, least="reduction" in name, source="the cases above")
+
+
+def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[ValidationRow]:
+    """Return by how much the gated way's largest share of a baseline's error, case by case, stays below 1."""
+    error_of = {case.case: case.error for one in scores for case in one.cases}
+    found = []
+    for baseline in (*_WORSE, "prior"):
+        mine = [one for one in gated if baseline != "prior" or one.order == "sorted"]
+        shares = [
+            case.error / max(error_of[case.case.replace(_GATED, baseline)], 1e-12)
+            for one in mine
+            for case in one.cases
+            if case.case.endswith("total") and case.case.replace(_GATED, baseline) in error_of
+        ]
+        if shares:
+            where = "every sorted epoch" if baseline == "prior" else "every configuration"
+            case = f"largest share of the error of {baseline}, {where}"
+            found.append(ValidationRow(case, None, max(shares), max(shares), 1.0, source="the cases above"))
+    return found

@@ -1,0 +1,163 @@
+"""Measured durations of operators: tables in the layout of NeuSight's data set, checked."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from profilers.devices import Device, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.durations.models import MODELS
+
+__all__ = ["KIND_OF", "MeasuredOperators", "read_measurements"]
+
+Floats = npt.NDArray[np.float64]
+
+#: Kind of each ``op`` of the layout, and the arrays that an elementwise one goes through.
+KIND_OF: dict[str, tuple[str, int]] = {
+    "linear": ("matmul", 0),
+    "bmm": ("batched_matmul", 0),
+    "softmax": ("softmax", 0),
+    "ln": ("normalization", 0),
+    **dict.fromkeys(("add", "sub", "mul", "div", "pow"), ("elementwise", 3)),
+    **dict.fromkeys(("addu", "subu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "sigmoid"), ("elementwise", 2)),
+}
+_PRODUCT, _ROWS = ("B", "M", "N", "K"), ("B", "H")
+_SUFFIXES = (".parquet", ".csv")
+
+
+@dataclass(frozen=True)
+class MeasuredOperators:
+    """Measurements of one kind of operator on one device.
+
+    Parameters
+    ----------
+    kind : str
+    device : Device
+    dims : array of float64, shape (n, n_dims)
+        As the kind's model wants them.
+    seconds : array of float64, shape (n,)
+    element_bytes : int
+    source : str
+        Name of the file.
+    digest : str
+        SHA-256 of the file, by which a fit remembers what it has seen.
+    """
+
+    kind: str
+    device: Device
+    dims: Floats
+    seconds: Floats
+    element_bytes: int
+    source: str
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+
+def read_measurements(path: str | Path) -> list[MeasuredOperators]:
+    """Read a table of measured operators, or all those in a folder.
+
+    A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear, bmm) or ``B H`` (others), one
+    row an operator in FP32. In a folder, tables with other columns are passed over; one that is named has to fit.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file, or no table in the folder.
+    InvalidInputError
+        A column is missing; or an operator, a device, a size or a duration cannot be: the message names the row.
+    """
+    root = Path(path)
+    if root.is_dir():
+        files = sorted(file for file in root.rglob("*") if file.suffix in _SUFFIXES)
+        tables = [(file, table) for file in files if (table := _table(file)) is not None and _fits(table)]
+        if not tables:
+            raise NotFoundError(f"{root}: no table of measured operators (columns op, device, latency_ms, and B H)")
+        return [one for file, table in tables for one in _measured(file, table)]
+    if not root.is_file():
+        raise NotFoundError(f"{root}: no such file")
+    table = _table(root)
+    if table is None:
+        raise InvalidInputError(f"{root}: cannot be read as a table; give Parquet or CSV")
+    if not _fits(table):
+        raise InvalidInputError(
+            f"{root}: columns {', '.join(table.column_names)}; needed are op, device, latency_ms, and B M N K (linear, "
+            "bmm) or B H (softmax, ln, elementwise)"
+        )
+    return list(_measured(root, table))
+
+
+def _table(file: Path) -> pa.Table | None:
+    try:
+        return pq.read_table(file) if file.suffix == ".parquet" else pcsv.read_csv(file)
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None
+
+
+def _fits(table: pa.Table) -> bool:
+    columns = set(table.column_names)
+    return {"op", "device", "latency_ms"} <= columns and (set(_PRODUCT) <= columns or set(_ROWS) <= columns)
+
+
+def _measured(file: Path, table: pa.Table) -> Iterator[MeasuredOperators]:
+    sizes = _PRODUCT if set(_PRODUCT) <= set(table.column_names) else _ROWS
+    numbers = np.column_stack([_numbers(file, table, name) for name in sizes])
+    milliseconds = _numbers(file, table, "latency_ms")
+    ops, devices = (_texts(file, table, name) for name in ("op", "device"))
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    found = {name: _device(file, devices, name) for name in sorted(set(devices.tolist()))}
+    kinds = np.array([_kind(file, row, op, sizes) for row, op in enumerate(ops.tolist())], dtype=object)
+    for kind in MODELS:
+        for name, device in found.items():
+            rows = np.flatnonzero((kinds == kind) & (devices == name))
+            if len(rows):
+                dims = _dims(kind, numbers[rows], ops[rows])
+                yield MeasuredOperators(kind, device, dims, milliseconds[rows] / 1e3, 4, file.name, digest)
+
+
+def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:
+    if kind != "elementwise":
+        return sizes
+    arrays = np.array([KIND_OF[op][1] for op in ops.tolist()], dtype=np.float64)
+    return np.column_stack((sizes[:, 0] * sizes[:, 1], arrays))
+
+
+def _numbers(file: Path, table: pa.Table, name: str) -> Floats:
+    try:
+        values = table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
+    except pa.ArrowException as error:
+        raise InvalidInputError(f"{file}: column {name} is no number ({str(error).splitlines()[0]})") from error
+    bad = np.flatnonzero(~((values > 0) & (values < np.inf)))
+    if len(bad):
+        row = int(bad[0])
+        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero")
+    return np.asarray(values, dtype=np.float64)
+
+
+def _texts(file: Path, table: pa.Table, name: str) -> npt.NDArray[np.object_]:
+    values = table[name].to_pylist()
+    if (row := next((i for i, value in enumerate(values) if not isinstance(value, str)), None)) is not None:
+        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]!r}; it must be text")
+    return np.array(values, dtype=object)
+
+
+def _kind(file: Path, row: int, op: str, sizes: tuple[str, ...]) -> str:
+    if op not in KIND_OF or (KIND_OF[op][0] in ("matmul", "batched_matmul")) != (sizes is _PRODUCT):
+        raise InvalidInputError(f"{file}: row {row + 1}: no operator {op!r}; there are {', '.join(KIND_OF)}")
+    return KIND_OF[op][0]
+
+
+def _device(file: Path, devices: npt.NDArray[np.object_], name: str) -> Device:
+    try:
+        return find_device(name)
+    except NotFoundError as error:
+        row = int(np.flatnonzero(devices == name)[0])
+        raise InvalidInputError(f"{file}: row {row + 1}: {error}") from error

@@ -1,0 +1,259 @@
+r"""How long operators take: rooflines whose efficiencies are fitted, each of a few parameters with a meaning.
+
+*Products* (`matmul`, `batched_matmul`). A kernel computes tiles; a compute unit works on one at a time, so the grid
+takes a whole number of waves, and each tile pays for its prologue. Operands that are read again from memory, since the
+wave does not cover the columns (a large vocabulary), come at a low rate: they are rows far apart.
+
+*Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
+rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
+
+*Streams* (`elementwise`): what is moved, at a share of the bandwidth, after a fixed time.
+
+Every model is smooth in its parameters, which are fitted in their logarithms.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.compiled import compiled
+from replay.durations.machine import Machine
+
+__all__ = ["MODELS", "Model", "ModelParameter", "Tile"]
+
+Floats = npt.NDArray[np.float64]
+Tile = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ModelParameter:
+    """A fitted parameter.
+
+    Parameters
+    ----------
+    name, meaning : str
+    prior : float
+        What it is taken for where data do not tell.
+    spread : float
+        Standard deviation of its logarithm.
+    """
+
+    name: str
+    meaning: str
+    prior: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Durations of one kind of operator.
+
+    Parameters
+    ----------
+    parameters : tuple of ModelParameter
+    dims : tuple of str
+        Columns that describe an operator.
+    seconds : callable
+        ``(theta, tile, dims, element_bytes, machine)`` to s, shape (n,); `theta` holds the parameters' values.
+    tiles : tuple of Tile
+        Rows and columns of a tile to choose from when fitting; of one, there is no choice.
+    """
+
+    parameters: tuple[ModelParameter, ...]
+    dims: tuple[str, ...]
+    seconds: Callable[[Floats, Tile, Floats, int, Machine], Floats]
+    tiles: tuple[Tile, ...] = ((0, 0),)
+
+    @property
+    def prior(self) -> Floats:
+        """Logarithms of the priors, shape (n_parameters,)."""
+        return np.log([p.prior for p in self.parameters])
+
+    @property
+    def spread(self) -> Floats:
+        """Standard deviations of the logarithms, shape (n_parameters,)."""
+        return np.array([p.spread for p in self.parameters])
+
+
+_START = ModelParameter("start_s", "fixed time of a launch, s", 5e-5, 1.0)
+_MISALIGNED = ModelParameter("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.03, 0.7)
+
+
+def _misaligned(columns: Floats, element_bytes: int) -> npt.NDArray[np.bool_]:
+    return np.asarray((columns * element_bytes) % 16 != 0, dtype=np.bool_)
+
+
+def _matmul(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    odd = _misaligned(dims[:, 3], element_bytes) | _misaligned(dims[:, 2], element_bytes)
+    found = np.empty(len(dims))
+    shape = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes))
+    _fill_matmul(np.ascontiguousarray(dims), odd, theta, np.array(shape), found)
+    return found
+
+
+_TILES = np.array([(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)], np.float64)
+
+
+@compiled
+def _fill_matmul(dims, odd, theta, machine, found):  # type: ignore[no-untyped-def]
+    start, efficiency, edge, memory, again, cover, deepest, misaligned, prologue = theta
+    units, flops, bandwidth, size = machine
+    for i in range(len(dims)):
+        batch, m, n, k = dims[i]
+        aligned = 1 - min(misaligned, 0.9) * odd[i]
+        moved = size * batch * (m * k + k * n + m * n)
+        reach = (n / (cover * units)) ** 2
+        uncovered = reach / (1 + reach)
+        best = np.inf
+        for tile in _TILES:
+            rows, columns = np.ceil(m / tile[0]), np.ceil(n / tile[1])
+            speed = flops / units * efficiency / (1 + edge * (1 / tile[0] + 1 / tile[1])) * aligned
+            reread = max(rows - 1, 0.0) * size * batch * n * k * uncovered / (bandwidth * again)
+            split = 1.0
+            while split <= 16:
+                depth = np.ceil(k / split / 8) * 8
+                depth = np.sqrt(np.sqrt(depth**4 + deepest**4)) + prologue
+                waves = np.ceil(batch * rows * columns * split / units)
+                computing = waves * 2 * tile[0] * tile[1] * depth / speed
+                extra = size * batch * m * n * split if split > 1 else 0.0
+                moving = (moved + extra) / (bandwidth * memory) + reread
+                time = computing**3 + moving**3
+                best = min(best, time)
+                if batch * rows * columns * split >= 2 * units:
+                    break  # more parts only add to what is moved
+                split *= 2
+        found[i] = start + best ** (1 / 3)
+
+
+def _batched(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    start, efficiency, memory, deepest, misaligned, prologue, granule, waves_matter, sharpness = theta
+    batch, m, n, k = dims.T
+    odd = _misaligned(k, element_bytes) | _misaligned(n, element_bytes)
+    rows, columns = np.ceil(m / tile[0]), np.ceil(n / tile[1])
+    occupied = batch * rows * columns / machine.compute_units
+    rounded = np.where(occupied < 1, 1 / occupied, 1 + (np.ceil(occupied) / occupied - 1) * min(waves_matter, 1.0))
+    depth = (k**4 + deepest**4) ** 0.25 + prologue
+    work = 2 * batch * rows * tile[0] * (n + granule * columns) * depth * rounded
+    computing = work / (machine.flops_per_s * efficiency * (1 - min(misaligned, 0.9) * odd))
+    moving = element_bytes * batch * (m * k + k * n + m * n) / (machine.memory_bytes_per_s * memory)
+    slower, faster = np.maximum(computing, moving), np.minimum(computing, moving)
+    found = start + slower * (1 + (faster / slower) ** sharpness) ** (1 / sharpness)
+    return np.asarray(found, dtype=np.float64)
+
+
+def _elementwise(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    start, memory = theta
+    return np.asarray(start + dims[:, 0] * dims[:, 1] * element_bytes / (machine.memory_bytes_per_s * memory))
+
+
+def _rows(
+    theta: Floats, dims: Floats, element_bytes: int, machine: Machine, in_flight: Floats, again: Floats
+) -> Floats:
+    """`in_flight` rows of a compute unit at a time, each read `again` times more."""
+    start, memory, cache, sharpness, latency, misaligned, hit, hit_misaligned = theta
+    rows, columns = dims.T
+    odd = _misaligned(columns, element_bytes) & (again > 0)
+    resident = machine.compute_units * in_flight * columns * element_bytes
+    room = cache * (machine.l2_bytes + machine.compute_units * machine.lds_bytes)
+    missed = 1 / (1 + (room / resident) ** sharpness)
+    passes = 2 + again * (missed + (1 - missed) * np.minimum(np.where(odd, hit_misaligned, hit), 1.0))
+    bandwidth = machine.memory_bytes_per_s * memory * (1 - min(misaligned, 0.9) * odd)
+    moving = passes * rows * columns * element_bytes / bandwidth
+    waiting = rows / (machine.compute_units * in_flight) * latency * (again > 0)
+    return np.asarray(start + np.hypot(moving, waiting), dtype=np.float64)
+
+
+#: Threads that a compute unit holds, and columns that PyTorch's softmax keeps in registers.
+_THREADS, _IN_REGISTERS = 2048.0, 1024
+
+
+def _softmax(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    columns = dims[:, 1]
+    block = np.where(machine.vendor == "AMD", 1024.0, np.where(columns <= 2 * _IN_REGISTERS + 1, 256.0, 512.0))
+    small = columns <= _IN_REGISTERS
+    in_flight = np.where(small, 16.0, _THREADS / block)
+    return _rows(theta, dims, element_bytes, machine, in_flight, np.where(small, 0.0, 2.0))
+
+
+def _normalization(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    """A block of 128 threads a row, 16 of them on a compute unit."""
+    return _rows(theta, dims, element_bytes, machine, np.full(len(dims), 16.0), np.ones(len(dims)))
+
+
+def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
+    named = (
+        ("start_s", "fixed time of a launch, s", 0.7),
+        ("memory", "share of the bandwidth", 0.12),
+        ("cache", "share of all caches that rows in flight can use", 0.4),
+        ("sharpness", "how suddenly they stop to fit", 0.4),
+        ("latency_s", "time of a row, s, where rows wait for themselves", 0.4),
+        ("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.5),
+        ("hit", "cost of reading again from the cache, as a share of reading from memory", 0.7),
+        ("hit_misaligned", "the same of rows off a 16-byte boundary", 0.7),
+    )
+    return tuple(ModelParameter(name, meaning, priors[name], spread) for name, meaning, spread in named)
+
+
+#: By kind of `replay.operators.KINDS`.
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        "matmul": Model(
+            (
+                _START,
+                ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.04),
+                ModelParameter("edge", "cost of a tile's edge, elements", 1.0, 0.7),
+                ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
+                ModelParameter("again", "share of the bandwidth for operands read again", 0.1, 0.7),
+                ModelParameter("cover", "columns a compute unit covers before operands are read again", 250.0, 0.2),
+                ModelParameter("deepest", "depth below which a product gets no faster", 32.0, 0.7),
+                _MISALIGNED,
+                ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.7),
+            ),
+            ("batch", "m", "n", "k"),
+            _matmul,
+        ),
+        "batched_matmul": Model(
+            (
+                ModelParameter("start_s", "fixed time of a launch, s", 4e-5, 0.7),
+                ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.95, 0.06),
+                ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
+                ModelParameter("deepest", "depth below which a product gets no faster", 70.0, 0.5),
+                ModelParameter("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.05, 0.7),
+                ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.5),
+                ModelParameter("granule", "columns that a tile costs beside its own", 12.0, 0.5),
+                ModelParameter("waves", "share of the last wave that is lost", 0.5, 0.5),
+                ModelParameter("sharpness", "how sharply the slower of computing and moving rules", 4.0, 0.3),
+            ),
+            ("batch", "m", "n", "k"),
+            _batched,
+            ((64, 128), (128, 128), (64, 32), (128, 32)),
+        ),
+        "elementwise": Model(
+            (
+                ModelParameter("start_s", "fixed time of a launch, s", 1e-5, 1.0),
+                ModelParameter("memory", "share of the bandwidth", 0.85, 0.15),
+            ),
+            ("elements", "arrays"),
+            _elementwise,
+        ),
+        "softmax": Model(
+            _row_parameters(
+                start_s=2e-5, memory=0.85, cache=0.55, sharpness=5.0, latency_s=5e-6, misaligned=0.1, hit=0.15,
+                hit_misaligned=0.4,
+            ),
+            ("rows", "columns"),
+            _softmax,
+        ),
+        "normalization": Model(
+            _row_parameters(
+                start_s=3e-5, memory=0.8, cache=1.0, sharpness=2.0, latency_s=1e-7, misaligned=0.02, hit=0.02,
+                hit_misaligned=0.02,
+            ),
+            ("rows", "columns"),
+            _normalization,
+        ),
+    }
+)  # fmt: skip

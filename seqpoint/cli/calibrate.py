@@ -1,0 +1,45 @@
+"""`seqpoint calibrate`."""
+
+from pathlib import Path
+
+import click
+
+from replay.durations import calibrate, load_calibration, read_measurements, write_calibration
+from seqpoint.cli.output import print_table
+
+
+@click.group("calibrate")
+def command() -> None:
+    """Fit models to your own measurements.
+
+    \b
+    seqpoint calibrate kernels measured.parquet -o mine.json
+    """
+
+
+@command.command("kernels")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
+@click.option("--fresh", is_flag=True, help="Without the shipped fits of other devices.")
+def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
+    """Fit durations of operators, by kind and device, to the tables (or folders of tables) PATH.
+
+    The columns are those of `seqpoint validate kernels`. Devices that are not in the tables keep the shipped fits;
+    from all of them, parameters are carried over to devices that were never measured.
+
+    \b
+    seqpoint calibrate kernels linear.parquet softmax.csv -o mine.json
+    """
+    measured = [one for path in paths for one in read_measurements(path)]
+    found = calibrate(measured, None if fresh else load_calibration())
+    write_calibration(Path(output), found)
+    new = {(one.kind, one.device.name) for one in measured}
+    print_table(
+        "Fits",
+        ("operator~", "device~", "measurements", "off by at most, 9 in 10"),
+        [
+            (kind, device, one.rows, f"{100 * (2.718281828459045**one.spread - 1):.0f} %")
+            for (kind, device), one in sorted(found.fits.items())
+            if (kind, device) in new
+        ],
+    )

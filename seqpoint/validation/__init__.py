@@ -1,0 +1,1 @@
+"""Scores of what the toolkit says against what was measured."""

@@ -1,0 +1,135 @@
+"""Score predicted durations of operators against measured ones, with the device's own fit and without."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.durations import Calibration, MeasuredOperators, load_calibration, predict
+from seqpoint.validation.rows import ValidationRow
+
+__all__ = ["KernelScore", "kernel_rows", "score_kernels"]
+
+Floats = npt.NDArray[np.float64]
+
+#: Devices that are left out in turn, whose mean is gated: T4 and P4 run into their power limit and are shown apart.
+_GATED = ("P100-PCIE-16GB", "V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
+_LEFT_OUT: Mapping[str, float] = MappingProxyType(
+    {"matmul": 0.15, "batched_matmul": 0.16, "elementwise": 0.17, "softmax": 0.14, "normalization": 0.25}
+)
+#: With the device's own fit, on shapes that were not fitted.
+_OWN: Mapping[str, float] = MappingProxyType(
+    {"matmul": 0.09, "batched_matmul": 0.10, "elementwise": 0.10, "softmax": 0.10, "normalization": 0.10}
+)
+#: Classes by measured time: below 0.2 ms, up to 2 ms, above.
+_SIZES: tuple[tuple[str, float, float], ...] = (
+    ("below 0.2 ms", 0.0, 2e-4),
+    ("0.2 to 2 ms", 2e-4, 2e-3),
+    ("above 2 ms", 2e-3, np.inf),
+)
+
+
+@dataclass(frozen=True)
+class KernelScore:
+    """Errors of one kind of operator on one device.
+
+    Parameters
+    ----------
+    kind, device : str
+    basis : str
+        ``"fitted"`` on this device or ``"carried"`` over from others.
+    rows : int
+    error, median, bias : float
+        Mean and median of ``|predicted - measured| / measured``; geometric mean of predicted over measured.
+    covered : float
+        Share of measured durations in their 90 % interval.
+    by_size : mapping of str to float
+        Mean error by measured duration.
+    seen : bool
+        Whether this file was fitted, on this device or on others.
+    source : str
+    """
+
+    kind: str
+    device: str
+    basis: str
+    rows: int
+    error: float
+    median: float
+    bias: float
+    covered: float
+    by_size: Mapping[str, float]
+    seen: bool
+    source: str
+
+
+def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibration | None = None) -> list[KernelScore]:
+    """Predict every measured operator twice: with the fits of its device, where there are any, and without.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredOperators
+    calibration : Calibration, optional
+        By default the shipped one.
+    """
+    known = calibration or load_calibration()
+    found = []
+    for one in measured:
+        if (one.kind, one.device.name) in known.fits:
+            found.append(_score(one, known, ()))
+        found.append(_score(one, known, (one.device.name,)))
+    return found
+
+
+def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, ...]) -> KernelScore:
+    found = predict(
+        measured.kind,
+        measured.dims,
+        measured.device,
+        element_bytes=measured.element_bytes,
+        calibration=known,
+        without=without,
+    )
+    ratio, true = found.seconds / measured.seconds, measured.seconds
+    errors = np.abs(ratio - 1)
+    sizes = {name: errors[(true >= low) & (true < high)] for name, low, high in _SIZES}
+    return KernelScore(
+        measured.kind,
+        measured.device.name,
+        found.basis,
+        len(measured),
+        float(errors.mean()),
+        float(np.median(errors)),
+        float(np.exp(np.mean(np.log(ratio)))),
+        float(np.mean((found.low <= true) & (true <= found.high))),
+        {name: float(each.mean()) for name, each in sizes.items() if len(each)},
+        measured.digest in known.digests,
+        measured.source,
+    )
+
+
+def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
+    """Return a row a score, then the means over devices that are gated."""
+    rows = [_row(one) for one in scores]
+    for basis, limits in (("carried", _LEFT_OUT), ("fitted", _OWN)):
+        for kind, limit in limits.items():
+            # A device whose own fit is not used may be scored on a file that was fitted, where there is no other.
+            mine = {
+                s.device: s
+                for s in sorted(scores, key=lambda s: not s.seen)
+                if s.kind == kind and s.basis == basis and (basis == "carried" or not s.seen)
+            }
+            gated = [mine[name].error for name in _GATED if name in mine]
+            whole = len(gated) == len(_GATED) if basis == "carried" else len(gated) > 1
+            if whole:
+                error = float(np.mean(gated))
+                case = f"{kind}, {basis}: mean over {len(gated)} devices"
+                rows.append(ValidationRow(case, None, error, error, limit, source="the cases above"))
+    return rows
+
+
+def _row(one: KernelScore) -> ValidationRow:
+    case = f"{one.kind}, {one.device}, {one.basis}"
+    return ValidationRow(case, None, one.error, one.error, fitted=one.seen and one.basis == "fitted", source=one.source)

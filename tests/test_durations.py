@@ -1,0 +1,284 @@
+"""Models of durations, their fits, and what is carried over to other devices."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from profilers.devices import find_device, load_devices
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from replay.durations import (
+    MODELS,
+    Calibration,
+    Fit,
+    Machine,
+    calibrate,
+    fit,
+    load_calibration,
+    predict,
+    read_calibration,
+    read_measurements,
+    write_calibration,
+)
+from replay.durations.predictor import carry_over
+from seqpoint.cli import cli
+from seqpoint.validation.kernels import kernel_rows, score_kernels
+
+A100, V100, P100, MI100 = (
+    find_device(name) for name in ("A100-PCIE-40GB", "V100-PCIE-32GB", "P100-PCIE-16GB", "MI100")
+)
+
+
+def shapes(kind: str, n: int = 400, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    columns = {"batch": (1, 2) if kind == "matmul" else (1, 300), "arrays": (2, 4), "elements": (10**5, 10**8)}
+    drawn = [rng.integers(*columns.get(name, (16, 6000)), n) for name in MODELS[kind].dims]
+    return np.column_stack(drawn).astype(np.float64)
+
+
+def synthetic(kind: str, machine: Machine, shift: float = 1.0, noise: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Durations as the model says with its priors, the first two parameters moved."""
+    model, dims = MODELS[kind], shapes(kind)
+    theta = np.exp(model.prior)
+    theta[1] *= shift
+    seconds = model.seconds(theta, model.tiles[0], dims, 4, machine)
+    return dims, seconds * np.exp(noise * np.random.default_rng(1).standard_normal(len(seconds)))
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_a_fit_finds_what_the_durations_were_made_with(kind: str) -> None:
+    machine = Machine.of(A100)
+    dims, seconds = synthetic(kind, machine, shift=0.9, noise=0.02)
+    found = fit(kind, dims, seconds, 4, machine)
+    assert found.rows == len(dims) and found.spread < 0.08
+    predicted = MODELS[kind].seconds(found.theta, found.tile, dims, 4, machine)
+    assert np.mean(np.abs(predicted / seconds - 1)) < 0.03
+    if len(MODELS[kind].tiles) == 1:
+        assert found.values[1] == pytest.approx(0.9 * np.exp(MODELS[kind].prior[1]), rel=0.05)
+
+
+def test_a_large_product_runs_at_its_share_of_the_peak() -> None:
+    model, machine = MODELS["matmul"], Machine.of(V100)
+    theta = np.exp(model.prior)
+    large = model.seconds(theta, (0, 0), np.array([[1.0, 8192, 8192, 8192]]), 4, machine)[0]
+    share = 2 * 8192**3 / large / machine.flops_per_s
+    assert 0.85 < share < theta[1]
+
+
+def test_streams_take_their_bytes_over_the_bandwidth() -> None:
+    machine = Machine.of(A100)
+    found = MODELS["elementwise"].seconds(np.array([1e-6, 0.5]), (0, 0), np.array([[1e6, 3.0]]), 4, machine)
+    assert found[0] == pytest.approx(1e-6 + 1e6 * 3 * 4 / (0.5 * machine.memory_bytes_per_s))
+
+
+def test_rows_that_stay_in_the_cache_are_read_once() -> None:
+    """Far below the cache a normalisation moves its data twice, far above three times."""
+    model, machine = MODELS["normalization"], Machine.of(A100)
+    theta = np.array([1e-12, 1.0, 1.0, 9.0, 1e-15, 1e-9, 1e-9, 1e-9])
+    small, large = np.array([[1e7, 64.0]]), np.array([[1e3, 1e8]])
+    for dims, passes in ((small, 2), (large, 3)):
+        moved = passes * dims.prod() * 4 / machine.memory_bytes_per_s
+        assert model.seconds(theta, (0, 0), dims, 4, machine)[0] == pytest.approx(moved, rel=1e-3)
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_more_work_never_takes_less_time(kind: str) -> None:
+    dims = shapes(kind, 200)
+    aligned = np.maximum(dims // 128, 1) * 128 if kind != "elementwise" else dims
+    aligned[:, 0] = dims[:, 0]
+    once = predict(kind, aligned, A100).seconds
+    for column in range(aligned.shape[1]):
+        twice = aligned.copy()
+        twice[:, column] *= 2
+        assert (predict(kind, twice, A100).seconds >= once * (1 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+def test_every_device_of_the_catalogue_that_has_the_figures_is_predicted(kind: str) -> None:
+    known = 0
+    for device in load_devices().values():
+        if {"l2_mb", "lds_kb", "compute_units", "memory_gbps"} <= set(device.figures):
+            found = predict(kind, shapes(kind, 20), device)
+            assert (found.low > 0).all() and (found.low < found.seconds).all() and (found.seconds < found.high).all()
+            known += 1
+    assert known > 15
+
+
+def test_a_device_that_was_fitted_is_carried_over_to_when_it_is_left_out() -> None:
+    dims = shapes("matmul", 10)
+    own, other = predict("matmul", dims, A100), predict("matmul", dims, A100, without=(A100.name,))
+    assert (own.basis, other.basis) == ("fitted", "carried")
+    assert (other.high / other.low > own.high / own.low).all()
+
+
+def test_parameters_carry_over_as_the_weighted_mean_of_their_logarithms() -> None:
+    def one(value: float) -> Fit:
+        return Fit((1e-5, value), (0, 0), 10, 0.1)
+
+    donors = {V100.name: one(0.9), P100.name: one(0.6), MI100.name: one(0.7)}
+    found = carry_over("elementwise", donors, Machine.of(A100))
+    expected = np.exp((np.log(0.9) + 0.1 * np.log(0.6) + 0.1 * np.log(0.7)) / 1.2)
+    assert found.values == pytest.approx((1e-5, expected))
+    with pytest.raises(InvalidInputError, match="no device has a fit of elementwise"):
+        carry_over("elementwise", {}, Machine.of(A100))
+
+
+def test_a_power_limit_bounds_fp32_arithmetic() -> None:
+    t4 = find_device("T4")
+    assert Machine.of(t4).flops_per_s < 0.6 * Machine.of(t4, power=False).flops_per_s
+    assert Machine.of(V100).flops_per_s > 0.97 * Machine.of(V100, power=False).flops_per_s
+    assert Machine.of(MI100).flops_per_s == MI100.value("fp32_matrix_tflops") * 1e12
+
+
+@pytest.mark.parametrize(
+    ("kind", "dims", "message"),
+    [
+        ("fft", [[1.0]], "no model of 'fft'; there are matmul"),
+        ("softmax", [[1.0]], r"needs \(n, 2\): rows, columns"),
+        ("softmax", [[4.0, 4.0], [0.0, 4.0]], r"dims\[1\] are \[0.0, 4.0\]"),
+        ("softmax", [[4.0, np.nan]], "each must be 1 or more"),
+    ],
+)
+def test_bad_operators_are_named(kind: str, dims: list, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        predict(kind, dims, A100)
+
+
+def table(folder: Path, name: str = "softmax.csv", rows: int = 40, **change: object) -> Path:
+    """Softmax on two devices, as fast as the model says, with one cell changed."""
+    lines = ["op,device,B,H,latency_ms"]
+    for device in (A100, V100):
+        dims = shapes("softmax", rows)
+        seconds = MODELS["softmax"].seconds(np.exp(MODELS["softmax"].prior), (0, 0), dims, 4, Machine.of(device))
+        pairs = zip(dims, seconds, strict=True)
+        lines += [f"softmax,{device.name},{b:g},{h:g},{1e3 * t!r}" for (b, h), t in ((d, float(s)) for d, s in pairs)]
+    if change:
+        cells = dict(zip(lines[0].split(","), lines[3].split(","), strict=True)) | {
+            k: str(v) for k, v in change.items()
+        }
+        lines[3] = ",".join(cells.values())
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_table_is_read_by_device(tmp_path: Path) -> None:
+    found = read_measurements(table(tmp_path))
+    assert [(one.kind, one.device.name, len(one)) for one in found] == [
+        ("softmax", A100.name, 40),
+        ("softmax", V100.name, 40),
+    ]
+    assert found[0].dims.tolist() == shapes("softmax", 40).tolist()
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
+    assert len(read_measurements(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"B": 0}, "row 3: B is 0; it must be finite and above zero"),
+        ({"H": "nan"}, "row 3: H is nan"),
+        ({"latency_ms": -1}, "row 3: latency_ms is -1"),
+        ({"latency_ms": "fast"}, "column latency_ms is no number"),
+        ({"op": "fft"}, "row 3: no operator 'fft'; there are linear, bmm"),
+        ({"op": "linear"}, "row 3: no operator 'linear'"),
+        ({"device": "Voodoo 2"}, "row 3: no device is called 'Voodoo 2'"),
+    ],
+)
+def test_a_row_that_cannot_be_is_named(tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        read_measurements(table(tmp_path, **change))
+    assert message in str(error.value) and "softmax.csv" in str(error.value)
+
+
+def test_files_that_are_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("op,device\nadd,T4\n")
+    (tmp_path / "b.parquet").write_bytes(b"nothing")
+    for name, error, message in (
+        ("a.csv", InvalidInputError, "needed are op, device, latency_ms"),
+        ("b.parquet", InvalidInputError, "cannot be read as a table"),
+        ("c.csv", NotFoundError, "no such file"),
+        (".", NotFoundError, "no table of measured operators"),
+    ):
+        with pytest.raises(error, match=message):
+            read_measurements(tmp_path / name)
+
+
+def test_few_measurements_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="4 measurements; a fit needs ten or more"):
+        calibrate(read_measurements(table(tmp_path, rows=4)))
+
+
+def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
+    found = calibrate(read_measurements(table(tmp_path)))
+    assert set(found.carried) == {("softmax", "")}
+    write_calibration(tmp_path / "c.json", found)
+    again = read_calibration(tmp_path / "c.json")
+    assert again.digests == found.digests and set(again.fits) == set(found.fits)
+    for key, one in found.fits.items():
+        assert again.fits[key].values == pytest.approx(one.values, rel=1e-4) and again.fits[key].tile == one.tile
+
+
+def test_the_shipped_fits_of_other_devices_are_kept(tmp_path: Path) -> None:
+    base = load_calibration()
+    found = calibrate(read_measurements(table(tmp_path)), base)
+    assert found.fits["softmax", "T4"] == base.fits["softmax", "T4"]
+    assert found.fits["softmax", A100.name] != base.fits["softmax", A100.name]
+    assert set(base.digests) < set(found.digests)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"fits": [{}], "carried": [], "fitted_files_sha256": []}', "[" * 99999]
+)
+def test_a_damaged_calibration_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.json").write_text(text)
+    with pytest.raises(InvalidInputError, match="not what `seqpoint calibrate kernels` writes"):
+        read_calibration(tmp_path / "c.json")
+
+
+def test_a_parameter_of_zero_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    write_calibration(path, calibrate(read_measurements(table(tmp_path))))
+    content = json.loads(path.read_text())
+    content["fits"][0]["parameters"]["memory"] = 0
+    path.write_text(json.dumps(content))
+    with pytest.raises(SeqPointError, match="is not above zero"):
+        read_calibration(path)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, [str(one) for one in arguments])
+
+
+def test_calibrate_then_validate(tmp_path: Path) -> None:
+    measured = table(tmp_path)
+    done = run("calibrate", "kernels", measured, "-o", tmp_path / "mine.json", "--fresh")
+    assert done.exit_code == 0 and "A100-PCIE-40GB" in done.stdout
+    found = run("validate", "kernels", measured, "--calibration", tmp_path / "mine.json", "--json", "--gate")
+    content = json.loads(found.stdout)
+    assert found.exit_code == 0
+    by_case = {row["case"]: row for row in content["rows"]}
+    assert by_case["softmax, A100-PCIE-40GB, fitted"]["error"] < 0.02
+    assert by_case["softmax, A100-PCIE-40GB, fitted"]["fitted"] is True
+    assert by_case["softmax, A100-PCIE-40GB, carried"]["fitted"] is False
+    assert run("validate", "kernels", measured).exit_code == 0
+
+
+def test_a_limit_that_is_missed_fails_the_gate(tmp_path: Path) -> None:
+    measured = read_measurements(table(tmp_path))
+    slow = [replace(one, seconds=3 * one.seconds, digest="") for one in measured]
+    names = ("P100-PCIE-16GB", "MI100")
+    slow += [replace(slow[0], device=find_device(name)) for name in names]
+    rows = {row.case: row for row in kernel_rows(score_kernels(slow))}
+    row = rows["softmax, carried: mean over 4 devices"]
+    assert row.limit == 0.14 and row.met is False and row.error > 0.3
+    assert "softmax, carried: mean over 4 devices" not in {r.case for r in kernel_rows(score_kernels(slow[:3]))}
+
+
+def test_no_fits_at_all(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="run `seqpoint calibrate kernels`"):
+        predict("softmax", [[8.0, 8.0]], A100, calibration=Calibration({}, {}))
