@@ -13,6 +13,7 @@ from seqpoint.selection import Estimate, FittedSelector, parallel_reduction, seq
 __all__ = ["BaselineResult", "SelectOptions", "SelectionResult", "select"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,18 @@ class SelectionResult:
         return abs(self.estimate.value - self.measured) / self.measured
 
 
-def select(table: IterationTable, options: SelectOptions | None = None) -> SelectionResult:
+def select(
+    table: IterationTable, options: SelectOptions | None = None, profiles: tuple[Ints, Floats] | None = None
+) -> SelectionResult:
     """Return the iterations to profile of a run.
+
+    Parameters
+    ----------
+    table : IterationTable
+    options : SelectOptions, optional
+    profiles : pair of arrays, optional
+        Numbers of the chosen rank's iterations, shape (n,), and what else tells them apart, shape (n, n_columns): the
+        time in each kernel, as `seqpoint.sampling.kernel_profiles` returns it. Iterations that lack have zeros.
 
     Raises
     ------
@@ -136,10 +147,12 @@ def select(table: IterationTable, options: SelectOptions | None = None) -> Selec
     y = known.statistic(name)
     if not y.any():
         raise InvalidInputError(f"the statistic {name!r} is zero in every iteration; choose another")
-    X = np.column_stack((known.sequence_length, *(known.statistic(feature) for feature in options.features)))
     method = method_of(options.selector)
-    if options.features and not method.features:
+    if (options.features or profiles) and not method.features:
         raise InvalidInputError(f"the selector {options.selector!r} reads the length alone; features need 'stratified'")
+    X = np.column_stack((known.sequence_length, *(known.statistic(feature) for feature in options.features)))
+    if profiles is not None:
+        X = np.column_stack((X, _rows_of(known, *profiles)))
     selector = method.make(options.budget)
     try:
         selector.fit(X, y)
@@ -161,6 +174,16 @@ def select(table: IterationTable, options: SelectOptions | None = None) -> Selec
         len(own) - len(known),
         options.selector,
     )
+
+
+def _rows_of(table: IterationTable, numbers: Ints, profiles: Floats) -> Floats:
+    """Return the profile of every iteration of a table; zeros where it has none."""
+    places = {int(number): row for row, number in enumerate(numbers.tolist())}
+    found = np.zeros((len(table), profiles.shape[1]))
+    for row, number in enumerate(table.iteration.tolist()):  # a Python loop over iterations
+        if number in places:
+            found[row] = profiles[places[number]]
+    return found
 
 
 def _with_length(table: IterationTable) -> IterationTable:

@@ -120,7 +120,7 @@ def test_parameters_carry_over_as_the_weighted_mean_of_their_logarithms() -> Non
 
     donors = {V100.name: one(0.9), P100.name: one(0.6), MI100.name: one(0.7)}
     found = carry_over("elementwise", donors, Machine.of(A100))
-    expected = np.exp((np.log(0.9) + 0.1 * np.log(0.6) + 0.1 * np.log(0.7)) / 1.2)
+    expected = np.exp((np.log(0.9) + 0.01 * np.log(0.6) + 0.01 * np.log(0.7)) / 1.02)
     assert found.values == pytest.approx((1e-5, expected))
     with pytest.raises(InvalidInputError, match="no device has a fit of elementwise"):
         carry_over("elementwise", {}, Machine.of(A100))
@@ -128,7 +128,7 @@ def test_parameters_carry_over_as_the_weighted_mean_of_their_logarithms() -> Non
 
 def test_a_power_limit_bounds_fp32_arithmetic() -> None:
     t4 = find_device("T4")
-    assert Machine.of(t4).flops_per_s < 0.6 * Machine.of(t4, power=False).flops_per_s
+    assert Machine.of(t4).flops_per_s < 0.7 * Machine.of(t4, power=False).flops_per_s
     assert Machine.of(V100).flops_per_s > 0.97 * Machine.of(V100, power=False).flops_per_s
     assert Machine.of(MI100).flops_per_s == MI100.value("fp32_matrix_tflops") * 1e12
 

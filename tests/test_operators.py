@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import InvalidInputError
+from profilers.schema import make_table
+from profilers.trace import Trace, TraceMeta
 from replay.operators import (
     KINDS,
     Call,
@@ -19,6 +21,7 @@ from replay.operators import (
     streaming,
 )
 from replay.operators.calls import _RULES
+from replay.operators.coverage import operator_coverage, operators_of_kernels
 
 F, H = "float", "c10::BFloat16"
 
@@ -156,3 +159,35 @@ def test_the_backward_pass_of_attention_has_five_products() -> None:
 def test_a_dimension_of_zero_is_named(make) -> None:
     with pytest.raises(InvalidInputError, match="must be 1 or more"):
         make()
+
+
+def test_the_work_of_kernels_is_that_of_their_operators() -> None:
+    ops = make_table(
+        "ops",
+        {
+            "id": [1, 2, 3],
+            "rank": [0, 0, 0],
+            "name": ["aten::mm", "my::op", "aten::add"],
+            "start_ns": [0, 1, 2],
+            "dur_ns": [1, 1, 1],
+            "shapes": ["[[2,3],[3,5]]", "[[4]]", None],
+        },
+    )
+    kernels = make_table(
+        "kernels",
+        {
+            "id": [10, 11, 12, 13, 14],
+            "rank": [0] * 5,
+            "name": ["gemm", "custom", "add", "ncclDevKernel_AllReduce", "lonely"],
+            "start_ns": [0, 10, 20, 30, 40],
+            "dur_ns": [40, 30, 20, 500, 10],
+            "op_id": [1, 2, 3, 3, None],
+        },
+    )
+    trace = Trace(TraceMeta(""), {"ops": ops, "kernels": kernels})
+    found, shaped = operators_of_kernels(trace)
+    assert [one.flops if one else None for one in found] == [60, None, None, None, None]
+    assert shaped.tolist() == [True, True, False, False, False]
+    coverage = operator_coverage(trace)
+    assert coverage.kernel_ns == 100
+    assert (coverage.with_op, coverage.with_shapes, coverage.known) == (0.9, 0.7, 0.4)

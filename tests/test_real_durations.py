@@ -15,7 +15,7 @@ TABLE = list(csv.DictReader((ROOT / "tests" / "accuracy" / "kernel_durations.csv
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, str]]:
-    from accuracy import table
+    from accuracy_of_durations import table
 
     return {row["case"]: row for row in table(DATA)}
 
@@ -28,3 +28,39 @@ def test_no_error_is_larger_than_the_table_says(expected: dict[str, str], found:
 
 def test_the_table_has_every_case(found: dict[str, dict[str, str]]) -> None:
     assert set(found) == {row["case"] for row in TABLE}
+
+
+TRACES = ROOT.parent / "shared" / "data" / "traces" / "kineto"
+OPERATORS = list(csv.DictReader((ROOT / "tests" / "accuracy" / "operators.csv").read_text().splitlines()))
+
+
+@pytest.mark.parametrize("expected", OPERATORS, ids=[row["trace"] for row in OPERATORS])
+def test_operators_account_for_the_time_that_the_table_says(expected: dict[str, str]) -> None:
+    from operator_coverage import row
+
+    assert {"trace": expected["trace"], **(row(TRACES / expected["trace"]) or {})} == expected
+
+
+def test_no_product_runs_faster_than_its_device_can() -> None:
+    """What is counted cannot be too much: FLOP over measured time stays below the peak, and comes near it."""
+    from profilers.arrays import integers, strings
+    from profilers.collect import CollectOptions, open_trace
+    from profilers.devices import find_device
+    from replay.operators.coverage import operators_of_kernels
+
+    for name, device in (
+        ("h100/Falconsai_nsfw_image_detection", "H100 SXM"),
+        ("mi300/Falconsai_nsfw_image_detection", "MI300X"),
+    ):
+        trace = open_trace(str(TRACES / "tracelens" / f"{name}.json.gz"), CollectOptions("whole"))
+        operators, _ = operators_of_kernels(trace)
+        duration, op_ids = integers(trace.kernels, "dur_ns"), integers(trace.kernels, "op_id")
+        spent = {op: int(duration[op_ids == op].sum()) for op in set(op_ids.tolist())}
+        peak = find_device(device).flops_per_s("bf16")
+        rates = [
+            one.flops / spent[op] * 1e9 / peak
+            for one, op in zip(operators, op_ids.tolist(), strict=True)
+            if one is not None and one.kind in ("matmul", "batched_matmul", "convolution", "attention")
+        ]
+        assert len(strings(trace.kernels, "name")) == len(operators) and len(rates) > 20
+        assert 0.05 < max(rates) < 1.0

@@ -14,6 +14,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.schema import make_table
 from profilers.trace import Trace, TraceMeta
 from seqpoint.cli import cli
+from seqpoint.iterations import IterationTable
 from seqpoint.sampling import (
     KMedoidsSelector,
     RandomSelector,
@@ -24,6 +25,7 @@ from seqpoint.sampling import (
     shared_allocation,
     stratified_variance,
 )
+from seqpoint.selecting import SelectOptions, select
 from seqpoint.selection.lengths import exact_sums, length_table, nearest_iterations
 from seqpoint.validation.rows import geometric_mean
 from seqpoint.validation.selection import Epochs, noise_floor, read_epochs, score
@@ -231,7 +233,7 @@ def test_the_command(tmp_path):
     content = json.loads(done.stdout)
     assert content["noise_floor"] == [{"model": "m", "order": "sorted", "noise_floor": None}]
     found = {one["selector"]: one for one in content["scores"]}
-    assert found["seqpoint"]["total_error"] == pytest.approx(1e-6) and found["seqpoint"]["points"] == 10
+    assert found["seqpoint"]["total_error"] == pytest.approx(1e-6) and found["seqpoint"]["points"] == 12
     assert found["worst"]["total_error"] > 0.5
     table = CliRunner().invoke(cli, ["validate", "selection", str(tmp_path)])
     assert table.exit_code == 0 and "seqpoint" in table.output
@@ -259,3 +261,21 @@ def test_logs_of_another_epoch(tmp_path):
     write(tmp_path / "m", "slow-sorted.csv", [8, 24], [1, 2])
     with pytest.raises(InvalidInputError, match="are not those of base-sorted"):
         read_epochs(tmp_path)
+
+
+def test_a_trace_is_grouped_by_the_time_in_each_kernel() -> None:
+    """Two kinds of iterations of one length, told apart by their kernels alone."""
+    kinds = [0, 1] * 6
+    zeros = np.zeros(12, np.int64)
+    time_ns = np.array([100.0 + 900.0 * kind for kind in kinds])
+    table = IterationTable(
+        zeros, np.arange(12), zeros, np.full(12, 8.0), {"kernel_time": time_ns}, ("mark",) * 12, ("shape",) * 12
+    )
+    profiles = np.array([[100.0, 0.0] if kind == 0 else [0.0, 1000.0] for kind in kinds])
+    options = SelectOptions(selector="k-medoids", max_points=2)
+    found = select(table, options, (np.arange(12), profiles))
+    assert found.error == 0 and sorted(found.weights.tolist()) == [6.0, 6.0]
+    half = select(table, options, (np.arange(6), profiles[:6]))
+    assert sum(half.weights.tolist()) == 12 and half.error < 1
+    with pytest.raises(InvalidInputError, match="reads the length alone"):
+        select(table, SelectOptions(), (np.arange(12), profiles))

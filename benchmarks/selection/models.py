@@ -36,14 +36,14 @@ class Speech(nn.Module):
 
 
 class Translation(nn.Module):
-    """Tokens to tokens: two LSTM layers each side, dot-product attention of the decoder over the encoder."""
+    """Tokens to tokens: an LSTM layer each side, dot-product attention of the decoder over the encoder."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.source = nn.Embedding(VOCABULARY, hidden)
         self.target = nn.Embedding(VOCABULARY, hidden)
-        self.encoder = nn.LSTM(hidden, hidden, num_layers=2, batch_first=True)
-        self.decoder = nn.LSTM(hidden, hidden, num_layers=2, batch_first=True)
+        self.encoder = nn.LSTM(hidden, hidden, batch_first=True)
+        self.decoder = nn.LSTM(hidden, hidden, batch_first=True)
         self.words = nn.Linear(2 * hidden, VOCABULARY)
 
     def loss(self, length: int, batch: int, generator: torch.Generator) -> Tensor:
@@ -57,13 +57,13 @@ class Translation(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Tokens to tokens: two encoder layers, four heads."""
+    """Tokens to tokens: an encoder layer of four heads."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, hidden)
         layer = nn.TransformerEncoderLayer(hidden, 4, 4 * hidden, dropout=0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.layers = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.words = nn.Linear(hidden, VOCABULARY)
 
     def loss(self, length: int, batch: int, generator: torch.Generator) -> Tensor:

@@ -8,20 +8,22 @@ order `sorted` trains them from short to long (as the first epoch of DeepSpeech2
 order, the same on every configuration. No profiler runs. Before an epoch, a batch of every length is trained
 unrecorded, so that no iteration pays for what a new shape costs once.
 
-Single durations differ by 10 to 16 % on a shared virtual machine, in bursts of a tenth of a second and over minutes.
-So the epoch is trained several times, the configurations taking turns, and the duration of an iteration is the least
-of its runs (as `timeit` does: what is added to the least is others' work); every run is in the log too, as the
-statistics `run_0_ns` and on. The configuration `again` is `base` once more: its difference from `base` is the noise
-floor of the machine.
+Single durations differ by 10 to 20 % on a shared virtual machine, in bursts of a tenth of a second and over minutes,
+with the clock and with what others do. So a fixed piece of work (`Reference`, about 0.9 ms) is timed before every
+iteration and after the last, and a duration is given at the pace of a machine whose reference takes `REFERENCE_NS`:
+wall time times `REFERENCE_NS` over the mean of the references before and after. That halves the scatter (0.16 to 0.09
+of the mean where the same iteration is repeated). The epoch is trained several times, the configurations taking turns,
+and `duration_ns` is the median of the runs. The wall times themselves are in the log too, as `run_0_ns` and on, with
+`reference_0_ns` and on. The configuration `again` is `base` once more: its difference is the noise floor.
 
 Close other programs first. A log is written anew after each run; an interrupted recording goes on with the next one.
 """
 
 import gc
+import json
 import os
 import platform
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +43,8 @@ from torch import nn
 
 OUTPUT = Path(__file__).parents[2] / "datasets" / "measured" / "epochs"
 ORDERS = ("sorted", "shuffled")
+#: Times are given as if the reference took this long, which is what it takes when the machine is left alone.
+REFERENCE_NS = 900_000
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class Job:
 def read_speech(rng: np.random.Generator, count: int) -> np.ndarray:
     """Draw lengths as sentences read aloud have: most near the longest, a tail of short ones."""
     long = rng.random(count) < 0.7
-    drawn = np.where(long, rng.normal(42, 5, count), rng.uniform(8, 40, count))
-    return np.clip(np.rint(drawn), 8, 64).astype(np.int64)
+    drawn = np.where(long, rng.normal(30, 4, count), rng.uniform(8, 28, count))
+    return np.clip(np.rint(drawn), 8, 48).astype(np.int64)
 
 
 def sentences(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -79,9 +83,9 @@ def answers(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 JOBS = (
-    Job("translation", 64, 2083, 8, sentences),
-    Job("speech", 48, 892, 8, read_speech),
-    Job("transformer", 64, 1200, 8, answers),
+    Job("translation", 64, 4166, 8, sentences),
+    Job("speech", 48, 1338, 8, read_speech),
+    Job("transformer", 64, 2400, 8, answers),
 )
 
 
@@ -98,15 +102,12 @@ class Configuration:
         Times the job's hidden size.
     bfloat16 : bool
         Automatic mixed precision.
-    shared : bool
-        Whether another process copies large arrays at the same time, so that little of the cache is left.
     """
 
     name: str
     threads: int = 1
     hidden: float = 1.0
     bfloat16: bool = False
-    shared: bool = False
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -115,21 +116,8 @@ class Configuration:
         mixed: AbstractContextManager[object] = nullcontext()
         if self.bfloat16:
             mixed = torch.autocast("cpu", torch.bfloat16)
-        with _neighbour() if self.shared else nullcontext(), mixed:
+        with mixed:
             yield
-
-
-@contextmanager
-def _neighbour() -> Iterator[None]:
-    """Run a process that copies 64 MiB to and fro."""
-    code = "import numpy as np\na, b = np.ones((2, 1 << 23))\nwhile True: b[:] = a; a[:] = b"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        time.sleep(1)
-        yield
-    finally:
-        process.kill()
-        process.wait()
 
 
 CONFIGURATIONS = (
@@ -139,25 +127,63 @@ CONFIGURATIONS = (
     Configuration("half", hidden=0.5),
     Configuration("wide", hidden=1.5),
     Configuration("bfloat16", bfloat16=True),
-    Configuration("shared_cache", shared=True),
 )
 
 
-def durations(job: Job, configuration: Configuration, lengths: np.ndarray) -> np.ndarray:
-    """Train the epoch once and return the duration of each iteration in ns."""
+@dataclass(frozen=True)
+class Run:
+    """One epoch: wall time of each iteration, and of the reference before each and after the last, in ns."""
+
+    wall: np.ndarray
+    reference: np.ndarray
+
+    @property
+    def paced(self) -> np.ndarray:
+        """The durations at the reference's pace."""
+        around = (self.reference[:-1] + self.reference[1:]) / 2
+        return self.wall * REFERENCE_NS / around
+
+
+class Reference:
+    """A fixed piece of work: small products, a recurrent layer with its gradient, and plain Python."""
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.matrix = torch.randn(96, 96, generator=generator)
+        self.layer = nn.LSTM(32, 32, batch_first=True)
+        self.batch = torch.randn(4, 6, 32, generator=generator)
+
+    def time(self) -> int:
+        """Do it once and return how long it took in ns."""
+        with torch.autocast("cpu", enabled=False):
+            begin = time.perf_counter_ns()
+            for _ in range(12):
+                torch.mm(self.matrix, self.matrix)
+            self.layer(self.batch)[0].sum().backward()
+            sum(range(12_000))
+            return time.perf_counter_ns() - begin
+
+
+def train_epoch(job: Job, configuration: Configuration, lengths: np.ndarray) -> Run:
+    """Train the epoch once."""
     torch.manual_seed(5)
     torch.set_flush_denormal(True)
     generator = torch.Generator().manual_seed(6)
     with configuration.applied():
         model = MODELS[job.model](int(job.hidden * configuration.hidden) // 8 * 8)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        reference = Reference()
         for length in np.unique(lengths).tolist():
+            reference.time()
             _train(model, optimizer, (length, job.batch), generator)
         gc.collect()
         gc.disable()
-        found = [_train(model, optimizer, (length, job.batch), generator) for length in lengths.tolist()]
+        wall, around = [], [reference.time()]
+        for length in lengths.tolist():
+            wall.append(_train(model, optimizer, (length, job.batch), generator))
+            around.append(reference.time())
         gc.enable()
-    return np.array(found, dtype=np.int64)
+    return Run(np.array(wall, dtype=np.int64), np.array(around, dtype=np.int64))
 
 
 def _train(
@@ -170,26 +196,34 @@ def _train(
     return time.perf_counter_ns() - begin
 
 
-def read_runs(path: Path) -> list[np.ndarray]:
-    """Return the durations of the runs that a log holds, none where there is no log."""
+def read_runs(path: Path) -> list[Run]:
+    """Return the runs that a log holds, none where there is no log."""
     if not path.exists():
         return []
     table = pq.read_table(path)
-    return [table[name].to_numpy() for name in table.column_names if name.startswith("run_")]
+    count = sum(name.startswith("run_") for name in table.column_names)
+    last = json.loads((table.schema.metadata or {}).get(b"last_reference_ns", b"[]"))
+    return [
+        Run(table[f"run_{i}_ns"].to_numpy(), np.append(table[f"reference_{i}_ns"].to_numpy(), last[i]))
+        for i in range(count)
+    ]
 
 
-def write_log(path: Path, lengths: np.ndarray, batch: int, runs: list[np.ndarray]) -> None:
+def write_log(path: Path, lengths: np.ndarray, batch: int, runs: list[Run]) -> None:
     """Write one epoch, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {
         "iteration": np.arange(len(lengths), dtype=np.int32),
         "sequence_length": lengths.astype(np.int32),
         "batch": np.full(len(lengths), batch, dtype=np.int32),
-        "duration_ns": np.min(runs, axis=0),
+        "duration_ns": np.median([run.paced for run in runs], axis=0).astype(np.int64),
     }
-    columns |= {f"run_{i}_ns": run for i, run in enumerate(runs)}
+    for i, run in enumerate(runs):
+        columns |= {f"run_{i}_ns": run.wall, f"reference_{i}_ns": run.reference[:-1]}
+    last = json.dumps([int(run.reference[-1]) for run in runs])
     new = path.with_suffix(".new")
-    pq.write_table(pa.table(columns), new, compression="zstd")
+    table = pa.table(columns).replace_schema_metadata({"last_reference_ns": last})
+    pq.write_table(table, new, compression="zstd")
     new.replace(path)
 
 
@@ -219,7 +253,8 @@ def write_readme(folder: Path, described: dict[str, str]) -> None:
         "# Whole epochs on a CPU, every iteration measured\n\n"
         "Recorded by this project with `python benchmarks/selection/record_epochs.py`, which says how. One log\n"
         "a configuration and order. `run_N_ns` is the wall time of a training step in the Nth run of the epoch,\n"
-        "without a profiler; `duration_ns` is the least of the runs.\n\n"
+        "without a profiler, and `reference_N_ns` that of a fixed piece of work before it; `duration_ns` is the\n"
+        f"median of the runs at the pace of a reference of {REFERENCE_NS} ns.\n\n"
         "| model | hidden | iterations | batch | padded lengths |\n|---|---|---|---|---|\n"
         f"{jobs}\n\n| machine | |\n|---|---|\n{rows}\n"
     )
@@ -242,9 +277,9 @@ def main(output: Path, models: tuple[str, ...], runs: int, iterations: int | Non
         if len(known) > run:
             continue
         lengths = job.epoch(order)
-        found = durations(job, configuration, lengths)
+        found = train_epoch(job, configuration, lengths)
         write_log(path, lengths, job.batch, [*known, found])
-        print(f"run {run}: {path.parent.name}/{path.name}: {found.sum() / 1e9:.2f} s", file=sys.stderr)
+        print(f"run {run}: {path.parent.name}/{path.name}: {found.wall.sum() / 1e9:.2f} s", file=sys.stderr)
     write_readme(output, described)
 
 

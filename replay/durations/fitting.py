@@ -105,7 +105,8 @@ def _theta(model: Model, tile: Tile, measured: tuple[Floats, Floats], element_by
     logarithm = np.log(seconds)
 
     def residuals(theta: Floats) -> Floats:
-        predicted = model.seconds(np.exp(theta), tile, dims, element_bytes, machine)
+        with np.errstate(over="ignore"):  # far from the prior, where the search may step
+            predicted = model.seconds(np.exp(theta), tile, dims, element_bytes, machine)
         return np.concatenate((np.log(predicted) - logarithm, hold * (theta - model.prior)))
 
     found = least_squares(residuals, model.prior, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)

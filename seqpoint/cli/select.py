@@ -5,9 +5,11 @@ from typing import Any
 
 import click
 
+from profilers.trace import Trace
 from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
 from seqpoint.cli.output import duration, print_json, print_table, say
 from seqpoint.iterations import IterationTable, iteration_table, read_log
+from seqpoint.sampling import kernel_profiles
 from seqpoint.selecting import SelectionResult, SelectOptions, select
 
 _LOGS = (".csv", ".parquet")
@@ -55,8 +57,13 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **choice: 
     seqpoint select epoch.trace --max-points 8
     seqpoint select log.csv --statistic duration --json > points.json
     seqpoint select log.csv --selector stratified --feature batch --max-points 20
+    seqpoint select epoch.trace --selector k-medoids       # groups of iterations with like times in each kernel
     """
-    result = select(table_of(trace, marker, length), SelectOptions(**choice))
+    options = SelectOptions(**choice)
+    if options.selector == "k-medoids" and not options.features and not _is_log(trace):
+        result = _by_profiles(load(trace, marker, length), options)
+    else:
+        result = select(table_of(trace, marker, length), options)
     if json_:
         print_json(content(result))
     else:
@@ -65,10 +72,19 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **choice: 
 
 def table_of(trace: str, marker: str, length: str | None) -> IterationTable:
     """Return the iterations of a trace, or of a log."""
+    return read_log(trace) if _is_log(trace) else iteration_table(load(trace, marker, length))
+
+
+def _is_log(trace: str) -> bool:
     path = Path(trace)
-    if path.suffix.lower() in _LOGS and not path.is_dir():
-        return read_log(path)
-    return iteration_table(load(trace, marker, length))
+    return path.suffix.lower() in _LOGS and not path.is_dir()
+
+
+def _by_profiles(trace: Trace, options: SelectOptions) -> SelectionResult:
+    """Group the iterations of a trace by the time in each kernel."""
+    table = iteration_table(trace)
+    rank = min(table.rank.tolist(), default=0) if options.rank is None else options.rank
+    return select(table, options, kernel_profiles(trace, rank))
 
 
 def content(result: SelectionResult) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def command() -> None:
 
 @command.command("selection")
 @click.argument("folder", type=click.Path(), required=False)
-@max_points_option(10)
+@max_points_option(BUDGET.points)
 @max_iterations_option
 @gate_option
 @as_json
@@ -40,7 +40,7 @@ def selection(
 
     FOLDER holds logs named MODEL/CONFIGURATION-ORDER.csv (or .parquet), with the configuration `base`, and `again` for
     the same once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder). Without
-    it, the epochs that this project recorded are scored. One in a hundred iterations is profiled, unless there are
+    it, the epochs that this project recorded are scored. One in 120 iterations is profiled, unless there are
     more points or `--max-iterations` says otherwise.
 
     \b
@@ -71,13 +71,14 @@ def show_gated(rows: Sequence[ValidationRow]) -> None:
     """Print the rows that have a limit."""
     print_table(
         "Limits",
-        ("case~", "ours", "limit", "met"),
+        ("case~", "ours", "limit", "met", "from~"),
         [
             (
                 row.case,
                 f"{row.ours:.4g}",
                 f"{'>=' if row.least else '<='} {row.limit:g}",
                 "yes" if row.met else "NO",
+                row.source,
             )
             for row in rows
             if row.limit is not None

@@ -1,6 +1,6 @@
 """Regenerate tests/accuracy/kernel_durations.csv: predicted against measured durations of operators.
 
-    python benchmarks/durations/accuracy.py ../shared/data/kernels > tests/accuracy/kernel_durations.csv
+    python benchmarks/durations/accuracy_of_durations.py ../shared/data/kernels > tests/accuracy/kernel_durations.csv
 
 Every device is predicted with its own fit, and carried over from the others as if it had never been measured. The
 shipped fits are made from the files without `_test` in their names (and MI100's, which have no test files):

@@ -1,0 +1,130 @@
+"""Regenerate what selection is held to: on the recorded epochs, and on real traces of one iteration a file.
+
+    python benchmarks/selection/accuracy_of_selection.py > tests/accuracy/selection.csv
+    python benchmarks/selection/accuracy_of_selection.py ../shared/data/traces/kineto/particle_transformer \
+        > tests/accuracy/selection_traces.csv
+
+The first is what `seqpoint validate selection` says of the epochs in `datasets/measured/epochs`, with how often 95 %
+intervals hold the total of a resampled epoch. The second is of kernel time, at most 8 points: the error of the run's
+own total, and of one half of the iterations from points of the other, counted by bins and by regression
+(`predict_total`).
+"""
+
+import csv
+import sys
+from pathlib import Path
+
+import click
+import numpy as np
+
+from profilers.collect import CollectOptions, collect
+from profilers.datasets import dataset_path
+from seqpoint.coverage import resampled_coverage
+from seqpoint.iterations import iteration_table
+from seqpoint.methods import METHODS
+from seqpoint.selection import SeqPointSelector, predict_total
+from seqpoint.validation.selection import BUDGET, Epochs, Score, budget_for, noise_floor, read_epochs, score
+
+POINTS = 8
+RESAMPLED = ("seqpoint", "seqpoint, assisted", "stratified")
+HALVES = {
+    "even from odd": (slice(1, None, 2), slice(None, None, 2)),
+    "odd from even": (slice(None, None, 2), slice(1, None, 2)),
+    "second from first": ("first", "second"),
+    "first from second": ("second", "first"),
+}
+
+
+def epochs_table(*, resample: bool = True) -> list[dict[str, str]]:
+    """Return a row for every epoch and way to choose."""
+    return [
+        _row(one, score(one, name), covered=_covered(one, name) if resample and name in RESAMPLED else None)
+        for one in read_epochs(dataset_path("measured/epochs"))
+        for name in METHODS
+    ]
+
+
+def _row(epochs: Epochs, found: Score, *, covered: float | None) -> dict[str, str]:
+    floor = noise_floor(epochs)
+    return {
+        "model": found.model,
+        "order": found.order,
+        "selector": found.selector,
+        "iterations": str(found.points),
+        "total_error": f"{100 * found.total_error:.3f}",
+        "total_worst": f"{100 * found.total_worst:.3f}",
+        "speedup_error": f"{100 * found.speedup_error:.3f}",
+        "speedup_worst": f"{100 * found.speedup_worst:.3f}",
+        "sequential": f"{found.sequential_reduction:.1f}",
+        "parallel": f"{found.parallel_reduction:.1f}",
+        "covered": f"{100 * found.covered:.0f}",
+        "resampled_covered": "" if covered is None else f"{100 * covered:.1f}",
+        "noise_floor": "" if floor is None else f"{100 * floor:.3f}",
+    }
+
+
+def _covered(epochs: Epochs, selector: str) -> float:
+    """Return the mean over configurations of how often intervals hold the total of a resampled epoch."""
+    base = epochs.durations_ns["base"]
+    budget = budget_for(BUDGET, len(base))
+    return float(
+        np.mean(
+            [
+                resampled_coverage(epochs.lengths, base, selector, budget, other=epochs.durations_ns[name]).covered
+                for name in epochs.others
+            ]
+        )
+    )
+
+
+def traces_table(folder: Path) -> list[dict[str, str]]:
+    """Return a row for every batch size."""
+    rows = []
+    for place in sorted(folder.iterdir(), key=lambda p: int(p.name.rpartition("_")[2])):
+        trace = collect([place], CollectOptions("file", "aten::layer_norm:0:0"))
+        table = iteration_table(trace)
+        lengths, time = table.sequence_length, table.statistic("kernel_time")
+        own = SeqPointSelector(POINTS).fit(lengths[:, None], time)
+        row = {
+            "trace": place.name,
+            "iterations": str(len(time)),
+            "points": str(len(own.representatives_)),
+            "own_error": f"{100 * own.relative_error_:.3f}",
+        }
+        for name, halves in HALVES.items():
+            counted, regressed, inside = _from_half(lengths, time, halves)
+            column = name.replace(" ", "_")
+            row |= {f"{column}_bins": f"{counted:.3f}", f"{column}_regression": f"{regressed:.3f}"}
+            row[f"{column}_in_interval"] = str(inside)
+        rows.append(row)
+    return rows
+
+
+def _from_half(lengths: np.ndarray, time: np.ndarray, halves: tuple) -> tuple[float, float, bool]:
+    """Return errors in percent by counting bins and by regression, and whether the latter's interval holds."""
+    middle = len(time) // 2
+    named = {"first": slice(None, middle), "second": slice(middle, None)}
+    chosen, judged = (named.get(half, half) if isinstance(half, str) else half for half in halves)
+    fitted = SeqPointSelector(POINTS, initial_bins=POINTS, tolerance=0.0).fit(lengths[chosen][:, None], time[chosen])
+    values, true = time[chosen][fitted.representatives_], time[judged].sum()
+    counts = np.bincount(fitted.predict(lengths[judged][:, None]), minlength=len(values))
+    found = predict_total(values, fitted.sequence_lengths_, lengths[judged])
+    return (
+        100 * abs(counts @ values - true) / true,
+        100 * abs(found.value - true) / true,
+        found.low <= true <= found.high,
+    )
+
+
+@click.command()
+@click.argument("folder", required=False, type=click.Path(exists=True, path_type=Path))
+def main(folder: Path | None) -> None:
+    """Print a table."""
+    rows = traces_table(folder) if folder else epochs_table()
+    writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
