@@ -142,7 +142,7 @@ def test_damaged_calls_never_raise(name: str, shapes: list, dtypes: list, values
 
 
 def test_the_backward_pass_of_attention_has_five_products() -> None:
-    forward, backward = attention(2, 3, 8, 8, 4), attention(2, 3, 8, 8, 4, backward=True)
+    forward, backward = attention((2, 3, 8, 4), (3, 8)), attention((2, 3, 8, 4), (3, 8), backward=True)
     assert backward.flops == 2.5 * forward.flops
 
 
@@ -150,7 +150,7 @@ def test_the_backward_pass_of_attention_has_five_products() -> None:
     "make",
     [
         lambda: batched_matmul(1, 0, 2, 3),
-        lambda: attention(1, 1, 0, 1, 1),
+        lambda: attention((1, 1, 0, 1), (1, 1)),
         lambda: convolution((1, 0, 2), (1, 1, 1), (1, 1, 2)),
         lambda: rowwise("softmax", 1, -2),
         lambda: streaming("copy", 0, 0, 0),

@@ -23,9 +23,9 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(one) for one in arguments])
 
 
-def refused(found: Result, message: str) -> None:
-    assert isinstance(found.exception, InvalidInputError) and message in str(found.exception)
-    assert found.stdout == ""
+def refused(found: Result) -> str:
+    """Return what an error says; empty where there is none, or something was printed all the same."""
+    return str(found.exception) if isinstance(found.exception, InvalidInputError) and not found.stdout else ""
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def refused(found: Result, message: str) -> None:
     ],
 )
 def test_a_log_that_cannot_be_selected_from(tmp_path: Path, rows: str, message: str) -> None:
-    refused(run("select", log(tmp_path, rows)), message)
+    assert message in refused(run("select", log(tmp_path, rows)))
 
 
 @pytest.mark.parametrize(
@@ -86,13 +86,13 @@ def test_a_selection_whose_weights_cannot_be_met(
 ) -> None:
     base, selection = selected
     change(selection, **new)
-    refused(run("estimate", selection, base, "--from", base), message)
+    assert message in refused(run("estimate", selection, base, "--from", base))
 
 
 def test_a_selection_with_an_iteration_twice(selected: tuple[Path, Path]) -> None:
     base, selection = selected
     change(selection, iteration=json.loads(selection.read_text())["points"][1]["iteration"])
-    refused(run("estimate", selection, base, "--from", base), "must be distinct rows")
+    assert "must be distinct rows" in refused(run("estimate", selection, base, "--from", base))
 
 
 def test_as_many_points_as_iterations_are_exact(tmp_path: Path) -> None:

@@ -153,9 +153,12 @@ def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backw
         return None
     heads, length = (1, 2) if heads_first else (2, 1)
     return attention(
-        query[0], query[heads], query[length], key[length], query[3], call.element_bytes(at),
-        causal=call.flag(causal), backward=backward, key_heads=key[heads],
-    )  # fmt: skip
+        (query[0], query[heads], query[length], query[3]),
+        (key[heads], key[length]),
+        call.element_bytes(at),
+        causal=call.flag(causal),
+        backward=backward,
+    )
 
 
 def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> Operator | None:

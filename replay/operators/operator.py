@@ -105,25 +105,44 @@ def batched_matmul(
 
 
 def attention(
-    batch: int, heads: int, queries: int, keys: int, width: int, element_bytes: int = 2,
-    *, causal: bool = False, backward: bool = False, key_heads: int | None = None,
-) -> Operator:  # fmt: skip
+    query: tuple[int, int, int, int],
+    key: tuple[int, int],
+    element_bytes: int = 2,
+    *,
+    causal: bool = False,
+    backward: bool = False,
+) -> Operator:
     """Return attention that keeps no score matrix in memory: two products of ``queries * keys * width`` a head.
 
-    The backward pass has five such products: the scores again, and four gradients. Masked halves are not computed.
+    Parameters
+    ----------
+    query : tuple of int
+        (batch, heads, queries, width).
+    key : tuple of int
+        (heads, keys) of keys and values.
+    element_bytes : int
+    causal : bool
+        Whether half of the scores is masked; it is not computed.
+    backward : bool
+        The backward pass has five such products: the scores again, and four gradients.
+
+    Notes
+    -----
     Source: FlashAttention (arXiv 2205.14135), section 3.
 
     Examples
     --------
-    >>> attention(1, 2, 128, 128, 64).flops / (4 * 2 * 128 * 128 * 64)
+    >>> attention((1, 2, 128, 64), (2, 128)).flops / (4 * 2 * 128 * 128 * 64)
     1.0
     """
-    for name, value in (("batch", batch), ("heads", heads), ("queries", queries), ("keys", keys), ("width", width)):
-        _positive(name, value)
+    for name, values in (("query", query), ("key", key)):
+        for value in values:
+            _positive(name, value)
+    (batch, heads, queries, width), (key_heads, keys) = query, key
     products = 5 if backward else 2
     flops = products * 2.0 * batch * heads * queries * keys * width * (0.5 if causal else 1.0)
-    own, others = batch * heads * queries * width, batch * (key_heads or heads) * keys * width
-    read, written = (2 * own + 2 * others + own, own + 2 * others) if backward else (own + 2 * others, own)
+    own, others = batch * heads * queries * width, batch * key_heads * keys * width
+    read, written = (3 * own + 2 * others, own + 2 * others) if backward else (own + 2 * others, own)
     dims = (batch * heads, queries, keys, width)
     return Operator("attention", flops, read * element_bytes, written * element_bytes, dims, element_bytes)
 
