@@ -10,13 +10,16 @@ from profilers.errors import InvalidInputError
 from replay.durations.machine import Machine
 from replay.durations.models import MODELS, Model, Tile
 
-__all__ = ["Fit", "fit"]
+__all__ = ["CONFIDENCE", "Fit", "fit"]
 
 Floats = npt.NDArray[np.float64]
 
+#: What intervals are meant to cover.
+CONFIDENCE = 0.9
 #: Rows that a fit looks at, and that a tile is chosen by; more rows change the third digit.
 _ROWS, _TRIAL_ROWS = 2000, 800
-#: Rows that count as much as one standard deviation of a prior, squared: a prior is worth 16 of 1,500 rows.
+#: A standard deviation of a prior weighs as `_HOLD` squared residuals of 1 in a fit of `_HOLD_ROWS` rows; tried were 1
+#: to 4, on the measurements of `datasets/fits`.
 _HOLD, _HOLD_ROWS = 4.0, 1500
 #: Residuals of the logarithm beyond this are outliers.
 _OUTLIER = 0.1
@@ -69,7 +72,7 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
 
     Notes
     -----
-    Least squares of the logarithm with a soft absolute loss (Huber), and a normal prior of each parameter's
+    Least squares of the logarithm with the soft L1 loss, and a normal prior of each parameter's
     logarithm: parameters that the data do not tell stay where they were, so that they carry over to other devices.
     """
     if kind not in MODELS:
@@ -83,7 +86,7 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     trial = _theta(model, tile, (dims[:half][:_ROWS], seconds[:half][:_ROWS]), element_bytes, machine)
     held = np.log(model.seconds(trial, tile, dims[half:], element_bytes, machine) / seconds[half:])
     theta = _theta(model, tile, (dims[:_ROWS], seconds[:_ROWS]), element_bytes, machine)
-    return Fit(tuple(theta.tolist()), tile, len(dims), float(np.quantile(np.abs(held), 0.9)))
+    return Fit(tuple(theta.tolist()), tile, len(dims), float(np.quantile(np.abs(held), CONFIDENCE)))
 
 
 def _tile(model: Model, measured: tuple[Floats, Floats], element_bytes: int, machine: Machine) -> Tile:

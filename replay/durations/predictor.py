@@ -15,7 +15,7 @@ from profilers.atomic import write_text
 from profilers.datasets import dataset_path
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.durations.fitting import Fit, fit
+from replay.durations.fitting import CONFIDENCE, Fit, fit
 from replay.durations.machine import Machine
 from replay.durations.measurements import MeasuredOperators
 from replay.durations.models import MODELS
@@ -38,9 +38,7 @@ Floats = npt.NDArray[np.float64]
 _OTHER_FAMILY = 0.01
 #: Cards below this power limit run into it, and into heat, so that what they sustain says little of others.
 _LEAST_WATT = 100.0
-#: Of the coverage that intervals are meant to have.
-CONFIDENCE = 0.9
-#: What a kind without devices to compare is taken to be off by, as a factor.
+#: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
 _UNKNOWN = 1.0
 
 

@@ -1,5 +1,6 @@
 """`seqpoint calibrate`."""
 
+import math
 from pathlib import Path
 
 import click
@@ -38,7 +39,7 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
         "Fits",
         ("operator~", "device~", "measurements", "off by at most, 9 in 10"),
         [
-            (kind, device, one.rows, f"{100 * (2.718281828459045**one.spread - 1):.0f} %")
+            (kind, device, one.rows, f"{100 * math.expm1(one.spread):.0f} %")
             for (kind, device), one in sorted(found.fits.items())
             if (kind, device) in new
         ],
