@@ -6,8 +6,8 @@
 
 The first is what `seqpoint validate selection` says of the epochs in `datasets/measured/epochs`, with how often 95 %
 intervals hold the total of a resampled epoch. The second is of kernel time, at most 8 points: the error of the run's
-own total, and of one half of the iterations from points of the other, counted by bins and by regression
-(`predict_total`).
+own total, by SeqPoint's formula with the mean of each length, by the points' own times, and by regression on these
+(`predict_total`); and of one half of the iterations from points of the other, by bins and by regression.
 """
 
 import csv
@@ -89,7 +89,9 @@ def traces_table(folder: Path) -> list[dict[str, str]]:
             "trace": place.name,
             "iterations": str(len(time)),
             "points": str(len(own.representatives_)),
-            "own_error": f"{100 * own.relative_error_:.3f}",
+            "own_formula": f"{100 * own.relative_error_:.3f}",
+            "own_points": f"{_percent(own.weights_ @ time[own.representatives_], time.sum()):.3f}",
+            "own_regression": f"{_percent(_regression(lengths, time), time.sum()):.3f}",
         }
         for name, halves in HALVES.items():
             counted, regressed, inside = _from_half(lengths, time, halves)
@@ -98,6 +100,16 @@ def traces_table(folder: Path) -> list[dict[str, str]]:
             row[f"{column}_in_interval"] = str(inside)
         rows.append(row)
     return rows
+
+
+def _percent(found: float, true: float) -> float:
+    return 100 * abs(found - true) / true
+
+
+def _regression(lengths: np.ndarray, time: np.ndarray) -> float:
+    """Return the total that the times of at most `POINTS` iterations give, one a bin."""
+    fitted = SeqPointSelector(POINTS, initial_bins=POINTS, tolerance=0.0).fit(lengths[:, None], time)
+    return predict_total(time[fitted.representatives_], fitted.sequence_lengths_, lengths).value
 
 
 def _from_half(lengths: np.ndarray, time: np.ndarray, halves: tuple) -> tuple[float, float, bool]:

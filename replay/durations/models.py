@@ -10,8 +10,8 @@ rows in flight fit it: PyTorch's kernels read twice for a normalisation, three t
 *Streams* (`elementwise`): what is moved, at a share of the bandwidth, after a fixed time.
 
 Parameters are fitted in their logarithms. Where they start from (`prior`) are round numbers from fits of the six
-devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them: a softmax's time of a row,
-5 us, is MI100's (with 1 us MI100 left out is off by 26 % instead of 15 %).
+devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them: a softmax's time of a
+row, 5 us, is MI100's (with 1 us MI100 left out is off by 26 % instead of 15 %).
 """
 
 from collections.abc import Callable, Mapping
