@@ -4,6 +4,8 @@ import csv
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -28,6 +30,14 @@ def test_no_error_is_larger_than_the_table_says(expected: dict[str, str], found:
 
 def test_the_table_has_every_case(found: dict[str, dict[str, str]]) -> None:
     assert set(found) == {row["case"] for row in TABLE}
+
+
+def test_the_grids_say_which_column_is_the_depth() -> None:
+    """A batched product has a workgroup a tile of K columns and M rows: N is summed over."""
+    table = pq.read_table(DATA / "nvidia_bmm.parquet").to_pandas()
+    tile = table["kernel_name"].str.extract(r"_(\d+)x(\d+)").astype(float)
+    groups = np.ceil(table["K"] / tile[0]) * np.ceil(table["M"] / tile[1]) * table["B"]
+    assert (groups == table["grid_x"] * table["grid_y"] * table["grid_z"]).mean() > 0.98
 
 
 TRACES = ROOT.parent / "shared" / "data" / "traces" / "kineto"

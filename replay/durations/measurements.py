@@ -29,6 +29,9 @@ KIND_OF: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("addu", "subu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "sigmoid"), ("elementwise", 2)),
 }
 _PRODUCT, _ROWS = ("B", "M", "N", "K"), ("B", "H")
+#: (batch, m, n, k) of the columns of a product: an (M, N) by an (N, K) matrix, as the recorded grids show (of 87,623
+#: batched products every one has ceil(K / tile) * ceil(M / tile) * B workgroups).
+_DIMS_OF_PRODUCT = [0, 1, 3, 2]
 _SUFFIXES = (".parquet", ".csv")
 
 
@@ -124,6 +127,8 @@ def _measured(file: Path, table: pa.Table) -> Iterator[MeasuredOperators]:
 
 
 def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:
+    if kind in ("matmul", "batched_matmul"):
+        return sizes[:, _DIMS_OF_PRODUCT]
     if kind != "elementwise":
         return sizes
     arrays = np.array([KIND_OF[op][1] for op in ops.tolist()], dtype=np.float64)

@@ -1,17 +1,17 @@
 r"""How long operators take: rooflines whose efficiencies are fitted, each of a few parameters with a meaning.
 
-*Products* (`matmul`, `batched_matmul`). A kernel computes tiles; a compute unit works on one at a time, so the grid
-takes a whole number of waves, and each tile pays for its prologue. Operands that are read again from memory, since the
-wave does not cover the columns (a large vocabulary), come at a low rate: they are rows far apart.
+*Products* (`matmul`, `batched_matmul`). A kernel computes tiles of the result; a compute unit works on one at a time,
+so the grid takes a whole number of waves, and each tile pays for its prologue. Long rows of the operands (a large
+depth) lie far apart in memory, which costs Pascal devices up to three times and others little.
 
 *Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
 rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
+A softmax's row then waits for itself about 3 us: three times for memory and twice for all threads of the block.
 
 *Streams* (`elementwise`): what is moved, at a share of the bandwidth, after a fixed time.
 
 Parameters are fitted in their logarithms. Where they start from (`prior`) are round numbers from fits of the six
-devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them: a softmax's time of a
-row, 5 us, is MI100's (with 1 us MI100 left out is off by 26 % instead of 15 %).
+devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them.
 """
 
 from collections.abc import Callable, Mapping
@@ -80,19 +80,24 @@ class Model:
         return np.array([p.spread for p in self.parameters])
 
 
-_START = ModelParameter("start_s", "fixed time of a launch, s", 5e-5, 1.0)
-_MISALIGNED = ModelParameter("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.03, 0.7)
-
-
 def _misaligned(columns: Floats, element_bytes: int) -> npt.NDArray[np.bool_]:
     return np.asarray((columns * element_bytes) % 16 != 0, dtype=np.bool_)
 
 
-def _matmul(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+def _matmul(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    return _product(theta, tile, dims, element_bytes, machine, 16.0)
+
+
+def _batched(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    return _product(theta, tile, dims, element_bytes, machine, 1.0)
+
+
+def _product(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine, parts: float) -> Floats:
     odd = _misaligned(dims[:, 3], element_bytes) | _misaligned(dims[:, 2], element_bytes)
     found = np.empty(len(dims))
-    shape = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes))
-    _fill_matmul(np.ascontiguousarray(dims), odd, theta, np.array(shape), found)
+    shape = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes), parts)
+    tiles = _TILES if tile == (0, 0) else np.array([tile], np.float64)
+    _fill_product(np.ascontiguousarray(dims), odd, theta, np.array(shape), tiles, found)
     return found
 
 
@@ -100,50 +105,34 @@ _TILES = np.array([(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 1
 
 
 @compiled
-def _fill_matmul(dims, odd, theta, machine, found):  # type: ignore[no-untyped-def]
-    start, efficiency, edge, memory, again, cover, deepest, misaligned, prologue = theta
-    units, flops, bandwidth, size = machine
+def _fill_product(dims, odd, theta, machine, tiles, found):  # type: ignore[no-untyped-def]
+    start, efficiency, edge, memory, deepest, misaligned, prologue, far, stride, last, sharpness = theta
+    units, flops, bandwidth, size, parts = machine
+    last = min(last, 1.0)
     for i in range(len(dims)):
         batch, m, n, k = dims[i]
         aligned = 1 - min(misaligned, 0.9) * odd[i]
         moved = size * batch * (m * k + k * n + m * n)
-        reach = (n / (cover * units)) ** 2
-        uncovered = reach / (1 + reach)
+        apart = (k * size / stride) ** 2 * ((m + n) / 4096) ** 0.7
+        aligned /= 1 + far * apart / (1 + apart)
         best = np.inf
-        for tile in _TILES:
+        for tile in tiles:
             rows, columns = np.ceil(m / tile[0]), np.ceil(n / tile[1])
             speed = flops / units * efficiency / (1 + edge * (1 / tile[0] + 1 / tile[1])) * aligned
-            reread = max(rows - 1, 0.0) * size * batch * n * k * uncovered / (bandwidth * again)
             split = 1.0
-            while split <= 16:
+            while split <= parts:
                 depth = np.ceil(k / split / 8) * 8
                 depth = np.sqrt(np.sqrt(depth**4 + deepest**4)) + prologue
-                waves = np.ceil(batch * rows * columns * split / units)
+                share = batch * rows * columns * split / units
+                waves = share + last * (np.ceil(share) - share) if share > 1 else 1.0
                 computing = waves * 2 * tile[0] * tile[1] * depth / speed
                 extra = size * batch * m * n * split if split > 1 else 0.0
-                moving = (moved + extra) / (bandwidth * memory) + reread
-                time = computing**3 + moving**3
-                best = min(best, time)
-                if batch * rows * columns * split >= 2 * units:
+                moving = (moved + extra) / (bandwidth * memory)
+                best = min(best, computing**sharpness + moving**sharpness)
+                if share >= 2:
                     break  # more parts only add to what is moved
                 split *= 2
-        found[i] = start + best ** (1 / 3)
-
-
-def _batched(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
-    start, efficiency, memory, deepest, misaligned, prologue, granule, waves_matter, sharpness = theta
-    batch, m, n, k = dims.T
-    odd = _misaligned(k, element_bytes) | _misaligned(n, element_bytes)
-    rows, columns = np.ceil(m / tile[0]), np.ceil(n / tile[1])
-    occupied = batch * rows * columns / machine.compute_units
-    rounded = np.where(occupied < 1, 1 / occupied, 1 + (np.ceil(occupied) / occupied - 1) * min(waves_matter, 1.0))
-    depth = (k**4 + deepest**4) ** 0.25 + prologue
-    work = 2 * batch * rows * tile[0] * (n + granule * columns) * depth * rounded
-    computing = work / (machine.flops_per_s * efficiency * (1 - min(misaligned, 0.9) * odd))
-    moving = element_bytes * batch * (m * k + k * n + m * n) / (machine.memory_bytes_per_s * memory)
-    slower, faster = np.maximum(computing, moving), np.minimum(computing, moving)
-    found = start + slower * (1 + (faster / slower) ** sharpness) ** (1 / sharpness)
-    return np.asarray(found, dtype=np.float64)
+        found[i] = start + best ** (1 / sharpness)
 
 
 def _elementwise(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
@@ -191,7 +180,7 @@ def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
         ("memory", "share of the bandwidth", 0.12),
         ("cache", "share of all caches that rows in flight can use", 0.4),
         ("sharpness", "how suddenly they stop to fit", 0.4),
-        ("latency_s", "time of a row, s, where rows wait for themselves", 0.4),
+        ("latency_s", "time of a row, s, where rows wait for themselves", 1.5),
         ("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.5),
         ("hit", "cost of reading again from the cache, as a share of reading from memory", 0.7),
         ("hit_misaligned", "the same of rows off a 16-byte boundary", 0.7),
@@ -199,39 +188,35 @@ def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
     return tuple(ModelParameter(name, meaning, priors[name], spread) for name, meaning, spread in named)
 
 
+def _product_parameters(**priors: float) -> tuple[ModelParameter, ...]:
+    return (
+        ModelParameter("start_s", "fixed time of a launch, s", priors["start_s"], 1.0),
+        ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.05),
+        ModelParameter("edge", "cost of a tile's edge, elements", 2.0, 0.7),
+        ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
+        ModelParameter("deepest", "depth below which a product gets no faster", 32.0, 0.7),
+        ModelParameter("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.03, 0.7),
+        ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.7),
+        ModelParameter("far", "time that operands whose rows are far apart cost, as a share of computing", 0.2, 1.0),
+        ModelParameter("stride_bytes", "from which on rows are far apart", 6e4, 0.5),
+        ModelParameter("last", "share of the last wave that is lost", priors["last"], 0.5),
+        ModelParameter("sharpness", "how sharply the slower of computing and moving rules", 3.0, 0.3),
+    )
+
+
 #: By kind of `replay.operators.KINDS`.
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
         "matmul": Model(
-            (
-                _START,
-                ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.04),
-                ModelParameter("edge", "cost of a tile's edge, elements", 1.0, 0.7),
-                ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
-                ModelParameter("again", "share of the bandwidth for operands read again", 0.1, 0.7),
-                ModelParameter("cover", "columns a compute unit covers before operands are read again", 250.0, 0.2),
-                ModelParameter("deepest", "depth below which a product gets no faster", 32.0, 0.7),
-                _MISALIGNED,
-                ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.7),
-            ),
+            _product_parameters(start_s=5e-5, last=1.0),
             ("batch", "m", "n", "k"),
             _matmul,
         ),
         "batched_matmul": Model(
-            (
-                ModelParameter("start_s", "fixed time of a launch, s", 4e-5, 0.7),
-                ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.95, 0.06),
-                ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
-                ModelParameter("deepest", "depth below which a product gets no faster", 70.0, 0.5),
-                ModelParameter("misaligned", "share of speed that rows off a 16-byte boundary cost", 0.05, 0.7),
-                ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.5),
-                ModelParameter("granule", "columns that a tile costs beside its own", 12.0, 0.5),
-                ModelParameter("waves", "share of the last wave that is lost", 0.5, 0.5),
-                ModelParameter("sharpness", "how sharply the slower of computing and moving rules", 4.0, 0.3),
-            ),
+            _product_parameters(start_s=4e-5, last=0.5),
             ("batch", "m", "n", "k"),
             _batched,
-            ((64, 128), (128, 128), (64, 32), (128, 32)),
+            ((0, 0), (64, 128), (128, 128)),
         ),
         "elementwise": Model(
             (
@@ -243,7 +228,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
         ),
         "softmax": Model(
             _row_parameters(
-                start_s=2e-5, memory=0.85, cache=0.55, sharpness=5.0, latency_s=5e-6, misaligned=0.1, hit=0.15,
+                start_s=2e-5, memory=0.85, cache=0.55, sharpness=5.0, latency_s=3e-6, misaligned=0.1, hit=0.15,
                 hit_misaligned=0.4,
             ),
             ("rows", "columns"),

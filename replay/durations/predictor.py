@@ -38,6 +38,7 @@ Floats = npt.NDArray[np.float64]
 _OTHER_FAMILY = 0.01
 #: Cards below this power limit run into it, and into heat, so that what they sustain says little of others.
 _LEAST_WATT = 100.0
+_HOT_CARD = 0.1
 #: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
 _UNKNOWN = 1.0
 
@@ -152,7 +153,8 @@ def _interval(seconds: Floats, spread: float, basis: str) -> Predicted:
 def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     """Return parameters for a device without measurements: the mean of their logarithms over the others.
 
-    A device of the same family counts a hundred times one of another. The efficiency of cards below 100 W is left out.
+    A device of the same family counts a hundred times one of another; a card below 100 W a tenth of that, and of its
+    efficiency nothing.
 
     Raises
     ------
@@ -162,16 +164,17 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     if not donors:
         raise InvalidInputError(f"no device has a fit of {kind}; run `seqpoint calibrate kernels`")
     devices = [find_device(name) for name in donors]
-    weights = np.array([1.0 if Machine.of(d).family == machine.family else _OTHER_FAMILY for d in devices])
-    each = np.repeat(weights[:, None], len(MODELS[kind].parameters), axis=1)
+    family = np.array([1.0 if Machine.of(d).family == machine.family else _OTHER_FAMILY for d in devices])
     cool = np.array([d.figures["power_w"].value >= _LEAST_WATT if "power_w" in d.figures else True for d in devices])
+    weights = np.where(cool, family, _HOT_CARD * family)
+    each = np.repeat(weights[:, None], len(MODELS[kind].parameters), axis=1)
     if cool.any():
         efficiency = np.array([p.name == "efficiency" for p in MODELS[kind].parameters])
         each[np.outer(~cool, efficiency)] = 0.0
     logs = np.log([donor.theta for donor in donors.values()])
     theta = np.exp((each * logs).sum(axis=0) / each.sum(axis=0))
     votes: dict[tuple[int, int], float] = {}
-    for donor, weight in zip(donors.values(), weights.tolist(), strict=True):
+    for donor, weight in zip(donors.values(), family.tolist(), strict=True):
         votes[donor.tile] = votes.get(donor.tile, 0.0) + weight
     tile = max(sorted(votes), key=lambda one: votes[one])
     return Fit(tuple(theta.tolist()), tile, 0, _UNKNOWN)
