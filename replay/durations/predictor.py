@@ -73,12 +73,15 @@ class Predicted:
         The interval is meant to hold nine in ten.
     basis : str
         ``"fitted"`` on this device, or ``"carried"`` over from others.
+    start_s : float
+        What of each is the fixed time of a launch that is waited for.
     """
 
     seconds: Floats
     low: Floats
     high: Floats
     basis: str
+    start_s: float = 0.0
 
 
 def predict(
@@ -127,12 +130,12 @@ def predict(
     own = known.fits.get((kind, device.name))
     if own is not None and device.name not in without:
         seconds = MODELS[kind].seconds(own.theta, own.tile, shapes, element_bytes, machine)
-        return _interval(seconds, own.spread, "fitted")
+        return _interval(seconds, own, own.spread, "fitted")
     donors = {n: f for (k, n), f in known.fits.items() if k == kind and n != device.name and n not in without}
     mixed = carry_over(kind, donors, machine)
     left_out = device.name if (kind, device.name) in known.carried else ""
     seconds = MODELS[kind].seconds(mixed.theta, mixed.tile, shapes, element_bytes, machine)
-    return _interval(seconds, known.carried.get((kind, left_out), _UNKNOWN), "carried")
+    return _interval(seconds, mixed, known.carried.get((kind, left_out), _UNKNOWN), "carried")
 
 
 def _checked(kind: str, dims: npt.ArrayLike) -> Floats:
@@ -145,9 +148,9 @@ def _checked(kind: str, dims: npt.ArrayLike) -> Floats:
     return shapes
 
 
-def _interval(seconds: Floats, spread: float, basis: str) -> Predicted:
+def _interval(seconds: Floats, used: Fit, spread: float, basis: str) -> Predicted:
     factor = float(np.exp(spread))
-    return Predicted(seconds, seconds / factor, seconds * factor, basis)
+    return Predicted(seconds, seconds / factor, seconds * factor, basis, used.values[0])  # every model starts so
 
 
 def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
