@@ -27,6 +27,7 @@ FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
         "bf16_tflops": "TFLOPS",
         "fp16_tflops": "TFLOPS",
         "fp8_tflops": "TFLOPS",
+        "bf16_sustained_tflops": "TFLOPS",
         "memory_gb": "GB",
         "memory_gbps": "GB/s",
         "l2_mb": "MB",
