@@ -1,19 +1,22 @@
 """Durations of a graph's tasks on another device, or in another data type, relative to what was traced.
 
-A kernel whose shape is known keeps its traced duration times the ratio of modelled times. Of any other the part
-above the floor, which is what a kernel takes that does next to nothing, goes by the rate that binds its class.
+Where the shape of a kernel's operator is known, the part of its traced duration that a model explains is exchanged for
+what the model says of the other side; what it does not explain is taken for latency, which stays. Of any other kernel
+the part above the floor, which is what a kernel takes that does next to nothing, goes by the rate that binds its class.
+Both can be undone: there and back is what was traced.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from profilers.devices import DTYPES, Device
+from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES, COMPUTE_BOUND
 from replay.graph import KernelGraph, TaskKind
-from replay.operators import DTYPE_BYTES
+from replay.operators import DTYPE_BYTES, Operator
 from replay.parameters import Parameters
 from replay.retiming.capability import capability
 from replay.retiming.modelled import modelled_seconds
@@ -21,6 +24,7 @@ from replay.retiming.modelled import modelled_seconds
 __all__ = ["above_floor", "arithmetic_tasks", "retimed", "retyped", "streaming_tasks"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _TYPES = tuple(DTYPES)
@@ -34,7 +38,7 @@ class _Side:
     """Where kernels run: a device, the type that each computes in (index into `DTYPES`), and its compute units."""
 
     device: Device
-    dtype: npt.NDArray[np.int64]
+    dtype: Ints
     units: int
 
     def floor_ns(self, kind: str, parameters: Parameters) -> float:
@@ -96,25 +100,19 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     -----
     Wave scaling of kernels of less than a wave, of unknown shape: Habitat (USENIX ATC 2021), section 4.1.
     """
-    source = graph.hardware.device
-    assert source is not None
-    dtype = np.where(graph.tasks.dtype >= 0, graph.tasks.dtype, _FP32)
+    source, tasks = _device(graph), graph.tasks
+    dtype = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
     sides = _Side(source, dtype, graph.hardware.compute_units), _Side(target, dtype, units)
-    # How far another design is from what it sustains elsewhere is not known; of one at another clock it is.
-    other = source.name != target.name
+    # How far another design is from what is expected of it is not known; at another clock it is the same design.
     compute, attention, memory = (
-        parameters[f"efficiency_ratio_{kind}"] if other else 1.0 for kind in ("compute", "attention", "memory")
+        parameters[f"efficiency_ratio_{kind}"] if source.name != target.name else 1.0
+        for kind in ("compute", "attention", "memory")
     )
-    duration = graph.tasks.duration_ns
-    is_attention = graph.tasks.class_ == _ATTENTION
-    better = np.where(is_attention, attention, compute)
-    arithmetic = _arithmetic(graph, sides, better, parameters)
+    better = np.where(tasks.class_ == _ATTENTION, attention, compute)
     one, two = (capability(side.device, "fp32").bytes_per_s for side in sides)
     floors = (sides[0].floor_ns("kernel", parameters), sides[1].floor_ns("kernel", parameters))
-    streamed = above_floor(duration, floors, one / two / memory)
-    return np.where(
-        arithmetic_tasks(graph), arithmetic, np.where(streaming_tasks(graph), streamed, duration)
-    )
+    streamed = above_floor(tasks.duration_ns, floors, one / two / memory)
+    return _by_class(graph, _arithmetic(graph, sides, better, parameters), streamed)
 
 
 def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> Floats:
@@ -130,8 +128,7 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
         Of `profilers.devices.DTYPES`.
     parameters : Parameters
     """
-    device, tasks = graph.hardware.device, graph.tasks
-    assert device is not None
+    device, tasks = _device(graph), graph.tasks
     before = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
     chosen = tasks.dtype == _TYPES.index(old)
     after = np.where(chosen, _TYPES.index(new), before)
@@ -141,8 +138,19 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     floor = sides[0].floor_ns("kernel", parameters)
     streamed = above_floor(tasks.duration_ns, (floor, floor), size)
     arithmetic = _arithmetic(graph, sides, np.ones(len(tasks)), parameters, size)
-    changed = np.where(arithmetic_tasks(graph), arithmetic, np.where(streaming_tasks(graph), streamed, tasks.duration_ns))
-    return np.where(chosen, changed, tasks.duration_ns)
+    return np.where(chosen, _by_class(graph, arithmetic, streamed), tasks.duration_ns)
+
+
+def _device(graph: KernelGraph) -> Device:
+    if graph.hardware.device is None:
+        raise InvalidInputError("a graph on no known device cannot be re-timed; give build_graph its hardware")
+    return graph.hardware.device
+
+
+def _by_class(graph: KernelGraph, arithmetic: Floats, streamed: Floats) -> Floats:
+    """Return for each task the duration of its class, or its own where nothing of this applies."""
+    other = np.where(streaming_tasks(graph), streamed, graph.tasks.duration_ns)
+    return np.where(arithmetic_tasks(graph), arithmetic, other)
 
 
 def _arithmetic(
@@ -155,32 +163,50 @@ def _arithmetic(
     found = above_floor(tasks.duration_ns, floors, _rates(graph, sides) / better)
     known = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
     keys = np.stack([tasks.operator[known], one.dtype[known], two.dtype[known]])
-    distinct, place = np.unique(keys, axis=1, return_inverse=True)
+    distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
     operators = [graph.operators[i] for i in distinct[0].tolist()]
-    resized = [replace(o, bytes_read=o.bytes_read * size, bytes_written=o.bytes_written * size,
-                       element_bytes=max(round(o.element_bytes * size), 1)) for o in operators]  # fmt: skip
+    place = inverse.reshape(-1)
     before, _ = _modelled(operators, one, distinct[1], parameters)
-    after, floor = _modelled(resized, two, distinct[2], parameters)
-    place = place.reshape(-1)
+    after, floor = _modelled([_resized(o, size) for o in operators], two, distinct[2], parameters)
     later = floor[place] + (after - floor)[place] / better[known]
-    found[known] = tasks.duration_ns[known] * later / before[place]
+    found[known] = _carried(tasks.duration_ns[known], before[place], later, _latency(one.device, two.device))
     return found
 
 
+def _carried(traced: Floats, before: Floats, after: Floats, latency: float) -> Floats:
+    """Exchange what the model explains of a traced duration; what it does not explain is taken for latency."""
+    unexplained = np.maximum(traced - before, 0.0)
+    return np.asarray(after * np.minimum(traced / before, 1.0) + unexplained * latency)
+
+
+def _latency(one: Device, two: Device) -> float:
+    """Return how latency changes: with the clock of one design; of two designs it is taken to be the same."""
+    if one.name == two.name and "clock_mhz" in one.figures and "clock_mhz" in two.figures:
+        return one.value("clock_mhz") / two.value("clock_mhz")
+    return 1.0
+
+
+def _resized(operator: Operator, size: float) -> Operator:
+    if size == 1.0:
+        return operator
+    element = max(round(operator.element_bytes * size), 1)
+    read, written = operator.bytes_read * size, operator.bytes_written * size
+    return replace(operator, bytes_read=read, bytes_written=written, element_bytes=element)
+
+
 def _modelled(
-    operators: list, side: _Side, dtypes: npt.NDArray[np.int64], parameters: Parameters
+    operators: Sequence[Operator], side: _Side, dtypes: Ints, parameters: Parameters
 ) -> tuple[Floats, Floats]:
     """Return the modelled time of each operator and the floor in it, ns."""
-    seconds, floors = np.zeros(len(operators)), np.zeros(len(operators))
+    times, floors = np.zeros(len(operators)), np.zeros(len(operators))
+    fused = np.array([one.kind == "attention" for one in operators], dtype=np.bool_)
     for dtype in sorted(set(dtypes.tolist())):
-        for kind in ("product", "attention"):
-            rows = [i for i, o in enumerate(operators) if dtypes[i] == dtype and (o.kind == "attention") == (kind == "attention")]
-            if rows:
-                floors[rows] = side.floor_ns(kind, parameters)
-                place = capability(side.device, _TYPES[dtype])
-                share = parameters["attention_share"]
-                seconds[rows] = modelled_seconds([operators[i] for i in rows], place, floors[rows[0]] * 1e-9, share)
-    return seconds * 1e9, floors
+        for kind, of_kind in (("product", ~fused), ("attention", fused)):
+            rows = np.flatnonzero(of_kind & (dtypes == dtype))
+            floor = floors[rows] = side.floor_ns(kind, parameters)
+            place, several = capability(side.device, _TYPES[dtype]), [operators[row] for row in rows.tolist()]
+            times[rows] = 1e9 * modelled_seconds(several, place, floor * 1e-9, parameters["attention_share"])
+    return times, floors
 
 
 def _rates(graph: KernelGraph, sides: tuple[_Side, _Side]) -> Floats:

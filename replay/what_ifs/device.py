@@ -89,7 +89,7 @@ def _same_engines(graph: KernelGraph, new: Floats) -> Floats:
 
 def _collectives(graph: KernelGraph, target: Device, parameters: Parameters, duration: Floats) -> Floats:
     collective = graph.tasks.kind == TaskKind.COLLECTIVE
-    if not collective.any() or "link_gbps" not in target.figures and target.name == source_device(graph).name:
+    if not collective.any() or ("link_gbps" not in target.figures and target.name == source_device(graph).name):
         return duration
     ratio = source_device(graph).link_bytes_per_s / target.link_bytes_per_s
     latency = parameters["collective_latency_ns"]
