@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 
-from profilers.devices import DTYPES, Device, load_devices
+from profilers.devices import DTYPES, Device, find_device, load_devices
 from replay.durations.fitting import Fit
 from replay.durations.machine import Machine
 from replay.durations.models import MODELS
@@ -67,8 +67,8 @@ class Capability:
 def capability(device: Device, dtype: str) -> Capability:
     """Return what `device` sustains in `dtype`.
 
-    Vector units (FP32, FP64) sustain the share that FP32 products were fitted at (`datasets/fits`, carried over
-    where the device was not measured). Matrix units of 16 and 8 bits and TF32 sustain the share of the best product
+    Vector units (FP32, FP64) sustain the share that FP32 products were fitted at (`datasets/fits`; where the device was
+    not measured, on one of its architecture, else carried over from all). Matrix units of 16 and 8 bits and TF32 sustain the share of the best product
     that was measured on the device (`bf16_sustained_tflops` of the catalogue), else the mean of its vendor's devices.
 
     Parameters
@@ -106,8 +106,10 @@ def _runs_as(device: Device, dtype: str) -> str:
 
 @cache
 def _fit(kind: str, machine: Machine) -> Fit:
+    """Return the device's own fit, that of devices of its architecture, or what is carried over from all."""
     fits = {name: fit for (k, name), fit in load_calibration().fits.items() if k == kind}
-    return fits.get(machine.name) or carry_over(kind, fits, machine)
+    alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
+    return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
 
 
 def _parameter(kind: str, fit: Fit) -> float:
