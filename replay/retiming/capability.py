@@ -68,8 +68,9 @@ def capability(device: Device, dtype: str) -> Capability:
     """Return what `device` sustains in `dtype`.
 
     Vector units (FP32, FP64) sustain the share that FP32 products were fitted at (`datasets/fits`; where the device was
-    not measured, on one of its architecture, else carried over from all). Matrix units of 16 and 8 bits and TF32 sustain the share of the best product
-    that was measured on the device (`bf16_sustained_tflops` of the catalogue), else the mean of its vendor's devices.
+    not measured, on one of its architecture, else carried over from all). Matrix units of 16 and 8 bits and TF32
+    sustain the share of the best product that was measured on the device (`bf16_sustained_tflops` of the catalogue),
+    else the mean of its vendor's devices.
 
     Parameters
     ----------
