@@ -48,7 +48,7 @@ def modelled_seconds(
     >>> from replay.retiming.capability import capability
     >>> place = capability(find_device("A100-SXM4-80GB"), "bf16")
     >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], place, 4e-6, 0.5)[0]
-    >>> 0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0
+    >>> bool(0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0)
     True
     """
     found = np.zeros(len(operators))

@@ -11,7 +11,7 @@ from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES
 from replay.graph import KernelGraph, TaskKind
 from replay.parameters import Parameters, load_parameters
-from replay.what_ifs import WhatIf, scale_device
+from replay.what_ifs import WhatIf, compose, scale_device
 from seqpoint.validation.rows import ValidationRow
 
 __all__ = ["LIMIT", "RetimingScore", "retiming_rows", "score_retiming"]
@@ -58,7 +58,11 @@ class RetimingScore:
 
 
 def score_retiming(
-    case: str, traced: Sequence[KernelGraph], measured: Sequence[KernelGraph], seed: int = 0
+    case: str,
+    traced: Sequence[KernelGraph],
+    measured: Sequence[KernelGraph],
+    then: WhatIf | None = None,
+    seed: int = 0,
 ) -> RetimingScore:
     """Re-time the graphs of one device for the device of others, and compare their kernels' total time.
 
@@ -70,6 +74,8 @@ def score_retiming(
     case : str
     traced, measured : sequence of KernelGraph
         The same iterations of one job on two devices, as many of each.
+    then : WhatIf, optional
+        What else is known to differ on the target, such as a data type.
     seed : int
         Of the draws for the interval.
 
@@ -83,7 +89,8 @@ def score_retiming(
     source, target = (graphs[0].hardware.device for graphs in (traced, measured))
     if source is None or target is None:
         raise InvalidInputError(f"{case}: a trace does not say on which device it was recorded")
-    what_if, nominal, random = scale_device(target), load_parameters(), np.random.default_rng(seed)
+    what_if = compose(scale_device(target), *([then] if then else []))
+    nominal, random = load_parameters(), np.random.default_rng(seed)
     new = _totals(traced, what_if, nominal)
     drawn = [_totals(traced, what_if, nominal.drawn(random)).sum() for _ in range(_DRAWS)]
     low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
