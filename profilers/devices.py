@@ -2,8 +2,9 @@
 
 import difflib
 import math
+import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,19 @@ from typing import Any, Final
 from profilers.datasets import dataset_path
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 
-__all__ = ["CERTAINTIES", "DTYPES", "FIGURE_UNITS", "Device", "Figure", "find_device", "load_devices"]
+__all__ = [
+    "CERTAINTIES",
+    "DTYPES",
+    "FIGURE_UNITS",
+    "USER_DEVICES",
+    "Device",
+    "Figure",
+    "find_device",
+    "load_devices",
+]
+
+#: The environment variable that names TOML files of a user's own devices.
+USER_DEVICES: Final = "SEQPOINT_DEVICES"
 
 #: Every figure that a catalogue may give, and the one unit that it is given in.
 FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
@@ -27,6 +40,7 @@ FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
         "bf16_tflops": "TFLOPS",
         "fp16_tflops": "TFLOPS",
         "fp8_tflops": "TFLOPS",
+        "bf16_sustained_tflops": "TFLOPS",
         "memory_gb": "GB",
         "memory_gbps": "GB/s",
         "l2_mb": "MB",
@@ -188,9 +202,11 @@ class Device:
 
 
 def load_devices(*paths: str | Path) -> Mapping[str, Device]:
-    """Return the shipped catalogue, with the devices of further TOML files added.
+    """Return the shipped catalogue, with the devices of a user's TOML files added.
 
-    A device of a later file replaces a device of the same name as a whole, figures included.
+    The files that the environment variable ``SEQPOINT_DEVICES`` names (several joined as in ``PATH``) come first, then
+    `paths`. Commands and what-ifs know the devices of the former by their names. A device of a later file replaces a
+    device of the same name as a whole, figures included.
 
     Parameters
     ----------
@@ -216,9 +232,19 @@ def load_devices(*paths: str | Path) -> Mapping[str, Device]:
     >>> len(load_devices()) > 20
     True
     """
-    if not paths:
-        return _shipped()
-    devices = dict(_shipped())
+    known = _known(os.environ.get(USER_DEVICES, ""))
+    return _with_files(known, paths) if paths else known
+
+
+@cache
+def _known(files: str) -> Mapping[str, Device]:
+    """Return the catalogue with the devices of some files, as the environment names them; read once a process."""
+    own = [part for part in files.split(os.pathsep) if part]
+    return _with_files(_shipped(), own) if own else _shipped()
+
+
+def _with_files(known: Mapping[str, Device], paths: Iterable[str | Path]) -> Mapping[str, Device]:
+    devices = dict(known)
     for path in map(Path, paths):
         for device in _read(path):
             taken = _plain(device.name)
@@ -260,7 +286,7 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
     names = list(dict.fromkeys(index[key].name for key in near))[:4] or sorted(catalogue)
     raise NotFoundError(
         f"no device is called {name!r}; nearest: {', '.join(names)}; a device of your own goes into a TOML "
-        "file for load_devices, in the layout of datasets/devices.toml"
+        f"file that {USER_DEVICES} names, in the layout of datasets/devices.toml (docs/devices.md)"
     )
 
 
@@ -279,8 +305,8 @@ def _plain(name: str) -> str:
 
 def _unknown(device: str, figure: str) -> InvalidInputError:
     return InvalidInputError(
-        f"device {device!r}: {figure} is unknown; give it in a TOML file for load_devices, "
-        "in the layout of datasets/devices.toml"
+        f"device {device!r}: {figure} is unknown; give the device with it in a TOML file that {USER_DEVICES} names, "
+        "in the layout of datasets/devices.toml (docs/devices.md)"
     )
 
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
+from replay.operators.operator import Operator
 
 __all__ = [
     "COLLECTIVE_KINDS",
@@ -161,6 +162,8 @@ class Tasks:
         Index into `tuple(profilers.devices.DTYPES)`; -1 where unknown.
     collective : array of int64
         Index into `COLLECTIVE_KINDS`; -1 where the task is no collective.
+    operator : array of int64
+        Index into `KernelGraph.operators`: what a kernel computes; -1 where that is not known.
     """
 
     kind: Ints
@@ -180,6 +183,7 @@ class Tasks:
     bytes: Ints
     dtype: Ints
     collective: Ints
+    operator: Ints
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -238,6 +242,8 @@ class KernelGraph:
         What the trace's own durations rest on: `Basis.ASSUMED` where the trace is synthetic.
     notes : sequence of str
         What was assumed or could not be found, for people.
+    operators : sequence of Operator
+        The distinct ones that `Tasks.operator` counts through.
     """
 
     tasks: Tasks
@@ -249,6 +255,7 @@ class KernelGraph:
     hardware: Hardware = field(default_factory=Hardware)
     origin: Basis = Basis.MEASURED
     notes: tuple[str, ...] = field(default=())
+    operators: tuple[Operator, ...] = field(default=())
 
     def __post_init__(self) -> None:
         n = len(self.tasks)

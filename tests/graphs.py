@@ -40,6 +40,7 @@ def make_graph(
         "bytes": zeros,
         "dtype": zeros - 1,
         "collective": zeros - 1,
+        "operator": zeros - 1,
     }
     for name, values in columns.items():
         tasks[name] = np.array(values, dtype=tasks[name].dtype)

@@ -1,14 +1,25 @@
 """The device catalogue: figures are sourced, names resolve, a bad file is refused with its place."""
 
 import copy
+import os
 import pickle
 import re
 from pathlib import Path
 
 import pytest
 
-from profilers.devices import CERTAINTIES, DTYPES, FIGURE_UNITS, Device, Figure, find_device, load_devices
-from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.devices import (
+    CERTAINTIES,
+    DTYPES,
+    FIGURE_UNITS,
+    USER_DEVICES,
+    Device,
+    Figure,
+    find_device,
+    load_devices,
+)
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
+from seqpoint.cli import main
 
 SHIPPED = load_devices()
 
@@ -281,3 +292,84 @@ def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, text: str, message
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_devices(path)
     assert str(caught.value).startswith(str(path))
+
+
+OWN = """
+[devices."My GPU"]
+vendor = "NVIDIA"
+architecture = "Ampere"
+aliases = ["NVIDIA My GPU 24GB"]
+
+[devices."My GPU".figures]
+compute_units = { value = 72, unit = "1", source = "data sheet", certainty = "data-sheet" }
+fp32_tflops = { value = 31.2, unit = "TFLOPS", source = "data sheet", certainty = "data-sheet" }
+memory_gbps = { value = 600, unit = "GB/s", source = "data sheet", certainty = "data-sheet" }
+"""
+
+
+def test_a_device_of_ones_own_is_found_wherever_devices_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    (tmp_path / "other.toml").write_text(OWN.replace("My GPU", "Other GPU").replace("600", "700"))
+    monkeypatch.setenv(USER_DEVICES, os.pathsep.join(str(tmp_path / name) for name in ("own.toml", "other.toml")))
+    assert find_device("nvidia my gpu 24gb").memory_bytes_per_s == 600e9
+    assert find_device("Other GPU").memory_bytes_per_s == 700e9
+    for arguments, seen in ((["devices", "My GPU"], "data sheet"), (["devices"], "Other GPU")):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert not stop.value.code and seen in capsys.readouterr().out
+    monkeypatch.delenv(USER_DEVICES)
+    with pytest.raises(NotFoundError, match="SEQPOINT_DEVICES"):
+        find_device("My GPU")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "compute_units = { value = 72",
+            "compute_units = { value = 7.5",
+            "own.toml: device 'My GPU': figure 'compute",
+        ),
+        ('unit = "GB/s"', 'unit = "TB/s"', r"figure 'memory_gbps': the unit is 'GB/s', not 'TB/s'"),
+        ('vendor = "NVIDIA"', "", "lacks the key 'vendor'"),
+        ("[devices", "[device s", "own.toml: no valid TOML"),
+    ],
+)
+def test_a_file_of_ones_own_that_is_wrong_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    (tmp_path / "own.toml").write_text(OWN.replace(old, new, 1))
+    monkeypatch.setenv(USER_DEVICES, str(tmp_path / "own.toml"))
+    with pytest.raises(SeqPointError, match=message):
+        load_devices()
+    with pytest.raises(SystemExit) as stop:
+        main(["devices"])
+    assert stop.value.code == 1
+
+
+def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(USER_DEVICES, "absent.toml")
+    with pytest.raises(NotFoundError, match=r"absent\.toml: there is no such file"):
+        find_device("A100")
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("Tesla_V100-PCIE-32GB", "V100-PCIE-32GB"),
+        ("NVIDIA_A100-PCIE-40GB", "A100-PCIE-40GB"),
+        ("NVIDIA_H100_80GB_HBM3", "H100-SXM5-80GB"),
+        ("NVIDIA_L4", "L4"),
+        ("Tesla_P4", "P4"),
+        ("AMD_Instinct_MI100", "MI100"),
+        ("NVIDIA A40", "A40"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
+        ("NVIDIA H200", "H200-SXM-141GB"),
+        ("AMD Instinct MI300X VF", "MI300X"),
+    ],
+)
+def test_names_as_data_spell_them_are_found(written: str, name: str) -> None:
+    assert find_device(written).name == name

@@ -12,6 +12,7 @@ from profilers.kernels import CLASSES, classify
 from replay.build.draft import Draft
 from replay.build.dtypes import window_dtypes
 from replay.build.host import HostTasks
+from replay.build.operators import window_operators
 from replay.build.window import Window
 from replay.graph import COLLECTIVE_KINDS, EdgeKind, Lane, TaskKind
 
@@ -90,7 +91,7 @@ def _add_tasks(draft: Draft, window: Window, partners: dict[int, list[int]]) -> 
     size = lookup(integers(window.trace.collectives, "id"), _collective_bytes(window), work.collective)
     begin, done = np.zeros(len(work), dtype=np.int64), np.zeros(len(work), dtype=np.int64)
     labels = {name: _CLASS[classify(name)] for name in set(work.name)}
-    kinds, dtypes = _collective_kinds(window), window_dtypes(window)
+    kinds, dtypes, operators = _collective_kinds(window), window_dtypes(window), window_operators(window)
     for row in range(len(work)):  # a Python loop over device work, about 5 us each
         lane = Lane(int(work.rank[row]), int(work.device[row]), int(work.stream[row]))
         is_collective = work.collective[row] != MISSING
@@ -104,6 +105,7 @@ def _add_tasks(draft: Draft, window: Window, partners: dict[int, list[int]]) -> 
             "bytes": max(int(moved), 0),
             "dtype": int(dtypes[row]),
             "collective": int(kinds[row]) if is_collective else -1,
+            "operator": draft.operator(operators[row]),
         }
         start, end = float(work.start[row]), float(work.end[row])
         if row in meets:

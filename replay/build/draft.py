@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from replay.graph import RESOURCES, Basis, EdgeKind, Edges, Hardware, KernelGraph, Lane, TaskKind, Tasks
+from replay.operators import Operator
 
 __all__ = ["Draft"]
 
@@ -16,7 +17,7 @@ _COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("kind", "name", "class_", "lane", "device"), np.int64),
     **dict.fromkeys(("duration_ns", "release_ns", "measured_start_ns", "measured_end_ns"), np.float64),
     "own": np.bool_,
-    **dict.fromkeys(("event", "workgroups", "bytes", "dtype", "collective"), np.int64),
+    **dict.fromkeys(("event", "workgroups", "bytes", "dtype", "collective", "operator"), np.int64),
 }
 
 
@@ -24,13 +25,14 @@ _COLUMNS: Mapping[str, type] = {
 class Draft:
     """Lists of tasks and edges; the only mutable thing between a trace and its graph."""
 
-    rows: list[tuple[int, int, int, int, int, float, float, float, float, bool, int, int, int, int, int]] = field(
+    rows: list[tuple[int, int, int, int, int, float, float, float, float, bool, int, int, int, int, int, int]] = field(
         default_factory=list
     )
     edges: list[tuple[int, int, float, bool, int]] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     lanes: dict[Lane, int] = field(default_factory=dict)
     devices: dict[tuple[int, int], int] = field(default_factory=dict)
+    operators: dict[Operator, int] = field(default_factory=dict)
 
     def task(
         self, kind: TaskKind, name: str, lane: Lane | None, *, times: tuple[float, float] | None, row: Mapping[str, int]
@@ -42,8 +44,8 @@ class Draft:
         times : (start, end), optional
             As measured; the duration is their difference. None for what nobody measured: it takes no time.
         row : mapping
-            ``class``, ``event``, ``workgroups``, ``bytes``, ``own``, ``dtype``, ``collective``: those that
-            differ from their default.
+            ``class``, ``event``, ``workgroups``, ``bytes``, ``own``, ``dtype``, ``collective``,
+            ``operator``: those that differ from their default.
         """
         start, end = times if times is not None else (_NAN, _NAN)
         device = -1
@@ -66,9 +68,14 @@ class Draft:
                 row.get("bytes", 0),
                 row.get("dtype", -1),
                 row.get("collective", -1),
+                row.get("operator", -1),
             )
         )
         return len(self.rows) - 1
+
+    def operator(self, operator: Operator | None) -> int:
+        """Return the number of an operator; -1 for None."""
+        return -1 if operator is None else self.operators.setdefault(operator, len(self.operators))
 
     def edge(self, source: int, target: int, lag: float, kind: EdgeKind, *, from_start: bool = False) -> None:
         """Append an edge; a lag below zero, which only clocks that disagree can make, becomes zero."""
@@ -96,4 +103,5 @@ class Draft:
         edges = Edges(*(np.array(side, dtype=type_) for side, type_ in zip(sides, types, strict=True)))
         measured = columns["measured_end_ns"][columns["own"]]
         places = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
-        return KernelGraph(tasks, edges, *places, float(np.nanmax(measured, initial=0.0)), hardware)
+        makespan = float(np.nanmax(measured, initial=0.0))
+        return KernelGraph(tasks, edges, *places, makespan, hardware, operators=tuple(self.operators))

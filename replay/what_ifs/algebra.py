@@ -10,6 +10,8 @@ from replay.graph import KernelGraph
 from replay.parameters import Parameters
 from replay.what_ifs.device import scale_device, scale_links
 from replay.what_ifs.dma import dma_collectives
+from replay.what_ifs.dtype import change_dtype
+from replay.what_ifs.modified import scale_clock, scale_compute_units, scale_memory_bandwidth
 from replay.what_ifs.overlap import overlap
 from replay.what_ifs.scale import scale_host, scale_kernels
 from replay.what_ifs.what_if import WhatIf
@@ -45,6 +47,13 @@ def _number(text: str, what: str) -> float:
         raise InvalidInputError(f"{what} {text!r} is no number") from error
 
 
+def _types(text: str) -> tuple[str, str]:
+    old, arrow, new = text.partition("->")
+    if not arrow:
+        raise InvalidInputError(f"data types {text!r}: write OLD->NEW, as in fp32->bf16")
+    return old.strip(), new.strip()
+
+
 _RECIPES: Mapping[str, Recipe] = MappingProxyType(
     {
         "scale_kernels": Recipe(
@@ -62,8 +71,32 @@ _RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "scale_device": Recipe(
             scale_device,
             ("DEVICE",),
-            "Every kernel is re-timed for another device by roofline.",
+            "Every kernel is re-timed for another device by what models say of it on both.",
             "scale_device:H100-SXM5-80GB",
+        ),
+        "scale_clock": Recipe(
+            lambda factor: scale_clock(_number(factor, "factor")),
+            ("FACTOR",),
+            "Compute units run at FACTOR times their clock; memory and links stay.",
+            "scale_clock:0.8",
+        ),
+        "scale_compute_units": Recipe(
+            lambda factor: scale_compute_units(_number(factor, "factor")),
+            ("FACTOR",),
+            "The device has FACTOR times as many compute units; memory and links stay.",
+            "scale_compute_units:0.5",
+        ),
+        "scale_memory_bandwidth": Recipe(
+            lambda factor: scale_memory_bandwidth(_number(factor, "factor")),
+            ("FACTOR",),
+            "The device's memory has FACTOR times its bandwidth.",
+            "scale_memory_bandwidth:1.5",
+        ),
+        "change_dtype": Recipe(
+            lambda types: change_dtype(*_types(types)),
+            ("OLD->NEW",),
+            "Kernels that compute in data type OLD compute in NEW, with operands of its size.",
+            "change_dtype:fp32->bf16",
         ),
         "scale_links": Recipe(
             lambda factor: scale_links(_number(factor, "factor")),

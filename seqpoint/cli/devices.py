@@ -13,6 +13,9 @@ from seqpoint.cli.output import print_json, print_table
 def command(name: str | None, json_: bool) -> None:
     """List the device catalogue, or every figure of the device NAME with its source.
 
+    Devices of your own come from the TOML files that the environment variable SEQPOINT_DEVICES names; docs/devices.md
+    shows one.
+
     \b
     seqpoint devices
     seqpoint devices MI300X

@@ -1,0 +1,190 @@
+"""`Calibration`: all fits, how far they carry, and the file they are kept in."""
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.atomic import write_text
+from profilers.datasets import dataset_path
+from profilers.devices import DTYPES, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.durations.carrying import carry_over
+from replay.durations.fitting import CONFIDENCE, Fit, fit
+from replay.durations.machine import Machine
+from replay.durations.measurements import MeasuredOperators
+from replay.durations.models import MODELS
+from replay.operators import DTYPE_BYTES
+
+__all__ = ["UNKNOWN_SPREAD", "Calibration", "calibrate", "load_calibration", "read_calibration", "write_calibration"]
+
+Floats = npt.NDArray[np.float64]
+#: Dimensions and seconds.
+Rows = tuple[Floats, Floats]
+#: Kind, catalogue's name of the device (or of the one that is left out), and data type.
+Key = tuple[str, str, str]
+#: Types that the same units compute in.
+_NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp8": ("fp16", "bf16")}
+)
+
+#: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
+UNKNOWN_SPREAD = 1.0
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All fits, and how far predictions were off where they could be checked.
+
+    Parameters
+    ----------
+    fits : mapping of (str, str, str) to Fit
+        By kind, the catalogue's name of the device, and data type.
+    carried : mapping of (str, str, str) to float
+        By kind, the device whose figures are left out (empty: none), and data type: 90 % quantile of the absolute error
+        of the logarithm when each of the other devices is predicted from the rest.
+    digests : tuple of str
+        SHA-256 of the files that were fitted.
+    """
+
+    fits: Mapping[Key, Fit]
+    carried: Mapping[Key, float]
+    digests: tuple[str, ...] = ()
+
+    def like(self, kind: str, dtype: str) -> str:
+        """Return the data type whose fits stand in for `dtype`: its own, that of the same units, or FP32."""
+        there = {own for k, _, own in self.fits if k == kind}
+        return next((one for one in (dtype, *_NEAREST.get(dtype, ())) if one in there), "fp32")
+
+    def knows(self, kind: str, dtype: str) -> bool:
+        """Return whether any device has a fit that can stand in."""
+        return any((k, d) == (kind, self.like(kind, dtype)) for k, _, d in self.fits)
+
+    def donors(self, kind: str, dtype: str, without: Collection[str]) -> dict[str, Fit]:
+        """Return the fits of all devices but those `without`, by device."""
+        return {name: one for (k, name, d), one in self.fits.items() if (k, d) == (kind, dtype) and name not in without}
+
+
+def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = None) -> Calibration:
+    """Fit every kind on every device, and measure how far predictions of a left-out device are off.
+
+    Parameters
+    ----------
+    measured : iterable of MeasuredOperators
+        Of a kind and device that occurs in several files, all rows are taken together.
+    base : Calibration, optional
+        Whose fits of other devices are kept.
+    """
+    pooled: dict[Key, list[MeasuredOperators]] = {}
+    for one in measured:
+        pooled.setdefault((one.kind, one.device.name, one.dtype), []).append(one)
+    fits = dict(base.fits) if base else {}
+    rows = {key: _rows(several) for key, several in pooled.items()}
+    for (kind, name, dtype), several in pooled.items():
+        dims, seconds = rows[kind, name, dtype]
+        machine = Machine.of(several[0].device, dtype)
+        fits[kind, name, dtype] = fit(kind, dims, seconds, several[0].element_bytes, machine)
+    digests = {one.digest for several in pooled.values() for one in several} | set(base.digests if base else ())
+    return Calibration(
+        MappingProxyType(fits),
+        MappingProxyType({**(base.carried if base else {}), **_carried(Calibration(fits, {}), rows)}),
+        tuple(sorted(digests)),
+    )
+
+
+def _rows(several: Sequence[MeasuredOperators]) -> Rows:
+    return np.concatenate([one.dims for one in several]), np.concatenate([one.seconds for one in several])
+
+
+def _carried(known: Calibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
+    """Return the spread of carried predictions, with each device left out in turn, and with none."""
+    found = {}
+    for kind, dtype in sorted({(kind, dtype) for kind, _, dtype in rows}):
+        names = [name for k, name, d in rows if (k, d) == (kind, dtype)]
+        for left_out in ("", *names):
+            errors = [
+                _log_errors((kind, name, dtype), donors, rows[kind, name, dtype])
+                for name in names
+                if name != left_out and (donors := known.donors(kind, dtype, {name, left_out}))
+            ]
+            if errors:
+                # Every device counts the same: quantiles of each, of which the mean is taken.
+                found[kind, left_out, dtype] = float(np.mean([np.quantile(one, CONFIDENCE) for one in errors]))
+    return found
+
+
+def _log_errors(key: Key, donors: Mapping[str, Fit], rows: Rows) -> Floats:
+    kind, name, dtype = key
+    machine = Machine.of(find_device(name), dtype)
+    mixed, (dims, seconds) = carry_over(kind, donors, machine), rows
+    predicted = MODELS[kind].seconds(mixed.theta, mixed.tile, dims, DTYPE_BYTES[dtype], machine)
+    return np.asarray(np.abs(np.log(predicted / seconds)))
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration as JSON, whole or not at all."""
+    content = {
+        "fits": [
+            {
+                "kind": kind, "device": name, "dtype": dtype, "rows": one.rows, "spread": round(one.spread, 4), "tile": list(one.tile),
+                "parameters": {
+                    p.name: float(f"{value:.5g}") for p, value in zip(MODELS[kind].parameters, one.values, strict=True)
+                },
+            }
+            for (kind, name, dtype), one in sorted(calibration.fits.items())
+        ],
+        "carried": [
+            {"kind": kind, "without": name, "dtype": dtype, "spread": round(spread, 4)}
+            for (kind, name, dtype), spread in sorted(calibration.carried.items())
+        ],
+        "fitted_files_sha256": list(calibration.digests),
+    }  # fmt: skip
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def read_calibration(path: str | Path) -> Calibration:
+    """Read what `write_calibration` wrote.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file, or its content is no calibration; the place is named.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such calibration; `seqpoint calibrate kernels` writes one")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        fits = {(str(row["kind"]), str(row["device"]), _dtype_of(row)): _fit_of(row) for row in content["fits"]}
+        carried = {(str(r["kind"]), str(r["without"]), _dtype_of(r)): float(r["spread"]) for r in content["carried"]}
+        digests = tuple(str(one) for one in content["fitted_files_sha256"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInputError(f"{file}: not what `seqpoint calibrate kernels` writes ({error!r})") from error
+    return Calibration(MappingProxyType(fits), MappingProxyType(carried), digests)
+
+
+def _dtype_of(row: Mapping[str, Any]) -> str:
+    if row["dtype"] not in DTYPES:
+        raise ValueError(f"data type {row['dtype']!r} is none of {', '.join(DTYPES)}")
+    return str(row["dtype"])
+
+
+def _fit_of(row: Mapping[str, Any]) -> Fit:
+    model = MODELS[row["kind"]]
+    values = tuple(float(row["parameters"][p.name]) for p in model.parameters)
+    rows, columns = row["tile"]
+    if not all(0 < value < np.inf for value in values) or not 0 <= float(row["spread"]) < np.inf:
+        raise ValueError(f"a parameter of {row['kind']} on {row['device']} is not above zero")
+    return Fit(values, (int(rows), int(columns)), int(row["rows"]), float(row["spread"]))
+
+
+@cache
+def load_calibration() -> Calibration:
+    """Return the shipped calibration."""
+    return read_calibration(dataset_path("fits/kernels.json"))
