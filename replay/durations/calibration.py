@@ -132,7 +132,8 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     content = {
         "fits": [
             {
-                "kind": kind, "device": name, "dtype": dtype, "rows": one.rows, "spread": round(one.spread, 4), "tile": list(one.tile),
+                "kind": kind, "device": name, "dtype": dtype, "rows": one.rows,
+                "spread": round(one.spread, 4), "tile": list(one.tile),
                 "parameters": {
                     p.name: float(f"{value:.5g}") for p, value in zip(MODELS[kind].parameters, one.values, strict=True)
                 },

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Self
 
-from profilers.devices import Device
+from profilers.devices import Device, load_devices
 
-__all__ = ["FAMILIES", "Machine"]
+__all__ = ["FAMILIES", "Machine", "matrix_share"]
 
 #: Architectures that parameters carry over between better than from others: how caches and schedulers are built.
 FAMILIES: tuple[tuple[str, ...], ...] = (
@@ -18,12 +18,37 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
 #: values tried (8 to 11.5 pJ), the one with which left-out devices are predicted best on the files that are fitted. A
 #: T4 then sustains 63 % of its peak, a P4 86 %, an A100 PCIe 93 %, a V100 PCIe all of it.
 _JOULE_PER_FLOP, _POWER_SHARE = 10.2e-12, 0.75
-#: Share of their peak that matrix units sustain: geometric mean of what the fastest products of 5 GFLOP and more reach
-#: in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100 (FP16, 0.81),
-#: over the 0.95 that kernels reach of what is sustained. Not from the MI100, whose FP32 units it is used for.
+#: Share of their peak that matrix units for FP32 sustain: geometric mean of what the fastest products of 5 GFLOP and
+#: more reach in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
+#: (FP16, 0.81), over the 0.95 that kernels reach of what is sustained. Not from the MI100, whose units it is used for.
 _MATRIX_SHARE = 0.69
+#: The figure of the best matrix product that was measured, and the peak that it is a share of.
+_SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
+_MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8")
+#: A type that is faster than this many times FP32 has matrix units: vector units gain two from halves.
+_VECTOR_GAIN = 3.0
 #: How sharply the lower of two rates rules.
 _SHARPNESS = 12.0
+
+
+def matrix_share(device: Device) -> float:
+    """Return the share of their peak that matrix units sustain in types of 16 bits and less, and in TF32.
+
+    That of the best product that was measured on the device (`bf16_sustained_tflops` of the catalogue), else the mean
+    of its vendor's devices.
+    """
+    if own := _measured_share(device):
+        return own
+    shares = {d.name: share for d in load_devices().values() if (share := _measured_share(d))}
+    alike = [share for name, share in shares.items() if load_devices()[name].vendor == device.vendor]
+    every = alike or list(shares.values())
+    return sum(every) / len(every)
+
+
+def _measured_share(device: Device) -> float:
+    if _SUSTAINED in device.figures and _PEAK in device.figures:
+        return device.value(_SUSTAINED) / device.value(_PEAK)
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -57,7 +82,7 @@ class Machine:
         ----------
         device : Device
         dtype : str
-            One of `profilers.devices.DTYPES`. FP32 uses matrix units where the device has them for it.
+            One of `profilers.devices.DTYPES`. Matrix units are used where the device has them for it.
         power : bool
             Whether a power limit bounds FP32 arithmetic outside matrix units: a T4 reaches half of its peak.
 
@@ -66,10 +91,11 @@ class Machine:
         InvalidInputError
             The catalogue lacks a figure that is needed; or there is no such data type.
         """
-        matrix = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
-        peak = device.value("fp32_matrix_tflops") * 1e12 if matrix else device.flops_per_s(dtype)
+        own = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
+        peak = device.value("fp32_matrix_tflops") * 1e12 if own else device.flops_per_s(dtype)
+        matrix = own or (dtype in _MATRIX_TYPES and peak > _VECTOR_GAIN * device.flops_per_s("fp32"))
         if matrix:
-            peak *= _MATRIX_SHARE
+            peak *= _MATRIX_SHARE if own else matrix_share(device)
         if power and dtype == "fp32" and not matrix and "power_w" in device.figures:
             sustained = _POWER_SHARE * device.value("power_w") / _JOULE_PER_FLOP
             peak = (peak**-_SHARPNESS + sustained**-_SHARPNESS) ** (-1 / _SHARPNESS)

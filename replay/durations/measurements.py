@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.durations.layouts import Rows, device_of_file, is_profile, is_sweep, profiled, swept
 from replay.durations.models import MODELS
+from replay.operators import DTYPE_BYTES
 
 __all__ = ["KIND_OF", "MeasuredOperators", "read_measurements"]
 
@@ -46,7 +48,8 @@ class MeasuredOperators:
     dims : array of float64, shape (n, n_dims)
         As the kind's model wants them.
     seconds : array of float64, shape (n,)
-    element_bytes : int
+    dtype : str
+        What was computed in.
     source : str
         Name of the file.
     digest : str
@@ -57,19 +60,32 @@ class MeasuredOperators:
     device: Device
     dims: Floats
     seconds: Floats
-    element_bytes: int
+    dtype: str
     source: str
     digest: str
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element."""
+        return DTYPE_BYTES[self.dtype]
 
     def __len__(self) -> int:
         return len(self.seconds)
 
 
-def read_measurements(path: str | Path) -> list[MeasuredOperators]:
+def read_measurements(path: str | Path, device: str | None = None) -> list[MeasuredOperators]:
     """Read a table of measured operators, or all those in a folder.
 
-    A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear, bmm) or ``B H`` (others), one
-    row an operator in FP32. In a folder, tables with other columns are passed over; one that is named has to fit.
+    A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear and bmm: ``B`` products of an
+    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator in FP32. Vidur's profiles of a model and the
+    sweeps of LLMCompass (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other
+    columns are passed over; one that is named has to fit.
+
+    Parameters
+    ----------
+    path : str or Path
+    device : str, optional
+        Of tables that have no column of it; by default what their names say.
 
     Raises
     ------
@@ -81,21 +97,49 @@ def read_measurements(path: str | Path) -> list[MeasuredOperators]:
     root = Path(path)
     if root.is_dir():
         files = sorted(file for file in root.rglob("*") if file.suffix in _SUFFIXES)
-        tables = [(file, table) for file in files if (table := _table(file)) is not None and _fits(table)]
-        if not tables:
+        found = [one for file in files for one in _read(file, device) or ()]
+        if not found:
             raise NotFoundError(f"{root}: no table of measured operators (columns op, device, latency_ms, and B H)")
-        return [one for file, table in tables for one in _measured(file, table)]
+        return found
     if not root.is_file():
         raise NotFoundError(f"{root}: no such file")
-    table = _table(root)
-    if table is None:
+    table = None if is_sweep(root) else _table(root)
+    if table is None and not is_sweep(root):
         raise InvalidInputError(f"{root}: cannot be read as a table; give Parquet or CSV")
-    if not _fits(table):
+    read = _read(root, device)
+    if read is None:
+        columns = [] if table is None else table.column_names
         raise InvalidInputError(
-            f"{root}: columns {', '.join(table.column_names)}; needed are op, device, latency_ms, and B M N K (linear, "
-            "bmm) or B H (softmax, ln, elementwise)"
+            f"{root}: columns {', '.join(columns)}; needed are op, device, latency_ms, and B M N K (linear, "
+            "bmm) or B H (softmax, ln, elementwise), or those of a profile: time_stats.OP.median, num_tokens, n_embd..."
         )
-    return list(_measured(root, table))
+    return read
+
+
+def _read(file: Path, device: str | None) -> list[MeasuredOperators] | None:
+    """Return what a file has, None if it is of none of the layouts."""
+    if is_sweep(file):
+        return [_half(file, device, swept(file))]
+    table = _table(file)
+    if table is None:
+        return None
+    if _fits(table):
+        return list(_measured(file, table))
+    if is_profile(table.column_names):
+        pooled: dict[str, list[Rows]] = {}
+        for rows in profiled(file, table, lambda name: _numbers(file, table, name)):
+            pooled.setdefault(rows[0], []).append(rows)
+        return [_half(file, device, _joined(several)) for several in pooled.values()]
+    return None
+
+
+def _joined(several: list[Rows]) -> Rows:
+    return several[0][0], np.concatenate([r[1] for r in several]), np.concatenate([r[2] for r in several])
+
+
+def _half(file: Path, device: str | None, rows: Rows) -> MeasuredOperators:
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    return MeasuredOperators(rows[0], device_of_file(file, device), rows[1], rows[2], "fp16", file.name, digest)
 
 
 def _table(file: Path) -> pa.Table | None:
@@ -123,7 +167,7 @@ def _measured(file: Path, table: pa.Table) -> Iterator[MeasuredOperators]:
             rows = np.flatnonzero((kinds == kind) & (devices == name))
             if len(rows):
                 dims = _dims(kind, numbers[rows], ops[rows])
-                yield MeasuredOperators(kind, device, dims, milliseconds[rows] / 1e3, 4, file.name, digest)
+                yield MeasuredOperators(kind, device, dims, milliseconds[rows] / 1e3, "fp32", file.name, digest)
 
 
 def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:

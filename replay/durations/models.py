@@ -96,12 +96,14 @@ def _product(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machin
     odd = _misaligned(dims[:, 3], element_bytes) | _misaligned(dims[:, 2], element_bytes)
     found = np.empty(len(dims))
     shape = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes), parts)
-    tiles = _TILES if tile == (0, 0) else np.array([tile], np.float64)
+    tiles = (_TILES if element_bytes > 2 else _HALF_TILES) if tile == (0, 0) else np.array([tile], np.float64)
     _fill_product(np.ascontiguousarray(dims), odd, theta, np.array(shape), tiles, found)
     return found
 
 
 _TILES = np.array([(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)], np.float64)
+#: Halves fit a compute unit twice.
+_HALF_TILES = np.concatenate((np.array([(256, 128), (128, 256)], np.float64), _TILES))
 
 
 @compiled
@@ -174,6 +176,26 @@ def _normalization(theta: Floats, _: Tile, dims: Floats, element_bytes: int, mac
     return _rows(theta, dims, element_bytes, machine, np.full(len(dims), 16.0), np.ones(len(dims)))
 
 
+def _root_mean_square(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
+    """A block of 1024 threads a row, two of them on a compute unit: waves of rows that each take their own time."""
+    start, memory, row, column = theta
+    rows, columns = dims.T
+    waves = np.ceil(rows / (2 * machine.compute_units))
+    moving = 2 * rows * columns * element_bytes / (machine.memory_bytes_per_s * memory)
+    return np.asarray(start + np.maximum(waves * (row + columns * column), moving), dtype=np.float64)
+
+
+def _streaming(start_s: float, memory: float, spread: float) -> Model:
+    return Model(
+        (
+            ModelParameter("start_s", "fixed time of a launch, s", start_s, 1.0),
+            ModelParameter("memory", "share of the bandwidth", memory, spread),
+        ),
+        ("elements", "arrays"),
+        _elementwise,
+    )
+
+
 def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
     named = (
         ("start_s", "fixed time of a launch, s", 0.7),
@@ -218,13 +240,19 @@ MODELS: Mapping[str, Model] = MappingProxyType(
             _batched,
             ((0, 0), (64, 128), (128, 128)),
         ),
-        "elementwise": Model(
+        "elementwise": _streaming(1e-5, 0.85, 0.15),
+        "gated_activation": _streaming(3e-6, 0.6, 0.3),
+        "rotary": _streaming(3e-6, 0.6, 0.3),
+        "embedding": _streaming(3e-6, 0.4, 0.5),
+        "rms_normalization": Model(
             (
-                ModelParameter("start_s", "fixed time of a launch, s", 1e-5, 1.0),
-                ModelParameter("memory", "share of the bandwidth", 0.85, 0.15),
+                ModelParameter("start_s", "fixed time of a launch, s", 2e-6, 0.7),
+                ModelParameter("memory", "share of the bandwidth", 0.6, 0.3),
+                ModelParameter("row_s", "time of a row, s", 1e-6, 0.7),
+                ModelParameter("column_s", "time of an element of a row, s", 5e-10, 0.7),
             ),
-            ("elements", "arrays"),
-            _elementwise,
+            ("rows", "columns"),
+            _root_mean_square,
         ),
         "softmax": Model(
             _row_parameters(

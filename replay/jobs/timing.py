@@ -1,8 +1,7 @@
 """How long the operators of a job take on a device."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,6 @@ _QUEUED_S = 3e-6
 #: Share of an operator's spread that all operators of its kind have in common; the rest averages out over a job. Of the
 #: runs of six devices in `tests/accuracy/models.csv`, each device left out, nine in ten are then in their interval.
 _SHARED = 0.5
-#: Kinds without a model of their own are streams.
-_MODEL_OF: Mapping[str, str] = MappingProxyType({kind: kind for kind in MODELS})
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,8 @@ def time_operators(
     A kind without a model counts as a stream of its bytes.
     """
     known = calibration or load_calibration()
-    kinds = [_MODEL_OF.get(one.kind, "elementwise") for one in operators]
+    modelled = {kind for kind in MODELS if known.knows(kind, dtype)}
+    kinds = [one.kind if one.kind in modelled else "elementwise" for one in operators]
     found = np.zeros((3, len(operators)))
     for kind in sorted(set(kinds)):
         mine = [i for i, one in enumerate(kinds) if one == kind]
@@ -97,6 +95,6 @@ def _bytes(operators: Sequence[Operator], rows: Sequence[int]) -> int:
 
 
 def _dims(kind: str, operator: Operator) -> tuple[float, ...]:
-    if kind == "elementwise":
+    if MODELS[kind].dims == ("elements", "arrays"):
         return max(operator.bytes_moved / operator.element_bytes, 1.0), 1.0
     return tuple(float(value) for value in operator.dims)

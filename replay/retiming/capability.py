@@ -3,18 +3,14 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
-
-from profilers.devices import DTYPES, Device, find_device, load_devices
+from profilers.devices import DTYPES, Device, find_device
+from replay.durations.calibration import load_calibration
+from replay.durations.carrying import carry_over
 from replay.durations.fitting import Fit
 from replay.durations.machine import Machine
 from replay.durations.models import MODELS
-from replay.durations.predictor import carry_over, load_calibration
 
 __all__ = ["Capability", "capability"]
-
-#: The figure of the best matrix product that was measured, and the peak that it is a share of.
-_SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Capability:
     dtype : str
         What kernels of the type run as there: FP16 on a device without units for it is FP32.
     efficiency : float
-        Share of the peak that large matrix products sustain.
+        Share of `machine`'s rate that large products reach: matrix units' is what was measured, 1 is all of it.
     memory : float
         Share of the bandwidth that streaming kernels sustain.
     """
@@ -55,7 +51,7 @@ class Capability:
 
         The models are fitted to FP32 and to times that include the host's launch; a traced kernel's does not.
         """
-        found = _fit(kind, self.machine)
+        found = _fit(kind, self.machine, self.dtype)
         names = [p.name for p in MODELS[kind].parameters]
         values = list(found.values)
         values[names.index("start_s")] = floor_s
@@ -69,8 +65,7 @@ def capability(device: Device, dtype: str) -> Capability:
 
     Vector units (FP32, FP64) sustain the share that FP32 products were fitted at (`datasets/fits`; where the device was
     not measured, on one of its architecture, else carried over from all). Matrix units of 16 and 8 bits and TF32
-    sustain the share of the best product that was measured on the device (`bf16_sustained_tflops` of the catalogue),
-    else the mean of its vendor's devices.
+    sustain what `replay.durations.machine.matrix_share` says.
 
     Parameters
     ----------
@@ -86,17 +81,18 @@ def capability(device: Device, dtype: str) -> Capability:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> one, other = (capability(find_device(name), "bf16").efficiency for name in ("H100", "MI300X"))
-    >>> round(one, 2), round(other, 2)
-    (0.8, 0.51)
+    >>> one, other = (capability(find_device(name), "bf16").flops_per_s for name in ("H100", "MI300X"))
+    >>> f"{one:.3g} {other:.3g}"
+    '7.94e+14 6.68e+14'
     >>> capability(find_device("V100"), "bf16").dtype
     'fp32'
     """
     runs_as = _runs_as(device, dtype)
     machine = Machine.of(device, runs_as)
-    products = _fit("matmul", machine)
-    efficiency = _matrix_share(device) if runs_as not in ("fp32", "fp64") else _parameter("matmul", products)
-    return Capability(device, machine, runs_as, efficiency, _parameter("elementwise", _fit("elementwise", machine)))
+    vector = runs_as in ("fp32", "fp64")
+    efficiency = _parameter("matmul", _fit("matmul", machine, "fp32")) if vector else 1.0
+    memory = _parameter("elementwise", _fit("elementwise", machine, "fp32"))
+    return Capability(device, machine, runs_as, efficiency, memory)
 
 
 def _runs_as(device: Device, dtype: str) -> str:
@@ -106,9 +102,10 @@ def _runs_as(device: Device, dtype: str) -> str:
 
 
 @cache
-def _fit(kind: str, machine: Machine) -> Fit:
+def _fit(kind: str, machine: Machine, dtype: str) -> Fit:
     """Return the device's own fit, that of devices of its architecture, or what is carried over from all."""
-    fits = {name: fit for (k, name), fit in load_calibration().fits.items() if k == kind}
+    known = load_calibration()
+    fits = known.donors(kind, known.like(kind, dtype), ())
     alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
     return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
 
@@ -116,11 +113,3 @@ def _fit(kind: str, machine: Machine) -> Fit:
 def _parameter(kind: str, fit: Fit) -> float:
     name = "memory" if kind == "elementwise" else "efficiency"
     return fit.values[[p.name for p in MODELS[kind].parameters].index(name)]
-
-
-def _matrix_share(device: Device) -> float:
-    if _SUSTAINED in device.figures and _PEAK in device.figures:
-        return device.value(_SUSTAINED) / device.value(_PEAK)
-    measured = [one for one in load_devices().values() if _SUSTAINED in one.figures]
-    alike = [one for one in measured if one.vendor == device.vendor] or measured
-    return float(np.mean([one.value(_SUSTAINED) / one.value(_PEAK) for one in alike]))

@@ -34,13 +34,13 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     measured = [one for path in paths for one in read_measurements(path)]
     found = calibrate(measured, None if fresh else load_calibration())
     write_calibration(Path(output), found)
-    new = {(one.kind, one.device.name) for one in measured}
+    new = {(one.kind, one.device.name, one.dtype) for one in measured}
     print_table(
         "Fits",
-        ("operator~", "device~", "measurements", "off by at most, 9 in 10"),
+        ("operator~", "device~", "type~", "measurements", "off by at most, 9 in 10"),
         [
-            (kind, device, one.rows, f"{100 * math.expm1(one.spread):.0f} %")
-            for (kind, device), one in sorted(found.fits.items())
-            if (kind, device) in new
+            (*key, one.rows, f"{100 * math.expm1(one.spread):.0f} %")
+            for key, one in sorted(found.fits.items())
+            if key in new
         ],
     )

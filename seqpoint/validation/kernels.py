@@ -77,7 +77,7 @@ def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibratio
     known = calibration or load_calibration()
     found = []
     for one in measured:
-        if (one.kind, one.device.name) in known.fits:
+        if (one.kind, one.device.name, one.dtype) in known.fits:
             found.append(_score(one, known, ()))
         found.append(_score(one, known, (one.device.name,)))
     return found
@@ -89,6 +89,7 @@ def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, 
         measured.dims,
         measured.device,
         element_bytes=measured.element_bytes,
+        dtype=measured.dtype,
         calibration=known,
         without=without,
     )

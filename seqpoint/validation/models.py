@@ -159,7 +159,7 @@ def score_models(measured: Sequence[MeasuredModel], calibration: Calibration | N
     known = calibration or load_calibration()
     found = []
     for one in measured:
-        if any(device == one.device.name for _, device in known.fits):
+        if any(device == one.device.name for _, device, _ in known.fits):
             found.append(_score(one, "fitted", (), known))
         found.append(_score(one, "carried", (one.device.name,), known))
     return found
