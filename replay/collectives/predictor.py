@@ -1,0 +1,199 @@
+"""Predict how long collectives take, with an interval; and fit and judge the predictions on measurements."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.devices import Device
+from profilers.errors import InvalidInputError
+from replay.collectives.algorithms import KINDS
+from replay.collectives.calibration import (
+    Band,
+    CollectiveCalibration,
+    CollectiveFit,
+    load_collectives,
+    same_group,
+)
+from replay.collectives.carrying import carried_seconds
+from replay.collectives.curve import fit_curve
+from replay.collectives.measurements import MeasuredCollectives
+from replay.collectives.topology import LINKS, Topology
+
+__all__ = ["PredictedCollectives", "calibrate_collectives", "predict_collective", "scored_rows"]
+
+Floats = npt.NDArray[np.float64]
+
+#: What intervals are meant to cover.
+_CONFIDENCE = 0.9
+#: Of the four parts of the sizes, one says how far off fits are, and one is never looked at: it scores.
+_SPREAD, _SCORE = 1, 3
+#: Sizes from which intervals have bounds of their own, and the rows that this takes.
+_CLASSES, _LEAST_ROWS = (0.0, 2.0**20, 2.0**24), 20
+#: Spread of a kind of link that nothing was measured of.
+_UNKNOWN = float(np.log(3))
+
+
+@dataclass(frozen=True)
+class PredictedCollectives:
+    """Predicted times.
+
+    Parameters
+    ----------
+    seconds, low, high : array of float64, of the shape of the sizes
+        `low` to `high` is meant to hold nine measured times of ten.
+    basis : str
+        ``"fitted"`` on this group of workers, ``"carried"`` over from others, ``"prior"`` from constants and the device
+        catalogue, ``"none"`` of one worker.
+    """
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    basis: str
+
+
+def predict_collective(
+    kind: str,
+    sizes: npt.ArrayLike,
+    topology: Topology,
+    device: Device,
+    calibration: CollectiveCalibration | None = None,
+) -> PredictedCollectives:
+    """Predict how long a collective takes.
+
+    Parameters
+    ----------
+    kind : str
+        One of `replay.collectives.KINDS`.
+    sizes : array-like
+        Bytes of one worker's whole buffer, above zero; any shape.
+    topology : Topology
+    device : Device
+    calibration : CollectiveCalibration, optional
+        By default the shipped one.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such collective, or a size is not above zero.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> found = predict_collective("all_reduce", [2**26], Topology(8), find_device("A100-SXM4-80GB"))
+    >>> found.basis, bool(found.low[0] < 0.72e-3 < found.high[0])
+    ('fitted', True)
+    >>> predict_collective("all_to_all", [2**26], Topology(1), find_device("MI300X")).seconds.tolist()
+    [0.0]
+    """
+    if kind not in KINDS:
+        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
+    wanted = np.asarray(sizes, dtype=np.float64)
+    flat = wanted.ravel()
+    bad = np.flatnonzero(~((flat > 0) & (flat < np.inf)))
+    if len(bad):
+        raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
+    if topology.n_workers == 1:
+        return PredictedCollectives(*(np.zeros_like(wanted) for _ in range(3)), "none")
+    known = load_collectives() if calibration is None else calibration
+    own = known.own(kind, topology, device)
+    if own is not None:
+        seconds, (low, high) = own.curve.seconds(flat), own.band.at(flat)
+        basis = "fitted"
+    else:
+        seconds, basis = carried_seconds(kind, flat, topology, device, known)
+        high = np.exp(known.spreads.get((topology.link, known.left_out), _UNKNOWN))
+        low = 1 / high
+    return PredictedCollectives(*(one.reshape(wanted.shape) for one in (seconds, seconds * low, seconds * high)), basis)
+
+
+def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
+    """Return which rows no fit looks at: a quarter of the sizes."""
+    return np.asarray(measured.part == _SCORE)
+
+
+def calibrate_collectives(
+    measured: Sequence[MeasuredCollectives], base: CollectiveCalibration | None = None
+) -> CollectiveCalibration:
+    """Fit every measured group, and measure how far predictions of groups that were left out are off.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredCollectives
+        Of a group that occurs in several, the last is taken.
+    base : CollectiveCalibration, optional
+        Whose fits of other groups are kept.
+
+    Raises
+    ------
+    InvalidInputError
+        A group has too few sizes.
+    """
+    fits = {_key(one): one for one in base.fits} if base else {}
+    for one in measured:
+        found = _fit(one)
+        fits[_key(found)] = found
+    digests = {one.digest for one in measured} | set(base.digests if base else ())
+    whole = CollectiveCalibration(tuple(fits[key] for key in sorted(fits)), digests=tuple(sorted(digests)))
+    spreads = {**(base.spreads if base else {}), **_spreads(whole, measured)}
+    return CollectiveCalibration(whole.fits, MappingProxyType(spreads), whole.digests)
+
+
+def _key(fit: CollectiveFit) -> tuple[str, str, str, int, int]:
+    where = fit.topology
+    return fit.device, where.fabric, fit.kind, where.n_workers, where.devices_per_node
+
+
+def _fit(one: MeasuredCollectives) -> CollectiveFit:
+    fitted, held = one.part % 2 == 0, one.part == _SPREAD
+    try:
+        curve = fit_curve(one.sizes[fitted], one.seconds[fitted])
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}") from error
+    band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
+    return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
+
+
+def _band(sizes: Floats, ratios: Floats) -> Band:
+    """Split conformal bounds: of m ratios in order, the ones at (m + 1) times 5 and 95 %, by class of size."""
+    starts, bounds = [], []
+    for start, end in zip(_CLASSES, (*_CLASSES[1:], np.inf), strict=True):
+        mine = (sizes >= start) & (sizes < end)
+        among = np.sort(ratios[mine] if mine.sum() >= _LEAST_ROWS else ratios)
+        m = len(among)
+        tail = (1 - _CONFIDENCE) / 2
+        low = max(int(np.floor((m + 1) * tail)) - 1, 0)
+        high = min(int(np.ceil((m + 1) * (1 - tail))) - 1, m - 1)
+        starts.append(start)
+        bounds.append((min(float(among[low]), 1.0), max(float(among[high]), 1.0)))
+    return Band(tuple(starts), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
+
+
+def _spreads(known: CollectiveCalibration, measured: Sequence[MeasuredCollectives]) -> dict[tuple[str, int], float]:
+    """Return the spread of carried predictions by kind of link, with each number of workers left out in turn, and none.
+
+    Each measured group is predicted without its own number of workers, and without the one that is left out.
+    """
+    found = {}
+    numbers = {0, *(one.topology.n_workers for one in measured)}
+    for link in LINKS:
+        for left_out in sorted(numbers):
+            rest = known.without_workers(left_out)
+            errors = [
+                _log_errors(one, rest)
+                for one in measured
+                if one.topology.link == link and one.topology.n_workers not in (1, left_out)
+            ]
+            if errors:
+                # Every group counts the same: quantiles of each, of which the mean is taken.
+                found[link, left_out] = float(np.mean([np.quantile(one, _CONFIDENCE) for one in errors]))
+    return found
+
+
+def _log_errors(one: MeasuredCollectives, known: CollectiveCalibration) -> Floats:
+    rest = known.without_workers(one.topology.n_workers)
+    seconds, _ = carried_seconds(one.kind, one.sizes, one.topology, one.device, rest)
+    return np.asarray(np.abs(np.log(seconds / one.seconds)))
