@@ -1,7 +1,7 @@
 """Fits of measured collectives, how far predictions are off, and the file that holds both."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -107,6 +107,11 @@ class CollectiveCalibration:
         """Return what is known without any group of a number of workers."""
         kept = tuple(one for one in self.fits if one.topology.n_workers != n_workers)
         return type(self)(kept, self.spreads, self.digests, n_workers)
+
+    def without_device(self, device: Device) -> Self:
+        """Return what is known without any group of devices with links like these."""
+        kept = tuple(one for one in self.fits if not same_links(find_device(one.device), device))
+        return type(self)(kept, self.spreads, self.digests, self.left_out)
 
 
 def same_place(fit: CollectiveFit, topology: Topology, device: Device) -> bool:

@@ -15,6 +15,8 @@ __all__ = ["carried_seconds", "launch_seconds", "nic_rate"]
 
 Floats = npt.NDArray[np.float64]
 
+#: Without its conditions on adapters and switches NCCL does not use LL128 between nodes (src/graph/tuning.cc).
+_NETWORK_PROTOCOLS = ("LL", "Simple")
 #: Size whose time is all launch and waiting for the slowest worker.
 _SMALL_BYTES = 65536.0
 #: Collectives whose workers pass data on, and those in which each only sends and receives.
@@ -48,8 +50,8 @@ def carried_seconds(
     if topology.link == "network":
         places = [one for one in donors if same_place(one, topology, device)]
         machine = machine_of(device, topology, nic_rate(places or donors))
-        wait = launch_seconds(kind, known)
-        return wait + fastest(kind, topology, machine, sizes)[0], "carried" if donors else "prior"
+        seconds = fastest(kind, topology, machine, sizes, _NETWORK_PROTOCOLS)[0]
+        return seconds + launch_seconds(kind, known), "carried" if donors else "prior"
     near = _nearest(kind, donors, topology, device)
     if not near:
         prior = fastest(kind, topology, machine_of(device, topology), sizes)[0]

@@ -1,6 +1,6 @@
 """Predict how long collectives take, with an interval; and fit and judge the predictions on measurements."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -15,7 +15,6 @@ from replay.collectives.calibration import (
     CollectiveCalibration,
     CollectiveFit,
     load_collectives,
-    same_group,
 )
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve

@@ -125,7 +125,7 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
 
 
 def fastest(
-    kind: str, topology: Topology, machine: Machine, sizes: Floats, among: Sequence[str] = LIBRARY
+    kind: str, topology: Topology, machine: Machine, sizes: Floats, protocols: Sequence[str] = tuple(PROTOCOLS)
 ) -> tuple[Floats, npt.NDArray[np.str_]]:
     """Return the time of the fastest algorithm and protocol at each size, and their names.
 
@@ -136,8 +136,8 @@ def fastest(
     machine : Machine
     sizes : array of float64, shape (n,)
         Bytes.
-    among : sequence of str
-        Algorithms to choose from, those that there are of this collective on this topology.
+    protocols : sequence of str
+        Of `PROTOCOLS`, to choose from; the algorithms are those of `LIBRARY` that there are on this topology.
 
     Returns
     -------
@@ -148,8 +148,8 @@ def fastest(
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
     names, times = [], []
-    for algorithm in (one for one in algorithms_of(kind, topology) if one in among):
-        for protocol in PROTOCOLS:
+    for algorithm in (one for one in algorithms_of(kind, topology) if one in LIBRARY):
+        for protocol in protocols:
             names.append(f"{algorithm} {protocol}")
             times.append(algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes))
     best = np.argmin(times, axis=0)
