@@ -86,7 +86,9 @@ def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
     if kind not in KINDS:
         raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
     if topology.nodes > 1:
-        return tuple(name for name in _PHASES[kind] if name not in ("one-shot", "two-shot", "direct") or _pairwise(kind))
+        return tuple(
+            name for name in _PHASES[kind] if name not in ("one-shot", "two-shot", "direct") or _pairwise(kind)
+        )
     meshed = topology.fabric == "mesh" or topology.n_workers == 2
     far = () if meshed or _pairwise(kind) else ("one-shot", "two-shot", "direct")
     return tuple(name for name in _PHASES[kind] if name not in far and name != "hierarchical")

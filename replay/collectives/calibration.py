@@ -15,7 +15,6 @@ from profilers.atomic import write_text
 from profilers.datasets import dataset_path
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-
 from replay.collectives.algorithms import KINDS
 from replay.collectives.curve import Curve
 from replay.collectives.topology import Topology
@@ -82,9 +81,9 @@ class CollectiveCalibration:
     Parameters
     ----------
     fits : tuple of CollectiveFit
-    spreads : mapping of (str, int) to float
-        By kind of link, and the number of workers that was left out (0: none): 90 % of the predictions of groups that
-        were not fitted are off by no more than this, of the logarithm.
+    spreads : mapping of (str, str, int) to float
+        By kind of link, basis, and the number of workers that was left out (0: none): 90 % of the predictions of groups
+        that were not fitted are off by no more than this, of the logarithm.
     digests : tuple of str
         SHA-256 of the files that were fitted.
     left_out : int
@@ -92,7 +91,7 @@ class CollectiveCalibration:
     """
 
     fits: tuple[CollectiveFit, ...] = ()
-    spreads: Mapping[tuple[str, int], float] = field(default_factory=lambda: MappingProxyType({}))
+    spreads: Mapping[tuple[str, str, int], float] = field(default_factory=lambda: MappingProxyType({}))
     digests: tuple[str, ...] = ()
     left_out: int = 0
 
@@ -135,8 +134,8 @@ def write_fits(path: Path, calibration: CollectiveCalibration) -> None:
     content = {
         "fits": [_content(one) for one in calibration.fits],
         "spreads": [
-            {"link": link, "left_out": n, "spread": round(spread, 4)}
-            for (link, n), spread in sorted(calibration.spreads.items())
+            {"link": link, "basis": basis, "left_out": n, "spread": round(spread, 4)}
+            for (link, basis, n), spread in sorted(calibration.spreads.items())
         ],
         "fitted_files_sha256": list(calibration.digests),
     }
@@ -181,7 +180,10 @@ def read_fits(path: str | Path) -> CollectiveCalibration:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         fits = tuple(_fit_of(row) for row in content["fits"])
-        spreads = {(str(r["link"]), int(r["left_out"])): float(r["spread"]) for r in content["spreads"]}
+        spreads = {
+            (str(row["link"]), str(row["basis"]), int(row["left_out"])): float(row["spread"])
+            for row in content["spreads"]
+        }
         digests = tuple(str(one) for one in content["fitted_files_sha256"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, SeqPointError) as error:
         raise InvalidInputError(f"{file}: not what `seqpoint calibrate collectives` writes ({error!r})") from error

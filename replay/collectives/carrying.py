@@ -15,8 +15,6 @@ __all__ = ["carried_seconds", "launch_seconds", "nic_rate"]
 
 Floats = npt.NDArray[np.float64]
 
-#: Without its conditions on adapters and switches NCCL does not use LL128 between nodes (src/graph/tuning.cc).
-_NETWORK_PROTOCOLS = ("LL", "Simple")
 #: Size whose time is all launch and waiting for the slowest worker.
 _SMALL_BYTES = 65536.0
 #: Collectives whose workers pass data on, and those in which each only sends and receives.
@@ -48,10 +46,11 @@ def carried_seconds(
     """
     donors = [one for one in known.fits if one.topology.link == topology.link]
     if topology.link == "network":
+        # A network belongs to the place: another place's adapters say nothing of it.
         places = [one for one in donors if same_place(one, topology, device)]
-        machine = machine_of(device, topology, nic_rate(places or donors))
-        seconds = fastest(kind, topology, machine, sizes, _NETWORK_PROTOCOLS)[0]
-        return seconds + launch_seconds(kind, known), "carried" if donors else "prior"
+        machine = machine_of(device, topology, nic_rate(_alike(kind, places) or places))
+        seconds = fastest(kind, topology, machine, sizes)[0]
+        return seconds + launch_seconds(kind, known), "carried" if places else "prior"
     near = _nearest(kind, donors, topology, device)
     if not near:
         prior = fastest(kind, topology, machine_of(device, topology), sizes)[0]
@@ -107,6 +106,8 @@ def launch_seconds(kind: str, known: CollectiveCalibration) -> float:
     small = []
     for one in _alike(kind, known.fits):
         if one.topology.link == "device":
-            prior = fastest(kind, one.topology, machine_of(find_device(one.device), one.topology), np.array([_SMALL_BYTES]))
+            prior = fastest(
+                kind, one.topology, machine_of(find_device(one.device), one.topology), np.array([_SMALL_BYTES])
+            )
             small.append(max(float(one.curve.seconds(_SMALL_BYTES)) - float(prior[0][0]), 0.0))
     return float(np.median(small)) if small else 0.0

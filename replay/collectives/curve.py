@@ -51,7 +51,9 @@ class Curve:
         """Return the time at each size, with what is fixed `slower` times as long."""
         wanted = np.asarray(sizes, dtype=np.float64)
         line = np.maximum(np.searchsorted(np.array(self.starts_bytes), wanted, side="right") - 1, 0)
-        return np.asarray(slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * wanted, dtype=np.float64)
+        return np.asarray(
+            slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * wanted, dtype=np.float64
+        )
 
 
 def fit_curve(sizes: Floats, seconds: Floats) -> Curve:
@@ -125,7 +127,9 @@ def _costs(x: Floats, t: Floats) -> Floats:
     from_, to = np.append(x, x[-1]), np.concatenate((x[:1], x))
     wide = to[None, :] >= _SPAN * from_[:, None]
     apart = np.concatenate(([True], x[1:] > x[:-1], [True]))  # a size does not belong to two lines
-    return np.where((count >= _LEAST_ROWS) & (wide | (count == n)) & apart[:, None] & apart[None, :], np.maximum(cost, 0.0), np.inf)
+    return np.where(
+        (count >= _LEAST_ROWS) & (wide | (count == n)) & apart[:, None] & apart[None, :], np.maximum(cost, 0.0), np.inf
+    )
 
 
 def _curve(x: Floats, t: Floats, ends: list[int]) -> Curve:

@@ -67,7 +67,9 @@ class MeasuredCollectives:
         return np.asarray(np.random.default_rng(0).permutation(len(distinct))[place] % 4, dtype=np.int64)
 
 
-def read_collectives(path: str | Path, device: str | None = None, fabric: str | None = None) -> list[MeasuredCollectives]:
+def read_collectives(
+    path: str | Path, device: str | None = None, fabric: str | None = None
+) -> list[MeasuredCollectives]:
     """Read a table of measured collectives, or all those in a folder.
 
     A row is a collective of `num_workers` devices, of `size` bytes, with its median time in ms in the column
@@ -115,7 +117,9 @@ def _table(file: Path) -> pa.Table | None:
 
 def _lacks(table: pa.Table) -> str:
     """Return a needed column that is not there."""
-    return next((c for c in ("size", "num_workers", "devices_per_node", "collective") if c not in table.column_names), "")
+    return next(
+        (c for c in ("size", "num_workers", "devices_per_node", "collective") if c not in table.column_names), ""
+    )
 
 
 def _groups(file: Path, table: pa.Table, device: str | None, fabric: str | None) -> Iterator[MeasuredCollectives]:
@@ -220,7 +224,7 @@ def _devices(file: Path, table: pa.Table, device: str | None) -> list[object]:
             f"{file}: its name has {'no' if not found else 'more than one'} device; give --device NAME, a column device, "
             f"or a name with one of {', '.join(short)}"
         )
-    return found * len(table)
+    return [found[0] for _ in range(len(table))]
 
 
 def _device(file: Path, row: int, name: object) -> Device:

@@ -19,7 +19,7 @@ from replay.collectives.calibration import (
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve
 from replay.collectives.measurements import MeasuredCollectives
-from replay.collectives.topology import LINKS, Topology
+from replay.collectives.topology import Topology
 
 __all__ = ["PredictedCollectives", "calibrate_collectives", "predict_collective", "scored_rows"]
 
@@ -31,6 +31,10 @@ _CONFIDENCE = 0.9
 _SPREAD, _SCORE = 1, 3
 #: Sizes from which intervals have bounds of their own, and the rows that this takes.
 _CLASSES, _LEAST_ROWS = (0.0, 2.0**20, 2.0**24), 20
+#: Quantiles that stand for the errors of a group, so that every group counts the same.
+_LEVELS = np.linspace(0.005, 0.995, 100)
+#: Groups that the spread of a kind of link takes.
+_LEAST_GROUPS = 3
 #: Spread of a kind of link that nothing was measured of.
 _UNKNOWN = float(np.log(3))
 
@@ -96,17 +100,20 @@ def predict_collective(
     if len(bad):
         raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
     if topology.n_workers == 1:
-        return PredictedCollectives(*(np.zeros_like(wanted) for _ in range(3)), "none")
+        nothing = np.zeros_like(wanted)
+        return PredictedCollectives(nothing, nothing, nothing, "none")
     known = load_collectives() if calibration is None else calibration
     own = known.own(kind, topology, device)
     if own is not None:
-        seconds, (low, high) = own.curve.seconds(flat), own.band.at(flat)
-        basis = "fitted"
+        seconds, (low, high), basis = own.curve.seconds(flat), own.band.at(flat), "fitted"
     else:
         seconds, basis = carried_seconds(kind, flat, topology, device, known)
-        high = np.exp(known.spreads.get((topology.link, known.left_out), _UNKNOWN))
+        high = np.full_like(flat, np.exp(known.spreads.get((topology.link, basis, known.left_out), _UNKNOWN)))
         low = 1 / high
-    return PredictedCollectives(*(one.reshape(wanted.shape) for one in (seconds, seconds * low, seconds * high)), basis)
+    shape = wanted.shape
+    return PredictedCollectives(
+        seconds.reshape(shape), (seconds * low).reshape(shape), (seconds * high).reshape(shape), basis
+    )
 
 
 def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
@@ -151,7 +158,9 @@ def _fit(one: MeasuredCollectives) -> CollectiveFit:
     try:
         curve = fit_curve(one.sizes[fitted], one.seconds[fitted])
     except InvalidInputError as error:
-        raise InvalidInputError(f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}") from error
+        raise InvalidInputError(
+            f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}"
+        ) from error
     band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
     return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
 
@@ -171,28 +180,30 @@ def _band(sizes: Floats, ratios: Floats) -> Band:
     return Band(tuple(starts), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
 
 
-def _spreads(known: CollectiveCalibration, measured: Sequence[MeasuredCollectives]) -> dict[tuple[str, int], float]:
-    """Return the spread of carried predictions by kind of link, with each number of workers left out in turn, and none.
+def _spreads(
+    known: CollectiveCalibration, measured: Sequence[MeasuredCollectives]
+) -> dict[tuple[str, str, int], float]:
+    """Return the spread of predictions that are not fitted, with each number of workers left out in turn, and none.
 
-    Each measured group is predicted without its own number of workers, and without the one that is left out.
+    Each measured group is predicted without its own number of workers, and without its device, and both times without
+    the number that is left out. Every group counts the same.
     """
     found = {}
-    numbers = {0, *(one.topology.n_workers for one in measured)}
-    for link in LINKS:
-        for left_out in sorted(numbers):
-            rest = known.without_workers(left_out)
-            errors = [
-                _log_errors(one, rest)
-                for one in measured
-                if one.topology.link == link and one.topology.n_workers not in (1, left_out)
+    for left_out in sorted({0, *(one.topology.n_workers for one in measured)}):
+        rest = known.without_workers(left_out)
+        errors: dict[tuple[str, str, int], list[Floats]] = {}
+        for one in measured:
+            if one.topology.n_workers in (1, left_out):
+                continue
+            for less in (rest.without_workers(one.topology.n_workers), rest.without_device(one.device)):
+                seconds, basis = carried_seconds(one.kind, one.sizes, one.topology, one.device, less)
+                each = np.quantile(np.abs(np.log(seconds / one.seconds)), _LEVELS)
+                errors.setdefault((one.topology.link, basis, left_out), []).append(each)
+        for (link, basis, _), several in errors.items():
+            # One or two groups say little of the next: those of every kind of link in a node then count.
+            pool = (link,) if link == "network" or len(several) >= _LEAST_GROUPS else ("device", "pcie")
+            among = [
+                each for (other, how, _), some in errors.items() if other in pool and how == basis for each in some
             ]
-            if errors:
-                # Every group counts the same: quantiles of each, of which the mean is taken.
-                found[link, left_out] = float(np.mean([np.quantile(one, _CONFIDENCE) for one in errors]))
+            found[link, basis, left_out] = float(np.quantile(among, _CONFIDENCE))
     return found
-
-
-def _log_errors(one: MeasuredCollectives, known: CollectiveCalibration) -> Floats:
-    rest = known.without_workers(one.topology.n_workers)
-    seconds, _ = carried_seconds(one.kind, one.sizes, one.topology, one.device, rest)
-    return np.asarray(np.abs(np.log(seconds / one.seconds)))

@@ -11,14 +11,21 @@ from profilers.devices import Device
 from replay.collectives.algorithms import Phase, algorithms_of, phases_of
 from replay.collectives.topology import Topology, link_bytes_per_s
 
-__all__ = ["LIBRARY", "NETWORK_BYTES_PER_S", "PROTOCOLS", "Machine", "algorithm_seconds", "fastest", "machine_of"]
+__all__ = [
+    "IN_A_NODE",
+    "NETWORK_BYTES_PER_S",
+    "OVER_THE_NETWORK",
+    "PROTOCOLS",
+    "Machine",
+    "algorithm_seconds",
+    "fastest",
+    "machine_of",
+]
 
 Floats = npt.NDArray[np.float64]
 
 #: An adapter of 100 Gbit/s by NCCL's table (src/graph/topo.h), where nothing is known of the network.
 NETWORK_BYTES_PER_S = 12e9
-#: What NCCL and RCCL choose from by themselves; the other algorithms are for asking what they would give.
-LIBRARY = ("ring", "tree", "direct")
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,8 @@ def _protocol(base: float, device: float, pcie: float, network: float, share: fl
     return Protocol(base * 1e-6, MappingProxyType(steps), share)
 
 
-#: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, in us. LL sends a
-#: flag with every 4 bytes, LL128 one with every 120.
+#: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, in us. LL sends
+#: a flag with every 4 bytes, LL128 one with every 120.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "LL": _protocol(6.6, 0.6, 1.0, 2.7, 0.5),
@@ -54,6 +61,13 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
         "Simple": _protocol(8.4, 3.4, 5.7, 14.0, 1.0),
     }
 )
+
+
+#: Algorithms and protocols that libraries choose from by themselves; the other algorithms are for asking what they
+#: would give. Between nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc); with a tree among the choices, or
+#: LL128, the measured groups of several nodes are predicted worse.
+IN_A_NODE = tuple((algorithm, protocol) for algorithm in ("ring", "tree", "direct") for protocol in PROTOCOLS)
+OVER_THE_NETWORK = tuple((algorithm, protocol) for algorithm in ("ring", "direct") for protocol in ("LL", "Simple"))
 
 
 @dataclass(frozen=True)
@@ -125,7 +139,11 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
 
 
 def fastest(
-    kind: str, topology: Topology, machine: Machine, sizes: Floats, protocols: Sequence[str] = tuple(PROTOCOLS)
+    kind: str,
+    topology: Topology,
+    machine: Machine,
+    sizes: Floats,
+    choices: Sequence[tuple[str, str]] | None = None,
 ) -> tuple[Floats, npt.NDArray[np.str_]]:
     """Return the time of the fastest algorithm and protocol at each size, and their names.
 
@@ -136,8 +154,9 @@ def fastest(
     machine : Machine
     sizes : array of float64, shape (n,)
         Bytes.
-    protocols : sequence of str
-        Of `PROTOCOLS`, to choose from; the algorithms are those of `LIBRARY` that there are on this topology.
+    choices : sequence of (str, str), optional
+        Algorithms and protocols to choose from; those that the collective lacks on this topology are passed over.
+        By default what libraries choose from.
 
     Returns
     -------
@@ -147,10 +166,12 @@ def fastest(
     """
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
+    if choices is None:
+        choices = OVER_THE_NETWORK if topology.nodes > 1 else IN_A_NODE
+    there = algorithms_of(kind, topology)
     names, times = [], []
-    for algorithm in (one for one in algorithms_of(kind, topology) if one in LIBRARY):
-        for protocol in protocols:
-            names.append(f"{algorithm} {protocol}")
-            times.append(algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes))
+    for algorithm, protocol in (one for one in choices if one[0] in there):
+        names.append(f"{algorithm} {protocol}")
+        times.append(algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes))
     best = np.argmin(times, axis=0)
     return np.min(times, axis=0), np.array(names)[best]

@@ -58,7 +58,9 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
 @click.option("--device", metavar="NAME", help="That was measured, where no column and no file name says it.")
-@click.option("--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said.")
+@click.option(
+    "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
+)
 @click.option("--fresh", is_flag=True, help="Without the shipped fits of other groups.")
 def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric: str | None, fresh: bool) -> None:
     """Fit times of collectives, by device and group of workers, to the tables (or folders of tables) PATH.
@@ -78,7 +80,15 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
         "Fits",
         ("collective~", "device~", "fabric~", "workers", "a node", "measurements", "lines"),
         [
-            (one.kind, one.device, where.fabric, where.n_workers, where.devices_per_node, one.rows, len(one.curve.betas))
+            (
+                one.kind,
+                one.device,
+                where.fabric,
+                where.n_workers,
+                where.devices_per_node,
+                one.rows,
+                len(one.curve.betas),
+            )
             for one in found.fits
             if (one.kind, one.device, (where := one.topology).n_workers, where.devices_per_node) in new
         ],

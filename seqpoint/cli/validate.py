@@ -187,7 +187,9 @@ def _show_kernels(scores: Sequence[KernelScore]) -> None:
 @click.argument("path", type=click.Path())
 @click.option("--calibration", metavar="FILE", type=click.Path(), help="Instead of the shipped one.")
 @click.option("--device", metavar="NAME", help="That was measured, where no column and no file name says it.")
-@click.option("--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said.")
+@click.option(
+    "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
+)
 @click.option("--refit", is_flag=True, help="Fit three quarters of the sizes of PATH first, and score on the others.")
 @gate_option
 @as_json
