@@ -18,7 +18,7 @@ _MOST_LINES, _LEAST_ROWS = 10, 6
 _SPAN, _LARGE = 1.25, 0.5
 #: Fewer lines are taken where more of them lower the error on the other half by less than this share.
 _WORTH = 0.03
-#: Rounds of reweighting that turn least squares into least absolute errors, and the relative error below which it stops.
+#: Rounds of reweighting that turn least squares into least absolute errors, and the error below which it stops.
 _ROUNDS, _FLOOR = 12, 1e-3
 
 

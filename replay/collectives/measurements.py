@@ -81,8 +81,8 @@ def read_collectives(
     device : str, optional
         Its name; by default that of a column ``device``, else a word of the file's name, as in ``a100_dgx.csv``.
     fabric : str, optional
-        One of `replay.collectives.FABRICS`; by default that of a column ``fabric``, else pairs where the file's name has the word
-        ``pairwise``, a mesh on AMD's Instinct, else a switch.
+        One of `replay.collectives.FABRICS`; by default that of a column ``fabric``, else pairs where the file's name
+        has the word ``pairwise``, a mesh on AMD's Instinct, else a switch.
 
     Raises
     ------
@@ -217,12 +217,14 @@ def _devices(file: Path, table: pa.Table, device: str | None) -> list[object]:
     words = re.split(r"[^a-z0-9]+", file.stem.lower())
     short: dict[str, str] = {}
     for name in load_devices():
-        short.setdefault(re.split(r"[-\s]", name.lower())[0], name)
+        word = re.split(r"[-\s]", name.lower())[0]
+        short.setdefault(word, name)
+        short.setdefault(word.rstrip("x"), name)
     found = sorted({short[word] for word in words if word in short})
     if len(found) != 1:
         raise InvalidInputError(
-            f"{file}: its name has {'no' if not found else 'more than one'} device; give --device NAME, a column device, "
-            f"or a name with one of {', '.join(short)}"
+            f"{file}: its name has {'no' if not found else 'more than one'} device; give --device NAME, a column "
+            f"device, or a name with one of {', '.join(short)}"
         )
     return [found[0] for _ in range(len(table))]
 

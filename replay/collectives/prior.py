@@ -1,4 +1,4 @@
-"""Time of a collective before anything is measured: each algorithm and protocol with NCCL's constants, and the fastest."""
+"""Time of a collective before anything is measured: algorithms and protocols with NCCL's constants, the fastest."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -190,7 +190,7 @@ def _show_kernels(scores: Sequence[KernelScore]) -> None:
 @click.option(
     "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
 )
-@click.option("--refit", is_flag=True, help="Fit three quarters of the sizes of PATH first, and score on the others.")
+@click.option("--refit", is_flag=True, help="Fit three quarters of the sizes of PATH first; score the rest.")
 @gate_option
 @as_json
 @click.pass_context
