@@ -433,3 +433,25 @@ def test_a_limit_that_is_missed_fails_the_gate(tmp_path: Path) -> None:
 def test_the_volume_of_a_ring_does_not_pass_twice_the_buffer() -> None:
     volumes = [busiest_volume("all_reduce", Topology(n)) for n in range(2, 200)]
     assert volumes == sorted(volumes) and volumes[0] == 1.0 and volumes[-1] < 2
+
+
+@pytest.mark.parametrize(("workers", "published"), [(2, 197e9), (4, 222e9), (8, 229e9)])
+def test_sizes_beyond_all_that_were_fitted_come_near_published_bandwidths(workers: int, published: float) -> None:
+    """Bus bandwidth of all-reduces of 1 GiB on a DGX A100, published; the fits end at 64 MiB."""
+    found = predict_collective("all_reduce", [2.0**30], Topology(workers), A100)
+    bytes_on_the_bus = 2 * (workers - 1) / workers * 2**30
+    assert bytes_on_the_bus / found.seconds[0] == pytest.approx(published, rel=0.1)
+    assert found.low[0] < bytes_on_the_bus / published < found.high[0]
+
+
+def test_no_bandwidth_beyond_what_was_measured_is_above_the_link() -> None:
+    x = np.linspace(1e6, 64e6, 100)
+    found = fit_curve(x, 20e-6 + x / 100e9, 1 / 400e9)
+    assert found.betas[-1] == pytest.approx(1 / 200e9)  # the mean of 100 and 400 GB/s, geometric
+    assert found.seconds([64e6 - 1])[0] == pytest.approx(found.seconds([64e6 + 1])[0], rel=1e-3)
+
+
+def test_intervals_widen_beyond_the_largest_measured_size() -> None:
+    found = predict_collective("all_reduce", [2.0**25, 2.0**29], Topology(8), A100)
+    width = found.high / found.low
+    assert width[1] > 1.2 * width[0]

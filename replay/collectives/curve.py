@@ -56,13 +56,16 @@ class Curve:
         )
 
 
-def fit_curve(sizes: Floats, seconds: Floats) -> Curve:
+def fit_curve(sizes: Floats, seconds: Floats, limit: float | None = None) -> Curve:
     """Fit lines to measured times, as many as halves of the measurements agree on.
 
     Parameters
     ----------
     sizes, seconds : array of float64, shape (n,)
         Bytes and seconds, above zero, in any order.
+    limit : float, optional
+        Seconds a byte that the links allow. Sizes beyond all that were measured then take the geometric mean of it
+        and of what the largest ones took: the larger a message, the nearer it comes to the limit.
 
     Raises
     ------
@@ -86,7 +89,20 @@ def fit_curve(sizes: Floats, seconds: Floats) -> Curve:
         for lines, ends in enumerate(_ends(near, at, most)):
             errors[lines] += np.mean(np.abs(_curve(near, at, ends).seconds(other) / then - 1))
     chosen = int(np.flatnonzero(errors <= errors.min() * (1 + _WORTH))[0])
-    return _curve(x, t, _ends(x, t, most)[chosen])
+    return _beyond(_curve(x, t, _ends(x, t, most)[chosen]), x, t, limit)
+
+
+def _beyond(curve: Curve, x: Floats, t: Floats, limit: float | None) -> Curve:
+    """Add the line of sizes that are larger than all that were measured."""
+    large = x >= _LARGE * x[-1]
+    if large.sum() < _LEAST_ROWS:
+        return curve
+    alpha, beta = _line(x[large], t[large])
+    if limit is not None and limit < beta:
+        end = alpha + beta * x[-1]
+        beta = min(float(np.sqrt(limit * beta)), end / x[-1])
+        alpha = end - beta * x[-1]
+    return Curve((*curve.starts_bytes, float(x[-1])), (*curve.alphas_s, alpha), (*curve.betas, beta))
 
 
 def _ends(x: Floats, t: Floats, most: int) -> list[list[int]]:
@@ -136,10 +152,6 @@ def _curve(x: Floats, t: Floats, ends: list[int]) -> Curve:
     begins = [0, *ends[:-1]]
     lines = [_line(x[i:j], t[i:j]) for i, j in zip(begins, ends, strict=True)]
     starts = [0.0, *(float(np.sqrt(x[i - 1] * x[i])) for i in begins[1:])]
-    large = x >= _LARGE * x[-1]
-    if large.sum() >= _LEAST_ROWS and begins[-1] > 0:
-        lines.append(_line(x[large], t[large]))
-        starts.append(float(x[-1]))
     return Curve(tuple(starts), tuple(a for a, _ in lines), tuple(b for _, b in lines))
 
 

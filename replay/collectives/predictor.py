@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
-from replay.collectives.algorithms import KINDS
+from replay.collectives.algorithms import KINDS, busiest_volume
 from replay.collectives.calibration import (
     Band,
     CollectiveCalibration,
@@ -19,7 +19,7 @@ from replay.collectives.calibration import (
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve
 from replay.collectives.measurements import MeasuredCollectives
-from replay.collectives.topology import Topology
+from replay.collectives.topology import Topology, link_bytes_per_s
 
 __all__ = ["PredictedCollectives", "calibrate_collectives", "predict_collective", "scored_rows"]
 
@@ -46,7 +46,7 @@ class PredictedCollectives:
     Parameters
     ----------
     seconds, low, high : array of float64, of the shape of the sizes
-        `low` to `high` is meant to hold nine measured times of ten.
+        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size that was measured.
     basis : str
         ``"fitted"`` on this group of workers, ``"carried"`` over from others, ``"prior"`` from constants and the device
         catalogue, ``"none"`` of one worker.
@@ -106,14 +106,21 @@ def predict_collective(
     own = known.own(kind, topology, device)
     if own is not None:
         seconds, (low, high), basis = own.curve.seconds(flat), own.band.at(flat), "fitted"
+        far, widest = flat > own.most_bytes, _spread(known, topology, "carried")
+        low, high = np.where(far, np.minimum(low, 1 / widest), low), np.where(far, np.maximum(high, widest), high)
     else:
         seconds, basis = carried_seconds(kind, flat, topology, device, known)
-        high = np.full_like(flat, np.exp(known.spreads.get((topology.link, basis, known.left_out), _UNKNOWN)))
+        high = np.full_like(flat, _spread(known, topology, basis))
         low = 1 / high
     shape = wanted.shape
     return PredictedCollectives(
         seconds.reshape(shape), (seconds * low).reshape(shape), (seconds * high).reshape(shape), basis
     )
+
+
+def _spread(known: CollectiveCalibration, topology: Topology, basis: str) -> float:
+    """Return the factor that predictions which were not fitted are off by at most, nine times in ten."""
+    return float(np.exp(known.spreads.get((topology.link, basis, known.left_out), _UNKNOWN)))
 
 
 def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
@@ -156,13 +163,20 @@ def _key(fit: CollectiveFit) -> tuple[str, str, str, int, int]:
 def _fit(one: MeasuredCollectives) -> CollectiveFit:
     fitted, held = one.part % 2 == 0, one.part == _SPREAD
     try:
-        curve = fit_curve(one.sizes[fitted], one.seconds[fitted])
+        curve = fit_curve(one.sizes[fitted], one.seconds[fitted], _limit(one))
     except InvalidInputError as error:
         raise InvalidInputError(
             f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}"
         ) from error
     band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
     return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
+
+
+def _limit(one: MeasuredCollectives) -> float | None:
+    """Return the seconds a byte that links in a node allow; what a network allows is not in the catalogue."""
+    if one.topology.link == "network" or one.topology.n_workers == 1:
+        return None
+    return busiest_volume(one.kind, one.topology) / link_bytes_per_s(one.device, one.topology.link)
 
 
 def _band(sizes: Floats, ratios: Floats) -> Band:
