@@ -59,12 +59,15 @@ class MeasuredCollectives:
 
     @property
     def part(self) -> npt.NDArray[np.int64]:
-        """Of four parts, the one of each row: its size's place in a shuffle of all sizes, the same every time.
+        """Of four parts, the one of each row: a hash of its size, whatever the other rows are.
 
-        Rows of one size are in one part. Fits look at parts 0 and 2, intervals at 1, and 3 scores.
+        Fits look at parts 0 and 2, intervals at 1, and 3 scores. The hash is the finaliser of splitmix64 (Steele, Lea and
+        Flood, OOPSLA 2014).
         """
-        distinct, place = np.unique(self.sizes, return_inverse=True)
-        return np.asarray(np.random.default_rng(0).permutation(len(distinct))[place] % 4, dtype=np.int64)
+        mixed = self.sizes.astype(np.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+        return np.asarray((mixed ^ (mixed >> np.uint64(31))) % np.uint64(4), dtype=np.int64)
 
 
 def read_collectives(
@@ -200,7 +203,7 @@ def _topology(file: Path, row: int, workers: npt.NDArray[np.int64], fabric: obje
     n, devices, most = workers.tolist()
     try:
         # A profile says 2 devices a node of a group of 1, too.
-        return Topology(n, min(n, devices), max(devices, most), str(fabric))
+        return Topology(n, min(n, devices), most, str(fabric))
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: row {row + 1}: {error}") from error
 

@@ -1,7 +1,7 @@
 """Predict how long collectives take, with an interval; and fit and judge the predictions on measurements."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -136,7 +136,7 @@ def calibrate_collectives(
     Parameters
     ----------
     measured : sequence of MeasuredCollectives
-        Of a group that occurs in several, the last is taken.
+        Of a group that occurs in several, all rows are taken together.
     base : CollectiveCalibration, optional
         Whose fits of other groups are kept.
 
@@ -146,8 +146,8 @@ def calibrate_collectives(
         A group has too few sizes.
     """
     fits = {_key(one): one for one in base.fits} if base else {}
-    for one in measured:
-        found = _fit(one)
+    for group in _pooled(measured):
+        found = _fit(group)
         fits[_key(found)] = found
     digests = {one.digest for one in measured} | set(base.digests if base else ())
     whole = CollectiveCalibration(tuple(fits[key] for key in sorted(fits)), digests=tuple(sorted(digests)))
@@ -158,6 +158,20 @@ def calibrate_collectives(
 def _key(fit: CollectiveFit) -> tuple[str, str, str, int, int]:
     where = fit.topology
     return fit.device, where.fabric, fit.kind, where.n_workers, where.devices_per_node
+
+
+def _pooled(measured: Sequence[MeasuredCollectives]) -> list[MeasuredCollectives]:
+    groups: dict[tuple[str, str, Topology], list[MeasuredCollectives]] = {}
+    for one in measured:
+        groups.setdefault((one.kind, one.device.name, one.topology), []).append(one)
+    return [
+        replace(
+            several[0],
+            sizes=np.concatenate([one.sizes for one in several]),
+            seconds=np.concatenate([one.seconds for one in several]),
+        )
+        for several in groups.values()
+    ]
 
 
 def _fit(one: MeasuredCollectives) -> CollectiveFit:
