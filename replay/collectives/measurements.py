@@ -61,8 +61,8 @@ class MeasuredCollectives:
     def part(self) -> npt.NDArray[np.int64]:
         """Of four parts, the one of each row: a hash of its size, whatever the other rows are.
 
-        Fits look at parts 0 and 2, intervals at 1, and 3 scores. The hash is the finaliser of splitmix64 (Steele, Lea and
-        Flood, OOPSLA 2014).
+        Fits look at parts 0 and 2, intervals at 1, and 3 scores. The hash is the finaliser of splitmix64 (Steele, Lea
+        and Flood, OOPSLA 2014).
         """
         mixed = self.sizes.astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
