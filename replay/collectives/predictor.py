@@ -92,13 +92,8 @@ def predict_collective(
     >>> predict_collective("all_to_all", [2**26], Topology(1), find_device("MI300X")).seconds.tolist()
     [0.0]
     """
-    if kind not in KINDS:
-        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
-    wanted = np.asarray(sizes, dtype=np.float64)
+    wanted = _checked(kind, sizes)
     flat = wanted.ravel()
-    bad = np.flatnonzero(~((flat > 0) & (flat < np.inf)))
-    if len(bad):
-        raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
     if topology.n_workers == 1:
         nothing = np.zeros_like(wanted)
         return PredictedCollectives(nothing, nothing, nothing, "none")
@@ -116,6 +111,17 @@ def predict_collective(
     return PredictedCollectives(
         seconds.reshape(shape), (seconds * low).reshape(shape), (seconds * high).reshape(shape), basis
     )
+
+
+def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
+    if kind not in KINDS:
+        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
+    wanted = np.asarray(sizes, dtype=np.float64)
+    flat = wanted.ravel()
+    bad = np.flatnonzero(~((flat > 0) & (flat < np.inf)))
+    if len(bad):
+        raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
+    return wanted
 
 
 def _spread(known: CollectiveCalibration, topology: Topology, basis: str) -> float:
