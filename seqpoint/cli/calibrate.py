@@ -5,6 +5,13 @@ from pathlib import Path
 
 import click
 
+from replay.collectives import (
+    FABRICS,
+    calibrate_collectives,
+    load_collectives,
+    read_collectives,
+    write_fits,
+)
 from replay.durations import calibrate, load_calibration, read_measurements, write_calibration
 from seqpoint.cli.output import print_table
 
@@ -15,6 +22,7 @@ def command() -> None:
 
     \b
     seqpoint calibrate kernels measured.parquet -o mine.json
+    seqpoint calibrate collectives all_reduce.csv -o mine.json
     """
 
 
@@ -42,5 +50,46 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
             (*key, one.rows, f"{100 * math.expm1(one.spread):.0f} %")
             for key, one in sorted(found.fits.items())
             if key in new
+        ],
+    )
+
+
+@command.command("collectives")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
+@click.option("--device", metavar="NAME", help="That was measured, where no column and no file name says it.")
+@click.option(
+    "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
+)
+@click.option("--fresh", is_flag=True, help="Without the shipped fits of other groups.")
+def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric: str | None, fresh: bool) -> None:
+    """Fit times of collectives, by device and group of workers, to the tables (or folders of tables) PATH.
+
+    The columns are those of `seqpoint validate collectives`. One quarter of the sizes is not fitted, for that command
+    to score. Groups that are not in the tables keep the shipped fits; what was never measured is carried over.
+
+    \b
+    seqpoint calibrate collectives a100_dgx_all_reduce.csv -o mine.json
+    seqpoint calibrate collectives measured.csv --device H200 -o mine.json
+    """
+    measured = [one for path in paths for one in read_collectives(path, device, fabric)]
+    found = calibrate_collectives(measured, None if fresh else load_collectives())
+    write_fits(Path(output), found)
+    new = {(one.kind, one.device.name, one.topology.n_workers, one.topology.devices_per_node) for one in measured}
+    print_table(
+        "Fits",
+        ("collective~", "device~", "fabric~", "workers", "a node", "measurements", "lines"),
+        [
+            (
+                one.kind,
+                one.device,
+                where.fabric,
+                where.n_workers,
+                where.devices_per_node,
+                one.rows,
+                len(one.curve.betas),
+            )
+            for one in found.fits
+            if (one.kind, one.device, (where := one.topology).n_workers, where.devices_per_node) in new
         ],
     )

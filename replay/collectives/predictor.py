@@ -1,0 +1,243 @@
+"""Predict how long collectives take, with an interval; and fit and judge the predictions on measurements."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.devices import Device
+from profilers.errors import InvalidInputError
+from replay.collectives.algorithms import KINDS, busiest_volume
+from replay.collectives.calibration import (
+    Band,
+    CollectiveCalibration,
+    CollectiveFit,
+    load_collectives,
+)
+from replay.collectives.carrying import carried_seconds
+from replay.collectives.curve import fit_curve
+from replay.collectives.measurements import MeasuredCollectives
+from replay.collectives.topology import Topology, link_bytes_per_s
+
+__all__ = ["PredictedCollectives", "calibrate_collectives", "predict_collective", "scored_rows"]
+
+Floats = npt.NDArray[np.float64]
+
+#: What intervals are meant to cover.
+_CONFIDENCE = 0.9
+#: Of the four parts of the sizes, one says how far off fits are, and one is never looked at: it scores.
+_SPREAD, _SCORE = 1, 3
+#: Sizes from which intervals have bounds of their own, and the rows that this takes.
+_CLASSES, _LEAST_ROWS = (0.0, 2.0**20, 2.0**24), 20
+#: Quantiles that stand for the errors of a group, so that every group counts the same.
+_LEVELS = np.linspace(0.005, 0.995, 100)
+#: Groups that the spread of a kind of link takes.
+_LEAST_GROUPS = 3
+#: Spread of a kind of link that nothing was measured of.
+_UNKNOWN = float(np.log(3))
+
+
+@dataclass(frozen=True)
+class PredictedCollectives:
+    """Predicted times.
+
+    Parameters
+    ----------
+    seconds, low, high : array of float64, of the shape of the sizes
+        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size that was measured.
+    basis : str
+        ``"fitted"`` on this group of workers, ``"carried"`` over from others, ``"prior"`` from constants and the device
+        catalogue, ``"none"`` of one worker.
+    """
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    basis: str
+
+
+def predict_collective(
+    kind: str,
+    sizes: npt.ArrayLike,
+    topology: Topology,
+    device: Device,
+    calibration: CollectiveCalibration | None = None,
+) -> PredictedCollectives:
+    """Predict how long a collective takes.
+
+    Parameters
+    ----------
+    kind : str
+        One of `replay.collectives.KINDS`.
+    sizes : array-like
+        Bytes of one worker's whole buffer, above zero; any shape.
+    topology : Topology
+    device : Device
+    calibration : CollectiveCalibration, optional
+        By default the shipped one.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such collective, or a size is not above zero.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> found = predict_collective("all_reduce", [2**26], Topology(8), find_device("A100-SXM4-80GB"))
+    >>> found.basis, bool(found.low[0] < 0.72e-3 < found.high[0])
+    ('fitted', True)
+    >>> predict_collective("all_to_all", [2**26], Topology(1), find_device("MI300X")).seconds.tolist()
+    [0.0]
+    """
+    wanted = _checked(kind, sizes)
+    flat = wanted.ravel()
+    if topology.n_workers == 1:
+        nothing = np.zeros_like(wanted)
+        return PredictedCollectives(nothing, nothing, nothing, "none")
+    known = load_collectives() if calibration is None else calibration
+    own = known.own(kind, topology, device)
+    if own is not None:
+        seconds, (low, high), basis = own.curve.seconds(flat), own.band.at(flat), "fitted"
+        far, widest = flat > own.most_bytes, _spread(known, topology, "carried")
+        low, high = np.where(far, np.minimum(low, 1 / widest), low), np.where(far, np.maximum(high, widest), high)
+    else:
+        seconds, basis = carried_seconds(kind, flat, topology, device, known)
+        high = np.full_like(flat, _spread(known, topology, basis))
+        low = 1 / high
+    shape = wanted.shape
+    return PredictedCollectives(
+        seconds.reshape(shape), (seconds * low).reshape(shape), (seconds * high).reshape(shape), basis
+    )
+
+
+def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
+    if kind not in KINDS:
+        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
+    wanted = np.asarray(sizes, dtype=np.float64)
+    flat = wanted.ravel()
+    bad = np.flatnonzero(~((flat > 0) & (flat < np.inf)))
+    if len(bad):
+        raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
+    return wanted
+
+
+def _spread(known: CollectiveCalibration, topology: Topology, basis: str) -> float:
+    """Return the factor that predictions which were not fitted are off by at most, nine times in ten."""
+    return float(np.exp(known.spreads.get((topology.link, basis, known.left_out), _UNKNOWN)))
+
+
+def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
+    """Return which rows no fit looks at: a quarter of the sizes."""
+    return np.asarray(measured.part == _SCORE)
+
+
+def calibrate_collectives(
+    measured: Sequence[MeasuredCollectives], base: CollectiveCalibration | None = None
+) -> CollectiveCalibration:
+    """Fit every measured group, and measure how far predictions of groups that were left out are off.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredCollectives
+        Of a group that occurs in several, all rows are taken together.
+    base : CollectiveCalibration, optional
+        Whose fits of other groups are kept.
+
+    Raises
+    ------
+    InvalidInputError
+        A group has too few sizes.
+    """
+    fits = {_key(one): one for one in base.fits} if base else {}
+    for group in _pooled(measured):
+        found = _fit(group)
+        fits[_key(found)] = found
+    digests = {one.digest for one in measured} | set(base.digests if base else ())
+    whole = CollectiveCalibration(tuple(fits[key] for key in sorted(fits)), digests=tuple(sorted(digests)))
+    spreads = {**(base.spreads if base else {}), **_spreads(whole, measured)}
+    return CollectiveCalibration(whole.fits, MappingProxyType(spreads), whole.digests)
+
+
+def _key(fit: CollectiveFit) -> tuple[str, str, str, int, int]:
+    where = fit.topology
+    return fit.device, where.fabric, fit.kind, where.n_workers, where.devices_per_node
+
+
+def _pooled(measured: Sequence[MeasuredCollectives]) -> list[MeasuredCollectives]:
+    groups: dict[tuple[str, str, Topology], list[MeasuredCollectives]] = {}
+    for one in measured:
+        groups.setdefault((one.kind, one.device.name, one.topology), []).append(one)
+    return [
+        replace(
+            several[0],
+            sizes=np.concatenate([one.sizes for one in several]),
+            seconds=np.concatenate([one.seconds for one in several]),
+        )
+        for several in groups.values()
+    ]
+
+
+def _fit(one: MeasuredCollectives) -> CollectiveFit:
+    fitted, held = one.part % 2 == 0, one.part == _SPREAD
+    try:
+        curve = fit_curve(one.sizes[fitted], one.seconds[fitted], _limit(one))
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}"
+        ) from error
+    band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
+    return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
+
+
+def _limit(one: MeasuredCollectives) -> float | None:
+    """Return the seconds a byte that links in a node allow; what a network allows is not in the catalogue."""
+    if one.topology.link == "network" or one.topology.n_workers == 1:
+        return None
+    return busiest_volume(one.kind, one.topology) / link_bytes_per_s(one.device, one.topology.link)
+
+
+def _band(sizes: Floats, ratios: Floats) -> Band:
+    """Split conformal bounds: of m ratios in order, the ones at (m + 1) times 5 and 95 %, by class of size."""
+    starts, bounds = [], []
+    for start, end in zip(_CLASSES, (*_CLASSES[1:], np.inf), strict=True):
+        mine = (sizes >= start) & (sizes < end)
+        among = np.sort(ratios[mine] if mine.sum() >= _LEAST_ROWS else ratios)
+        m = len(among)
+        tail = (1 - _CONFIDENCE) / 2
+        low = max(int(np.floor((m + 1) * tail)) - 1, 0)
+        high = min(int(np.ceil((m + 1) * (1 - tail))) - 1, m - 1)
+        starts.append(start)
+        bounds.append((min(float(among[low]), 1.0), max(float(among[high]), 1.0)))
+    return Band(tuple(starts), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
+
+
+def _spreads(
+    known: CollectiveCalibration, measured: Sequence[MeasuredCollectives]
+) -> dict[tuple[str, str, int], float]:
+    """Return the spread of predictions that are not fitted, with each number of workers left out in turn, and none.
+
+    Each measured group is predicted without its own number of workers, and without its device, and both times without
+    the number that is left out. Every group counts the same.
+    """
+    found = {}
+    for left_out in sorted({0, *(one.topology.n_workers for one in measured)}):
+        rest = known.without_workers(left_out)
+        errors: dict[tuple[str, str, int], list[Floats]] = {}
+        for one in measured:
+            if one.topology.n_workers in (1, left_out):
+                continue
+            for less in (rest.without_workers(one.topology.n_workers), rest.without_device(one.device)):
+                seconds, basis = carried_seconds(one.kind, one.sizes, one.topology, one.device, less)
+                each = np.quantile(np.abs(np.log(seconds / one.seconds)), _LEVELS)
+                errors.setdefault((one.topology.link, basis, left_out), []).append(each)
+        for (link, basis, _), several in errors.items():
+            # One or two groups say little of the next: those of every kind of link in a node then count.
+            pool = (link,) if link == "network" or len(several) >= _LEAST_GROUPS else ("device", "pcie")
+            among = [
+                each for (other, how, _), some in errors.items() if other in pool and how == basis for each in some
+            ]
+            found[link, basis, left_out] = float(np.quantile(among, _CONFIDENCE))
+    return found

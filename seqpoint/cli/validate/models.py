@@ -1,0 +1,76 @@
+"""`seqpoint validate models`."""
+
+from collections.abc import Sequence
+
+import click
+
+from replay.durations import load_calibration, read_calibration
+from replay.jobs import load_transformers
+from seqpoint.cli.options import as_json, gate_option
+from seqpoint.cli.output import print_json, print_table
+from seqpoint.cli.validate.gated import show_gated
+from seqpoint.validation.models import ModelScore, model_rows, read_models, score_models
+from seqpoint.validation.rows import all_met
+
+
+@click.command("models")
+@click.argument("path", type=click.Path())
+@click.option("--models", "models_", metavar="FILE.toml", type=click.Path(), help="Models instead of the shipped ones.")
+@click.option("--calibration", metavar="FILE", type=click.Path(), help="Instead of the shipped one.")
+@gate_option
+@as_json
+@click.pass_context
+def models(
+    context: click.Context, path: str, models_: str | None, calibration: str | None, gate: bool, json_: bool
+) -> None:
+    """Compare predicted times of whole transformers with those measured in PATH, a CSV file or a folder of them.
+
+    Columns are device, model, mode (inf or train), seq_len, batch, e2e_ms, and option where operators were fused; FP32.
+    Each device is predicted with its own fits, where it has some, and as if it had never been seen.
+
+    \b
+    seqpoint validate models measured.csv --json
+    """
+    known = read_calibration(calibration) if calibration else load_calibration()
+    scores = score_models(read_models(path, load_transformers(models_)), known)
+    rows = model_rows(scores)
+    if json_:
+        print_json({"rows": [row.content() for row in rows], "scores": [_model_score(one) for one in scores]})
+    else:
+        _show_models(scores)
+        show_gated(rows)
+    if gate and not all_met(rows):
+        context.exit(1)
+
+
+def _model_score(one: ModelScore) -> dict[str, object]:
+    return {
+        "case": one.measured.name,
+        "device": one.measured.device.name,
+        "basis": one.basis,
+        "measured_s": one.measured.seconds,
+        "predicted_s": one.seconds,
+        "low_s": one.low,
+        "high_s": one.high,
+        "error": one.error,
+        "covered": one.covered,
+    }
+
+
+def _show_models(scores: Sequence[ModelScore]) -> None:
+    print_table(
+        "Predicted against measured times",
+        ("model~", "device~", "basis~", "measured ms", "predicted ms", "interval ms", "error %"),
+        [
+            (
+                s.measured.name,
+                s.measured.device.name,
+                s.basis,
+                f"{1e3 * s.measured.seconds:.1f}",
+                f"{1e3 * s.seconds:.1f}",
+                f"{1e3 * s.low:.0f} - {1e3 * s.high:.0f}",
+                f"{100 * s.error:.1f}",
+            )
+            for s in scores
+        ],
+    )
