@@ -55,7 +55,7 @@ FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 #: From most to least certain; the head of `datasets/devices.toml` says what they mean.
-CERTAINTIES: Final = ("data-sheet", "published", "recollection")
+CERTAINTIES: Final = ("data-sheet", "published", "third-party", "recollection")
 
 #: The figures that give the peak of a data type, first choice first: what a kernel of that type runs as on a
 #: device without units for it.

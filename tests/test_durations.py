@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -25,7 +27,7 @@ from replay.durations import (
 )
 from replay.durations.predictor import carry_over
 from seqpoint.cli import cli
-from seqpoint.validation.kernels import kernel_rows, score_kernels
+from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 
 A100, V100, P100, MI100 = (
     find_device(name) for name in ("A100-PCIE-40GB", "V100-PCIE-32GB", "P100-PCIE-16GB", "MI100")
@@ -219,7 +221,7 @@ def test_few_measurements_are_refused(tmp_path: Path) -> None:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = calibrate(read_measurements(table(tmp_path)))
-    assert set(found.carried) == {("softmax", "")}
+    assert set(found.carried) == {("softmax", "", "fp32")}
     write_calibration(tmp_path / "c.json", found)
     again = read_calibration(tmp_path / "c.json")
     assert again.digests == found.digests and set(again.fits) == set(found.fits)
@@ -230,8 +232,8 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_the_shipped_fits_of_other_devices_are_kept(tmp_path: Path) -> None:
     base = load_calibration()
     found = calibrate(read_measurements(table(tmp_path)), base)
-    assert found.fits["softmax", "T4"] == base.fits["softmax", "T4"]
-    assert found.fits["softmax", A100.name] != base.fits["softmax", A100.name]
+    assert found.fits["softmax", "T4", "fp32"] == base.fits["softmax", "T4", "fp32"]
+    assert found.fits["softmax", A100.name, "fp32"] != base.fits["softmax", A100.name, "fp32"]
     assert set(base.digests) < set(found.digests)
 
 
@@ -254,6 +256,95 @@ def test_a_parameter_of_zero_is_refused(tmp_path: Path) -> None:
         read_calibration(path)
 
 
+PROFILE = {
+    "time_stats.emb.median": 0.05, "time_stats.attn_pre_proj.median": 0.4, "time_stats.mlp_act.median": 0.02,
+    "n_head": 8, "n_kv_head": 2, "n_embd": 1024, "n_expanded_embd": 4096, "vocab_size": 1000, "use_gated_mlp": True,
+    "num_tokens": 128, "num_tensor_parallel_workers": 2,
+}  # fmt: skip
+
+
+def profile(folder: Path, name: str = "vidur_a100_x.parquet", **changes: object) -> Path:
+    rows = [PROFILE, {**PROFILE, **changes}]
+    pq.write_table(pa.Table.from_pylist(rows), folder / name)
+    return folder / name
+
+
+def test_a_profile_is_read_by_operator(tmp_path: Path) -> None:
+    found = {one.kind: one for one in read_measurements(profile(tmp_path))}
+    assert set(found) == {"matmul", "gated_activation", "embedding"}
+    assert {(one.dtype, one.element_bytes, one.device.name) for one in found.values()} == {
+        ("fp16", 2, "A100-SXM4-80GB")
+    }
+    # Two of four heads of 128 for queries, one each for keys and values: 512 + 2 * 128 columns on each of two ranks.
+    assert found["matmul"].dims[0].tolist() == [1, 128, 768, 1024]
+    assert found["matmul"].seconds[0] == 0.4e-3
+    assert found["gated_activation"].dims[0].tolist() == [128 * 2048, 3]
+    assert read_measurements(tmp_path, device="H100")[0].device.name == "H100-SXM5-80GB"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("a100.parquet", {"num_tokens": 0}, "row 2: num_tokens is 0"),
+        ("a100.parquet", {"n_head": 3}, "row 2: n_embd by n_head is no whole number"),
+        ("a100.parquet", {"num_tensor_parallel_workers": 3}, "row 2: n_head by ranks is no whole number"),
+        ("a100.parquet", {"time_stats.emb.median": -1.0}, "row 2: time_stats.emb.median is below zero"),
+        ("profile.parquet", {}, "its name has no device"),
+        ("a100_t4.parquet", {}, "its name has more than one device"),
+    ],
+)
+def test_a_profile_that_cannot_be_is_named(tmp_path: Path, name: str, changes: dict, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message) as error:
+        read_measurements(profile(tmp_path, name, **changes))
+    assert name in str(error.value)
+
+
+def test_sweeps_are_read(tmp_path: Path) -> None:
+    texts = {"matmul": "64, 128, 256, 0.5000ms, 8.4Tflops", "softmax": "4, 1000, 2.0", "gelu": "1000, 0.5"}
+    for kind, text in texts.items():
+        (tmp_path / f"llmcompass_a100_{kind}.csv").write_text(text + "\n")
+    found = {one.kind: (one.dims.tolist(), one.seconds.tolist()) for one in read_measurements(tmp_path)}
+    assert found["matmul"] == ([[1, 64, 128, 256]], [0.5e-3])
+    assert found["softmax"] == ([[4, 1000]], [pytest.approx(4000 / 2e9)])
+    assert found["elementwise"] == ([[1000, 2]], [pytest.approx(1000 / 0.5e9)])
+
+
+@pytest.mark.parametrize(
+    "text", ["64, 128, 256", "64, 128, 0, 0.5ms, 1Tflops", "a, b, c, d, e", "64, 128, 256, nan, 1", ""]
+)
+def test_a_sweep_that_cannot_be_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "llmcompass_a100_matmul.csv"
+    file.write_text("64, 128, 256, 0.5000ms, 8.4Tflops\n" + text + "\n")
+    with pytest.raises(InvalidInputError, match=r"matmul\.csv: row 2: .*columns are M, N, K, time in ms, TFLOP/s"):
+        read_measurements(file)
+
+
+def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
+    known = load_calibration()
+    assert (known.like("matmul", "bf16"), known.like("matmul", "fp64")) == ("fp16", "fp32")
+    assert (known.like("batched_matmul", "fp16"), known.like("rotary", "fp32")) == ("fp32", "fp16")
+    shape = [[1.0, 4096, 4096, 4096]]
+    a100 = find_device("A100-SXM4-80GB")
+    half, brain, single = (predict("matmul", shape, a100, dtype=d) for d in ("fp16", "bf16", "fp32"))
+    assert (half.basis, brain.basis) == ("fitted", "carried")
+    assert half.seconds == brain.seconds < single.seconds / 5
+
+
+def test_halves_are_scored_on_what_they_were_not_fitted_on(tmp_path: Path) -> None:
+    measured = read_measurements(table(tmp_path, rows=60))
+    found = score_halves(measured)
+    assert [(s.basis, s.device, s.rows) for s in found] == [("halves", A100.name, 60), ("halves", V100.name, 60)]
+    assert all(s.error < 0.05 for s in found)
+    noise = replace(measured[0], seconds=np.random.default_rng(0).lognormal(-9, 1, 60))
+    assert score_halves([noise])[0].error > 0.3  # each half knows nothing of the other
+    assert score_halves([replace(measured[0], dims=measured[0].dims[:12], seconds=measured[0].seconds[:12])]) == []
+
+
+def test_one_device_alone_is_scored_with_its_own_fit(tmp_path: Path) -> None:
+    measured = read_measurements(table(tmp_path))[:1]
+    assert [s.basis for s in score_kernels(measured, calibrate(measured))] == ["fitted"]
+
+
 def run(*arguments: object) -> Result:
     return CliRunner().invoke(cli, [str(one) for one in arguments])
 
@@ -266,9 +357,9 @@ def test_calibrate_then_validate(tmp_path: Path) -> None:
     content = json.loads(found.stdout)
     assert found.exit_code == 0
     by_case = {row["case"]: row for row in content["rows"]}
-    assert by_case["softmax, A100-PCIE-40GB, fitted"]["error"] < 0.02
-    assert by_case["softmax, A100-PCIE-40GB, fitted"]["fitted"] is True
-    assert by_case["softmax, A100-PCIE-40GB, carried"]["fitted"] is False
+    assert by_case["softmax, A100-PCIE-40GB, fp32, fitted"]["error"] < 0.02
+    assert by_case["softmax, A100-PCIE-40GB, fp32, fitted"]["fitted"] is True
+    assert by_case["softmax, A100-PCIE-40GB, fp32, carried"]["fitted"] is False
     assert run("validate", "kernels", measured).exit_code == 0
 
 

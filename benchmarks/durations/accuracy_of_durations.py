@@ -3,38 +3,66 @@
     python benchmarks/durations/accuracy_of_durations.py ../shared/data/kernels > tests/accuracy/kernel_durations.csv
 
 Every device is predicted with its own fit, and carried over from the others as if it had never been measured. The
-shipped fits are made from the files without `_test` in their names (and MI100's, which have no test files):
+shipped fits are made from the FP32 files without `_test` in their names (and MI100's, which have no test files), and
+from the FP16 profiles:
 
     seqpoint calibrate kernels ../shared/data/kernels/nvidia_{linear,bmm,elem,softmax,ln}.parquet \
-        ../shared/data/kernels/amd_mi100_*.parquet -o datasets/fits/kernels.json --fresh
+        ../shared/data/kernels/amd_mi100_*.parquet ../shared/data/kernels/vidur_*.parquet \
+        -o datasets/fits/kernels.json --fresh
+
+FP16 is scored on what was not fitted: a profile by fits of the other files of its device, and every FP16 table by
+halves, of which one is fitted and the other scored.
 """
 
 import csv
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from replay.durations import read_measurements
-from seqpoint.validation.kernels import KernelScore, kernel_rows, score_kernels
+from replay.durations import MeasuredOperators, calibrate, read_measurements
+from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")
+#: Of the mean over the operators of an FP16 table of an A100.
+FP16_LIMIT = "12"
 
 
 def table(folder: Path) -> list[dict[str, str]]:
     """Return the rows of the table."""
-    scores = [one for one in score_kernels(read_measurements(folder)) if not (one.seen and one.basis == "fitted")]
+    measured = read_measurements(folder)
+    scores = [one for one in score_kernels(measured) if not (one.seen and one.basis == "fitted")]
     test_files = {(s.kind, s.device) for s in scores if "_test" in s.source}
     kept = [s for s in scores if "_test" in s.source or (s.kind, s.device) not in test_files]
     summaries = [row for row in kernel_rows(kept) if row.limit is not None]
-    return [_score(one) for one in kept] + [
-        {"case": row.case, "error": f"{100 * row.error:.2f}", "limit": f"{100 * row.limit:g}"}
-        for row in summaries
-        if row.limit is not None
+    # The sweeps time what the host waits for, the profiles kernels: fits of the one do not say the start of the other.
+    return [
+        *(_score(one) for one in kept if "llmcompass" not in one.source),
+        *({"case": r.case, "error": f"{100 * r.error:.2f}", "limit": f"{100 * (r.limit or 0):g}"} for r in summaries),
+        *halves([one for one in measured if one.dtype == "fp16"]),
     ]
+
+
+def halves(measured: Sequence[MeasuredOperators]) -> list[dict[str, str]]:
+    """Return FP16's rows: profiles by the other files of their device, and all tables by halves."""
+    rows = []
+    for source in sorted({one.source for one in measured}):
+        mine = [one for one in measured if one.source == source]
+        rows += [{**_score(s), "case": f"{s.kind} {s.device} {s.dtype} halves of {source}"} for s in score_halves(mine)]
+        others = [o for o in measured if o.source != source and o.device == mine[0].device and "vidur" in o.source]
+        if "vidur" in source and others:
+            scores = [s for s in score_kernels(mine, calibrate(others)) if s.basis == "fitted"]
+            rows += [{**_score(s), "case": f"{s.kind} {s.device} {s.dtype} other files, {source}"} for s in scores]
+            error = sum(s.error for s in scores) / len(scores)
+            rows.append(
+                {"case": f"mean over operators of {source}", "error": f"{100 * error:.2f}", "limit": FP16_LIMIT}
+            )
+    return rows
 
 
 def _score(one: KernelScore) -> dict[str, str]:
     return {
-        "case": f"{one.kind} {one.device} {one.basis}",
+        "case": f"{one.kind} {one.device} {one.dtype} {one.basis}"
+        + (f" {one.source}" if "vidur" in one.source else ""),
         "rows": str(one.rows),
         "error": f"{100 * one.error:.2f}",
         "median": f"{100 * one.median:.2f}",

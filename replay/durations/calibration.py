@@ -58,9 +58,9 @@ class Calibration:
     digests: tuple[str, ...] = ()
 
     def like(self, kind: str, dtype: str) -> str:
-        """Return the data type whose fits stand in for `dtype`: its own, that of the same units, or FP32."""
-        there = {own for k, _, own in self.fits if k == kind}
-        return next((one for one in (dtype, *_NEAREST.get(dtype, ())) if one in there), "fp32")
+        """Return the data type whose fits stand in for `dtype`: its own, that of the same units, FP32, or any."""
+        there = sorted({own for k, _, own in self.fits if k == kind})
+        return next((one for one in (dtype, *_NEAREST.get(dtype, ()), "fp32", *there) if one in there), dtype)
 
     def knows(self, kind: str, dtype: str) -> bool:
         """Return whether any device has a fit that can stand in."""

@@ -213,7 +213,7 @@ def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
 def _product_parameters(**priors: float) -> tuple[ModelParameter, ...]:
     return (
         ModelParameter("start_s", "fixed time of a launch, s", priors["start_s"], 1.0),
-        ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.05),
+        ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.1),
         ModelParameter("edge", "cost of a tile's edge, elements", 2.0, 0.7),
         ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
         ModelParameter("deepest", "depth below which a product gets no faster", 32.0, 0.7),

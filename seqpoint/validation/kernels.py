@@ -1,16 +1,16 @@
 """Score predicted durations of operators against measured ones, with the device's own fit and without."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from replay.durations import Calibration, MeasuredOperators, load_calibration, predict
+from replay.durations import Calibration, MeasuredOperators, Predicted, calibrate, load_calibration, predict
 from seqpoint.validation.rows import ValidationRow
 
-__all__ = ["KernelScore", "kernel_rows", "score_kernels"]
+__all__ = ["KernelScore", "kernel_rows", "score_halves", "score_kernels"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,6 +23,8 @@ _LEFT_OUT: Mapping[str, float] = MappingProxyType(
 _OWN: Mapping[str, float] = MappingProxyType(
     {"matmul": 0.09, "batched_matmul": 0.10, "elementwise": 0.10, "softmax": 0.10, "normalization": 0.10}
 )
+#: Of operators that a fit takes.
+_LEAST_FITTED = 10
 #: Classes by measured time: below 0.2 ms, up to 2 ms, above.
 _SIZES: tuple[tuple[str, float, float], ...] = (
     ("below 0.2 ms", 0.0, 2e-4),
@@ -38,8 +40,9 @@ class KernelScore:
     Parameters
     ----------
     kind, device : str
+    dtype : str
     basis : str
-        ``"fitted"`` on this device or ``"carried"`` over from others.
+        ``"fitted"`` on this device, ``"carried"`` over from others, or by ``"halves"`` of the same table.
     rows : int
     error, median, bias : float
         Mean and median of ``|predicted - measured| / measured``; geometric mean of predicted over measured.
@@ -54,6 +57,7 @@ class KernelScore:
 
     kind: str
     device: str
+    dtype: str
     basis: str
     rows: int
     error: float
@@ -66,7 +70,7 @@ class KernelScore:
 
 
 def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibration | None = None) -> list[KernelScore]:
-    """Predict every measured operator twice: with the fits of its device, where there are any, and without.
+    """Predict every measured operator twice: with the fits of its device, where there are any, and by other devices'.
 
     Parameters
     ----------
@@ -79,26 +83,63 @@ def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibratio
     for one in measured:
         if (one.kind, one.device.name, one.dtype) in known.fits:
             found.append(_score(one, known, ()))
-        found.append(_score(one, known, (one.device.name,)))
+        if known.donors(one.kind, known.like(one.kind, one.dtype), {one.device.name}):
+            found.append(_score(one, known, (one.device.name,)))
     return found
 
 
 def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, ...]) -> KernelScore:
     found = predict(
-        measured.kind,
-        measured.dims,
-        measured.device,
-        element_bytes=measured.element_bytes,
-        dtype=measured.dtype,
-        calibration=known,
-        without=without,
-    )
+        measured.kind, measured.dims, measured.device, element_bytes=measured.element_bytes, dtype=measured.dtype,
+        calibration=known, without=without,
+    )  # fmt: skip
+    return _summary(measured, found, seen=measured.digest in known.digests)
+
+
+def score_halves(measured: Sequence[MeasuredOperators]) -> list[KernelScore]:
+    """Fit one half of each table's operators and score the other, both ways.
+
+    All operators with the same last dimensions (of a product the sizes of its second operand, of rows their columns)
+    are in one half. This tells what the model would be worth with measurements made as these were; a table of fewer
+    than twenty operators is passed over.
+    """
+    found = []
+    for one in measured:
+        first = _half(one.dims)
+        if min(first.sum(), (~first).sum()) < _LEAST_FITTED:
+            continue
+        predicted = np.empty((3, len(one)))
+        for half in (first, ~first):
+            known = calibrate([replace(one, dims=one.dims[half], seconds=one.seconds[half])])
+            other = predict(one.kind, one.dims[~half], one.device, element_bytes=one.element_bytes, dtype=one.dtype,
+                            calibration=known)  # fmt: skip
+            predicted[:, ~half] = other.seconds, other.low, other.high
+        found.append(_summary(one, Predicted(predicted[0], predicted[1], predicted[2], "halves"), seen=False))
+    return found
+
+
+def _half(dims: Floats) -> npt.NDArray[np.bool_]:
+    """Return which operators are in the first half: groups of the same last dimensions by turns, or single ones."""
+    last = dims[:, -1:] if dims.shape[1] == 2 else dims[:, 2:]
+    keys = last if len(np.unique(last, axis=0)) > 1 else dims
+    _, group = np.unique(keys, axis=0, return_inverse=True)
+    sizes = np.bincount(group.reshape(-1))
+    order, taken = np.argsort(-sizes, kind="stable"), [0, 0]
+    side = np.zeros(len(sizes), dtype=np.int64)
+    for one in order:  # the larger groups first, each to the half that has less
+        side[one] = int(taken[1] < taken[0])
+        taken[side[one]] += int(sizes[one])
+    return np.asarray(side[group.reshape(-1)] == 0, dtype=np.bool_)
+
+
+def _summary(measured: MeasuredOperators, found: Predicted, *, seen: bool) -> KernelScore:
     ratio, true = found.seconds / measured.seconds, measured.seconds
     errors = np.abs(ratio - 1)
     sizes = {name: errors[(true >= low) & (true < high)] for name, low, high in _SIZES}
     return KernelScore(
         measured.kind,
         measured.device.name,
+        measured.dtype,
         found.basis,
         len(measured),
         float(errors.mean()),
@@ -106,7 +147,7 @@ def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, 
         float(np.exp(np.mean(np.log(ratio)))),
         float(np.mean((found.low <= true) & (true <= found.high))),
         {name: float(each.mean()) for name, each in sizes.items() if len(each)},
-        measured.digest in known.digests,
+        seen,
         measured.source,
     )
 
@@ -120,7 +161,7 @@ def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
             mine = {
                 s.device: s
                 for s in sorted(scores, key=lambda s: not s.seen)
-                if s.kind == kind and s.basis == basis and (basis == "carried" or not s.seen)
+                if (s.kind, s.basis, s.dtype) == (kind, basis, "fp32") and (basis == "carried" or not s.seen)
             }
             gated = [mine[name].error for name in _GATED if name in mine]
             whole = len(gated) == len(_GATED) if basis == "carried" else len(gated) > 1
@@ -132,5 +173,5 @@ def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
 
 
 def _row(one: KernelScore) -> ValidationRow:
-    case = f"{one.kind}, {one.device}, {one.basis}"
+    case = f"{one.kind}, {one.device}, {one.dtype}, {one.basis}"
     return ValidationRow(case, None, one.error, one.error, fitted=one.seen and one.basis == "fitted", source=one.source)
