@@ -17,6 +17,7 @@ from replay.operators import (
     batched_matmul,
     convolution,
     operator_of,
+    operator_of_kernel,
     rowwise,
     streaming,
 )
@@ -191,3 +192,29 @@ def test_the_work_of_kernels_is_that_of_their_operators() -> None:
     coverage = operator_coverage(trace)
     assert coverage.kernel_ns == 100
     assert (coverage.with_op, coverage.with_shapes, coverage.known) == (0.9, 0.7, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("name", "workgroups", "size", "expected"),
+    [
+        ("vectorized_elementwise_kernel<4, CUDAFunctor_add<float>, std::array<char*, 3ul> >", 2, 128, (1024, 12)),
+        ("vectorized_elementwise_kernel<8, FillFunctor<c10::Half>, at::detail::Array<char*, 1> >", 2, 256, (4096, 2)),
+        ("unrolled_elementwise_kernel<gelu<c10::BFloat16>, at::detail::Array<char*, 2> >", 3, 128, (1536, 4)),
+        ("void at::native::elementwise_kernel<512, 1, copy<double> >", 5, 512, (2560, 16)),
+        ("elementwise_kernel_manual_unroll<128, 8, copy<float> >", 1, 128, (1024, 8)),
+    ],
+)
+def test_a_pointwise_kernel_tells_its_elements(
+    name: str, workgroups: int, size: int, expected: tuple[int, int]
+) -> None:
+    found = operator_of_kernel(name, workgroups, size)
+    assert found is not None
+    assert (found.dims[0], found.bytes_moved / found.dims[0]) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["ampere_sgemm_128x64_tn", "softmax_warp_forward<float>", "", "elementwise", "a" * 10**5]
+)
+def test_other_kernels_tell_nothing(name: str) -> None:
+    assert operator_of_kernel(name, 10, 256) is None
+    assert operator_of_kernel("vectorized_elementwise_kernel<4, x>", 0, 256) is None

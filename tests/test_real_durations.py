@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,36 @@ def test_operators_account_for_the_time_that_the_table_says(expected: dict[str, 
     from operator_coverage import row
 
     assert {"trace": expected["trace"], **(row(TRACES / expected["trace"]) or {})} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("hta/multistream_a100_rank0", 1.0),
+        ("hta/trace_diff_v100", 1.0),
+        ("misc/resnet50_v100_2021_schema", 1.0),
+        ("ddp4/mi300_4ranks_merged", 1.0),
+        ("tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat", 0.9),  # vectors of eight halves twice, which the name does not say
+    ],
+)
+def test_names_and_grids_tell_the_elements_that_shapes_record(name: str, least: float) -> None:
+    from profilers.arrays import integers, strings
+    from profilers.collect import CollectOptions, open_trace
+    from replay.operators import operator_of_kernel
+    from replay.operators.coverage import operators_of_kernels
+
+    trace = open_trace(str(TRACES / f"{name}.json.gz"), CollectOptions("whole"))
+    operators, _ = operators_of_kernels(trace)
+    names = strings(trace.kernels, "name")
+    op_ids, groups, sizes = (integers(trace.kernels, c).tolist() for c in ("op_id", "workgroups", "workgroup_size"))
+    alone = {op for op, n in Counter(op_ids).items() if n == 1}
+    right = []
+    for operator, kernel, op, count, size in zip(operators, names, op_ids, groups, sizes, strict=True):
+        told = operator_of_kernel(kernel, count, size)
+        if told and operator and op in alone and operator.kind in ("elementwise", "copy"):
+            right.append(0 <= told.dims[0] - operator.dims[0] < told.dims[0] / count)
+    assert len(right) > 500
+    assert sum(right) / len(right) >= least
 
 
 def test_no_product_runs_faster_than_its_device_can() -> None:

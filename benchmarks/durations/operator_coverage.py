@@ -3,8 +3,9 @@
     python benchmarks/durations/operator_coverage.py ../shared/data/traces/kineto > tests/accuracy/operators.csv
 
 Shares, in percent, of the time in kernels that are no collectives: launched by a recorded operator, with shapes, and
-with shapes from which `replay.operators` counts FLOP and bytes. What lacks is other libraries' (FBGEMM's embeddings,
-custom attention), compiled graphs, and convolutions of which no stride was recorded.
+with shapes from which `replay.operators` counts FLOP and bytes; of the rest, what the kernel's name and grid tell. What
+lacks is other libraries' (FBGEMM's embeddings, custom attention), compiled graphs, and convolutions of which no stride
+was recorded.
 """
 
 import csv
@@ -15,7 +16,7 @@ from profilers.collect import CollectOptions, open_trace
 from profilers.errors import SeqPointError
 from replay.operators.coverage import operator_coverage
 
-COLUMNS = ("trace", "kernel_ms", "with_op", "with_shapes", "known")
+COLUMNS = ("trace", "kernel_ms", "with_op", "with_shapes", "known", "by_kernel")
 
 
 def row(path: Path) -> dict[str, str] | None:
@@ -26,7 +27,7 @@ def row(path: Path) -> dict[str, str] | None:
         return None
     if not found.kernel_ns:
         return None
-    shares = {name: f"{100 * getattr(found, name):.1f}" for name in ("with_op", "with_shapes", "known")}
+    shares = {name: f"{100 * getattr(found, name):.1f}" for name in COLUMNS[2:]}
     return {"kernel_ms": f"{found.kernel_ns / 1e6:.3f}"} | shares
 
 

@@ -18,6 +18,14 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
 #: values tried (8 to 11.5 pJ), the one with which left-out devices are predicted best on the files that are fitted. A
 #: T4 then sustains 63 % of its peak, a P4 86 %, an A100 PCIe 93 %, a V100 PCIe all of it.
 _JOULE_PER_FLOP, _POWER_SHARE = 10.2e-12, 0.75
+#: What chips of 5 nm take of that, by the foundry's claims (TSMC: 7 nm 60 % less than 16, 5 nm 30 % less than 7). It
+#: matters to small cards; nothing that was measured here shows it. An A100's 7 nm at full clock take as much as a T4's
+#: 12 nm at half of it.
+_ENERGY: dict[str, float] = dict.fromkeys(("Ada Lovelace", "Hopper", "Blackwell", "CDNA 3", "CDNA 4"), 0.3)
+#: An SM of 128 FP32 lanes (Ampere's GA10x and later) issues one instruction a cycle to each 32 of them, so that every
+#: load costs an FMA: one instruction in five is assumed. Of 64 lanes (Volta, Turing, GA100) other instructions are
+#: free, and Pascal issues two at a time.
+_ISSUE_SHARE, _WIDE_LANES, _DUAL_ISSUE = 0.8, 100.0, ("Pascal",)
 #: Share of their peak that matrix units for FP32 sustain: geometric mean of what the fastest products of 5 GFLOP and
 #: more reach in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
 #: (FP16, 0.81), over the 0.95 that kernels reach of what is sustained. Not from the MI100, whose units it is used for.
@@ -29,6 +37,13 @@ _MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8")
 _VECTOR_GAIN = 3.0
 #: How sharply the lower of two rates rules.
 _SHARPNESS = 12.0
+
+
+def _is_wide(device: Device) -> bool:
+    if device.vendor != "NVIDIA" or device.architecture in _DUAL_ISSUE or "clock_mhz" not in device.figures:
+        return False
+    lanes = device.value("fp32_tflops") * 1e6 / (2 * device.compute_units * device.value("clock_mhz"))
+    return lanes > _WIDE_LANES
 
 
 def matrix_share(device: Device) -> float:
@@ -96,9 +111,12 @@ class Machine:
         matrix = own or (dtype in _MATRIX_TYPES and peak > _VECTOR_GAIN * device.flops_per_s("fp32"))
         if matrix:
             peak *= _MATRIX_SHARE if own else matrix_share(device)
-        if power and dtype == "fp32" and not matrix and "power_w" in device.figures:
-            sustained = _POWER_SHARE * device.value("power_w") / _JOULE_PER_FLOP
-            peak = (peak**-_SHARPNESS + sustained**-_SHARPNESS) ** (-1 / _SHARPNESS)
+        if dtype == "fp32" and not matrix:
+            peak *= _ISSUE_SHARE if _is_wide(device) else 1.0
+            if power and "power_w" in device.figures:
+                energy = _JOULE_PER_FLOP * _ENERGY.get(device.architecture, 1.0)
+                sustained = _POWER_SHARE * device.value("power_w") / energy
+                peak = (peak**-_SHARPNESS + sustained**-_SHARPNESS) ** (-1 / _SHARPNESS)
         return cls(
             device.name,
             device.vendor,

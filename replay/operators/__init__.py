@@ -1,6 +1,7 @@
 """What operators compute and move, from their shapes and types."""
 
 from replay.operators.calls import Call, operator_of
+from replay.operators.kernels import operator_of_kernel
 from replay.operators.operator import (
     DTYPE_BYTES,
     KINDS,
@@ -21,6 +22,7 @@ __all__ = [
     "batched_matmul",
     "convolution",
     "operator_of",
+    "operator_of_kernel",
     "rowwise",
     "streaming",
 ]

@@ -9,6 +9,7 @@ from profilers.columns import lookup
 from profilers.kernels import is_collective
 from profilers.trace import Trace
 from replay.operators.calls import Call, operator_of
+from replay.operators.kernels import operator_of_kernel
 from replay.operators.operator import Operator
 
 __all__ = ["OperatorCoverage", "operator_coverage", "operators_of_kernels"]
@@ -24,12 +25,15 @@ class OperatorCoverage:
         That time.
     with_op, with_shapes, known : float
         Share whose kernel was launched by an operator; whose operator has recorded shapes; whose work is known.
+    by_kernel : float
+        Share whose work only the kernel's name and grid tell (`operator_of_kernel`).
     """
 
     kernel_ns: int
     with_op: float
     with_shapes: float
     known: float
+    by_kernel: float = 0.0
 
 
 def operators_of_kernels(trace: Trace) -> tuple[list[Operator | None], "np.ndarray[tuple[int], np.dtype[np.bool_]]"]:
@@ -73,4 +77,11 @@ def operator_coverage(trace: Trace) -> OperatorCoverage:
     def share(rows: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
         return float(duration[counted & rows].sum() / total) if total else 0.0
 
-    return OperatorCoverage(total, share(launched), share(shaped), share(known))
+    return OperatorCoverage(total, share(launched), share(shaped), share(known), share(~known & _told(trace, names)))
+
+
+def _told(trace: Trace, names: np.ndarray) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Return whose name and grid tell their work; a loop over the distinct names."""
+    there = {name: operator_of_kernel(name, 1, 1) is not None for name in set(names)}
+    launched = np.minimum(integers(trace.kernels, "workgroups"), integers(trace.kernels, "workgroup_size")) > 0
+    return np.array([there[name] for name in names], dtype=np.bool_) & launched
