@@ -25,7 +25,8 @@ from replay.durations import (
     read_measurements,
     write_calibration,
 )
-from replay.durations.predictor import carry_over
+from replay.durations.calibration import ANY, ANY_HOT
+from replay.durations.carrying import carry_over
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 
@@ -221,7 +222,7 @@ def test_few_measurements_are_refused(tmp_path: Path) -> None:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = calibrate(read_measurements(table(tmp_path)))
-    assert set(found.carried) == {("softmax", "", "fp32")}
+    assert set(found.carried) == {("softmax", one, "fp32") for one in (ANY, ANY_HOT)}
     write_calibration(tmp_path / "c.json", found)
     again = read_calibration(tmp_path / "c.json")
     assert again.digests == found.digests and set(again.fits) == set(found.fits)
@@ -328,6 +329,15 @@ def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
     half, brain, single = (predict("matmul", shape, a100, dtype=d) for d in ("fp16", "bf16", "fp32"))
     assert (half.basis, brain.basis) == ("fitted", "carried")
     assert half.seconds == brain.seconds < single.seconds / 5
+
+
+def test_a_card_that_runs_into_its_limit_has_the_wider_interval() -> None:
+    known = load_calibration()
+    wide, narrow = (known.carried["matmul", one, "fp32"] for one in (ANY_HOT, ANY))
+    assert wide > 1.2 * narrow
+    for name, spread in (("L4", wide), ("H100", narrow)):
+        found = predict("matmul", [[1.0, 4096, 4096, 4096]], find_device(name))
+        assert found.high[0] / found.seconds[0] == pytest.approx(np.exp(spread))
 
 
 def test_halves_are_scored_on_what_they_were_not_fitted_on(tmp_path: Path) -> None:

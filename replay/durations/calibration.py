@@ -15,14 +15,23 @@ from profilers.atomic import write_text
 from profilers.datasets import dataset_path
 from profilers.devices import DTYPES, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.durations.carrying import carry_over
+from replay.durations.carrying import carry_over, runs_hot
 from replay.durations.fitting import CONFIDENCE, Fit, fit
 from replay.durations.machine import Machine
 from replay.durations.measurements import MeasuredOperators
 from replay.durations.models import MODELS
 from replay.operators import DTYPE_BYTES
 
-__all__ = ["UNKNOWN_SPREAD", "Calibration", "calibrate", "load_calibration", "read_calibration", "write_calibration"]
+__all__ = [
+    "ANY",
+    "ANY_HOT",
+    "UNKNOWN_SPREAD",
+    "Calibration",
+    "calibrate",
+    "load_calibration",
+    "read_calibration",
+    "write_calibration",
+]
 
 Floats = npt.NDArray[np.float64]
 #: Dimensions and seconds.
@@ -34,6 +43,8 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp8": ("fp16", "bf16")}
 )
 
+#: In the place of a device that is left out: none is, and the device is a card that runs into its power limit, or not.
+ANY, ANY_HOT = "", "(power limited)"
 #: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
 UNKNOWN_SPREAD = 1.0
 
@@ -47,8 +58,9 @@ class Calibration:
     fits : mapping of (str, str, str) to Fit
         By kind, the catalogue's name of the device, and data type.
     carried : mapping of (str, str, str) to float
-        By kind, the device whose figures are left out (empty: none), and data type: 90 % quantile of the absolute error
-        of the logarithm when each of the other devices is predicted from the rest.
+        By kind, the device whose figures are left out, and data type: mean over the other devices of the 90 % quantile
+        of the absolute error of the logarithm when each is predicted from the rest. Cards that run into their power
+        limit count only where such a card is left out. `ANY` and `ANY_HOT` stand for devices without measurements.
     digests : tuple of str
         SHA-256 of the files that were fitted.
     """
@@ -107,10 +119,14 @@ def _carried(known: Calibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
     found = {}
     for kind, dtype in sorted({(kind, dtype) for kind, _, dtype in rows}):
         names = [name for k, name, d in rows if (k, d) == (kind, dtype)]
-        for left_out in ("", *names):
+        hot = {name for name in names if runs_hot(find_device(name))}
+        for left_out in (ANY, ANY_HOT, *names):
+            judged = (
+                names if left_out in (ANY_HOT, *hot) or len(hot) == len(names) else [n for n in names if n not in hot]
+            )
             errors = [
                 _log_errors((kind, name, dtype), donors, rows[kind, name, dtype])
-                for name in names
+                for name in judged
                 if name != left_out and (donors := known.donors(kind, dtype, {name, left_out}))
             ]
             if errors:

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from profilers.devices import find_device
+from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError
 from replay.durations.fitting import Fit
 from replay.durations.machine import Machine
 from replay.durations.models import MODELS
 
-__all__ = ["carry_over"]
+__all__ = ["carry_over", "runs_hot"]
 
 #: Weight of a device of another family when parameters are carried over; of the same family it is 1. Of 0.003 to 0.1 it
 #: makes little difference to most kinds, and 0.01 is the best for matrix products on the files that are fitted.
@@ -20,6 +20,11 @@ _LEAST_WATT = 100.0
 _HOT_CARD = 0.1
 #: Of parameters that are carried over nothing is known yet.
 _NO_SPREAD = 0.0
+
+
+def runs_hot(device: Device) -> bool:
+    """Return whether a card's power limit is so low that it runs into it."""
+    return "power_w" in device.figures and device.value("power_w") < _LEAST_WATT
 
 
 def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
@@ -37,7 +42,7 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
         raise InvalidInputError(f"no device has a fit of {kind}; run `seqpoint calibrate kernels`")
     devices = [find_device(name) for name in donors]
     family = np.array([1.0 if Machine.of(d).family == machine.family else _OTHER_FAMILY for d in devices])
-    cool = np.array([d.figures["power_w"].value >= _LEAST_WATT if "power_w" in d.figures else True for d in devices])
+    cool = np.array([not runs_hot(device) for device in devices])
     weights = np.where(cool, family, _HOT_CARD * family)
     each = np.repeat(weights[:, None], len(MODELS[kind].parameters), axis=1)
     if cool.any():

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
-from replay.durations.calibration import UNKNOWN_SPREAD, Calibration, load_calibration
-from replay.durations.carrying import carry_over
+from replay.durations.calibration import ANY, ANY_HOT, UNKNOWN_SPREAD, Calibration, load_calibration
+from replay.durations.carrying import carry_over, runs_hot
 from replay.durations.fitting import Fit
 from replay.durations.machine import Machine
 from replay.durations.models import MODELS
@@ -92,9 +92,10 @@ def predict(
         seconds = MODELS[kind].seconds(own.theta, own.tile, shapes, element_bytes, machine)
         return _interval(seconds, own, own.spread, "fitted" if like == dtype else "carried")
     mixed = carry_over(kind, known.donors(kind, like, {device.name, *without}), machine)
-    left_out = device.name if (kind, device.name, like) in known.carried else ""
+    spreads = [known.carried.get((kind, one, like)) for one in (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)]
+    spread = next((one for one in spreads if one is not None), UNKNOWN_SPREAD)
     seconds = MODELS[kind].seconds(mixed.theta, mixed.tile, shapes, element_bytes, machine)
-    return _interval(seconds, mixed, known.carried.get((kind, left_out, like), UNKNOWN_SPREAD), "carried")
+    return _interval(seconds, mixed, spread, "carried")
 
 
 def _checked(kind: str, dims: npt.ArrayLike) -> Floats:

@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 _QUEUED_S = 3e-6
 #: Share of an operator's spread that all operators of its kind have in common, the rest averages out over a job; and
 #: what the list of operators itself is off by, as a share of the total. Of the runs of six devices in
-#: `tests/accuracy/models.csv`, in view of which both were chosen, 95 % are then in their interval, with own fits 87 %.
+#: `tests/accuracy/models.csv`, in view of which both were chosen, 93 % are then in their interval, with own fits 87 %.
 _SHARED, _LISTED = 0.45, 0.1
 
 #: Kinds that the model of another covers, and the share of a machine's rate that large products reach.
