@@ -136,6 +136,12 @@ def test_a_power_limit_bounds_fp32_arithmetic() -> None:
     assert Machine.of(MI100) == Machine.of(MI100, power=False)
 
 
+def test_an_sm_of_128_lanes_issues_other_instructions_in_their_place() -> None:
+    shares = {n: Machine.of(find_device(n), power=False).flops_per_s / find_device(n).flops_per_s("fp32")
+              for n in ("H100", "A40", "B200", "A100", "T4", "P4")}  # fmt: skip
+    assert shares == pytest.approx({"H100": 0.8, "A40": 0.8, "B200": 0.8, "A100": 1.0, "T4": 1.0, "P4": 1.0})
+
+
 def test_matrix_units_do_not_sustain_their_peak() -> None:
     assert 0.6e12 < Machine.of(MI100).flops_per_s / MI100.value("fp32_matrix_tflops") < 0.8e12
 

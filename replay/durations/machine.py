@@ -26,6 +26,7 @@ _ENERGY: dict[str, float] = dict.fromkeys(("Ada Lovelace", "Hopper", "Blackwell"
 #: load costs an FMA: one instruction in five is assumed. Of 64 lanes (Volta, Turing, GA100) other instructions are
 #: free, and Pascal issues two at a time.
 _ISSUE_SHARE, _WIDE_LANES, _DUAL_ISSUE = 0.8, 100.0, ("Pascal",)
+_ALL_WIDE = ("Ada Lovelace", "Hopper", "Blackwell")
 #: Share of their peak that matrix units for FP32 sustain: geometric mean of what the fastest products of 5 GFLOP and
 #: more reach in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
 #: (FP16, 0.81), over the 0.95 that kernels reach of what is sustained. Not from the MI100, whose units it is used for.
@@ -40,8 +41,10 @@ _SHARPNESS = 12.0
 
 
 def _is_wide(device: Device) -> bool:
-    if device.vendor != "NVIDIA" or device.architecture in _DUAL_ISSUE or "clock_mhz" not in device.figures:
+    if device.vendor != "NVIDIA" or device.architecture in _DUAL_ISSUE:
         return False
+    if "clock_mhz" not in device.figures:
+        return device.architecture in _ALL_WIDE
     lanes = device.value("fp32_tflops") * 1e6 / (2 * device.compute_units * device.value("clock_mhz"))
     return lanes > _WIDE_LANES
 
