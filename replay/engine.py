@@ -3,6 +3,9 @@
 One heap of events, one idea: between two events on a device the rates of its tasks do not change. The engine
 knows arrays only; what a task is and why it waits is data. It is deterministic: equal times are taken in the
 order of the kind of event, then of the task.
+
+A task that shares nothing (a call on the host, a mark) needs no event: when what it waits for is known, so is its end,
+and those that wait for it are told at once, whatever the time.
 """
 
 from typing import Any, NamedTuple
@@ -10,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from profilers.compiled import compiled
+from profilers.compiled import bare, compiled, inlined
 from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
 from replay.sharing import share
@@ -19,9 +22,9 @@ __all__ = ["isolated_durations", "simulate"]
 
 Floats = npt.NDArray[np.float64]
 
-_FINISH, _DEVICE, _START = 0, 1, 2
-#: An event is one number: its kind times this, plus what it is about. A device's event carries the version of
-#: the device's schedule, so that one that has been overtaken shows.
+#: An event is one number: its kind times `_KIND`, plus what it is about. A device's event, at which the first of its
+#: tasks is done, carries the version of the device's schedule, so that one that has been overtaken shows.
+_DEVICE, _START = 0, 1
 _KIND = 1 << 58
 #: A task with less than this left is done (ns of its own work; a thousandth of what a profiler resolves).
 _DONE = 1e-3
@@ -50,12 +53,16 @@ class _Simulation(NamedTuple):
     count: Any
     settled: Any  #: until when `left` is up to date
     version: Any
+    changed: Any  #: devices whose active tasks have changed at this time, and how many they are
+    is_changed: Any
+    free: Any  #: tasks that share nothing and whose time is known, to be told on
+    scratch: Any  #: for sharing
     times: Any
     codes: Any
-    size: Any
+    size: Any  #: of the heap, of `changed`, of `free`
 
 
-@compiled
+@inlined
 def _push(sim, time, code):  # type: ignore[no-untyped-def]
     """Insert an event into the binary heap ordered by (time, code)."""
     times, codes, i = sim.times, sim.codes, sim.size[0]
@@ -69,11 +76,10 @@ def _push(sim, time, code):  # type: ignore[no-untyped-def]
     times[i], codes[i] = time, code
 
 
-@compiled
+@inlined
 def _pop(sim):  # type: ignore[no-untyped-def]
-    """Remove and return the first event of the heap."""
+    """Remove the first event of the heap."""
     times, codes = sim.times, sim.codes
-    first, about = times[0], codes[0]
     sim.size[0] -= 1
     size = sim.size[0]
     time, code = times[size], codes[size]
@@ -92,12 +98,23 @@ def _pop(sim):  # type: ignore[no-untyped-def]
         times[i], codes[i] = times[down], codes[down]
         i = down
     times[i], codes[i] = time, code
-    return first, about
 
 
-@compiled
+@inlined
+def _known(sim, task):  # type: ignore[no-untyped-def]
+    """Note a task that waits for nothing more: it starts when it is ready, unless it has to share."""
+    if sim.device[task] < 0 or sim.duration[task] <= 0.0:
+        sim.start[task] = sim.ready[task]
+        sim.end[task] = sim.ready[task] + sim.duration[task]
+        sim.free[sim.size[2]] = task
+        sim.size[2] += 1
+    else:
+        _push(sim, sim.ready[task], _START * _KIND + task)
+
+
+@inlined
 def _tell(sim, task, now, at_start):  # type: ignore[no-untyped-def]
-    """Tell the tasks that wait for `task`; those that wait for nothing more get their start."""
+    """Tell the tasks that wait for the start or the end of `task`, which is `now`."""
     for e in range(sim.offsets[task], sim.offsets[task + 1]):
         if sim.from_start[e] != at_start:
             continue
@@ -105,54 +122,45 @@ def _tell(sim, task, now, at_start):  # type: ignore[no-untyped-def]
         sim.ready[target] = max(sim.ready[target], now + sim.lags[e])
         sim.waiting[target] -= 1
         if sim.waiting[target] == 0:
-            _push(sim, sim.ready[target], _START * _KIND + target)
+            _known(sim, target)
 
 
-@compiled
-def _finish(sim, task, now):  # type: ignore[no-untyped-def]
-    sim.end[task] = now
-    _tell(sim, task, now, False)
+@inlined
+def _tell_on(sim):  # type: ignore[no-untyped-def]
+    """Let the tasks that share nothing tell those that wait for them."""
+    while sim.size[2] > 0:
+        sim.size[2] -= 1
+        task = sim.free[sim.size[2]]
+        _tell(sim, task, sim.start[task], True)
+        _tell(sim, task, sim.end[task], False)
 
 
-@compiled
+@inlined
 def _settle(sim, device, now):  # type: ignore[no-untyped-def]
-    """Take off what the active tasks of a device have done since its last event."""
+    """Take off what the active tasks of a device have done since its last event; remember that they change."""
     elapsed = now - sim.settled[device]
-    for i in range(sim.base[device], sim.base[device] + sim.count[device]):
-        sim.left[sim.active[i]] -= elapsed * sim.rate[sim.active[i]]
+    if elapsed > 0.0:
+        for i in range(sim.base[device], sim.base[device] + sim.count[device]):
+            sim.left[sim.active[i]] -= elapsed * sim.rate[sim.active[i]]
     sim.settled[device] = now
+    if not sim.is_changed[device]:
+        sim.is_changed[device] = True
+        sim.changed[sim.size[1]] = device
+        sim.size[1] += 1
 
 
-@compiled
-def _reschedule(sim, device, now):  # type: ignore[no-untyped-def]
-    """Share the device anew, and expect the first of its tasks to be done."""
-    sim.version[device] += 1
-    if sim.count[device] == 0:
-        return
-    active = sim.active[sim.base[device] : sim.base[device] + sim.count[device]]
-    share(active, sim.demand, sim.rate)
-    soonest = np.inf
-    for task in active:
-        soonest = min(soonest, max(sim.left[task], 0.0) / sim.rate[task])
-    _push(sim, now + soonest, _DEVICE * _KIND + sim.version[device] * len(sim.count) + device)
-
-
-@compiled
+@inlined
 def _begin(sim, task, now):  # type: ignore[no-untyped-def]
-    """Start a task: alone where it needs no device, else beside what its device already does."""
+    """Start a task beside what its device already does."""
     sim.start[task] = now
-    _tell(sim, task, now, True)
     device = sim.device[task]
-    if device < 0 or sim.duration[task] <= 0.0:
-        _push(sim, now + sim.duration[task], _FINISH * _KIND + task)
-        return
     _settle(sim, device, now)
     sim.active[sim.base[device] + sim.count[device]] = task
     sim.count[device] += 1
-    _reschedule(sim, device, now)
+    _tell(sim, task, now, True)
 
 
-@compiled
+@inlined
 def _advance(sim, device, now):  # type: ignore[no-untyped-def]
     """End the tasks of a device that are done."""
     _settle(sim, device, now)
@@ -162,37 +170,59 @@ def _advance(sim, device, now):  # type: ignore[no-untyped-def]
     for i in range(base, base + sim.count[device]):
         task = sim.active[i]
         if sim.left[task] <= done:
-            _finish(sim, task, now)
+            sim.end[task] = now
+            _tell(sim, task, now, False)
         else:
             sim.active[kept] = task
             kept += 1
     sim.count[device] = kept - base
-    _reschedule(sim, device, now)
 
 
-@compiled
+@inlined
+def _reschedule(sim, now):  # type: ignore[no-untyped-def]
+    """Share every device that has changed anew, and expect the first of its tasks to be done."""
+    for k in range(sim.size[1]):
+        device = sim.changed[k]
+        sim.is_changed[device] = False
+        sim.version[device] += 1
+        base, count = sim.base[device], sim.count[device]
+        if count == 0:
+            continue
+        share(sim.active, base, count, sim.demand, sim.rate, sim.scratch)
+        soonest = np.inf
+        for i in range(base, base + count):
+            task = sim.active[i]
+            soonest = min(soonest, max(sim.left[task], 0.0) / sim.rate[task])
+        _push(sim, now + soonest, _DEVICE * _KIND + sim.version[device] * len(sim.count) + device)
+    sim.size[1] = 0
+
+
+@bare
 def _run(sim):  # type: ignore[no-untyped-def]
-    """Take events in order until there are none."""
+    """Take events in order until there are none; all of one time before devices are shared anew."""
     for task in range(len(sim.duration)):
         if sim.waiting[task] == 0:
-            _push(sim, sim.ready[task], _START * _KIND + task)
+            _known(sim, task)
+    _tell_on(sim)
     devices = len(sim.count)
     while sim.size[0] > 0:
-        now, code = _pop(sim)
-        kind, what = code // _KIND, code % _KIND
-        if kind == _START:
+        now, code = sim.times[0], sim.codes[0]
+        _pop(sim)
+        what = code % _KIND
+        if code >= _KIND:
             _begin(sim, what, now)
-        elif kind == _FINISH:
-            _finish(sim, what, now)
         elif sim.version[what % devices] == what // devices:
             _advance(sim, what % devices, now)
+        _tell_on(sim)
+        if sim.size[0] == 0 or sim.times[0] > now:
+            _reschedule(sim, now)
 
 
 def _simulation(graph: KernelGraph) -> _Simulation:
     """Lay out the arrays of a run."""
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
-    order = np.lexsort((edges.target, edges.source))
+    order = np.argsort(edges.source, kind="stable")
     device = np.where(graph.on_device(), tasks.device, -1)
     devices = max(int(device.max()) + 1, 1)
     members = np.bincount(device[device >= 0], minlength=devices)
@@ -215,10 +245,14 @@ def _simulation(graph: KernelGraph) -> _Simulation:
         count=np.zeros(devices, np.int64),
         settled=np.zeros(devices),
         version=np.zeros(devices, np.int64),
-        # Each task starts and finishes once, and each of both reschedules a device once.
-        times=np.empty(4 * n + 16),
-        codes=np.empty(4 * n + 16, np.int64),
-        size=np.zeros(1, np.int64),
+        changed=np.zeros(devices, np.int64),
+        is_changed=np.zeros(devices, np.bool_),
+        free=np.zeros(n, np.int64),
+        scratch=np.zeros((2, tasks.demand.shape[1])),
+        # Each task starts and ends once, and each of both reschedules a device at most once.
+        times=np.empty(3 * n + 16),
+        codes=np.empty(3 * n + 16, np.int64),
+        size=np.zeros(3, np.int64),
     )
 
 
@@ -257,7 +291,7 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
 @compiled
 def _work(order, begins, start, end, demand, work):  # type: ignore[no-untyped-def]
     """Add up, for the tasks of one device, rate times time over their measured intervals."""
-    active = np.zeros(len(begins) + 1, np.int64)
+    active, scratch = np.zeros(len(begins) + 1, np.int64), np.ones((2, demand.shape[1]))
     rate = np.ones(len(start))
     count = 0
     before = 0.0
@@ -265,7 +299,7 @@ def _work(order, begins, start, end, demand, work):  # type: ignore[no-untyped-d
         task = order[k]
         now = start[task] if begins[k] else end[task]
         if count and now > before:
-            share(active[:count], demand, rate)
+            share(active, 0, count, demand, rate, scratch)
             for i in range(count):
                 work[active[i]] += rate[active[i]] * (now - before)
         before = now

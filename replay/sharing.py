@@ -3,59 +3,66 @@
 import numpy as np
 import numpy.typing as npt
 
-from profilers.compiled import compiled
+from profilers.compiled import compiled, inlined
+from replay.graph import RESOURCES
 
 __all__ = ["fair_rates", "share"]
 
 _EPSILON = 1e-12
+#: Known when compiling, so that loops over them unroll.
+_RESOURCES = len(RESOURCES)
 
 
-@compiled
-def share(active, demand, rate):  # type: ignore[no-untyped-def]
-    """Write the rate of each of the tasks in `active` into `rate` (indexed by task).
+@inlined
+def share(active, first, count, demand, rate, scratch):  # type: ignore[no-untyped-def]
+    """Write the rate of each of the `count` tasks in `active` from `first` on into `rate` (indexed by task).
 
     Water-filling: all rates rise together; a task stops at rate 1 or when a resource that it uses is full.
-    Every capacity is 1, so no resource is ever over 100 %.
+    Every capacity is 1, so no resource is ever over 100 %. `scratch` has shape (2, resources): what is left of each
+    resource, and what the tasks that still rise ask of it.
     """
-    resources = demand.shape[1]
-    left = np.ones(resources)
-    level = 0.0
-    moving = len(active)
-    for task in active:
-        rate[task] = -1.0
+    for r in range(_RESOURCES):
+        scratch[0, r], scratch[1, r] = 1.0, 0.0
+    for i in range(first, first + count):
+        rate[active[i]] = -1.0
+        for r in range(_RESOURCES):
+            scratch[1, r] += demand[active[i], r]
+    level, moving = 0.0, count
     while moving > 0:
         rise = 1.0 - level
-        for r in range(resources):
-            total = 0.0
-            for task in active:
-                if rate[task] < 0.0:
-                    total += demand[task, r]
-            if total > 0.0 and left[r] / total < rise:
-                rise = left[r] / total
+        for r in range(_RESOURCES):
+            if scratch[1, r] > 0.0 and scratch[1, r] * rise > scratch[0, r]:
+                rise = max(scratch[0, r], 0.0) / scratch[1, r]
         level += rise
-        for r in range(resources):
-            for task in active:
-                if rate[task] < 0.0:
-                    left[r] -= rise * demand[task, r]
-        moving = _stop(active, demand, rate, left, level)
+        for r in range(_RESOURCES):
+            scratch[0, r] -= rise * scratch[1, r]
+            scratch[1, r] = 0.0
+        moving = _stop(active, first, count, demand, rate, scratch, level)
 
 
-@compiled
-def _stop(active, demand, rate, left, level):  # type: ignore[no-untyped-def]
-    """Fix the rate of every task that has reached 1 or uses a full resource; return how many still rise."""
+@inlined
+def _stop(active, first, count, demand, rate, scratch, level):  # type: ignore[no-untyped-def]
+    """Fix the rate of every task that has reached 1 or uses a full resource; add up and count those that still rise."""
     moving = 0
-    for task in active:
+    for i in range(first, first + count):
+        task = active[i]
         if rate[task] >= 0.0:
             continue
         full = level >= 1.0 - _EPSILON
-        for r in range(demand.shape[1]):
-            if demand[task, r] > 0.0 and left[r] <= _EPSILON:
-                full = True
+        for r in range(_RESOURCES):
+            full |= demand[task, r] > 0.0 and scratch[0, r] <= _EPSILON
         if full:
             rate[task] = min(level, 1.0)
-        else:
-            moving += 1
+            continue
+        moving += 1
+        for r in range(_RESOURCES):
+            scratch[1, r] += demand[task, r]
     return moving
+
+
+@compiled
+def _share_all(demand, rate):  # type: ignore[no-untyped-def]
+    share(np.arange(len(demand)), 0, len(demand), demand, rate, np.ones((2, _RESOURCES)))
 
 
 def fair_rates(demand: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -78,5 +85,7 @@ def fair_rates(demand: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     array([1., 1.])
     """
     rate = np.zeros(len(demand))
-    share(np.arange(len(demand)), np.ascontiguousarray(demand, dtype=np.float64), rate)
+    every = np.zeros((len(demand), _RESOURCES))
+    every[:, : demand.shape[1]] = demand
+    _share_all(every, rate)
     return rate
