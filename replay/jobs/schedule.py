@@ -1,0 +1,104 @@
+"""Pipeline schedules: the order in which a stage runs its micro-batches, and when each is done.
+
+A stage has two clocks, host and device. The host calls what a micro-batch runs; the device starts no earlier than its
+call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. Between stages the
+host waits for what arrives, so that it cannot run ahead there (Megatron-LM's exchanges synchronise).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Duration", "Finished", "StageTime", "one_forward_one_backward", "run_schedule"]
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds that a micro-batch takes of host and device, in one direction."""
+
+    host_s: float
+    device_s: float
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """A stage's durations, forward and backward."""
+
+    forward: Duration
+    backward: Duration
+
+
+@dataclass(frozen=True)
+class Finished:
+    """When each stage is done, and for how long its device worked, in s."""
+
+    ends_s: tuple[float, ...]
+
+    @property
+    def end_s(self) -> float:
+        """When all are."""
+        return max(self.ends_s)
+
+
+def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Return the order of a stage: forward passes until the first gradient can come, then one of each, then the rest.
+
+    Source: PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, figure 4.
+
+    Examples
+    --------
+    >>> one_forward_one_backward(0, 2, 2)
+    [('forward', 0), ('forward', 1), ('backward', 0), ('backward', 1)]
+    >>> one_forward_one_backward(1, 2, 2)
+    [('forward', 0), ('backward', 0), ('forward', 1), ('backward', 1)]
+    """
+    ahead = min(stages - stage - 1, micro_batches)
+    order = [("forward", i) for i in range(ahead)]
+    for i in range(micro_batches - ahead):
+        order += [("forward", ahead + i), ("backward", i)]
+    return order + [("backward", i) for i in range(micro_batches - ahead, micro_batches)]
+
+
+def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: float = 0.0) -> Finished:
+    """Run one-forward-one-backward.
+
+    Parameters
+    ----------
+    stages : sequence of StageTime
+    micro_batches : int
+    exchange_s : float
+        From the end of a micro-batch on one stage until the next can start with it.
+
+    Notes
+    -----
+    Stages that take the same time, f forward and b backward, and exchange in none are done after
+    ``(micro_batches + stages - 1) * (f + b)`` (arXiv 2104.04473, section 2.2).
+
+    Examples
+    --------
+    >>> stage = StageTime(Duration(0.0, 1.0), Duration(0.0, 2.0))
+    >>> run_schedule([stage] * 2, 3).end_s
+    12.0
+    """
+    n = len(stages)
+    orders = [one_forward_one_backward(i, n, micro_batches) for i in range(n)]
+    host, device, position = [0.0] * n, [0.0] * n, [0] * n
+    done: dict[tuple[int, str, int], float] = {}
+    left = 2 * n * micro_batches
+    while left:
+        for i in range(n):
+            while position[i] < len(orders[i]):
+                way, number = orders[i][position[i]]
+                before = i - 1 if way == "forward" else i + 1
+                if 0 <= before < n and (before, way, number) not in done:
+                    break
+                arrived = done[before, way, number] + exchange_s if 0 <= before < n else 0.0
+                took = stages[i].forward if way == "forward" else stages[i].backward
+                began = max(host[i], arrived)
+                host[i] = began + took.host_s
+                device[i] = max(max(device[i], began) + took.device_s, host[i])
+                if n > 1:
+                    host[i] = device[i]  # it waits for what it sends
+                done[i, way, number] = device[i]
+                position[i] += 1
+                left -= 1
+    return Finished(tuple(device))
