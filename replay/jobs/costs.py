@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from math import log2
 from types import MappingProxyType
 
 from replay.jobs.loads import JobLoad, Load, StageLoad
@@ -25,9 +24,9 @@ class TrainingCosts:
         Host time of each micro-batch, and of each step, whatever the model.
     exchange_s : float
         Host time that an exchange between stages costs.
-    kernels, links : float
-        Time that kernels, and collectives, take in a job, over that of each alone: clocks fall under load, caches are
-        shared.
+    products, streams, links : float
+        Time that weights' matrix products, other kernels and collectives take in a job, over that of each alone: clocks
+        fall under load, caches are shared.
     waiting : float
         Share by which the host of a tensor-parallel group is slower for each doubling of its ranks: each collective
         waits for the last one to call it.
@@ -41,10 +40,15 @@ class TrainingCosts:
     micro_batch_s: float
     step_s: float
     exchange_s: float
-    kernels: float
+    products: float
+    streams: float
     links: float
     waiting: float
     update_call_s: float
+
+    def kernel_s(self, load: Load) -> float:
+        """Return the time of a load's kernels, s, collectives apart."""
+        return self.products * load.products_s + self.streams * load.streams_s
 
 
 #: Value that a cost is taken for where data do not tell, and the standard deviation of its logarithm.
@@ -56,7 +60,8 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "micro_batch_s": (1e-3, 1.0),
         "step_s": (5e-3, 1.0),
         "exchange_s": (3e-4, 1.0),
-        "kernels": (1.1, 0.2),
+        "products": (1.05, 0.05),
+        "streams": (1.2, 0.4),
         "links": (1.2, 0.5),
         "waiting": (0.03, 1.0),
         "update_call_s": (2e-5, 1.0),
@@ -104,11 +109,12 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
     exchange = load.transfer_s * costs.links + costs.exchange_s if len(times) > 1 else 0.0
     piped = run_schedule(times, load.micro_batches, exchange).end_s
     data = costs.links * (max(stage.reduce_s for stage in load.stages) + load.tied_s)
-    updates = [max(costs.kernels * one.update_s, costs.update_call_s * one.tensors) for one in load.stages]
+    updates = [max(one.update_s, costs.update_call_s * one.tensors) for one in load.stages]
     alone = [run_schedule([time], load.micro_batches).end_s for time in times]
     slowest = alone.index(max(alone))
-    stage = load.stages[slowest].forward + load.stages[slowest].backward
-    compute = costs.kernels * stage.compute_s * load.micro_batches
+    one = load.stages[slowest]
+    stage = one.forward + one.again + one.backward
+    compute = costs.kernel_s(stage) * load.micro_batches
     tensor = costs.links * stage.communication_s * load.micro_batches
     optimizer = max(updates)
     return BreakDown(
@@ -123,12 +129,12 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
 
 
 def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> StageTime:
-    slower = 1 + costs.waiting * log2(load.ranks)
+    slower = 1 + costs.waiting * (load.ranks - 1)
 
-    def part(one: Load, call_s: float, fixed_s: float) -> Duration:
-        host = (one.operators * call_s + one.collectives * costs.collective_call_s + fixed_s) * slower
-        return Duration(host, costs.kernels * one.compute_s + costs.links * one.communication_s)
+    def took(ahead: Load, back: Load, fixed_s: float) -> Duration:
+        calls = ahead.operators * costs.forward_call_s + back.operators * costs.backward_call_s
+        both = ahead + back
+        host = (calls + both.collectives * costs.collective_call_s + fixed_s) * slower
+        return Duration(host, costs.kernel_s(both) + costs.links * both.communication_s)
 
-    return StageTime(
-        part(stage.forward, costs.forward_call_s, costs.micro_batch_s), part(stage.backward, costs.backward_call_s, 0.0)
-    )
+    return StageTime(took(stage.forward, Load(), costs.micro_batch_s), took(stage.again, stage.backward, 0.0))

@@ -37,13 +37,14 @@ class Load:
     ----------
     operators, collectives : int
         That the host calls.
-    compute_s, communication_s : float
-        Of the kernels, each running alone.
+    products_s, streams_s, communication_s : float
+        Of matrix products, other kernels, and collectives, each running alone.
     """
 
     operators: int = 0
     collectives: int = 0
-    compute_s: float = 0.0
+    products_s: float = 0.0
+    streams_s: float = 0.0
     communication_s: float = 0.0
 
     def __add__(self, other: "Load") -> "Load":
@@ -51,14 +52,15 @@ class Load:
         return Load(
             self.operators + other.operators,
             self.collectives + other.collectives,
-            self.compute_s + other.compute_s,
+            self.products_s + other.products_s,
+            self.streams_s + other.streams_s,
             self.communication_s + other.communication_s,
         )
 
     def __mul__(self, times: int) -> "Load":
         """Return the load of it so many times."""
-        return Load(self.operators * times, self.collectives * times, self.compute_s * times,
-                    self.communication_s * times)  # fmt: skip
+        return Load(self.operators * times, self.collectives * times, self.products_s * times,
+                    self.streams_s * times, self.communication_s * times)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class StageLoad:
     Parameters
     ----------
     forward, backward : Load
+    again : Load
+        Layers' forward pass that is run again before the backward pass; empty where activations are kept.
     reduce_s : float
         All-reduce of its gradients over replicas.
     update_s : float
@@ -78,6 +82,7 @@ class StageLoad:
 
     forward: Load
     backward: Load
+    again: Load
     reduce_s: float
     update_s: float
     tensors: int
@@ -138,10 +143,9 @@ def works_of(steps: Sequence[Step], job: TrainingJob, device: Device) -> list[Wo
 
 
 def block_works(job: TrainingJob, name: str, device: Device) -> tuple[list[Work], list[Work]]:
-    """Return what a part runs for a micro-batch, forward and backward; a layer is run again where that is asked."""
+    """Return what a part runs for a micro-batch, forward and backward."""
     block = _block(job, name)
-    ahead, back = (works_of(steps, job, device) for steps in (block.forward, block.backward))
-    return ahead, [*(ahead if job.recompute and name == "layer" else []), *back]
+    return works_of(block.forward, job, device), works_of(block.backward, job, device)
 
 
 def job_loads(jobs: Sequence[TrainingJob], device: Device) -> list[JobLoad]:
@@ -181,7 +185,8 @@ def _stage(
     updated = time_operators([streaming("optimizer", weights * _OPTIMIZER_BYTES / 2, weights * _OPTIMIZER_BYTES / 2,
                                         weights, _SIZE)], device, dtype=_DTYPE)  # fmt: skip
     tensors = sum(block.tensors for block in blocks)
-    return StageLoad(forward, backward, float(reduced.seconds[0]), updated.total, tensors)
+    again = _block_load(job, "layer", device, known)[0] * names.count("layer") if job.recompute else Load()
+    return StageLoad(forward, backward, again, float(reduced.seconds[0]), updated.total, tensors)
 
 
 def _block_load(
@@ -189,7 +194,7 @@ def _block_load(
 ) -> tuple[Load, Load]:
     model, layout = job.model, job.layout
     sizes = (model.hidden, model.heads, model.feedforward, model.vocabulary, job.length, job.micro_batch)
-    key = (name, *sizes, job.recompute, layout.tensor, layout.topology("tensor"))
+    key = (name, *sizes, layout.tensor, layout.topology("tensor"))
     if key not in known:
         ahead, back = block_works(job, name, device)
         known[key] = _load(ahead), _load(back)
@@ -197,6 +202,8 @@ def _block_load(
 
 
 def _load(works: Sequence[Work]) -> Load:
-    meetings = [work for work in works if work.step.collective]
-    together = sum(work.seconds for work in meetings)
-    return Load(len(works) - len(meetings), len(meetings), sum(work.seconds for work in works) - together, together)
+    meetings = [work.seconds for work in works if work.step.collective]
+    products = [work.seconds for work in works if work.step.operator.kind == "matmul"]
+    together, multiplied = sum(meetings), sum(products)
+    streamed = sum(work.seconds for work in works) - together - multiplied
+    return Load(len(works) - len(meetings), len(meetings), multiplied, streamed, together)

@@ -93,7 +93,7 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
                     break
                 arrived = done[before, way, number] + exchange_s if 0 <= before < n else 0.0
                 took = stages[i].forward if way == "forward" else stages[i].backward
-                began = max(host[i], arrived)
+                began = max(host[i], arrived, device[i] if way == "forward" else 0.0)  # it reads the batch's sizes
                 host[i] = began + took.host_s
                 device[i] = max(max(device[i], began) + took.device_s, host[i])
                 if n > 1:
