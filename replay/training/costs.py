@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 
-from replay.jobs.loads import JobLoad, Load, StageLoad
-from replay.jobs.schedule import Duration, StageTime, run_schedule
+from replay.training.loads import JobLoad, Load, StageLoad
+from replay.training.schedule import Duration, StageTime, run_schedule
 
 __all__ = ["BreakDown", "PRIORS", "TrainingCosts", "step_time"]
 

@@ -1,8 +1,9 @@
 """Pipeline schedules: the order in which a stage runs its micro-batches, and when each is done.
 
 A stage has two clocks, host and device. The host calls what a micro-batch runs; the device starts no earlier than its
-call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. Between stages the
-host waits for what arrives, so that it cannot run ahead there (Megatron-LM's exchanges synchronise).
+call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In Megatron-LM the
+host waits for the device before each forward pass, where it reads the sizes of the batch back, and between stages,
+whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
 """
 
 from collections.abc import Sequence

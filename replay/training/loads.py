@@ -10,7 +10,7 @@ from replay.collectives import predict_collective
 from replay.jobs.megatron import Block, Shard, embedding_block, head_block, layer_block, padded_vocabulary
 from replay.jobs.step import Step
 from replay.jobs.timing import time_operators
-from replay.jobs.training import TrainingJob
+from replay.training.job import TrainingJob
 from replay.operators import streaming
 
 __all__ = ["JobLoad", "Load", "StageLoad", "Work", "block_works", "blocks_of", "job_loads", "works_of"]
