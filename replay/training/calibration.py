@@ -30,8 +30,9 @@ _STEP = 1e-3
 def calibrate_training(measured: Sequence[MeasuredStep], device: Device, share: float = SHARE) -> TrainingFit:
     """Fit the costs to a share of measured steps, both with and without recomputed layers; the better is kept.
 
-    The interval is conformal: each sixth of the share is predicted from a fit of the others, and of the m errors in
-    order, the one at ``(m + 1) * 0.9`` is the spread.
+    The interval is conformal: steps whose kernels have the same shapes are predicted from a fit of the others, a sixth
+    of the shapes at a time, and of the m errors in order, the one at ``(m + 1) * 0.9`` is the spread. Steps of the same
+    shapes err alike, so that single steps left out would show too little.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def calibrate_training(measured: Sequence[MeasuredStep], device: Device, share: 
         max(one.job.layout.devices for one in mine),
         _costs(theta),
         recompute,
-        _spread(loads, seconds),
+        _spread(loads, seconds, _folds(mine)),
         tuple(sorted(one.digest for one in mine)),
         f"{len(mine)} of {len(measured)} measured steps, chosen by a hash of their configurations",
     )
@@ -91,13 +92,20 @@ def _fit(loads: Sequence[JobLoad], seconds: Floats) -> tuple[Floats, float]:
     return np.asarray(found.x), float(found.cost)
 
 
-def _spread(loads: Sequence[JobLoad], seconds: Floats) -> float:
-    errors = np.empty(len(seconds))
-    fold = np.arange(len(seconds)) % _FOLDS
-    for part in range(_FOLDS):
-        rest = np.flatnonzero(fold != part)
+def _folds(measured: Sequence[MeasuredStep]) -> npt.NDArray[np.int64]:
+    """Return the sixth that each step belongs to: all steps whose kernels have the same shapes to one."""
+    shapes = [(one.job.model.hidden, one.job.length, one.job.micro_batch, one.job.layout.tensor) for one in measured]
+    order = sorted(set(shapes))
+    return np.array([order.index(shape) % _FOLDS for shape in shapes], dtype=np.int64)
+
+
+def _spread(loads: Sequence[JobLoad], seconds: Floats, fold: npt.NDArray[np.int64]) -> float:
+    errors = []
+    for part in np.unique(fold):
+        rest, left = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
+        if len(rest) == 0:
+            rest = left
         theta, _ = _fit([loads[i] for i in rest], seconds[rest])
-        mine = np.flatnonzero(fold == part)
-        errors[mine] = np.abs(np.log(_predicted(theta, [loads[i] for i in mine]) / seconds[mine]))
-    among = np.sort(errors)
+        errors.append(np.abs(np.log(_predicted(theta, [loads[i] for i in left]) / seconds[left])))
+    among = np.sort(np.concatenate(errors))
     return float(among[min(int(np.ceil((len(among) + 1) * _CONFIDENCE)) - 1, len(among) - 1)])

@@ -45,7 +45,7 @@ class Layout:
         """Return where the ranks of a group are: ``"tensor"``, ``"data"``, or two neighbours of ``"pipeline"``."""
         stride = {"tensor": 1, "data": self.tensor, "pipeline": self.tensor * self.data}[group]
         size = {"tensor": self.tensor, "data": self.data, "pipeline": min(self.pipeline, 2)}[group]
-        node = min(self.node_devices, self.devices)
+        node = self.node_devices
         here = max(min(size, node // stride), 1)
         while size % here:
             here -= 1

@@ -1,19 +1,20 @@
 """`Load`: what a part of a training step asks of host and device, before any parameter of training is applied."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from profilers.devices import Device
-from replay.collectives import predict_collective
+from replay.collectives import Topology, predict_collective
 from replay.jobs.megatron import Block, Shard, embedding_block, head_block, layer_block, padded_vocabulary
 from replay.jobs.step import Step
 from replay.jobs.timing import time_operators
-from replay.training.job import TrainingJob
 from replay.operators import streaming
+from replay.training.job import TrainingJob
 
-__all__ = ["JobLoad", "Load", "StageLoad", "Work", "block_works", "blocks_of", "job_loads", "works_of"]
+__all__ = ["JobLoad", "Load", "StageLoad", "Work", "activation_bytes", "job_loads", "stage_parts", "works_of"]
 
 #: B that Adam with FP32 copies moves a parameter: gradients converted (2 + 4), checked and unscaled (4 + 4), their norm
 #: (4), clipped (4 + 4), Adam itself (16 read, 12 written), weights converted (4 + 2), gradients cleared (2).
@@ -111,12 +112,8 @@ class JobLoad:
     ranks: int
 
 
-def blocks_of(job: TrainingJob, stage: int) -> list[Block]:
-    """Return the parts of a stage in forward order: embedding on the first, layers, head on the last."""
-    return [_block(job, name) for name in _names(job, stage)]
-
-
 def _names(job: TrainingJob, stage: int) -> list[str]:
+    """Return the parts of a stage in forward order."""
     last = job.layout.pipeline - 1
     layers = ["layer"] * (job.model.layers // job.layout.pipeline)
     return [*["embedding"] * (stage == 0), *layers, *["head"] * (stage == last)]
@@ -142,10 +139,46 @@ def works_of(steps: Sequence[Step], job: TrainingJob, device: Device) -> list[Wo
     return [Work(step, float(s)) for step, s in zip(steps, seconds, strict=True)]
 
 
-def block_works(job: TrainingJob, name: str, device: Device) -> tuple[list[Work], list[Work]]:
-    """Return what a part runs for a micro-batch, forward and backward."""
-    block = _block(job, name)
-    return works_of(block.forward, job, device), works_of(block.backward, job, device)
+def stage_parts(job: TrainingJob, stage: int, device: Device) -> list[tuple[str, list[Work], list[Work]]]:
+    """Return the parts of a stage in forward order: name, and what a micro-batch runs forward and backward."""
+    names = _names(job, stage)
+    found = {}
+    for name in dict.fromkeys(names):
+        block = _block(job, name)
+        found[name] = (name, works_of(block.forward, job, device), works_of(block.backward, job, device))
+    return [found[name] for name in names]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part's loads, elements of its weights, and parameters."""
+
+    forward: Load
+    backward: Load
+    weights: int
+    tensors: int
+
+
+class _Timer:
+    """Times the parts of jobs on a device; what several have in common once."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.part = cache(self._part)
+        self.collective = cache(self._collective)
+        self.update = cache(self._update)
+
+    def _part(self, job: TrainingJob, name: str) -> _Part:
+        block = _block(job, name)
+        ahead, back = (_load(works_of(steps, job, self.device)) for steps in (block.forward, block.backward))
+        return _Part(ahead, back, block.weights, block.tensors)
+
+    def _collective(self, kind: str, moved: float, topology: Topology) -> float:
+        return float(predict_collective(kind, [moved], topology, self.device).seconds[0])
+
+    def _update(self, weights: int) -> float:
+        half = weights * _OPTIMIZER_BYTES / 2
+        return time_operators([streaming("optimizer", half, half, weights, _SIZE)], self.device, dtype=_DTYPE).total
 
 
 def job_loads(jobs: Sequence[TrainingJob], device: Device) -> list[JobLoad]:
@@ -156,49 +189,47 @@ def job_loads(jobs: Sequence[TrainingJob], device: Device) -> list[JobLoad]:
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    known: dict[tuple[object, ...], tuple[Load, Load]] = {}
-    return [_job_load(job, device, known) for job in jobs]
+    timer = _Timer(device)
+    return [_job_load(job, timer) for job in jobs]
 
 
-def _job_load(job: TrainingJob, device: Device, known: dict[tuple[object, ...], tuple[Load, Load]]) -> JobLoad:
-    stages = tuple(_stage(job, stage, device, known) for stage in range(job.layout.pipeline))
-    moved = float(job.micro_batch * job.length * job.model.hidden * _SIZE) / job.layout.tensor
-    tied = float(padded_vocabulary(job.model, job.layout.tensor) // job.layout.tensor * job.model.hidden * _SIZE)
-    if job.layout.pipeline == 1:
-        return JobLoad(stages, job.micro_batches, 0.0, 0.0, job.layout.tensor)
-    neighbours = job.layout.topology("pipeline")
-    transfer = predict_collective("send_recv", [moved], neighbours, device).seconds[0]
-    between = predict_collective("all_reduce", [tied], neighbours, device).seconds[0]
-    return JobLoad(stages, job.micro_batches, float(transfer), float(between), job.layout.tensor)
+def _job_load(job: TrainingJob, timer: _Timer) -> JobLoad:
+    layout = job.layout
+    stages = tuple(_stage(job, stage, timer) for stage in range(layout.pipeline))
+    if layout.pipeline == 1:
+        return JobLoad(stages, job.micro_batches, 0.0, 0.0, layout.tensor)
+    neighbours = layout.topology("pipeline")
+    vocabulary = padded_vocabulary(job.model, layout.tensor) // layout.tensor
+    transfer = timer.collective("send_recv", float(activation_bytes(job)), neighbours)
+    tied = timer.collective("all_reduce", float(vocabulary * job.model.hidden * _SIZE), neighbours)
+    return JobLoad(stages, job.micro_batches, transfer, tied, layout.tensor)
 
 
-def _stage(
-    job: TrainingJob, stage: int, device: Device, known: dict[tuple[object, ...], tuple[Load, Load]]
-) -> StageLoad:
-    forward, backward, names = Load(), Load(), _names(job, stage)
-    for name in dict.fromkeys(names):
-        ahead, back = _block_load(job, name, device, known)
-        forward, backward = forward + ahead * names.count(name), backward + back * names.count(name)
-    blocks = blocks_of(job, stage)
-    weights = sum(block.weights for block in blocks)
-    reduced = predict_collective("all_reduce", [float(weights * _SIZE)], job.layout.topology("data"), device)
-    updated = time_operators([streaming("optimizer", weights * _OPTIMIZER_BYTES / 2, weights * _OPTIMIZER_BYTES / 2,
-                                        weights, _SIZE)], device, dtype=_DTYPE)  # fmt: skip
-    tensors = sum(block.tensors for block in blocks)
-    again = _block_load(job, "layer", device, known)[0] * names.count("layer") if job.recompute else Load()
-    return StageLoad(forward, backward, again, float(reduced.seconds[0]), updated.total, tensors)
+def activation_bytes(job: TrainingJob) -> int:
+    """Return the bytes that a rank sends to the next stage for a micro-batch."""
+    return job.micro_batch * job.length * job.model.hidden * _SIZE
 
 
-def _block_load(
-    job: TrainingJob, name: str, device: Device, known: dict[tuple[object, ...], tuple[Load, Load]]
-) -> tuple[Load, Load]:
-    model, layout = job.model, job.layout
-    sizes = (model.hidden, model.heads, model.feedforward, model.vocabulary, job.length, job.micro_batch)
-    key = (name, *sizes, layout.tensor, layout.topology("tensor"))
-    if key not in known:
-        ahead, back = block_works(job, name, device)
-        known[key] = _load(ahead), _load(back)
-    return known[key]
+def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
+    names, alike = _names(job, stage), _alike(job)
+    parts = {name: timer.part(alike, name) for name in dict.fromkeys(names)}
+    forward, backward, again = Load(), Load(), Load()
+    for name, part in parts.items():
+        forward, backward = forward + part.forward * names.count(name), backward + part.backward * names.count(name)
+    if job.recompute:
+        again = parts["layer"].forward * names.count("layer")
+    weights = sum(parts[name].weights for name in names)
+    reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
+    tensors = sum(parts[name].tensors for name in names)
+    return StageLoad(forward, backward, again, reduced, timer.update(weights), tensors)
+
+
+def _alike(job: TrainingJob) -> TrainingJob:
+    """Return a job whose parts take as long: fewer layers, one micro-batch, in the same places."""
+    stages = min(job.layout.pipeline, 2)
+    layout = replace(job.layout, pipeline=stages, data=1)
+    return replace(job, model=replace(job.model, layers=stages), global_batch=job.micro_batch, layout=layout,
+                   recompute=False)  # fmt: skip
 
 
 def _load(works: Sequence[Work]) -> Load:

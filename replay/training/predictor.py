@@ -12,8 +12,8 @@ from replay.training.loads import job_loads
 
 __all__ = ["PredictedStep", "as_measured", "predict_steps"]
 
-#: Spread of the logarithm that a device which was not measured, or jobs over several nodes, add: of 83 runs of whole
-#: transformers on devices that were left out (`tests/accuracy/models.csv`), nine in ten err by less.
+#: Spread of the logarithm that a device which was not measured, or more devices, add: of 55 runs of whole transformers
+#: on devices that were left out (`tests/accuracy/models.csv`), nine in ten err by less.
 _CARRIED = 0.2
 
 
