@@ -8,6 +8,7 @@ from replay.training.loads import JobLoad, Load, StageLoad, job_loads
 from replay.training.measurements import MeasuredStep, chosen_part, read_steps
 from replay.training.predictor import PredictedStep, as_measured, predict_steps
 from replay.training.schedule import Duration, StageTime, one_forward_one_backward, run_schedule
+from replay.training.trace import training_trace
 
 __all__ = [
     "PRIORS",
@@ -34,5 +35,6 @@ __all__ = [
     "read_training_fit",
     "run_schedule",
     "step_time",
+    "training_trace",
     "write_training_fit",
 ]

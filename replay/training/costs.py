@@ -7,7 +7,7 @@ from types import MappingProxyType
 from replay.training.loads import JobLoad, Load, StageLoad
 from replay.training.schedule import Duration, StageTime, run_schedule
 
-__all__ = ["BreakDown", "PRIORS", "TrainingCosts", "step_time"]
+__all__ = ["PRIORS", "BreakDown", "TrainingCosts", "host_slowdown", "step_time"]
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,13 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
     )
 
 
+def host_slowdown(load: JobLoad, costs: TrainingCosts) -> float:
+    """Return how much longer a host takes beside others of its tensor-parallel group."""
+    return 1 + costs.waiting * (load.ranks - 1)
+
+
 def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> StageTime:
-    slower = 1 + costs.waiting * (load.ranks - 1)
+    slower = host_slowdown(load, costs)
 
     def took(ahead: Load, back: Load, fixed_s: float) -> Duration:
         calls = ahead.operators * costs.forward_call_s + back.operators * costs.backward_call_s

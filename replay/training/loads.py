@@ -77,8 +77,8 @@ class StageLoad:
         All-reduce of its gradients over replicas.
     update_s : float
         What the optimizer moves.
-    tensors : int
-        Parameters that it goes through.
+    weights, tensors : int
+        Elements of its parameters on a rank, and parameters.
     """
 
     forward: Load
@@ -86,6 +86,7 @@ class StageLoad:
     again: Load
     reduce_s: float
     update_s: float
+    weights: int
     tensors: int
 
 
@@ -101,6 +102,8 @@ class JobLoad:
         Of activations from one stage to the next; 0 of one stage.
     tied_s : float
         All-reduce of the embedding's gradients between the first and the last stage; 0 of one stage.
+    tied_elements : int
+        That it sums up.
     ranks : int
         Of a tensor-parallel group.
     """
@@ -109,6 +112,7 @@ class JobLoad:
     micro_batches: int
     transfer_s: float
     tied_s: float
+    tied_elements: int
     ranks: int
 
 
@@ -197,12 +201,12 @@ def _job_load(job: TrainingJob, timer: _Timer) -> JobLoad:
     layout = job.layout
     stages = tuple(_stage(job, stage, timer) for stage in range(layout.pipeline))
     if layout.pipeline == 1:
-        return JobLoad(stages, job.micro_batches, 0.0, 0.0, layout.tensor)
+        return JobLoad(stages, job.micro_batches, 0.0, 0.0, 0, layout.tensor)
     neighbours = layout.topology("pipeline")
-    vocabulary = padded_vocabulary(job.model, layout.tensor) // layout.tensor
+    elements = padded_vocabulary(job.model, layout.tensor) // layout.tensor * job.model.hidden
     transfer = timer.collective("send_recv", float(activation_bytes(job)), neighbours)
-    tied = timer.collective("all_reduce", float(vocabulary * job.model.hidden * _SIZE), neighbours)
-    return JobLoad(stages, job.micro_batches, transfer, tied, layout.tensor)
+    tied = timer.collective("all_reduce", float(elements * _SIZE), neighbours)
+    return JobLoad(stages, job.micro_batches, transfer, tied, elements, layout.tensor)
 
 
 def activation_bytes(job: TrainingJob) -> int:
@@ -221,7 +225,7 @@ def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
     weights = sum(parts[name].weights for name in names)
     reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
     tensors = sum(parts[name].tensors for name in names)
-    return StageLoad(forward, backward, again, reduced, timer.update(weights), tensors)
+    return StageLoad(forward, backward, again, reduced, timer.update(weights), weights, tensors)
 
 
 def _alike(job: TrainingJob) -> TrainingJob:

@@ -67,7 +67,7 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
     stages : sequence of StageTime
     micro_batches : int
     exchange_s : float
-        From the end of a micro-batch on one stage until the next can start with it.
+        From when one stage is done with a micro-batch and the next asks for it until that can start with it.
 
     Notes
     -----
@@ -92,9 +92,10 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
                 before = i - 1 if way == "forward" else i + 1
                 if 0 <= before < n and (before, way, number) not in done:
                     break
-                arrived = done[before, way, number] + exchange_s if 0 <= before < n else 0.0
+                began = max(host[i], device[i] if way == "forward" else 0.0)  # it reads the batch's sizes back
+                if 0 <= before < n:
+                    began = max(began, done[before, way, number]) + exchange_s
                 took = stages[i].forward if way == "forward" else stages[i].backward
-                began = max(host[i], arrived, device[i] if way == "forward" else 0.0)  # it reads the batch's sizes
                 host[i] = began + took.host_s
                 device[i] = max(max(device[i], began) + took.device_s, host[i])
                 if n > 1:
