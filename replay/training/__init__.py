@@ -4,7 +4,7 @@ from replay.training.calibration import calibrate_training
 from replay.training.costs import PRIORS, BreakDown, TrainingCosts, step_time
 from replay.training.fits import TrainingFit, load_training, read_training_fit, write_training_fit
 from replay.training.job import Layout, TrainingJob
-from replay.training.loads import JobLoad, Load, StageLoad, job_loads
+from replay.training.loads import JobLoad, Load, PartLoad, StageLoad, job_loads
 from replay.training.measurements import MeasuredStep, chosen_part, read_steps
 from replay.training.predictor import PredictedStep, as_measured, predict_steps
 from replay.training.schedule import Duration, StageTime, one_forward_one_backward, run_schedule
@@ -18,6 +18,7 @@ __all__ = [
     "Layout",
     "Load",
     "MeasuredStep",
+    "PartLoad",
     "PredictedStep",
     "StageLoad",
     "StageTime",

@@ -112,8 +112,7 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
     updates = [max(one.update_s, costs.update_call_s * one.tensors) for one in load.stages]
     alone = [run_schedule([time], load.micro_batches).end_s for time in times]
     slowest = alone.index(max(alone))
-    one = load.stages[slowest]
-    stage = one.forward + one.again + one.backward
+    stage = sum((part.total for part in load.stages[slowest].parts), Load())
     compute = costs.kernel_s(stage) * load.micro_batches
     tensor = costs.links * stage.communication_s * load.micro_batches
     optimizer = max(updates)
@@ -136,10 +135,16 @@ def host_slowdown(load: JobLoad, costs: TrainingCosts) -> float:
 def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> StageTime:
     slower = host_slowdown(load, costs)
 
-    def took(ahead: Load, back: Load, fixed_s: float) -> Duration:
-        calls = ahead.operators * costs.forward_call_s + back.operators * costs.backward_call_s
-        both = ahead + back
-        host = (calls + both.collectives * costs.collective_call_s + fixed_s) * slower
-        return Duration(host, costs.kernel_s(both) + costs.links * both.communication_s)
+    def took(one: Load, call_s: float) -> Duration:
+        host = (one.operators * call_s + one.collectives * costs.collective_call_s) * slower
+        return Duration(host, costs.kernel_s(one) + costs.links * one.communication_s)
 
-    return StageTime(took(stage.forward, Load(), costs.micro_batch_s), took(stage.again, stage.backward, 0.0))
+    ahead, back = Duration(costs.micro_batch_s * slower, 0.0), Duration(0.0, 0.0)
+    for part in stage.parts:
+        ahead = ahead.then(took(part.forward, costs.forward_call_s).times(part.count))
+    for part in reversed(stage.parts):
+        each = took(part.backward, costs.backward_call_s)
+        if part.again:
+            each = took(part.forward, costs.forward_call_s).then(each)
+        back = back.then(each.times(part.count))
+    return StageTime(ahead, back)

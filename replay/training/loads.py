@@ -14,7 +14,7 @@ from replay.jobs.timing import time_operators
 from replay.operators import streaming
 from replay.training.job import TrainingJob
 
-__all__ = ["JobLoad", "Load", "StageLoad", "Work", "activation_bytes", "job_loads", "stage_parts", "works_of"]
+__all__ = ["JobLoad", "Load", "PartLoad", "StageLoad", "Work", "activation_bytes", "job_loads", "stage_parts", "works_of"]
 
 #: B that Adam with FP32 copies moves a parameter: gradients converted (2 + 4), checked and unscaled (4 + 4), their norm
 #: (4), clipped (4 + 4), Adam itself (16 read, 12 written), weights converted (4 + 2), gradients cleared (2).
@@ -65,14 +65,36 @@ class Load:
 
 
 @dataclass(frozen=True)
+class PartLoad:
+    """A part of the model for one micro-batch, so many times one after the other.
+
+    Parameters
+    ----------
+    forward, backward : Load
+    count : int
+    again : bool
+        Whether the forward pass is run again before the backward pass.
+    """
+
+    forward: Load
+    backward: Load
+    count: int
+    again: bool
+
+    @property
+    def total(self) -> Load:
+        """All that a micro-batch asks of it."""
+        return (self.forward * (1 + self.again) + self.backward) * self.count
+
+
+@dataclass(frozen=True)
 class StageLoad:
     """A pipeline stage: one micro-batch forward and backward, then what follows the last.
 
     Parameters
     ----------
-    forward, backward : Load
-    again : Load
-        Layers' forward pass that is run again before the backward pass; empty where activations are kept.
+    parts : tuple of PartLoad
+        In forward order.
     reduce_s : float
         All-reduce of its gradients over replicas.
     update_s : float
@@ -81,9 +103,7 @@ class StageLoad:
         Elements of its parameters on a rank, and parameters.
     """
 
-    forward: Load
-    backward: Load
-    again: Load
+    parts: tuple[PartLoad, ...]
     reduce_s: float
     update_s: float
     weights: int
@@ -217,15 +237,14 @@ def activation_bytes(job: TrainingJob) -> int:
 def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
     names, alike = _names(job, stage), _alike(job)
     parts = {name: timer.part(alike, name) for name in dict.fromkeys(names)}
-    forward, backward, again = Load(), Load(), Load()
-    for name, part in parts.items():
-        forward, backward = forward + part.forward * names.count(name), backward + part.backward * names.count(name)
-    if job.recompute:
-        again = parts["layer"].forward * names.count("layer")
+    found = tuple(
+        PartLoad(part.forward, part.backward, names.count(name), job.recompute and name == "layer")
+        for name, part in parts.items()
+    )
     weights = sum(parts[name].weights for name in names)
     reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
     tensors = sum(parts[name].tensors for name in names)
-    return StageLoad(forward, backward, again, reduced, timer.update(weights), weights, tensors)
+    return StageLoad(found, reduced, timer.update(weights), weights, tensors)
 
 
 def _alike(job: TrainingJob) -> TrainingJob:

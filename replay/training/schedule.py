@@ -14,10 +14,39 @@ __all__ = ["Duration", "Finished", "StageTime", "one_forward_one_backward", "run
 
 @dataclass(frozen=True)
 class Duration:
-    """Seconds that a micro-batch takes of host and device, in one direction."""
+    """What a piece of work takes: a host that is free at h is free again at ``h + host_s``, and a device that is free
+    at d is done at the later of ``d + device_s`` and ``h + reach_s``.
+
+    Parameters
+    ----------
+    host_s, device_s : float
+        Calls, and kernels.
+    reach_s : float
+        From the first call to the end, on a device that is free: 0 is taken for the longer of the two.
+
+    Examples
+    --------
+    >>> slow, heavy = Duration(2.0, 1.0), Duration(1.0, 3.0)
+    >>> slow.then(heavy).reach_s, heavy.then(slow).reach_s  # the heavy part has to wait for its calls, or hides others'
+    (5.0, 4.0)
+    """
 
     host_s: float
     device_s: float
+    reach_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reach_s", max(self.reach_s, self.host_s, self.device_s))
+
+    def then(self, other: "Duration") -> "Duration":
+        """Return what this takes with `other` after it."""
+        reach = max(self.reach_s + other.device_s, self.host_s + other.reach_s)
+        return Duration(self.host_s + other.host_s, self.device_s + other.device_s, reach)
+
+    def times(self, count: int) -> "Duration":
+        """Return what it takes `count` times, one after the other."""
+        more = (count - 1) * max(self.host_s, self.device_s)
+        return Duration(count * self.host_s, count * self.device_s, self.reach_s + more)
 
 
 @dataclass(frozen=True)
@@ -97,7 +126,7 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
                     began = max(began, done[before, way, number]) + exchange_s
                 took = stages[i].forward if way == "forward" else stages[i].backward
                 host[i] = began + took.host_s
-                device[i] = max(max(device[i], began) + took.device_s, host[i])
+                device[i] = max(device[i] + took.device_s, began + took.reach_s)
                 if n > 1:
                     host[i] = device[i]  # it waits for what it sends
                 done[i, way, number] = device[i]
