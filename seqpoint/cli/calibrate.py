@@ -16,7 +16,7 @@ from replay.collectives import (
 )
 from replay.durations import calibrate, load_calibration, read_measurements, write_calibration
 from replay.training import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.output import print_table
+from seqpoint.cli.output import print_table, say
 
 
 @click.group("calibrate")
@@ -118,9 +118,13 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
     measured = [one for path in paths for one in read_steps(path, node_devices)]
     found = calibrate_training(measured, find_device(device), share)
     write_training_fit(Path(output), found)
+    layers = "recomputed" if found.recompute else "not recomputed"
+    say(
+        f"fitted to {found.source}; layers are {layers} there; off by at most {100 * math.expm1(found.spread):.0f} %, "
+        "9 in 10"
+    )
     print_table(
-        f"Costs on {found.device}, {found.source}; layers {'recomputed' if found.recompute else 'not recomputed'}; "
-        f"off by at most {100 * math.expm1(found.spread):.0f} %, 9 in 10",
+        f"Costs on {found.device}",
         ("cost~", "value"),
         [(name, f"{value:.4g}") for name, value in asdict(found.costs).items()],
     )
