@@ -4,7 +4,16 @@ import pytest
 
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError
-from profilers.synthetic import Exchange, SyntheticJob, SyntheticStep, TransformerJob, Wait, Work, synthesize, write_trace
+from profilers.synthetic import (
+    Exchange,
+    SyntheticJob,
+    SyntheticStep,
+    TransformerJob,
+    Wait,
+    Work,
+    synthesize,
+    write_trace,
+)
 from profilers.trace import Trace
 from replay.build import build_graph
 from replay.timeline import replay

@@ -104,7 +104,9 @@ def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
         return sum(s.operator.flops for s in block.forward if "matmul" in s.operator.kind)  # type: ignore[attr-defined]
 
     assert flops(one) == 4 * flops(four) == 2 * 2048 * 12 * 1024**2 + 4 * 2 * 1024**2 * 1024
-    assert one.weights == pytest.approx(4 * four.weights, rel=0.002)  # biases after a sum, and normalisations, are on all
+    assert one.weights == pytest.approx(
+        4 * four.weights, rel=0.002
+    )  # biases after a sum, and normalisations, are on all
     assert one.weights == 12 * 1024**2 + 13 * 1024
 
 

@@ -51,9 +51,7 @@ def many(folder: Path, fit: TrainingFit) -> Path:
     ]
     steps = read_steps(write(folder, *rows))
     found = predict_steps([replace(one.job, recompute=fit.recompute) for one in steps], A100, fit)
-    return write(
-        folder, *(f"{row[:-1]}{1e3 * one.seconds:.6f}" for row, one in zip(rows, found, strict=True))
-    )
+    return write(folder, *(f"{row[:-1]}{1e3 * one.seconds:.6f}" for row, one in zip(rows, found, strict=True)))
 
 
 def test_rows_are_read_with_their_mark_at_the_start(tmp_path: Path) -> None:

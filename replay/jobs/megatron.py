@@ -139,9 +139,7 @@ def _feedforward(model: Transformer, shard: Shard) -> list[Step]:
 
 def _linear(shard: Shard, inputs: int, outputs: int, *, bias: bool = True) -> Step:
     weights = inputs * outputs + outputs * bias
-    return product(
-        "aten::addmm" if bias else "aten::mm", 1, shard.tokens, outputs, inputs, shard.size, weights=weights
-    )
+    return product("aten::addmm" if bias else "aten::mm", 1, shard.tokens, outputs, inputs, shard.size, weights=weights)
 
 
 def _masked_softmax(count: int, columns: int, size: int) -> Step:
@@ -176,7 +174,9 @@ def embedding_block(model: Transformer, shard: Shard) -> Block:
     weights = padded_vocabulary(model, shard.ranks) // shard.ranks * model.hidden
     grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
     back = (*backward(rest), *backward([looked_up]), *backward([looked_up]), grown)
-    return Block("embedding", (looked_up, looked_up, *meet, *rest), back, weights + shard.length * model.hidden, tensors=2)
+    return Block(
+        "embedding", (looked_up, looked_up, *meet, *rest), back, weights + shard.length * model.hidden, tensors=2
+    )
 
 
 def head_block(model: Transformer, shard: Shard, *, shared: bool) -> Block:

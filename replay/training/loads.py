@@ -14,7 +14,17 @@ from replay.jobs.timing import time_operators
 from replay.operators import streaming
 from replay.training.job import TrainingJob
 
-__all__ = ["JobLoad", "Load", "PartLoad", "StageLoad", "Work", "activation_bytes", "job_loads", "stage_parts", "works_of"]
+__all__ = [
+    "JobLoad",
+    "Load",
+    "PartLoad",
+    "StageLoad",
+    "Work",
+    "activation_bytes",
+    "job_loads",
+    "stage_parts",
+    "works_of",
+]
 
 #: B that Adam with FP32 copies moves a parameter: gradients converted (2 + 4), checked and unscaled (4 + 4), their norm
 #: (4), clipped (4 + 4), Adam itself (16 read, 12 written), weights converted (4 + 2), gradients cleared (2).

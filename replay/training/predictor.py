@@ -44,9 +44,7 @@ class PredictedStep:
         return self.parts.total_s
 
 
-def predict_steps(
-    jobs: Sequence[TrainingJob], device: Device, fit: TrainingFit | None = None
-) -> list[PredictedStep]:
+def predict_steps(jobs: Sequence[TrainingJob], device: Device, fit: TrainingFit | None = None) -> list[PredictedStep]:
     """Predict training steps.
 
     Parameters

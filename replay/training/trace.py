@@ -36,9 +36,7 @@ _KERNELS = {
 }
 
 
-def training_trace(
-    job: TrainingJob, device: Device, fit: TrainingFit | None = None, *, steps: int = 1
-) -> Trace:
+def training_trace(job: TrainingJob, device: Device, fit: TrainingFit | None = None, *, steps: int = 1) -> Trace:
     """Return the trace of training steps, on one of the replicas: they all do the same.
 
     Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are those that
