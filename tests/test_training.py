@@ -42,8 +42,8 @@ def stage(forward_s: float, backward_s: float, host: float = 0.0) -> StageTime:
 def test_two_stages_and_three_micro_batches_by_hand() -> None:
     """F0 F1 B0 F2 B1 B2 on the first stage, F0 B0 F1 B1 F2 B2 on the second; f 1 s, b 2 s.
 
-    Second stage: F0 1-2, B0 2-4, F1 4-5, B1 5-7, F2 7-8 (its input is there at 6), B2 8-10. First stage: F0 0-1, F1 1-2,
-    B0 4-6, F2 6-7, B1 7-9, B2 10-12.
+    Second stage: F0 1-2, B0 2-4, F1 4-5, B1 5-7, F2 7-8 (its input is there at 7), B2 8-10.
+    First stage: F0 0-1, F1 1-2, B0 4-6, F2 6-7, B1 7-9, B2 10-12.
     """
     assert one_forward_one_backward(0, 2, 3) == [
         ("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2),
@@ -95,6 +95,13 @@ def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
         assert all(s.operator.bytes_read == 2 * 1024 * 1024 * 2 for several in found for s in several)
     assert predict_steps([job()], A100)[0].parts.tensor_s == 0
     assert predict_steps([job(layout=Layout(2))], A100)[0].parts.tensor_s > 0
+
+
+@pytest.mark.parametrize(("sequences", "length", "extra"), [(2, 1024, 0), (1, 1024, 4), (2, 4096, 4), (2, 1022, 4)])
+def test_a_softmax_of_other_sizes_runs_one_by_one(sequences: int, length: int, extra: int) -> None:
+    """Megatron-LM's kernel takes multiples of four heads and tokens, up to 2048: 16 heads on 8 ranks are 2."""
+    fused = len(layer_block(MODEL, Shard(2, 1024, 8)).forward)
+    assert len(layer_block(MODEL, Shard(sequences, length, 8)).forward) == fused + extra
 
 
 def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:

@@ -73,6 +73,7 @@ def test_rows_are_read_with_their_mark_at_the_start(tmp_path: Path) -> None:
         ("2,16,8,-4,16,24,1024,1,1,2,372", "hidden size is '-4'; it must be a whole number of 1 or more"),
         ("2,16,8,1024,16,24,1024,1,1,2,-1", r"iteration time \(ms\) is '-1'; it must be a number above zero"),
         ("2,16,8,1024,16,24,1024,1,1,2,nan", r"iteration time \(ms\) is 'nan'"),
+        ("2,16,8,1024,16,99999999,1024,1,1,2,372", "# layers is '99999999'; .* 1 or more, of 6 digits"),
         ("2,16,8,1024,16,24,1024,1,1", "pipeline parallelism is ''"),
     ],
 )
@@ -123,7 +124,7 @@ def test_too_few_steps_and_no_share_say_so(tmp_path: Path) -> None:
     steps = read_steps(write(tmp_path, *ROWS))
     with pytest.raises(InvalidInputError, match=r"3 measured steps, of which a share of 1 is 3; at least 20"):
         calibrate_training(steps, A100, 1)
-    with pytest.raises(InvalidInputError, match="share is 1.5; it must be above 0 and at most 1"):
+    with pytest.raises(InvalidInputError, match=r"share is 1.5; it must be above 0 and at most 1"):
         calibrate_training(steps, A100, 1.5)
 
 
@@ -144,7 +145,7 @@ def test_costs_must_be_above_zero(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     write_training_fit(path, load_training())
     path.write_text(path.read_text().replace('"streams": ', '"streams": -'))
-    with pytest.raises(InvalidInputError, match="streams is -.*; it must be finite and above zero"):
+    with pytest.raises(InvalidInputError, match=r"streams is -.*; it must be finite and above zero"):
         read_training_fit(path)
 
 

@@ -1,8 +1,8 @@
 """Training steps of one tensor-parallel group, with simple modelled times: a small job to try things on.
 
-`replay.training` has whole jobs. Durations here are a roofline with one efficiency each for arithmetic and for memory; collectives are
-alpha-beta. Sources: Megatron tensor parallelism, four all-reduces a layer and iteration (arXiv 2302.02825);
-ring all-reduce 2(n-1)a + 2(n-1)/n S/B.
+`replay.training` has whole jobs. Durations here are a roofline with one efficiency each for arithmetic and for memory;
+collectives are alpha-beta. Sources: Megatron tensor parallelism, four all-reduces a layer and iteration
+(arXiv 2302.02825); ring all-reduce 2(n-1)a + 2(n-1)/n S/B.
 """
 
 import math

@@ -121,7 +121,7 @@ def _attention(model: Transformer, shard: Shard) -> list[Step]:
     return [
         _linear(shard, model.hidden, 3 * own),
         product("aten::baddbmm", heads, length, length, width, size),
-        _masked_softmax(heads * length, length, size),
+        *_masked_softmax(heads, length, size),
         _dropout(heads * length * length, size),
         product("aten::bmm", heads, length, width, length, size),
         stream("aten::copy_", shard.tokens * own, size=size),
@@ -142,10 +142,25 @@ def _linear(shard: Shard, inputs: int, outputs: int, *, bias: bool = True) -> St
     return product("aten::addmm" if bias else "aten::mm", 1, shard.tokens, outputs, inputs, shard.size, weights=weights)
 
 
-def _masked_softmax(count: int, columns: int, size: int) -> Step:
-    """Scaling and mask are in the kernel; backward it reads the result and its gradient."""
+def _masked_softmax(heads: int, length: int, size: int) -> list[Step]:
+    """Scale, mask and softmax: one kernel, or, of sizes that it is not made for, one by one in FP32.
+
+    Source: Megatron-LM, megatron/model/fused_softmax.py: multiples of four heads (of all sequences) and of four tokens,
+    17 to 2048 of them.
+    """
+    elements = heads * length * length
+    if heads % 4 == 0 and length % 4 == 0 and 16 < length <= 2048:
+        return [_softmax(heads * length, length, size)]
+    converted = 1 + _FP32_BYTES / size
+    to_or_from = stream("aten::to", elements, arrays=converted, back=converted, size=size)
+    scaled, masked = (stream(f"aten::{name}", elements, size=_FP32_BYTES) for name in ("mul", "masked_fill_"))
+    return [to_or_from, scaled, masked, _softmax(heads * length, length, _FP32_BYTES), to_or_from]
+
+
+def _softmax(count: int, columns: int, size: int) -> Step:
+    """Backward it reads its result and the gradient."""
     back = rowwise("softmax", count, columns, size, backward=True)
-    return Step("scaled_masked_softmax", rowwise("softmax", count, columns, size), (back,))
+    return Step("aten::softmax", rowwise("softmax", count, columns, size), (back,))
 
 
 def _dropout(elements: int, size: int) -> Step:

@@ -54,7 +54,7 @@ def forward(model: Transformer, run: Pass) -> list[Step]:
     >>> from replay.jobs.architecture import find_transformer
     >>> steps = forward(find_transformer("bert_large"), Pass(8, 512))
     >>> f"{sum(step.operator.flops for step in steps):.3g}"
-    '2.68e+12'
+    '2.69e+12'
     """
     return _FORWARD[model.style](model, run)
 

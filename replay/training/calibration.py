@@ -105,7 +105,7 @@ def _spread(loads: Sequence[JobLoad], seconds: Floats, fold: npt.NDArray[np.int6
         rest, left = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
         if len(rest) == 0:
             rest = left
-        theta, _ = _fit([loads[i] for i in rest], seconds[rest])
-        errors.append(np.abs(np.log(_predicted(theta, [loads[i] for i in left]) / seconds[left])))
+        theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest])
+        errors.append(np.abs(np.log(_predicted(theta, [loads[i] for i in left.tolist()]) / seconds[left])))
     among = np.sort(np.concatenate(errors))
     return float(among[min(int(np.ceil((len(among) + 1) * _CONFIDENCE)) - 1, len(among) - 1)])

@@ -146,11 +146,11 @@ class JobLoad:
     ranks: int
 
 
-def _names(job: TrainingJob, stage: int) -> list[str]:
-    """Return the parts of a stage in forward order."""
-    last = job.layout.pipeline - 1
-    layers = ["layer"] * (job.model.layers // job.layout.pipeline)
-    return [*["embedding"] * (stage == 0), *layers, *["head"] * (stage == last)]
+def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
+    """Return the parts of a stage in forward order, and how many there are of each."""
+    layout = job.layout
+    first, last = {"embedding": 1} if stage == 0 else {}, {"head": 1} if stage == layout.pipeline - 1 else {}
+    return {**first, "layer": job.model.layers // layout.pipeline, **last}
 
 
 def _block(job: TrainingJob, name: str) -> Block:
@@ -175,12 +175,11 @@ def works_of(steps: Sequence[Step], job: TrainingJob, device: Device) -> list[Wo
 
 def stage_parts(job: TrainingJob, stage: int, device: Device) -> list[tuple[str, list[Work], list[Work]]]:
     """Return the parts of a stage in forward order: name, and what a micro-batch runs forward and backward."""
-    names = _names(job, stage)
-    found = {}
-    for name in dict.fromkeys(names):
+    found = []
+    for name, count in _counts(job, stage).items():
         block = _block(job, name)
-        found[name] = (name, works_of(block.forward, job, device), works_of(block.backward, job, device))
-    return [found[name] for name in names]
+        found += [(name, works_of(block.forward, job, device), works_of(block.backward, job, device))] * count
+    return found
 
 
 @dataclass(frozen=True)
@@ -245,15 +244,15 @@ def activation_bytes(job: TrainingJob) -> int:
 
 
 def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
-    names, alike = _names(job, stage), _alike(job)
-    parts = {name: timer.part(alike, name) for name in dict.fromkeys(names)}
+    counts, alike = _counts(job, stage), _alike(job)
+    parts = {name: timer.part(alike, name) for name in counts}
     found = tuple(
-        PartLoad(part.forward, part.backward, names.count(name), job.recompute and name == "layer")
+        PartLoad(part.forward, part.backward, counts[name], job.recompute and name == "layer")
         for name, part in parts.items()
     )
-    weights = sum(parts[name].weights for name in names)
+    weights = sum(part.weights * counts[name] for name, part in parts.items())
     reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
-    tensors = sum(parts[name].tensors for name in names)
+    tensors = sum(part.tensors * counts[name] for name, part in parts.items())
     return StageLoad(found, reduced, timer.update(weights), weights, tensors)
 
 

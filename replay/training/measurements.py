@@ -32,6 +32,8 @@ COLUMNS = (*_COUNTS, _TIME)
 #: Of GPT-2, 50257 filled up.
 VOCABULARY = 51200
 _FEEDFORWARD = 4
+#: Of a number, at most.
+_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,8 @@ def _rows(file: Path, node_devices: int) -> list[MeasuredStep]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             found = [_row(f"{file}: row {i}", row, node_devices) for i, row in enumerate(csv.DictReader(stream), 1)]
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{file}: no text in UTF-8 ({error})") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidInputError(f"{file}: no CSV in UTF-8 ({error})") from error
     if not found:
         raise InvalidInputError(f"{file}: no row below the header")
     return found
@@ -114,7 +116,7 @@ def _rows(file: Path, node_devices: int) -> list[MeasuredStep]:
 def _row(place: str, row: Mapping[str, str | None], node_devices: int) -> MeasuredStep:
     try:
         devices, batch, micro, hidden, heads, layers, length, *split = (_count(row, name) for name in _COUNTS)
-        layout = Layout(*split, node_devices)
+        layout = Layout(split[0], split[1], split[2], node_devices)
         if layout.devices != devices:
             raise InvalidInputError(
                 f"tensor {layout.tensor} x data {layout.data} x pipeline {layout.pipeline} parallelism is "
@@ -128,8 +130,8 @@ def _row(place: str, row: Mapping[str, str | None], node_devices: int) -> Measur
 
 def _count(row: Mapping[str, str | None], name: str) -> int:
     text = (row[name] or "").strip()
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise InvalidInputError(f"{name} is {text!r}; it must be a whole number of 1 or more")
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS) or int(text) < 1:
+        raise InvalidInputError(f"{name} is {text[:40]!r}; it must be a whole number of 1 or more, of {_DIGITS} digits")
     return int(text)
 
 

@@ -14,8 +14,10 @@ __all__ = ["Duration", "Finished", "StageTime", "one_forward_one_backward", "run
 
 @dataclass(frozen=True)
 class Duration:
-    """What a piece of work takes: a host that is free at h is free again at ``h + host_s``, and a device that is free
-    at d is done at the later of ``d + device_s`` and ``h + reach_s``.
+    """What a piece of work takes of host and device.
+
+    A host that is free at h is free again at ``h + host_s``, and a device that is free at d is done at the later of
+    ``d + device_s`` and ``h + reach_s``.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 """`seqpoint synthesize`."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -20,10 +21,11 @@ from replay.training import (
 from seqpoint.cli.options import as_json
 from seqpoint.cli.output import duration, message, print_json, print_table
 
+F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)
 
 
-def _count(name: str, default: int, text: str) -> Any:
+def _count(name: str, default: int, text: str) -> Callable[[F], F]:
     return click.option(name, type=_POSITIVE, default=default, show_default=True, help=text)
 
 
@@ -112,9 +114,9 @@ def _content(found: PredictedStep, device: str) -> dict[str, object]:
 
 
 def _show(found: PredictedStep, device: str) -> None:
-    low, high = (duration(1e9 * value) for value in (found.low_s, found.high_s))
+    took, low, high = (duration(1e9 * value) for value in (found.seconds, found.low_s, found.high_s))
     print_table(
-        f"{duration(1e9 * found.seconds)} a step ({low} - {high}, {found.basis}) on {found.job.layout.devices} {device}",
+        f"{took} a step ({low} - {high}, {found.basis}) on {found.job.layout.devices} {device}",
         ("part~", "time", "share %"),
         [
             (name.replace("_", " "), duration(1e9 * value), f"{100 * value / found.seconds:.1f}")
