@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from profilers.errors import InvalidInputError
 from replay.jobs.architecture import Transformer
+from replay.jobs.megatron import Shard, embedding_block, head_block, layer_block
 from replay.jobs.step import Step, product, rows, stream
 
 __all__ = ["Pass", "forward"]
@@ -245,6 +246,13 @@ def _switch(model: Transformer, run: Pass) -> list[Step]:
     return [*embedded, *encoder, *decoder, _linear(run, model.hidden, model.vocabulary, bias=False)]
 
 
+def _megatron(model: Transformer, run: Pass) -> list[Step]:
+    """All on one rank."""
+    shard = Shard(run.batch, run.length, 1, run.size)
+    layers = layer_block(model, shard).forward * model.layers
+    return [*embedding_block(model, shard).forward, *layers, *head_block(model, shard, shared=True).forward]
+
+
 _FORWARD: Mapping[str, Callable[[Transformer, Pass], list[Step]]] = MappingProxyType(
-    {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch}
+    {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch, "megatron": _megatron}
 )

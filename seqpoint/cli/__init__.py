@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("replay", "Replay iterations unchanged and compare with what was measured."),
     "project": ("project", "Project what what-ifs would gain, with intervals."),
     "what-ifs": ("what_ifs", "List the what-ifs."),
+    "synthesize": ("synthesize", "Predict a training job that nobody ran, and write its trace."),
     "validate": ("validate", "Score what the toolkit says against what was measured."),
     "calibrate": ("calibrate", "Fit models to your own measurements."),
     "devices": ("devices", "List the device catalogue."),

@@ -1,10 +1,12 @@
 """`seqpoint calibrate`."""
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from profilers.devices import find_device
 from replay.collectives import (
     FABRICS,
     calibrate_collectives,
@@ -13,7 +15,8 @@ from replay.collectives import (
     write_fits,
 )
 from replay.durations import calibrate, load_calibration, read_measurements, write_calibration
-from seqpoint.cli.output import print_table
+from replay.training import calibrate_training, read_steps, write_training_fit
+from seqpoint.cli.output import print_table, say
 
 
 @click.group("calibrate")
@@ -23,6 +26,7 @@ def command() -> None:
     \b
     seqpoint calibrate kernels measured.parquet -o mine.json
     seqpoint calibrate collectives all_reduce.csv -o mine.json
+    seqpoint calibrate training steps.csv -o mine.json
     """
 
 
@@ -92,4 +96,35 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
             for one in found.fits
             if (one.kind, one.device, (where := one.topology).n_workers, where.devices_per_node) in new
         ],
+    )
+
+
+@command.command("training")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Costs to write.")
+@click.option("--device", metavar="NAME", default="A100-SXM4-80GB", show_default=True, help="That was measured.")
+@click.option("--node-devices", type=click.IntRange(1), default=8, show_default=True, help="Devices of a node.")
+@click.option("--share", type=float, default=0.1, show_default=True, help="Of the steps, what is fitted.")
+def training(paths: tuple[str, ...], output: str, device: str, node_devices: int, share: float) -> None:
+    """Fit the costs of host and optimizer to measured training steps in the tables (or folders of tables) PATH.
+
+    The columns are those of `seqpoint validate training`. Which steps are fitted is chosen by a hash of what they run;
+    the others are for that command to score.
+
+    \b
+    seqpoint calibrate training megatron_a100_single_node.csv -o mine.json
+    seqpoint calibrate training steps.csv --device H100-SXM5-80GB --share 1 -o mine.json
+    """
+    measured = [one for path in paths for one in read_steps(path, node_devices)]
+    found = calibrate_training(measured, find_device(device), share)
+    write_training_fit(Path(output), found)
+    layers = "recomputed" if found.recompute else "not recomputed"
+    say(
+        f"fitted to {found.source}; layers are {layers} there; off by at most {100 * math.expm1(found.spread):.0f} %, "
+        "9 in 10"
+    )
+    print_table(
+        f"Costs on {found.device}",
+        ("cost~", "value"),
+        [(name, f"{value:.4g}") for name, value in asdict(found.costs).items()],
     )

@@ -6,6 +6,7 @@ from seqpoint.cli.validate.collectives import collectives
 from seqpoint.cli.validate.kernels import kernels
 from seqpoint.cli.validate.models import models
 from seqpoint.cli.validate.selection import selection
+from seqpoint.cli.validate.training import training
 
 
 @click.group("validate")
@@ -18,5 +19,5 @@ def command() -> None:
     """
 
 
-for suite in (selection, kernels, collectives, models):
+for suite in (selection, kernels, collectives, models, training):
     command.add_command(suite)

@@ -1,0 +1,125 @@
+"""`seqpoint synthesize`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from profilers.devices import find_device
+from profilers.store import save_trace
+from replay.jobs import Transformer, find_transformer, load_transformers
+from replay.training import (
+    Layout,
+    PredictedStep,
+    TrainingJob,
+    load_training,
+    predict_steps,
+    read_training_fit,
+    training_trace,
+)
+from seqpoint.cli.options import as_json
+from seqpoint.cli.output import duration, message, print_json, print_table
+
+F = TypeVar("F", bound=Callable[..., Any])
+_POSITIVE = click.IntRange(1)
+
+
+def _count(name: str, default: int, text: str) -> Callable[[F], F]:
+    return click.option(name, type=_POSITIVE, default=default, show_default=True, help=text)
+
+
+@click.command("synthesize")
+@click.option("--model", default="gpt", show_default=True, metavar="NAME", help="gpt, or one of the file of models.")
+@click.option("--models", "models_", metavar="FILE.toml", type=click.Path(), help="Models instead of the shipped ones.")
+@click.option("--layers", type=_POSITIVE, help="[default: those of the model; of gpt, 24]")
+@click.option("--hidden", type=_POSITIVE, help="[default: that of the model; of gpt, 2048]")
+@click.option("--heads", type=_POSITIVE, help="[default: those of the model; of gpt, 16]")
+@click.option("--feedforward", type=_POSITIVE, help="[default: that of the model; with --hidden, 4 times that]")
+@click.option("--vocabulary", type=_POSITIVE, help="[default: that of the model; of gpt, 51200]")
+@_count("--length", 1024, "Tokens of a sequence.")
+@_count("--global-batch", 64, "Sequences of a step.")
+@_count("--micro-batch", 4, "Sequences that go through a stage at once.")
+@_count("--tp", 1, "Tensor-parallel ranks.")
+@_count("--dp", 1, "Replicas.")
+@_count("--pp", 1, "Pipeline stages.")
+@click.option("--recompute", is_flag=True, help="Run layers again instead of keeping activations.")
+@click.option("--device", default="A100-SXM4-80GB", show_default=True, metavar="NAME", help="Of the catalogue.")
+@_count("--node-devices", 8, "Devices of a node.")
+@_count("--steps", 1, "Iterations in the trace.")
+@click.option("--calibration", metavar="FILE", type=click.Path(), help="Costs instead of the shipped ones.")
+@click.option("-o", "--output", metavar="NAME.trace", type=click.Path(), help="Write the trace of one replica.")
+@as_json
+def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
+    """Predict a training step of a transformer that nobody ran, and write its trace.
+
+    The job is Megatron-LM's: 16 bits, Adam, tensor, pipeline (one forward, one backward) and data parallel. The trace
+    has every pipeline stage and tensor rank, and replays like a recorded one; `seqpoint project` asks what-ifs of it.
+
+    \b
+    seqpoint synthesize --hidden 4096 --layers 32 --heads 32 --tp 4 --pp 2 --recompute -o job.trace
+    seqpoint synthesize --model gpt3_27 --tp 2 --dp 4 --global-batch 128 --device H100-SXM5-80GB --json
+    """
+    sizes = {name: options[name] for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")}
+    layout = Layout(options["tp"], options["dp"], options["pp"], options["node_devices"])
+    job = TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],
+                      options["micro_batch"], layout, options["recompute"])  # fmt: skip
+    fit = read_training_fit(options["calibration"]) if options["calibration"] else load_training()
+    device = find_device(options["device"])
+    found = predict_steps([job], device, fit)[0]
+    if output:
+        save_trace(training_trace(job, device, fit, steps=options["steps"]), Path(output))
+        message(f"wrote {output}")
+    if json_:
+        print_json(_content(found, device.name))
+    else:
+        _show(found, device.name)
+
+
+def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> Transformer:
+    gpt = Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
+    base = gpt if name == "gpt" else find_transformer(name, load_transformers(path))
+    hidden = sizes["hidden"] or base.hidden
+    wide = sizes["feedforward"] or (4 * hidden if sizes["hidden"] else base.feedforward)
+    layers, heads = sizes["layers"] or base.layers, sizes["heads"] or base.heads
+    return Transformer(base.name, "megatron", layers, hidden, heads, wide, sizes["vocabulary"] or base.vocabulary)
+
+
+def _parts(found: PredictedStep) -> dict[str, float]:
+    parts = found.parts
+    return {
+        "compute": parts.compute_s,
+        "tensor_parallel": parts.tensor_s,
+        "host_bound": parts.host_s,
+        "bubble": parts.bubble_s,
+        "data_parallel": parts.data_s,
+        "optimizer": parts.optimizer_s,
+    }
+
+
+def _content(found: PredictedStep, device: str) -> dict[str, object]:
+    job, model = found.job, found.job.model
+    return {
+        "device": device,
+        "devices": job.layout.devices,
+        "model": {name: getattr(model, name) for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")},
+        "micro_batches": job.micro_batches,
+        "iteration_s": found.seconds,
+        "low_s": found.low_s,
+        "high_s": found.high_s,
+        "basis": found.basis,
+        "parts_s": _parts(found),
+        "shares": {name: value / found.seconds for name, value in _parts(found).items()},
+    }
+
+
+def _show(found: PredictedStep, device: str) -> None:
+    took, low, high = (duration(1e9 * value) for value in (found.seconds, found.low_s, found.high_s))
+    print_table(
+        f"{took} a step ({low} - {high}, {found.basis}) on {found.job.layout.devices} {device}",
+        ("part~", "time", "share %"),
+        [
+            (name.replace("_", " "), duration(1e9 * value), f"{100 * value / found.seconds:.1f}")
+            for name, value in _parts(found).items()
+        ],
+    )
