@@ -218,3 +218,10 @@ def test_a_pointwise_kernel_tells_its_elements(
 def test_other_kernels_tell_nothing(name: str) -> None:
     assert operator_of_kernel(name, 10, 256) is None
     assert operator_of_kernel("vectorized_elementwise_kernel<4, x>", 0, 256) is None
+
+
+@pytest.mark.parametrize("groups", [float("nan"), float("inf"), -1, 2**60])
+def test_a_grid_that_cannot_be_tells_nothing(groups: float) -> None:
+    assert operator_of_kernel("vectorized_elementwise_kernel<4, x>", groups, 128) is None  # type: ignore[arg-type]
+    assert operator_of_kernel("elementwise_kernel<128, 0, x>", 4, 128) is None
+    assert operator_of_kernel("vectorized_elementwise_kernel<" + "9" * 5000 + ", x>", 4, 128) is None

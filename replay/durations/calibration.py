@@ -47,6 +47,8 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ANY, ANY_HOT = "", "(power limited)"
 #: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
 UNKNOWN_SPREAD = 1.0
+#: What a calibration file may hold: spreads, and how far a parameter lies from where all start.
+_WIDEST, _FARTHEST = 10.0, 1e4
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,10 @@ def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = 
     for (kind, name, dtype), several in pooled.items():
         dims, seconds = rows[kind, name, dtype]
         machine = Machine.of(several[0].device, dtype)
-        fits[kind, name, dtype] = fit(kind, dims, seconds, several[0].element_bytes, machine)
+        try:
+            fits[kind, name, dtype] = fit(kind, dims, seconds, several[0].element_bytes, machine)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{', '.join(sorted({one.source for one in several}))}: {error}") from error
     digests = {one.digest for several in pooled.values() for one in several} | set(base.digests if base else ())
     return Calibration(
         MappingProxyType(fits),
@@ -179,10 +184,11 @@ def read_calibration(path: str | Path) -> Calibration:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         fits = {(str(row["kind"]), str(row["device"]), _dtype_of(row)): _fit_of(row) for row in content["fits"]}
-        carried = {(str(r["kind"]), str(r["without"]), _dtype_of(r)): float(r["spread"]) for r in content["carried"]}
+        carried = {(str(r["kind"]), str(r["without"]), _dtype_of(r)): _spread_of(r) for r in content["carried"]}
         digests = tuple(str(one) for one in content["fitted_files_sha256"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidInputError(f"{file}: not what `seqpoint calibrate kernels` writes ({error!r})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, NotFoundError) as error:
+        why = f"{type(error).__name__}: {error}"[:200]
+        raise InvalidInputError(f"{file}: not what `seqpoint calibrate kernels` writes ({why})") from error
     return Calibration(MappingProxyType(fits), MappingProxyType(carried), digests)
 
 
@@ -192,13 +198,25 @@ def _dtype_of(row: Mapping[str, Any]) -> str:
     return str(row["dtype"])
 
 
+def _spread_of(row: Mapping[str, Any]) -> float:
+    spread = float(row["spread"])
+    if not 0 <= spread <= _WIDEST:
+        raise ValueError(f"the spread of {row['kind']} is {spread}; it is 0 to {_WIDEST:g}")
+    return spread
+
+
 def _fit_of(row: Mapping[str, Any]) -> Fit:
-    model = MODELS[row["kind"]]
+    model, place = MODELS[row["kind"]], f"{row['kind']} on {find_device(str(row['device'])).name}"
     values = tuple(float(row["parameters"][p.name]) for p in model.parameters)
-    rows, columns = row["tile"]
-    if not all(0 < value < np.inf for value in values) or not 0 <= float(row["spread"]) < np.inf:
-        raise ValueError(f"a parameter of {row['kind']} on {row['device']} is not above zero")
-    return Fit(values, (int(rows), int(columns)), int(row["rows"]), float(row["spread"]))
+    for parameter, value in zip(model.parameters, values, strict=True):
+        if not parameter.prior / _FARTHEST <= value <= parameter.prior * _FARTHEST:
+            raise ValueError(
+                f"{parameter.name} of {place} is {value:g}; it lies within {_FARTHEST:g} times {parameter.prior:g}"
+            )
+    tile = (int(row["tile"][0]), int(row["tile"][1]))
+    if tile not in model.tiles:
+        raise ValueError(f"the tile of {place} is {tile}; there are {', '.join(map(str, model.tiles))}")
+    return Fit(values, tile, int(row["rows"]), _spread_of(row))
 
 
 @cache

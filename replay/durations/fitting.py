@@ -23,6 +23,8 @@ _ROWS, _TRIAL_ROWS = 2000, 800
 _HOLD, _HOLD_ROWS = 4.0, 1500
 #: Residuals of the logarithm beyond this are outliers.
 _OUTLIER = 0.1
+#: What another card of the kind or another version of its library differs by, however well the fit is.
+_LEAST_SPREAD = 0.1
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,8 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     Notes
     -----
     Least squares of the logarithm with the soft L1 loss, and a normal prior of each parameter's
-    logarithm: parameters that the data do not tell stay where they were, so that they carry over to other devices.
+    logarithm: parameters that the data do not tell stay where they were, so that they carry over to other devices. The
+    spread is the larger of two: of one half at random by a fit to the other, and of the larger half by the smaller.
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
@@ -82,11 +85,27 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     model, order = MODELS[kind], np.random.default_rng(0).permutation(len(dims))
     dims, seconds = dims[order], seconds[order]
     tile = _tile(model, (dims[:_TRIAL_ROWS], seconds[:_TRIAL_ROWS]), element_bytes, machine)
-    half = len(dims) // 2
-    trial = _theta(model, tile, (dims[:half][:_ROWS], seconds[:half][:_ROWS]), element_bytes, machine)
-    held = np.log(model.seconds(trial, tile, dims[half:], element_bytes, machine) / seconds[half:])
     theta = _theta(model, tile, (dims[:_ROWS], seconds[:_ROWS]), element_bytes, machine)
-    return Fit(tuple(theta.tolist()), tile, len(dims), float(np.quantile(np.abs(held), CONFIDENCE)))
+    drawn = np.arange(len(dims)) < len(dims) // 2
+    smaller = dims.prod(axis=1) <= np.median(dims.prod(axis=1))
+    spreads = [_held(model, tile, (dims, seconds, half), element_bytes, machine) for half in (drawn, smaller)]
+    return Fit(tuple(theta.tolist()), tile, len(dims), max(*spreads, _LEAST_SPREAD))
+
+
+def _held(
+    model: Model,
+    tile: Tile,
+    measured: tuple[Floats, Floats, npt.NDArray[np.bool_]],
+    element_bytes: int,
+    machine: Machine,
+) -> float:
+    """Return the 90 % quantile of the error of the logarithm on one half, of a fit to the other."""
+    dims, seconds, half = measured
+    if half.all():  # all of one size
+        return 0.0
+    trial = _theta(model, tile, (dims[half][:_ROWS], seconds[half][:_ROWS]), element_bytes, machine)
+    errors = np.log(model.seconds(trial, tile, dims[~half], element_bytes, machine) / seconds[~half])
+    return float(np.quantile(np.abs(errors), CONFIDENCE))
 
 
 def _tile(model: Model, measured: tuple[Floats, Floats], element_bytes: int, machine: Machine) -> Tile:

@@ -15,6 +15,8 @@ from profilers.errors import InvalidInputError, NotFoundError
 __all__ = ["SWEEPS", "Rows", "device_of_file", "is_profile", "is_sweep", "profiled", "swept"]
 
 Floats = npt.NDArray[np.float64]
+#: Of a number in a sweep.
+_LEAST, _MOST = 1e-12, 1e15
 #: Kind, dimensions, seconds.
 Rows = tuple[str, Floats, Floats]
 
@@ -73,16 +75,25 @@ def profiled(file: Path, table: pa.Table, numbers: Callable[[str], Floats]) -> I
     InvalidInputError
         Heads do not divide the hidden size, or ranks not the heads.
     """
-    gated = np.asarray(table["use_gated_mlp"].cast(pa.int8(), safe=False).to_numpy(zero_copy_only=False), np.float64)
+    try:
+        gated = np.asarray(table["use_gated_mlp"].cast(pa.bool_()).to_numpy(zero_copy_only=False), np.float64)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidInputError(f"{file}: column use_gated_mlp is neither true nor false everywhere") from error
     size = {name: numbers(name) for name in _SIZES if name != "use_gated_mlp"} | {"use_gated_mlp": gated}
     heads, ranks = size["n_head"], size["num_tensor_parallel_workers"]
-    for what, whole, part in (("n_embd by n_head", size["n_embd"], heads), ("n_head by ranks", heads, ranks)):
+    wide = size["n_expanded_embd"]
+    for what, whole, part in (
+        ("n_embd by n_head", size["n_embd"], heads), ("n_head by ranks", heads, ranks), ("MLP by ranks", wide, ranks)
+    ):  # fmt: skip
         bad = np.flatnonzero(whole % part)
         if len(bad):
             raise InvalidInputError(f"{file}: row {int(bad[0]) + 1}: {what} is no whole number")
     for op, (kind, dims) in _PROFILED.items():
         if (name := _MEDIAN.format(op)) in table.column_names:
-            taken = np.asarray(table[name].to_numpy(zero_copy_only=False), np.float64)
+            try:
+                taken = np.asarray(table[name].to_numpy(zero_copy_only=False), np.float64)
+            except (ValueError, TypeError) as error:
+                raise InvalidInputError(f"{file}: column {name} is no number ({error})") from error
             rows = np.flatnonzero(np.isfinite(taken) & (taken > 0))  # the clock's step is 1 us: the shortest are 0
             if (taken < 0).any():
                 raise InvalidInputError(f"{file}: row {int(np.flatnonzero(taken < 0)[0]) + 1}: {name} is below zero")
@@ -169,9 +180,11 @@ def swept(file: Path) -> Rows:
             values = [float(cell) for cell in cells]
         except ValueError:
             values = []
-        if len(values) != SWEEPS[kind].count(",") + 1 or not all(0 < value < np.inf for value in values):
+        if len(values) != SWEEPS[kind].count(",") + 1 or not all(_LEAST < value < _MOST for value in values):
             raise InvalidInputError(f"{file}: row {i}: {line[:80]!r}; columns are {SWEEPS[kind]}, all above zero")
         rows.append(values)
+    if not rows:
+        raise InvalidInputError(f"{file}: there is no row; columns are {SWEEPS[kind]}")
     return _swept(kind, np.array(rows))
 
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Self
 
-from profilers.devices import Device, load_devices
+from profilers.devices import DTYPES, Device, load_devices
+from profilers.errors import InvalidInputError
 
-__all__ = ["FAMILIES", "Machine", "matrix_share"]
+__all__ = ["FAMILIES", "Machine", "matrix_share", "runs_as"]
 
 #: Architectures that parameters carry over between better than from others: how caches and schedulers are built.
 FAMILIES: tuple[tuple[str, ...], ...] = (
@@ -34,10 +35,30 @@ _MATRIX_SHARE = 0.69
 #: The figure of the best matrix product that was measured, and the peak that it is a share of.
 _SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
 _MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8")
-#: A type that is faster than this many times FP32 has matrix units: vector units gain two from halves.
-_VECTOR_GAIN = 3.0
+#: Architectures whose peaks of halves are of vector units.
+_NO_MATRIX = ("Pascal", "GCN 5")
 #: How sharply the lower of two rates rules.
 _SHARPNESS = 12.0
+
+
+def runs_as(device: Device, dtype: str) -> str:
+    """Return the type whose units compute `dtype` on a device: FP32 where it has none for it.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such type.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> runs_as(find_device("V100"), "bf16"), runs_as(find_device("A100"), "fp8")
+    ('fp32', 'fp16')
+    """
+    if dtype not in DTYPES:
+        raise InvalidInputError(f"data type {dtype!r} is none of {', '.join(DTYPES)}")
+    have = [figure for figure in DTYPES[dtype] if figure in device.figures]
+    return have[0].removesuffix("_tflops") if have else dtype
 
 
 def _is_wide(device: Device) -> bool:
@@ -81,6 +102,10 @@ class Machine:
         That can be sustained: the peak of the data type, or what the power limit allows.
     memory_bytes_per_s, l2_bytes, lds_bytes : float
         Bandwidth; the shared cache; shared memory (LDS) of one compute unit.
+    peak_flops_per_s : float
+        Of the data sheet, which nothing exceeds.
+    cache_bytes : float
+        All caches between the compute units and memory.
     """
 
     name: str
@@ -91,6 +116,8 @@ class Machine:
     memory_bytes_per_s: float
     l2_bytes: float
     lds_bytes: float
+    peak_flops_per_s: float
+    cache_bytes: float
 
     @classmethod
     def of(cls, device: Device, dtype: str = "fp32", *, power: bool = True) -> Self:
@@ -100,7 +127,8 @@ class Machine:
         ----------
         device : Device
         dtype : str
-            One of `profilers.devices.DTYPES`. Matrix units are used where the device has them for it.
+            One of `profilers.devices.DTYPES`; what the device computes it in counts (`runs_as`), with matrix units
+            where there are some.
         power : bool
             Whether a power limit bounds FP32 arithmetic outside matrix units: a T4 reaches half of its peak.
 
@@ -109,9 +137,10 @@ class Machine:
         InvalidInputError
             The catalogue lacks a figure that is needed; or there is no such data type.
         """
+        dtype = runs_as(device, dtype)
         own = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
-        peak = device.value("fp32_matrix_tflops") * 1e12 if own else device.flops_per_s(dtype)
-        matrix = own or (dtype in _MATRIX_TYPES and peak > _VECTOR_GAIN * device.flops_per_s("fp32"))
+        peak = sheet = device.value("fp32_matrix_tflops") * 1e12 if own else device.flops_per_s(dtype)
+        matrix = own or (dtype in _MATRIX_TYPES and device.architecture not in _NO_MATRIX)
         if matrix:
             peak *= _MATRIX_SHARE if own else matrix_share(device)
         if dtype == "fp32" and not matrix:
@@ -129,6 +158,8 @@ class Machine:
             device.memory_bytes_per_s,
             device.value("l2_mb") * 2**20,
             device.value("lds_kb") * 2**10,
+            sheet,
+            (device.value("l2_mb") + (device.value("llc_mb") if "llc_mb" in device.figures else 0.0)) * 2**20,
         )
 
     @property

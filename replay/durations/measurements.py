@@ -17,7 +17,7 @@ from replay.durations.layouts import Rows, device_of_file, is_profile, is_sweep,
 from replay.durations.models import MODELS
 from replay.operators import DTYPE_BYTES
 
-__all__ = ["KIND_OF", "MeasuredOperators", "read_measurements"]
+__all__ = ["KIND_OF", "LARGEST", "MeasuredOperators", "read_measurements"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -31,10 +31,14 @@ KIND_OF: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("addu", "subu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "sigmoid"), ("elementwise", 2)),
 }
 _PRODUCT, _ROWS = ("B", "M", "N", "K"), ("B", "H")
+#: Columns by which a table is taken for one of measured operators.
+_LAYOUT = {"op", "latency_ms", "num_tokens"}
 #: (batch, m, n, k) of the columns of a product: an (M, N) by an (N, K) matrix, as the recorded grids show (of 87,623
 #: batched products every one has ceil(K / tile) * ceil(M / tile) * B workgroups).
 _DIMS_OF_PRODUCT = [0, 1, 3, 2]
 _SUFFIXES = (".parquet", ".csv")
+#: Of a dimension, and of a duration in ms: what is above is no operator.
+LARGEST, _LONGEST_MS = 1e15, 1e9
 
 
 @dataclass(frozen=True)
@@ -144,9 +148,13 @@ def _half(file: Path, device: str | None, rows: Rows) -> MeasuredOperators:
 
 def _table(file: Path) -> pa.Table | None:
     try:
-        return pq.read_table(file) if file.suffix == ".parquet" else pcsv.read_csv(file)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        table = pq.read_table(file) if file.suffix == ".parquet" else pcsv.read_csv(file)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
         return None
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice and _LAYOUT & set(table.column_names):
+        raise InvalidInputError(f"{file}: column {', '.join(twice)} occurs more than once")
+    return table
 
 
 def _fits(table: pa.Table) -> bool:
@@ -184,15 +192,25 @@ def _numbers(file: Path, table: pa.Table, name: str) -> Floats:
         values = table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise InvalidInputError(f"{file}: column {name} is no number ({str(error).splitlines()[0]})") from error
-    bad = np.flatnonzero(~((values > 0) & (values < np.inf)))
+    longest = _LONGEST_MS if name == "latency_ms" else LARGEST
+    bad = np.flatnonzero(~((values > 0) & (values <= longest)))
     if len(bad):
         row = int(bad[0])
-        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero")
+        raise InvalidInputError(
+            f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero, at most {longest:.0e}"
+        )
+    part = np.flatnonzero((values != np.floor(values)) & (name != "latency_ms"))
+    if len(part):
+        row = int(part[0])
+        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be a whole number")
     return np.asarray(values, dtype=np.float64)
 
 
 def _texts(file: Path, table: pa.Table, name: str) -> npt.NDArray[np.object_]:
-    values = table[name].to_pylist()
+    try:
+        values = table[name].to_pylist()
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{file}: column {name} is no UTF-8 text") from error
     if (row := next((i for i, value in enumerate(values) if not isinstance(value, str)), None)) is not None:
         raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]!r}; it must be text")
     return np.array(values, dtype=object)

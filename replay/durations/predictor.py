@@ -8,16 +8,20 @@ import numpy.typing as npt
 
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
+from replay.durations.bounds import least_seconds
 from replay.durations.calibration import ANY, ANY_HOT, UNKNOWN_SPREAD, Calibration, load_calibration
 from replay.durations.carrying import carry_over, runs_hot
 from replay.durations.fitting import Fit
-from replay.durations.machine import Machine
+from replay.durations.machine import Machine, runs_as
+from replay.durations.measurements import LARGEST
 from replay.durations.models import MODELS
 from replay.operators import DTYPE_BYTES
 
 __all__ = ["Predicted", "predict"]
 
 Floats = npt.NDArray[np.float64]
+#: Of an element.
+_MOST_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -83,31 +87,43 @@ def predict(
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
-    known = calibration or load_calibration()
-    shapes, machine = _checked(kind, dims), Machine.of(device, dtype)
+    known, dtype = calibration or load_calibration(), runs_as(device, dtype)
     element_bytes = DTYPE_BYTES[dtype] if element_bytes is None else element_bytes
-    like = known.like(kind, dtype)
+    if not 1 <= element_bytes <= _MOST_BYTES:
+        raise InvalidInputError(f"elements of {element_bytes} bytes; they have 1 to {_MOST_BYTES}")
+    shapes, machine = _checked(kind, dims), Machine.of(device, dtype)
+    like, least = known.like(kind, dtype), least_seconds(kind, shapes, element_bytes, machine)
     own = known.fits.get((kind, device.name, like))
-    if own is not None and device.name not in without:
+    left_out = {without} if isinstance(without, str) else set(without)
+    if own is not None and device.name not in left_out:
         seconds = MODELS[kind].seconds(own.theta, own.tile, shapes, element_bytes, machine)
-        return _interval(seconds, own, own.spread, "fitted" if like == dtype else "carried")
-    mixed = carry_over(kind, known.donors(kind, like, {device.name, *without}), machine)
+        return _interval(seconds, least, own, (own.spread, "fitted" if like == dtype else "carried"))
+    mixed = carry_over(kind, known.donors(kind, like, {device.name, *left_out}), machine)
     spreads = [known.carried.get((kind, one, like)) for one in (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)]
     spread = next((one for one in spreads if one is not None), UNKNOWN_SPREAD)
     seconds = MODELS[kind].seconds(mixed.theta, mixed.tile, shapes, element_bytes, machine)
-    return _interval(seconds, mixed, spread, "carried")
+    return _interval(seconds, least, mixed, (spread, "carried"))
 
 
 def _checked(kind: str, dims: npt.ArrayLike) -> Floats:
-    shapes, wanted = np.asarray(dims, dtype=np.float64), MODELS[kind].dims
+    wanted = MODELS[kind].dims
+    try:
+        shapes = np.asarray(dims, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidInputError(f"dims are no table of numbers ({error}); {kind} needs {', '.join(wanted)}") from error
     if shapes.ndim != 2 or shapes.shape[1] != len(wanted):
         raise InvalidInputError(f"dims have shape {shapes.shape}; {kind} needs (n, {len(wanted)}): {', '.join(wanted)}")
-    bad = np.flatnonzero(~((shapes >= 1) & (shapes < np.inf)).all(axis=1))
+    bad = np.flatnonzero(~((shapes >= 1) & (shapes <= LARGEST)).all(axis=1))
     if len(bad):
-        raise InvalidInputError(f"dims[{int(bad[0])}] are {shapes[bad[0]].tolist()}; each must be 1 or more")
+        text = f"dims[{int(bad[0])}] are {shapes[bad[0]].tolist()}; each must be 1 or more, and at most {LARGEST:.0e}"
+        raise InvalidInputError(text)
     return shapes
 
 
-def _interval(seconds: Floats, used: Fit, spread: float, basis: str) -> Predicted:
+def _interval(seconds: Floats, least: Floats, used: Fit, known: tuple[float, str]) -> Predicted:
+    """Return an interval of a factor each way, nowhere below what the data sheet allows."""
+    spread, basis = known
     factor = float(np.exp(spread))
-    return Predicted(seconds, seconds / factor, seconds * factor, basis, used.values[0])  # every model starts so
+    seconds = np.maximum(seconds, least)
+    low = np.maximum(seconds / factor, least)
+    return Predicted(seconds, low, seconds * factor, basis, used.values[0])  # every model starts so

@@ -1,6 +1,6 @@
 """How long the operators of a job take on a device."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +59,7 @@ class Timed:
 
 
 def time_operators(
-    operators: Sequence[Operator],
+    operators: Iterable[Operator],
     device: Device,
     *,
     dtype: str = "fp32",
@@ -70,7 +70,7 @@ def time_operators(
 
     Parameters
     ----------
-    operators : sequence of Operator
+    operators : iterable of Operator
     device : Device
     dtype : str
         What is computed in.
@@ -84,7 +84,7 @@ def time_operators(
     of recurrent networks, optimisers, reductions) it is the longer of moving its bytes as a stream and computing its
     FLOP at the rate of large products, attention at `attention_share` of that.
     """
-    known = calibration or load_calibration()
+    known, operators = calibration or load_calibration(), list(operators)
     modelled = {kind for kind in MODELS if known.knows(kind, dtype)}
     kinds = [_AS.get(one.kind, one.kind) for one in operators]
     found = np.zeros((3, len(operators)))

@@ -8,12 +8,14 @@ __all__ = ["operator_of_kernel"]
 
 #: PyTorch's pointwise kernels, and how many elements a thread takes: the second parameter of the legacy kernel; four,
 #: or the width of the vector where that is more, of the others; eight where it is unrolled by hand.
-_LEGACY = re.compile(r"\belementwise_kernel<(\d+), (\d+)")
-_VECTORIZED = re.compile(r"\bvectorized_elementwise_kernel<(\d+)")
+_LEGACY = re.compile(r"\belementwise_kernel<(\d{1,4}), (\d{1,4})\b")
+_VECTORIZED = re.compile(r"\bvectorized_elementwise_kernel<(\d{1,4})\b")
 _UNROLLED = re.compile(r"\bunrolled_elementwise_kernel<")
-_BY_HAND = re.compile(r"\belementwise_kernel_manual_unroll<(\d+), (\d+)")
+_BY_HAND = re.compile(r"\belementwise_kernel_manual_unroll<(\d{1,4}), (\d{1,4})\b")
 #: The pointers that are handed to it: one an array.
-_POINTERS = re.compile(r"[Aa]rray<char ?\*, (\d+)")
+_POINTERS = re.compile(r"[Aa]rray<char ?\*, (\d{1,2})(?!\d)")
+#: Of workgroups, and of the work-items of one.
+_MOST = 2**40
 _TYPES: tuple[tuple[str, str], ...] = (
     ("bfloat16", "bf16"),
     ("half", "fp16"),
@@ -48,9 +50,9 @@ def operator_of_kernel(name: str, workgroups: int, workgroup_size: int) -> Opera
     49152
     """
     each = _elements_a_thread(name)
-    if each is None or workgroups < 1 or workgroup_size < 1:
+    if not each or not (1 <= workgroups < _MOST and 1 <= workgroup_size < _MOST):
         return None
-    elements = workgroups * workgroup_size * each
+    elements = int(workgroups) * int(workgroup_size) * each
     pointers = _POINTERS.search(name)
     arrays = int(pointers[1]) if pointers else 2
     size = _element_bytes(name)

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 from functools import cache
 
-from profilers.devices import DTYPES, Device, find_device
+from profilers.devices import Device, find_device
 from replay.durations.calibration import load_calibration
 from replay.durations.carrying import carry_over
 from replay.durations.fitting import Fit
-from replay.durations.machine import Machine
+from replay.durations.machine import Machine, runs_as
 from replay.durations.models import MODELS
 
 __all__ = ["Capability", "capability"]
@@ -87,18 +87,14 @@ def capability(device: Device, dtype: str) -> Capability:
     >>> capability(find_device("V100"), "bf16").dtype
     'fp32'
     """
-    runs_as = _runs_as(device, dtype)
-    machine = Machine.of(device, runs_as)
-    vector = runs_as in ("fp32", "fp64")
+    # FP64 counts as FP32 where it has no figure.
+    computes = runs_as(device, dtype)
+    computes = computes if f"{computes}_tflops" in device.figures else "fp32"
+    machine = Machine.of(device, computes)
+    vector = computes in ("fp32", "fp64")
     efficiency = _parameter("matmul", _fit("matmul", machine, "fp32")) if vector else 1.0
     memory = _parameter("elementwise", _fit("elementwise", machine, "fp32"))
-    return Capability(device, machine, runs_as, efficiency, memory)
-
-
-def _runs_as(device: Device, dtype: str) -> str:
-    """Return the type whose peak stands in for that of `dtype`; FP64 counts as FP32 where it has no figure."""
-    have = [figure for figure in (*DTYPES[dtype], "fp32_tflops") if figure in device.figures]
-    return have[0].removesuffix("_tflops") if have else dtype
+    return Capability(device, machine, computes, efficiency, memory)
 
 
 @cache
