@@ -16,7 +16,7 @@ import numpy.typing as npt
 from profilers.compiled import bare, compiled, inlined
 from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
-from replay.sharing import share
+from replay.sharing import share, used
 
 __all__ = ["isolated_durations", "simulate"]
 
@@ -26,6 +26,8 @@ Floats = npt.NDArray[np.float64]
 #: tasks is done, carries the version of the device's schedule, so that one that has been overtaken shows.
 _DEVICE, _START = 0, 1
 _KIND = 1 << 58
+#: Tasks that start at one time and are kept in order outside the heap.
+_AT_ONCE = 32
 #: A task with less than this left is done (ns of its own work; a thousandth of what a profiler resolves).
 _DONE = 1e-3
 #: Relative rounding of a time after an addition, with room for the product with a rate.
@@ -37,6 +39,7 @@ class _Simulation(NamedTuple):
 
     duration: Any
     demand: Any
+    uses: Any  #: which resources a task demands, a bit each
     device: Any
     offsets: Any  #: by task, into the edges that leave it
     targets: Any
@@ -56,10 +59,11 @@ class _Simulation(NamedTuple):
     changed: Any  #: devices whose active tasks have changed at this time, and how many they are
     is_changed: Any
     free: Any  #: tasks that share nothing and whose time is known, to be told on
+    next: Any  #: tasks that start at this very time
     scratch: Any  #: for sharing
     times: Any
     codes: Any
-    size: Any  #: of the heap, of `changed`, of `free`
+    size: Any  #: of the heap, of `changed`, of `free`, of `next`
 
 
 @inlined
@@ -101,20 +105,33 @@ def _pop(sim):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _known(sim, task):  # type: ignore[no-untyped-def]
+def _known(sim, task, now):  # type: ignore[no-untyped-def]
     """Note a task that waits for nothing more: it starts when it is ready, unless it has to share."""
     if sim.device[task] < 0 or sim.duration[task] <= 0.0:
         sim.start[task] = sim.ready[task]
         sim.end[task] = sim.ready[task] + sim.duration[task]
         sim.free[sim.size[2]] = task
         sim.size[2] += 1
-    else:
+    elif sim.ready[task] > now or sim.size[3] == _AT_ONCE:
         _push(sim, sim.ready[task], _START * _KIND + task)
+    else:
+        _insert(sim, task)
 
 
 @inlined
-def _tell(sim, task, now, at_start):  # type: ignore[no-untyped-def]
-    """Tell the tasks that wait for the start or the end of `task`, which is `now`."""
+def _insert(sim, task):  # type: ignore[no-untyped-def]
+    """Note a task that starts at this very time, in the order of tasks."""
+    i = sim.size[3]
+    sim.size[3] += 1
+    while i > 0 and sim.next[i - 1] > task:
+        sim.next[i] = sim.next[i - 1]
+        i -= 1
+    sim.next[i] = task
+
+
+@inlined
+def _tell(sim, task, now, at_start, here):  # type: ignore[no-untyped-def]
+    """Tell the tasks that wait for the start or the end of `task`, which is `now`; the simulation is at `here`."""
     for e in range(sim.offsets[task], sim.offsets[task + 1]):
         if sim.from_start[e] != at_start:
             continue
@@ -122,17 +139,17 @@ def _tell(sim, task, now, at_start):  # type: ignore[no-untyped-def]
         sim.ready[target] = max(sim.ready[target], now + sim.lags[e])
         sim.waiting[target] -= 1
         if sim.waiting[target] == 0:
-            _known(sim, target)
+            _known(sim, target, here)
 
 
 @inlined
-def _tell_on(sim):  # type: ignore[no-untyped-def]
+def _tell_on(sim, here):  # type: ignore[no-untyped-def]
     """Let the tasks that share nothing tell those that wait for them."""
     while sim.size[2] > 0:
         sim.size[2] -= 1
         task = sim.free[sim.size[2]]
-        _tell(sim, task, sim.start[task], True)
-        _tell(sim, task, sim.end[task], False)
+        _tell(sim, task, sim.start[task], True, here)
+        _tell(sim, task, sim.end[task], False, here)
 
 
 @inlined
@@ -157,7 +174,7 @@ def _begin(sim, task, now):  # type: ignore[no-untyped-def]
     _settle(sim, device, now)
     sim.active[sim.base[device] + sim.count[device]] = task
     sim.count[device] += 1
-    _tell(sim, task, now, True)
+    _tell(sim, task, now, True, now)
 
 
 @inlined
@@ -171,7 +188,7 @@ def _advance(sim, device, now):  # type: ignore[no-untyped-def]
         task = sim.active[i]
         if sim.left[task] <= done:
             sim.end[task] = now
-            _tell(sim, task, now, False)
+            _tell(sim, task, now, False, now)
         else:
             sim.active[kept] = task
             kept += 1
@@ -188,7 +205,7 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
         base, count = sim.base[device], sim.count[device]
         if count == 0:
             continue
-        share(sim.active, base, count, sim.demand, sim.rate, sim.scratch)
+        share(sim.active, base, count, sim.demand, sim.uses, sim.rate, sim.scratch)
         soonest = np.inf
         for i in range(base, base + count):
             task = sim.active[i]
@@ -197,13 +214,22 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
     sim.size[1] = 0
 
 
+@inlined
+def _begin_all(sim, now):  # type: ignore[no-untyped-def]
+    """Start the tasks that start at this time, and those that this lets start."""
+    while sim.size[3] > 0:
+        sim.size[3] -= 1
+        _begin(sim, sim.next[sim.size[3]], now)
+        _tell_on(sim, now)
+
+
 @bare
 def _run(sim):  # type: ignore[no-untyped-def]
     """Take events in order until there are none; all of one time before devices are shared anew."""
     for task in range(len(sim.duration)):
         if sim.waiting[task] == 0:
-            _known(sim, task)
-    _tell_on(sim)
+            _known(sim, task, -np.inf)
+    _tell_on(sim, -np.inf)
     devices = len(sim.count)
     while sim.size[0] > 0:
         now, code = sim.times[0], sim.codes[0]
@@ -213,27 +239,46 @@ def _run(sim):  # type: ignore[no-untyped-def]
             _begin(sim, what, now)
         elif sim.version[what % devices] == what // devices:
             _advance(sim, what % devices, now)
-        _tell_on(sim)
+        _tell_on(sim, now)
         if sim.size[0] == 0 or sim.times[0] > now:
+            _begin_all(sim, now)
             _reschedule(sim, now)
+
+
+@compiled
+def _by_source(n, source, target, lag, at_start):  # type: ignore[no-untyped-def]
+    """Return the edges by the task that they leave, in their own order, and where those of each task begin."""
+    offsets = np.zeros(n + 1, np.int64)
+    for e in range(len(source)):
+        offsets[source[e] + 1] += 1
+    for task in range(n):
+        offsets[task + 1] += offsets[task]
+    place = offsets[:-1].copy()
+    targets, lags, from_start = np.empty_like(target), np.empty_like(lag), np.empty_like(at_start)
+    for e in range(len(source)):
+        at = place[source[e]]
+        place[source[e]] += 1
+        targets[at], lags[at], from_start[at] = target[e], lag[e], at_start[e]
+    return offsets, targets, lags, from_start
 
 
 def _simulation(graph: KernelGraph) -> _Simulation:
     """Lay out the arrays of a run."""
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
-    order = np.argsort(edges.source, kind="stable")
+    leaving = _by_source(n, edges.source, edges.target, edges.lag_ns, edges.from_start)
     device = np.where(graph.on_device(), tasks.device, -1)
     devices = max(int(device.max()) + 1, 1)
     members = np.bincount(device[device >= 0], minlength=devices)
     return _Simulation(
         duration=np.ascontiguousarray(tasks.duration_ns, dtype=np.float64),
         demand=np.ascontiguousarray(tasks.demand, dtype=np.float64),
+        uses=used(tasks.demand),
         device=np.ascontiguousarray(device),
-        offsets=np.searchsorted(edges.source[order], np.arange(n + 1)),
-        targets=edges.target[order],
-        lags=edges.lag_ns[order],
-        from_start=edges.from_start[order],
+        offsets=leaving[0],
+        targets=leaving[1],
+        lags=leaving[2],
+        from_start=leaving[3],
         ready=tasks.release_ns.astype(np.float64),
         waiting=np.bincount(edges.target, minlength=n),
         start=np.full(n, np.nan),
@@ -248,11 +293,12 @@ def _simulation(graph: KernelGraph) -> _Simulation:
         changed=np.zeros(devices, np.int64),
         is_changed=np.zeros(devices, np.bool_),
         free=np.zeros(n, np.int64),
+        next=np.zeros(n, np.int64),
         scratch=np.zeros((2, tasks.demand.shape[1])),
         # Each task starts and ends once, and each of both reschedules a device at most once.
         times=np.empty(3 * n + 16),
         codes=np.empty(3 * n + 16, np.int64),
-        size=np.zeros(3, np.int64),
+        size=np.zeros(4, np.int64),
     )
 
 
@@ -289,7 +335,7 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
 
 
 @compiled
-def _work(order, begins, start, end, demand, work):  # type: ignore[no-untyped-def]
+def _work(order, begins, start, end, demand, uses, work):  # type: ignore[no-untyped-def]
     """Add up, for the tasks of one device, rate times time over their measured intervals."""
     active, scratch = np.zeros(len(begins) + 1, np.int64), np.ones((2, demand.shape[1]))
     rate = np.ones(len(start))
@@ -299,7 +345,7 @@ def _work(order, begins, start, end, demand, work):  # type: ignore[no-untyped-d
         task = order[k]
         now = start[task] if begins[k] else end[task]
         if count and now > before:
-            share(active, 0, count, demand, rate, scratch)
+            share(active, 0, count, demand, uses, rate, scratch)
             for i in range(count):
                 work[active[i]] += rate[active[i]] * (now - before)
         before = now
@@ -324,7 +370,7 @@ def isolated_durations(graph: KernelGraph) -> Floats:
     """
     tasks = graph.tasks
     chosen = graph.on_device() & ~np.isnan(tasks.measured_start_ns)
-    duration = tasks.duration_ns.copy()
+    duration, demand = tasks.duration_ns.copy(), np.ascontiguousarray(tasks.demand, dtype=np.float64)
     for device in np.unique(tasks.device[chosen]):
         rows = np.flatnonzero(chosen & (tasks.device == device) & (tasks.measured_end_ns > tasks.measured_start_ns))
         both = np.concatenate([rows, rows])
@@ -332,6 +378,6 @@ def isolated_durations(graph: KernelGraph) -> Floats:
         at = np.where(begins, tasks.measured_start_ns[both], tasks.measured_end_ns[both])
         order = np.lexsort((both, begins, at))
         work = np.zeros(len(tasks))
-        _work(both[order], begins[order], tasks.measured_start_ns, tasks.measured_end_ns, tasks.demand, work)
+        _work(both[order], begins[order], tasks.measured_start_ns, tasks.measured_end_ns, demand, used(demand), work)
         duration[rows] = work[rows]
     return duration
