@@ -19,7 +19,7 @@ from replay.collectives.calibration import (
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve
 from replay.collectives.measurements import MeasuredCollectives
-from replay.collectives.topology import Topology, link_bytes_per_s
+from replay.collectives.topology import MOST_BYTES, Topology, link_bytes_per_s
 
 __all__ = ["PredictedCollectives", "calibrate_collectives", "predict_collective", "scored_rows"]
 
@@ -72,7 +72,7 @@ def predict_collective(
     kind : str
         One of `replay.collectives.KINDS`.
     sizes : array-like
-        Bytes of one worker's whole buffer, above zero; any shape.
+        Bytes of one worker's whole buffer, above zero, to 2^50; any shape.
     topology : Topology
     device : Device
     calibration : CollectiveCalibration, optional
@@ -81,7 +81,7 @@ def predict_collective(
     Raises
     ------
     InvalidInputError
-        There is no such collective, or a size is not above zero.
+        There is no such collective, or a size is no number, not above zero, or above 2^50.
 
     Examples
     --------
@@ -116,11 +116,19 @@ def predict_collective(
 def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
     if kind not in KINDS:
         raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
-    wanted = np.asarray(sizes, dtype=np.float64)
+    try:
+        given = np.asarray(sizes)
+    except (ValueError, OverflowError):
+        given = np.asarray(None)
+    if given.dtype.kind not in "iuf":
+        raise InvalidInputError("sizes must be numbers of bytes, in an array of one shape")
+    wanted = given.astype(np.float64)
     flat = wanted.ravel()
-    bad = np.flatnonzero(~((flat > 0) & (flat < np.inf)))
+    bad = np.flatnonzero(~((flat > 0) & (flat <= MOST_BYTES)))
     if len(bad):
-        raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
+        raise InvalidInputError(
+            f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero, {MOST_BYTES} at most"
+        )
     return wanted
 
 
