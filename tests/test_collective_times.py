@@ -2,10 +2,13 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
@@ -423,10 +426,122 @@ def test_a_time_below_zero_in_a_calibration_is_refused(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["fits"][0]["lines"][0]["alpha_us"] = -1
     path.write_text(json.dumps(content))
-    with pytest.raises(SeqPointError, match="a number of all_reduce on A100-SXM4-80GB cannot be"):
+    with pytest.raises(SeqPointError, match="all_reduce on A100-SXM4-80GB: a number cannot be: alpha_us is -1"):
         read_fits(path)
     with pytest.raises(NotFoundError, match="no such calibration"):
         read_fits(tmp_path / "none.json")
+
+
+def refused(tmp_path: Path, change: Callable[[dict], None], message: str) -> None:
+    path = tmp_path / "c.json"
+    if not path.exists():
+        write_fits(path, calibrate_collectives(read_collectives(table(tmp_path))))
+    content = json.loads(path.read_text())
+    change(content)
+    (tmp_path / "changed.json").write_text(json.dumps(content))
+    with pytest.raises(InvalidInputError, match=message):
+        read_fits(tmp_path / "changed.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("workers", np.inf, "workers is inf, not 2 to"),
+        ("workers", 1, "workers is 1, not 2 to"),
+        ("workers", 2.5, "workers is 2.5; it must be whole"),
+        ("workers", True, "workers is True"),
+        ("workers", "2", "workers is '2'"),
+        ("nics", 0, "nics is 0, not 1 to"),
+        ("most_bytes", 10**400, "most_bytes is beyond that, not 1 to"),
+        ("most_bytes", np.nan, "most_bytes is nan"),
+        ("rows", 0, "rows is 0"),
+        ("kind", "scan", "no collective is called 'scan'"),
+        ("lines", [], "from_bytes must ascend, over one row or more"),
+        ("lines", [{"from_bytes": 0, "alpha_us": 0, "us_per_mb": 0}], "takes no time"),
+        ("lines", [{"from_bytes": np.nan, "alpha_us": 1, "us_per_mb": 0}], "from_bytes is nan"),
+        ("lines", [{"from_bytes": 0, "alpha_us": 1, "us_per_mb": np.inf}], "us_per_mb is inf"),
+        ("lines", [{"from_bytes": at, "alpha_us": 1, "us_per_mb": 0} for at in (9, 3)], "from_bytes must ascend"),
+        ("measured_over_predicted", [{"from_bytes": 0, "low": 2, "high": 1}], "low is 2, not 0 to 1"),
+        ("measured_over_predicted", [{"from_bytes": 0, "low": 1, "high": 0.5}], "high is 0.5, not 1 to"),
+        ("measured_over_predicted", [], "from_bytes must ascend, over one row or more"),
+    ],
+)
+def test_a_fit_that_cannot_be_is_refused(tmp_path: Path, place: str, value: object, message: str) -> None:
+    refused(tmp_path, lambda content: content["fits"][0].update({place: value}), message)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [("spread", np.nan, "spread is nan"), ("spread", -1, "spread is -1"), ("spread", 1e9, "spread is 1"),
+     ("left_out", -1, "left_out is -1"), ("link", "string", "a spread of 'string'"), ("basis", [], "a spread of")],
+)  # fmt: skip
+def test_a_spread_that_cannot_be_is_refused(tmp_path: Path, place: str, value: object, message: str) -> None:
+    refused(tmp_path, lambda content: content["spreads"][0].update({place: value}), message)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_what_cannot_be_read_is_not_written(tmp_path: Path, bad: float) -> None:
+    (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
+    known = calibrate_collectives([one])
+    worse = replace(known.fits[0], curve=replace(known.fits[0].curve, alphas_s=(bad,) * len(known.fits[0].curve.betas)))
+    for spoiled in (replace(known, fits=(worse,)), replace(known, spreads={("device", "prior", 0): bad})):
+        with pytest.raises(InvalidInputError, match="c.json: not written: "):
+            write_fits(tmp_path / "c.json", spoiled)
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_adapters_that_a_table_says_are_kept(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header},nics", *(f"{row},8" for row in rows)]) + "\n")
+    known = calibrate_collectives(read_collectives(path))
+    write_fits(tmp_path / "c.json", known)
+    assert {one.topology.nics for one in read_fits(tmp_path / "c.json").fits} == {8}
+
+
+@pytest.mark.parametrize("name", ["size", "time_stats.all_reduce.median"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path, name: str, suffix: str) -> None:
+    measured = pcsv.read_csv(table(tmp_path))
+    path = tmp_path / f"a100_twice.{suffix}"
+    double = measured.append_column(name, measured[name])
+    if suffix == "csv":
+        pcsv.write_csv(double, path)
+    else:
+        pq.write_table(double, path)
+    with pytest.raises(InvalidInputError, match=f"a100_twice.{suffix}: .*{name}.* there 2 times"):
+        read_collectives(path)
+
+
+def test_measurements_that_say_nothing_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
+    for size in np.geomspace(1e4, 1e8, 12).round():  # whichever part it falls in
+        same = replace(one, sizes=np.full(200, size), seconds=np.linspace(1e-4, 2e-4, 200))
+        with pytest.raises(InvalidInputError, match="half of [01] sizes were measured; a fit needs 6 or more"):
+            calibrate_collectives([same])
+    fitted = one.part % 2 == 0
+    few = replace(one, sizes=one.sizes[fitted], seconds=one.seconds[fitted])
+    with pytest.raises(InvalidInputError, match="no size is left for the interval"):
+        calibrate_collectives([few])
+
+
+def test_a_group_of_one_worker_is_not_fitted(tmp_path: Path) -> None:
+    measured = read_collectives(table(tmp_path))
+    alone = replace(measured[0], topology=Topology(1, 1, 8))
+    assert calibrate_collectives([*measured, alone]).fits == calibrate_collectives(measured).fits
+    with pytest.raises(InvalidInputError, match="no group of two or more workers was measured"):
+        calibrate_collectives([alone])
+
+
+def test_a_million_rows_of_a_group_are_fitted() -> None:
+    random = np.random.default_rng(5)
+    sizes = random.integers(1000, 10**8, 10**6).astype(float)
+    times = (20e-6 + sizes / 100e9) * np.exp(0.05 * random.standard_normal(10**6))
+    many = fit_curve(sizes, times)
+    wanted = np.geomspace(2e3, 9e7, 50)
+    assert np.mean(np.abs(many.seconds(wanted) / (20e-6 + wanted / 100e9) - 1)) < 0.01
+    repeated = fit_curve(np.repeat(wanted, 20000), np.repeat(20e-6 + wanted / 100e9, 20000))
+    assert repeated == fit_curve(wanted, 20e-6 + wanted / 100e9)
 
 
 def run(*arguments: object) -> Result:

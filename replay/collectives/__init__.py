@@ -1,13 +1,8 @@
 """How long collectives take, by algorithm and topology: fitted where measured, carried over where not."""
 
 from replay.collectives.algorithms import KINDS, Phase, algorithms_of, phases_of
-from replay.collectives.calibration import (
-    CollectiveCalibration,
-    CollectiveFit,
-    load_collectives,
-    read_fits,
-    write_fits,
-)
+from replay.collectives.calibration import CollectiveCalibration, CollectiveFit
+from replay.collectives.fits import load_collectives, read_fits, write_fits
 from replay.collectives.measurements import MeasuredCollectives, read_collectives
 from replay.collectives.predictor import (
     PredictedCollectives,

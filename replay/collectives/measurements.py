@@ -118,7 +118,7 @@ def read_collectives(
 
 def _table(file: Path) -> pa.Table | None:
     try:
-        return pq.read_table(file) if file.suffix == ".parquet" else pcsv.read_csv(file)
+        return pq.ParquetFile(file).read() if file.suffix == ".parquet" else pcsv.read_csv(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
 

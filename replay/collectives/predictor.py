@@ -10,14 +10,10 @@ import numpy.typing as npt
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
 from replay.collectives.algorithms import KINDS, busiest_volume
-from replay.collectives.calibration import (
-    Band,
-    CollectiveCalibration,
-    CollectiveFit,
-    load_collectives,
-)
+from replay.collectives.calibration import Band, CollectiveCalibration, CollectiveFit
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve
+from replay.collectives.fits import load_collectives
 from replay.collectives.measurements import MeasuredCollectives
 from replay.collectives.topology import MOST_BYTES, Topology, link_bytes_per_s
 
@@ -157,9 +153,12 @@ def calibrate_collectives(
     Raises
     ------
     InvalidInputError
-        A group has too few sizes.
+        A group has too few sizes, or none has two workers: one alone exchanges nothing.
     """
     fits = {_key(one): one for one in base.fits} if base else {}
+    measured = [one for one in measured if one.topology.n_workers > 1]
+    if not measured:
+        raise InvalidInputError("no group of two or more workers was measured; one alone exchanges nothing")
     for group in _pooled(measured):
         found = _fit(group)
         fits[_key(found)] = found
@@ -196,6 +195,11 @@ def _fit(one: MeasuredCollectives) -> CollectiveFit:
         raise InvalidInputError(
             f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}"
         ) from error
+    if not held.any():
+        raise InvalidInputError(
+            f"{one.source}: {one.kind} of {one.topology.n_workers} workers: no size is left for the interval; a hash "
+            "sets a quarter of the sizes aside, so measure more of them"
+        )
     band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
     return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
 
