@@ -51,7 +51,23 @@ class Curve:
 
     def scaled(self, sizes: npt.ArrayLike, slower: float) -> Floats:
         """Return the time at each size, with what is fixed `slower` times as long."""
+        return self._at(np.asarray(sizes, dtype=np.float64), slower)
+
+    def rising(self, sizes: npt.ArrayLike, slower: float = 1.0) -> Floats:
+        """Return the least time of each size and all above: a message can be sent as a longer one, so no longer takes less.
+
+        Examples
+        --------
+        >>> Curve((0.0, 100.0), (5.0, 2.0), (0.0, 0.01)).rising([50, 200]).tolist()
+        [3.0, 4.0]
+        """
         wanted = np.asarray(sizes, dtype=np.float64)
+        starts = np.array(self.starts_bytes)
+        begins = slower * np.array(self.alphas_s) + np.array(self.betas) * starts
+        later = np.append(np.minimum.accumulate(begins[::-1])[::-1], np.inf)
+        return np.minimum(self._at(wanted, slower), later[np.searchsorted(starts, wanted, side="right")])
+
+    def _at(self, wanted: Floats, slower: float) -> Floats:
         line = np.maximum(np.searchsorted(np.array(self.starts_bytes), wanted, side="right") - 1, 0)
         return np.asarray(
             slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * wanted, dtype=np.float64

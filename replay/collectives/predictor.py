@@ -14,6 +14,7 @@ from replay.collectives.calibration import Band, CollectiveCalibration, Collecti
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve
 from replay.collectives.fits import load_collectives
+from replay.collectives.limits import least_seconds
 from replay.collectives.measurements import MeasuredCollectives
 from replay.collectives.topology import MOST_BYTES, Topology, link_bytes_per_s
 
@@ -42,7 +43,8 @@ class PredictedCollectives:
     Parameters
     ----------
     seconds, low, high : array of float64, of the shape of the sizes
-        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size that was measured.
+        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size and the most workers
+        that were measured. `low` is not below what the links carry at their raw rate.
     basis : str
         ``"fitted"`` on this group of workers, ``"carried"`` over from others, ``"prior"`` from constants and the device
         catalogue, ``"none"`` of one worker.
@@ -101,12 +103,12 @@ def predict_collective(
         low, high = np.where(far, np.minimum(low, 1 / widest), low), np.where(far, np.maximum(high, widest), high)
     else:
         seconds, basis = carried_seconds(kind, flat, topology, device, known)
+        seconds = np.maximum(seconds, least_seconds(kind, flat, topology, device))
         high = np.full_like(flat, _spread(known, topology, basis))
         low = 1 / high
+    shortest = np.minimum(np.maximum(seconds * low, least_seconds(kind, flat, topology, device)), seconds)
     shape = wanted.shape
-    return PredictedCollectives(
-        seconds.reshape(shape), (seconds * low).reshape(shape), (seconds * high).reshape(shape), basis
-    )
+    return PredictedCollectives(seconds.reshape(shape), shortest.reshape(shape), (seconds * high).reshape(shape), basis)
 
 
 def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
@@ -129,8 +131,15 @@ def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
 
 
 def _spread(known: CollectiveCalibration, topology: Topology, basis: str) -> float:
-    """Return the factor that predictions which were not fitted are off by at most, nine times in ten."""
-    return float(np.exp(known.spreads.get((topology.link, basis, known.left_out), _UNKNOWN)))
+    """Return the factor that predictions which were not fitted are off by at most, nine times in ten.
+
+    Each doubling beyond the most workers that were measured over such a link counts as one more guess of that kind,
+    independent of the others, as groups that are left out are one doubling away from the next.
+    """
+    n, link = topology.n_workers, topology.link
+    most = max((one.topology.n_workers for one in known.fits if one.topology.link == link), default=n)
+    guesses = 1 + max(float(np.log2(n / most)), 0.0)
+    return float(np.exp(known.spreads.get((link, basis, known.left_out), _UNKNOWN) * np.sqrt(guesses)))
 
 
 def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
