@@ -325,7 +325,9 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_said_or_not_known_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="its name has no device, and there is no column of it; give --device NAME"):
+    with pytest.raises(
+        InvalidInputError, match="its name has no device, and there is no column of it; give --device NAME"
+    ):
         read_collectives(table(tmp_path, "mine.csv"))
     with pytest.raises(InvalidInputError, match="its name has more than one device"):
         read_collectives(table(tmp_path, "a100_h100.csv"))
@@ -485,7 +487,7 @@ def test_what_cannot_be_read_is_not_written(tmp_path: Path, bad: float) -> None:
     known = calibrate_collectives([one])
     worse = replace(known.fits[0], curve=replace(known.fits[0].curve, alphas_s=(bad,) * len(known.fits[0].curve.betas)))
     for spoiled in (replace(known, fits=(worse,)), replace(known, spreads={("device", "prior", 0): bad})):
-        with pytest.raises(InvalidInputError, match="c.json: not written: "):
+        with pytest.raises(InvalidInputError, match=r"c\.json: not written: "):
             write_fits(tmp_path / "c.json", spoiled)
     assert not (tmp_path / "c.json").exists()
 
@@ -517,7 +519,7 @@ def test_measurements_that_say_nothing_of_other_sizes_are_refused(tmp_path: Path
     (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
     for size in np.geomspace(1e4, 1e8, 12).round():  # whichever part it falls in
         same = replace(one, sizes=np.full(200, size), seconds=np.linspace(1e-4, 2e-4, 200))
-        with pytest.raises(InvalidInputError, match="half of [01] sizes were measured; a fit needs 6 or more"):
+        with pytest.raises(InvalidInputError, match=r"half of [01] sizes were measured; a fit needs 6 or more"):
             calibrate_collectives([same])
     fitted = one.part % 2 == 0
     few = replace(one, sizes=one.sizes[fitted], seconds=one.seconds[fitted])

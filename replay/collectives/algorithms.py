@@ -55,8 +55,8 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     The alpha-beta costs of Thakur, Rabenseifner and Gropp (2005), with n workers: ring all-reduce 2(n-1) steps and
     2(n-1)/n of the buffer, half of each for all-gather and reduce-scatter; tree all-reduce 2 log2(n) steps and twice
     the buffer, between nodes 2 log2(nodes) steps and 2(g-1) in each of g devices (NCCL, src/graph/tuning.cc), whose
-    bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a hierarchy, nodes
-    reduce-scatter, exchange over the network, and gather.
+    bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a
+    hierarchy, nodes reduce-scatter, exchange over the network, and gather.
 
     Examples
     --------

@@ -89,11 +89,13 @@ class CollectiveCalibration:
     left_out: int = 0
 
     def own(self, kind: str, topology: Topology, device: Device) -> CollectiveFit | None:
-        """Return the fit of a group: the same workers, fabric and links."""
-        for one in self.fits:
-            if one.kind == kind and same_place(one, topology, device) and same_group(one.topology, topology):
-                return one
-        return None
+        """Return the fit of a group: the same workers, fabric and links; that of the device itself before others."""
+        found = [
+            one
+            for one in self.fits
+            if one.kind == kind and same_place(one, topology, device) and same_group(one.topology, topology)
+        ]
+        return min(found, key=lambda one: one.device != device.name, default=None)
 
     def without_workers(self, n_workers: int) -> Self:
         """Return what is known without any group of a number of workers."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from profilers.devices import Device, find_device
 from replay.collectives.algorithms import busiest_volume, ring_steps
 from replay.collectives.calibration import CollectiveCalibration, CollectiveFit, same_links, same_place
-from replay.collectives.prior import LEAST_NODES, NETWORK_BYTES_PER_S, PROTOCOLS, fastest, machine_of
+from replay.collectives.prior import CHAINED_NODES, NETWORK_BYTES_PER_S, PROTOCOLS, fastest, machine_of
 from replay.collectives.topology import Topology, link_bytes_per_s
 
 __all__ = ["carried_seconds", "launch_seconds", "nic_rate"]
@@ -62,9 +62,9 @@ def carried_seconds(
 def _between_nodes(kind: str, sizes: Floats, topology: Topology, device: Device, rate: float) -> Floats:
     """Return the fastest algorithm's time, not less than that of two of the nodes."""
     seconds = fastest(kind, topology, machine_of(device, topology, rate), sizes)[0]
-    if topology.nodes <= LEAST_NODES:
+    if topology.nodes <= CHAINED_NODES:
         return seconds
-    two = replace(topology, n_workers=LEAST_NODES * topology.devices_per_node)
+    two = replace(topology, n_workers=CHAINED_NODES * topology.devices_per_node)
     return np.maximum(seconds, fastest(kind, two, machine_of(device, two, rate), sizes)[0])
 
 

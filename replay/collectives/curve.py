@@ -47,14 +47,12 @@ class Curve:
 
     def seconds(self, sizes: npt.ArrayLike) -> Floats:
         """Return the time at each size in bytes, of the shape of `sizes`."""
-        return self.scaled(sizes, 1.0)
-
-    def scaled(self, sizes: npt.ArrayLike, slower: float) -> Floats:
-        """Return the time at each size, with what is fixed `slower` times as long."""
-        return self._at(np.asarray(sizes, dtype=np.float64), slower)
+        return self._at(np.asarray(sizes, dtype=np.float64), 1.0)
 
     def rising(self, sizes: npt.ArrayLike, slower: float = 1.0) -> Floats:
-        """Return the least time of each size and all above: a message can be sent as a longer one, so no longer takes less.
+        """Return the least time of each size and all above, with what is fixed `slower` times as long.
+
+        A message can be sent as a longer one: no longer one takes less time.
 
         Examples
         --------
@@ -65,7 +63,8 @@ class Curve:
         starts = np.array(self.starts_bytes)
         begins = slower * np.array(self.alphas_s) + np.array(self.betas) * starts
         later = np.append(np.minimum.accumulate(begins[::-1])[::-1], np.inf)
-        return np.minimum(self._at(wanted, slower), later[np.searchsorted(starts, wanted, side="right")])
+        least = np.minimum(self._at(wanted, slower), later[np.searchsorted(starts, wanted, side="right")])
+        return np.asarray(least, dtype=np.float64)
 
     def _at(self, wanted: Floats, slower: float) -> Floats:
         line = np.maximum(np.searchsorted(np.array(self.starts_bytes), wanted, side="right") - 1, 0)

@@ -95,7 +95,8 @@ def read_collectives(
     NotFoundError
         There is no such file, no table in the folder, or no such device as the given one.
     InvalidInputError
-        A column is missing or there twice, the device is not known, or a value cannot be: the message names file and row.
+        A column is missing or there twice, the device is not known, or a value cannot be: the message names file and
+        row.
     """
     if device is not None:
         find_device(device)
@@ -140,7 +141,7 @@ def _groups(file: Path, table: pa.Table, device: str | None, fabric: str | None)
         raise InvalidInputError(f"{file}: there is no row")
     _refuse_doubles(file, table)
     kinds = _kinds(file, table)
-    sizes, workers = _positive(file, table, "size", most=MOST_BYTES), _workers(file, table)
+    sizes, workers = _bounded(file, table, "size", MOST_BYTES), _workers(file, table)
     times = _times(file, table, kinds)
     devices = _devices(file, table, device)
     fabrics = _texts(table, "fabric") if "fabric" in table.column_names and fabric is None else [fabric] * len(table)
@@ -179,20 +180,22 @@ def _times(file: Path, table: pa.Table, kinds: list[str]) -> Floats:
             raise InvalidInputError(f"{file}: no column {name}; needed are {_NEEDED}")
         at = np.flatnonzero(of == kind)
         times[at] = _positive(file, table, name, at)[at]
-        if len(far := at[times[at] > _MOST_MS]):
-            raise InvalidInputError(
-                f"{file}: row {int(far[0]) + 1}: {name} is {times[far[0]]:g}, more than a day; it must be in ms"
-            )
-        if len(near := at[times[at] < _LEAST_MS]):
-            raise InvalidInputError(
-                f"{file}: row {int(near[0]) + 1}: {name} is {times[near[0]]:g}, less than a nanosecond; it must be in ms"
-            )
+        for odd, what in ((times[at] > _MOST_MS, "more than a day"), (times[at] < _LEAST_MS, "less than a nanosecond")):
+            if odd.any():
+                row = int(at[odd][0])
+                raise InvalidInputError(f"{file}: row {row + 1}: {name} is {times[row]:g}, {what}; it must be in ms")
     return times / 1e3
 
 
-def _positive(
-    file: Path, table: pa.Table, name: str, at: npt.NDArray[np.int64] | None = None, most: float = np.inf
-) -> Floats:
+def _bounded(file: Path, table: pa.Table, name: str, most: int) -> Floats:
+    values = _positive(file, table, name)
+    if len(bad := np.flatnonzero((values < 1) | (values > most))):
+        row = int(bad[0])
+        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be 1 to {most}")
+    return values
+
+
+def _positive(file: Path, table: pa.Table, name: str, at: npt.NDArray[np.int64] | None = None) -> Floats:
     try:
         values = table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
@@ -202,16 +205,13 @@ def _positive(
     if len(bad):
         row = int(bad[0])
         raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero")
-    if len(bad := wanted[(values[wanted] > most) | (values[wanted] < (1 if most < np.inf else 0))]):
-        row = int(bad[0])
-        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be 1 to {most:.0f}")
     return np.asarray(values, dtype=np.float64)
 
 
 def _workers(file: Path, table: pa.Table) -> npt.NDArray[np.int64]:
     """Return workers, devices of the group in a node, devices of a node, and its adapters (0: not said)."""
     names = [name if name in table.column_names else "devices_per_node" for name in _WORKERS]
-    values = np.column_stack([_positive(file, table, name, most=MOST_WORKERS) for name in names])
+    values = np.column_stack([_bounded(file, table, name, MOST_WORKERS) for name in names])
     if "nics" not in table.column_names:
         values[:, -1] = 0
     bad = np.argwhere(values != np.floor(values))

@@ -12,8 +12,8 @@ from replay.collectives.algorithms import Phase, algorithms_of, phases_of
 from replay.collectives.topology import Topology, link_bytes_per_s
 
 __all__ = [
+    "CHAINED_NODES",
     "IN_A_NODE",
-    "LEAST_NODES",
     "NETWORK_BYTES_PER_S",
     "OVER_THE_NETWORK",
     "PROTOCOLS",
@@ -54,7 +54,8 @@ def _protocol(base: float, steps: tuple[float, float, float, float], share: floa
 
 
 #: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, and of a tree's
-#: over the network, in us. LL sends a flag with every 4 bytes, LL128 one with every 120.
+#: over the network (commit b647562 of the same file), in us. LL sends a flag with every 4 bytes, LL128 one with every
+#: 120.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
         "LL": _protocol(6.6, (0.6, 1.0, 2.7, 5.0), 0.5),
@@ -66,11 +67,12 @@ PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
 
 #: Algorithms and protocols that libraries choose from by themselves; the other algorithms are for asking what they
 #: would give. Between nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc); with LL128, or a tree, among the
-#: choices, the measured groups, all on two nodes, are predicted worse. Between two nodes a tree is no more than a chain,
-#: so all-reduces have it on more than two, where a ring's steps add up.
+#: choices, the measured groups, all on two nodes, are predicted worse. Between two nodes a tree is no more than a
+#: chain, so all-reduces have it on more than two, where a ring's steps add up.
 IN_A_NODE = tuple((algorithm, protocol) for algorithm in ("ring", "tree", "direct") for protocol in PROTOCOLS)
 OVER_THE_NETWORK = tuple((algorithm, protocol) for algorithm in ("ring", "direct") for protocol in ("LL", "Simple"))
-LEAST_NODES = 2
+#: Nodes up to which no tree is taken.
+CHAINED_NODES = 2
 _TREES = (("tree", "LL"), ("tree", "Simple"))
 
 
@@ -137,8 +139,7 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
         return np.zeros_like(sizes)
     how = PROTOCOLS[protocol]
     fixed = how.base_s + sum(
-        phase.steps * how.step_s[phase.level if phase.level.startswith("network") else machine.link]
-        for phase in phases
+        phase.steps * how.step_s[phase.level if phase.level.startswith("network") else machine.link] for phase in phases
     )
     return np.asarray(fixed + sum(phase.volume / (how.share * machine.of(phase)) for phase in phases) * sizes)
 
@@ -185,5 +186,5 @@ def fastest(
 def _choices(kind: str, topology: Topology) -> Sequence[tuple[str, str]]:
     if topology.nodes == 1:
         return IN_A_NODE
-    treed = kind == "all_reduce" and topology.nodes > LEAST_NODES
+    treed = kind == "all_reduce" and topology.nodes > CHAINED_NODES
     return (*OVER_THE_NETWORK, *_TREES) if treed else OVER_THE_NETWORK

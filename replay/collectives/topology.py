@@ -46,8 +46,8 @@ class Topology:
     Raises
     ------
     InvalidInputError
-        A number is not whole, or not 1 to 2^20 (0 stands for the default), the group does not fill its nodes, a node has fewer devices than the group uses there, or
-        there is no such fabric.
+        A number is not whole, or not 1 to 2^20 (0 stands for the default), the group does not fill its nodes, a node
+        has fewer devices than the group uses there, or there is no such fabric.
 
     Examples
     --------
