@@ -1,8 +1,7 @@
 """Which catalogue device each device of a trace is."""
 
-import re
-
-from profilers.devices import Device, find_device, load_devices
+from profilers.device_names import devices_in_name
+from profilers.devices import Device, find_device
 from profilers.errors import NotFoundError
 from profilers.trace import Trace, TraceMeta
 from replay.graph import Hardware
@@ -44,12 +43,6 @@ def _find(name: str) -> Device | None:
 
 
 def _from_file_names(meta: TraceMeta) -> Device | None:
-    """Return the one device whose short name stands as a word in the names of the files."""
-    words = {word for source in meta.sources for word in re.split(r"[^a-z0-9]+", source.lower())}
-    short: dict[str, Device] = {}
-    for device in load_devices().values():
-        name = re.split(r"[-\s]", device.name.lower())[0]
-        short.setdefault(name, device)
-        short.setdefault(name.rstrip("x"), device)
-    hits = {device.name: device for name, device in short.items() if name in words}
+    """Return the one device that the names of the files say."""
+    hits = {device.name: device for source in meta.sources for device in devices_in_name(source)}
     return next(iter(hits.values())) if len(hits) == 1 else None

@@ -2,10 +2,13 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given
@@ -148,7 +151,15 @@ def test_pairs_of_bridged_cards_go_over_pcie_beyond_two() -> None:
 @pytest.mark.parametrize(
     ("numbers", "message"),
     [
-        ((0,), "must be 1 or more"),
+        ((0,), "n_workers is 0; it must be a whole number, 1 to 1048576"),
+        ((2.5,), "n_workers is 2.5; it must be a whole number"),
+        ((True,), "n_workers is True; it must be a whole number"),
+        (("8",), "n_workers is '8'; it must be a whole number"),
+        ((10**400,), "n_workers is beyond that; it must be"),
+        ((8, -8), "devices_per_node is -8"),
+        ((8, 8, np.nan), "node_devices is nan"),
+        ((8, 8, 8, "switch", np.nan), "nics is nan"),
+        ((8, 8, 8, "switch", [1]), r"nics is \[1\]"),
         ((6, 4), "workers must fill whole nodes"),
         ((8, 8, 4), "a node must have the devices"),
         ((8, 8, 8, "star"), "no fabric is called 'star'; there are mesh, switch, ring, pairs"),
@@ -165,6 +176,14 @@ def test_groups_that_cannot_be(numbers: tuple, message: str) -> None:
         ("scan", [1.0], "no collective is called 'scan'; there are all_reduce"),
         ("all_reduce", [1.0, 0.0], r"sizes\[1\] is 0; it must be finite and above zero"),
         ("all_reduce", [np.nan], r"sizes\[0\] is nan"),
+        ("all_reduce", [1.0, 2.0**51], r"sizes\[1\] is 2.2518e\+15; it must be"),
+        ("all_reduce", ["8"], "sizes must be numbers"),
+        ("all_reduce", "8", "sizes must be numbers"),
+        ("all_reduce", [[1.0], [1.0, 2.0]], "sizes must be numbers"),
+        ("all_reduce", [10**400], "sizes must be numbers"),
+        ("all_reduce", [None], "sizes must be numbers"),
+        ("all_reduce", [True], "sizes must be numbers"),
+        ("all_reduce", 1j, "sizes must be numbers"),
     ],
 )
 def test_bad_collectives_are_named(kind: str, sizes: list, message: str) -> None:
@@ -172,6 +191,17 @@ def test_bad_collectives_are_named(kind: str, sizes: list, message: str) -> None
         predict_collective(kind, sizes, Topology(8), A100)
     with pytest.raises(InvalidInputError, match="no algorithm 'tree' of all_to_all here; there are direct"):
         phases_of("all_to_all", "tree", Topology(8))
+
+
+@pytest.mark.parametrize("topology", [Topology(1), Topology(8), Topology(6), Topology(64, 8)])
+def test_no_sizes_give_no_times(topology: Topology) -> None:
+    found = predict_collective("all_reduce", [], topology, A100)
+    assert found.seconds.shape == found.low.shape == found.high.shape == (0,)
+
+
+def test_numbers_of_numpy_are_taken() -> None:
+    assert Topology(np.int64(16), np.int32(8)) == Topology(16, 8)
+    assert type(Topology(np.int64(16)).n_workers) is int
 
 
 def test_a_curve_finds_the_lines_that_the_times_were_made_with() -> None:
@@ -238,7 +268,7 @@ def table(folder: Path, name: str = "a100_dgx_all_reduce.csv", n: int = 120, **c
 def test_a_table_is_read_by_group(tmp_path: Path) -> None:
     found = read_collectives(table(tmp_path))
     assert {(m.topology.n_workers, m.topology.devices_per_node) for m in found} == set(GROUPS)
-    assert {(m.kind, m.device.name, m.topology.fabric) for m in found} == {("all_reduce", "A100-SXM4-40GB", "switch")}
+    assert {(m.kind, m.device.name, m.topology.fabric) for m in found} == {("all_reduce", "A100-SXM4-80GB", "switch")}
     one = next(m for m in found if m.topology == Topology(8, 8, 8))
     assert one.seconds[0] == pytest.approx(made(8, 8, one.sizes)[0])  # ms to s
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
@@ -252,6 +282,10 @@ def test_a_table_is_read_by_group(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"size": 0}, "row 3: size is 0; it must be finite and above zero"),
+        ({"size": 1e300}, "row 3: size is 1e+300; it must be 1 to 1125899906842624"),
+        ({"size": 0.5}, "row 3: size is 0.5; it must be 1 to"),
+        ({"num_workers": "9" * 20}, "row 3: num_workers is 1e+20; it must be 1 to 1048576"),
+        ({"time": 1e-9}, "row 3: time_stats.all_reduce.median is 1e-09, less than a nanosecond; it must be in ms"),
         ({"num_workers": 0}, "row 3: num_workers is 0"),
         ({"num_workers": 2.5}, "row 3: num_workers is 2.5; it must be whole"),
         (
@@ -291,11 +325,13 @@ def test_files_that_are_no_tables(tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_said_or_not_known_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="its name has no device; give --device NAME"):
+    with pytest.raises(
+        InvalidInputError, match="its name has no device, and there is no column of it; give --device NAME"
+    ):
         read_collectives(table(tmp_path, "mine.csv"))
     with pytest.raises(InvalidInputError, match="its name has more than one device"):
         read_collectives(table(tmp_path, "a100_h100.csv"))
-    with pytest.raises(InvalidInputError, match="row 1: no device is called 'Voodoo 2'"):
+    with pytest.raises(NotFoundError, match="no device is called 'Voodoo 2'"):
         read_collectives(table(tmp_path), "Voodoo 2")
 
 
@@ -392,10 +428,122 @@ def test_a_time_below_zero_in_a_calibration_is_refused(tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     content["fits"][0]["lines"][0]["alpha_us"] = -1
     path.write_text(json.dumps(content))
-    with pytest.raises(SeqPointError, match="a number of all_reduce on A100-SXM4-40GB cannot be"):
+    with pytest.raises(SeqPointError, match="all_reduce on A100-SXM4-80GB: a number cannot be: alpha_us is -1"):
         read_fits(path)
     with pytest.raises(NotFoundError, match="no such calibration"):
         read_fits(tmp_path / "none.json")
+
+
+def refused(tmp_path: Path, change: Callable[[dict], None], message: str) -> None:
+    path = tmp_path / "c.json"
+    if not path.exists():
+        write_fits(path, calibrate_collectives(read_collectives(table(tmp_path))))
+    content = json.loads(path.read_text())
+    change(content)
+    (tmp_path / "changed.json").write_text(json.dumps(content))
+    with pytest.raises(InvalidInputError, match=message):
+        read_fits(tmp_path / "changed.json")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        ("workers", np.inf, "workers is inf, not 2 to"),
+        ("workers", 1, "workers is 1, not 2 to"),
+        ("workers", 2.5, "workers is 2.5; it must be whole"),
+        ("workers", True, "workers is True"),
+        ("workers", "2", "workers is '2'"),
+        ("nics", 0, "nics is 0, not 1 to"),
+        ("most_bytes", 10**400, "most_bytes is beyond that, not 1 to"),
+        ("most_bytes", np.nan, "most_bytes is nan"),
+        ("rows", 0, "rows is 0"),
+        ("kind", "scan", "no collective is called 'scan'"),
+        ("lines", [], "from_bytes must ascend, over one row or more"),
+        ("lines", [{"from_bytes": 0, "alpha_us": 0, "us_per_mb": 0}], "takes no time"),
+        ("lines", [{"from_bytes": np.nan, "alpha_us": 1, "us_per_mb": 0}], "from_bytes is nan"),
+        ("lines", [{"from_bytes": 0, "alpha_us": 1, "us_per_mb": np.inf}], "us_per_mb is inf"),
+        ("lines", [{"from_bytes": at, "alpha_us": 1, "us_per_mb": 0} for at in (9, 3)], "from_bytes must ascend"),
+        ("measured_over_predicted", [{"from_bytes": 0, "low": 2, "high": 1}], "low is 2, not 0 to 1"),
+        ("measured_over_predicted", [{"from_bytes": 0, "low": 1, "high": 0.5}], "high is 0.5, not 1 to"),
+        ("measured_over_predicted", [], "from_bytes must ascend, over one row or more"),
+    ],
+)
+def test_a_fit_that_cannot_be_is_refused(tmp_path: Path, place: str, value: object, message: str) -> None:
+    refused(tmp_path, lambda content: content["fits"][0].update({place: value}), message)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [("spread", np.nan, "spread is nan"), ("spread", -1, "spread is -1"), ("spread", 1e9, "spread is 1"),
+     ("left_out", -1, "left_out is -1"), ("link", "string", "a spread of 'string'"), ("basis", [], "a spread of")],
+)  # fmt: skip
+def test_a_spread_that_cannot_be_is_refused(tmp_path: Path, place: str, value: object, message: str) -> None:
+    refused(tmp_path, lambda content: content["spreads"][0].update({place: value}), message)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_what_cannot_be_read_is_not_written(tmp_path: Path, bad: float) -> None:
+    (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
+    known = calibrate_collectives([one])
+    worse = replace(known.fits[0], curve=replace(known.fits[0].curve, alphas_s=(bad,) * len(known.fits[0].curve.betas)))
+    for spoiled in (replace(known, fits=(worse,)), replace(known, spreads={("device", "prior", 0): bad})):
+        with pytest.raises(InvalidInputError, match=r"c\.json: not written: "):
+            write_fits(tmp_path / "c.json", spoiled)
+    assert not (tmp_path / "c.json").exists()
+
+
+def test_adapters_that_a_table_says_are_kept(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header},nics", *(f"{row},8" for row in rows)]) + "\n")
+    known = calibrate_collectives(read_collectives(path))
+    write_fits(tmp_path / "c.json", known)
+    assert {one.topology.nics for one in read_fits(tmp_path / "c.json").fits} == {8}
+
+
+@pytest.mark.parametrize("name", ["size", "time_stats.all_reduce.median"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path, name: str, suffix: str) -> None:
+    measured = pcsv.read_csv(table(tmp_path))
+    path = tmp_path / f"a100_twice.{suffix}"
+    double = measured.append_column(name, measured[name])
+    if suffix == "csv":
+        pcsv.write_csv(double, path)
+    else:
+        pq.write_table(double, path)
+    with pytest.raises(InvalidInputError, match=f"a100_twice.{suffix}: .*{name}.* there 2 times"):
+        read_collectives(path)
+
+
+def test_measurements_that_say_nothing_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
+    for size in np.geomspace(1e4, 1e8, 12).round():  # whichever part it falls in
+        same = replace(one, sizes=np.full(200, size), seconds=np.linspace(1e-4, 2e-4, 200))
+        with pytest.raises(InvalidInputError, match=r"half of [01] sizes were measured; a fit needs 6 or more"):
+            calibrate_collectives([same])
+    fitted = one.part % 2 == 0
+    few = replace(one, sizes=one.sizes[fitted], seconds=one.seconds[fitted])
+    with pytest.raises(InvalidInputError, match="no size is left for the interval"):
+        calibrate_collectives([few])
+
+
+def test_a_group_of_one_worker_is_not_fitted(tmp_path: Path) -> None:
+    measured = read_collectives(table(tmp_path))
+    alone = replace(measured[0], topology=Topology(1, 1, 8))
+    assert calibrate_collectives([*measured, alone]).fits == calibrate_collectives(measured).fits
+    with pytest.raises(InvalidInputError, match="no group of two or more workers was measured"):
+        calibrate_collectives([alone])
+
+
+def test_a_million_rows_of_a_group_are_fitted() -> None:
+    random = np.random.default_rng(5)
+    sizes = random.integers(1000, 10**8, 10**6).astype(float)
+    times = (20e-6 + sizes / 100e9) * np.exp(0.05 * random.standard_normal(10**6))
+    many = fit_curve(sizes, times)
+    wanted = np.geomspace(2e3, 9e7, 50)
+    assert np.mean(np.abs(many.seconds(wanted) / (20e-6 + wanted / 100e9) - 1)) < 0.01
+    repeated = fit_curve(np.repeat(wanted, 20000), np.repeat(20e-6 + wanted / 100e9, 20000))
+    assert repeated == fit_curve(wanted, 20e-6 + wanted / 100e9)
 
 
 def run(*arguments: object) -> Result:
@@ -405,13 +553,13 @@ def run(*arguments: object) -> Result:
 def test_calibrate_then_validate(tmp_path: Path) -> None:
     measured = table(tmp_path)
     done = run("calibrate", "collectives", measured, "-o", tmp_path / "mine.json", "--fresh")
-    assert done.exit_code == 0 and "A100-SXM4-40GB" in done.stdout
+    assert done.exit_code == 0 and "A100-SXM4-80GB" in done.stdout
     found = run("validate", "collectives", measured, "--calibration", tmp_path / "mine.json", "--json")
     assert found.exit_code == 0
     content = json.loads(found.stdout)
     by_case = {row["case"]: row for row in content["rows"]}
     assert by_case["all_reduce, fitted: mean over 5 groups"]["met"] is True
-    assert by_case["all_reduce, A100-SXM4-40GB (switch), 8 workers, 8 a node, fitted"]["error"] < 0.01
+    assert by_case["all_reduce, A100-SXM4-80GB (switch), 8 workers, 8 a node, fitted"]["error"] < 0.01
     scores = {(s["workers"], s["devices_per_node"], s["how"]): s for s in content["scores"]}
     assert 15 < scores[8, 8, "fitted"]["rows"] < 50 and scores[8, 8, "workers left out"]["rows"] == 120
     assert "mean over 5 groups" in run("validate", "collectives", measured).stdout

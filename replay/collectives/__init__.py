@@ -1,13 +1,9 @@
 """How long collectives take, by algorithm and topology: fitted where measured, carried over where not."""
 
 from replay.collectives.algorithms import KINDS, Phase, algorithms_of, phases_of
-from replay.collectives.calibration import (
-    CollectiveCalibration,
-    CollectiveFit,
-    load_collectives,
-    read_fits,
-    write_fits,
-)
+from replay.collectives.calibration import CollectiveCalibration, CollectiveFit
+from replay.collectives.fits import load_collectives, read_fits, write_fits
+from replay.collectives.limits import least_seconds, least_volume
 from replay.collectives.measurements import MeasuredCollectives, read_collectives
 from replay.collectives.predictor import (
     PredictedCollectives,
@@ -31,6 +27,8 @@ __all__ = [
     "algorithms_of",
     "calibrate_collectives",
     "fastest",
+    "least_seconds",
+    "least_volume",
     "link_bytes_per_s",
     "load_collectives",
     "machine_of",

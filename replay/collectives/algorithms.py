@@ -20,11 +20,13 @@ class Phase:
     Parameters
     ----------
     level : str
-        What carries it: ``"port"``, all links of a device; ``"peer"``, its links to one other; ``"network"``.
+        What carries it: ``"port"``, all links of a device; ``"peer"``, its links to one other; ``"network"``, all
+        adapters of a node; ``"network tree"``, they too, with the latency of a tree's step.
     steps : float
         Messages that wait for each other.
     volume : float
-        Bytes that the busiest link of the level carries, over the size of the buffer; of a node for ``"network"``.
+        Bytes that the busiest link of the level carries, over the size of the buffer; of a node for a network. What
+        goes over one adapter of several counts as if each carried as much.
     """
 
     level: str
@@ -52,8 +54,9 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     -----
     The alpha-beta costs of Thakur, Rabenseifner and Gropp (2005), with n workers: ring all-reduce 2(n-1) steps and
     2(n-1)/n of the buffer, half of each for all-gather and reduce-scatter; tree all-reduce 2 log2(n) steps and twice
-    the buffer; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a hierarchy, nodes
-    reduce-scatter, exchange over the network, and gather.
+    the buffer, between nodes 2 log2(nodes) steps and 2(g-1) in each of g devices (NCCL, src/graph/tuning.cc), whose
+    bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a
+    hierarchy, nodes reduce-scatter, exchange over the network, and gather.
 
     Examples
     --------
@@ -138,8 +141,11 @@ def _ring(kind: str) -> Callable[[Topology], tuple[Phase, ...]]:
 
 def _tree(passes: int) -> Callable[[Topology], tuple[Phase, ...]]:
     def phases(topology: Topology) -> tuple[Phase, ...]:
-        depth = (topology.n_workers - 1).bit_length()
-        return (Phase(_level(topology), passes * depth, float(passes)),)
+        if topology.nodes == 1:
+            return (Phase("port", passes * (topology.n_workers - 1).bit_length(), float(passes)),)
+        between = Phase("network tree", passes * (topology.nodes - 1).bit_length(), float(passes))
+        inside = passes * (topology.devices_per_node - 1)
+        return (between, Phase("port", inside, 0.0)) if inside else (between,)
 
     return phases
 
@@ -158,7 +164,7 @@ def _exchange(topology: Topology) -> tuple[Phase, ...]:
 
 def _send(topology: Topology) -> tuple[Phase, ...]:
     if topology.nodes > 1:
-        return (Phase("network", 1, 1.0),)
+        return (Phase("network", 1, float(topology.nics_used)),)  # one message, one adapter
     return (Phase("peer" if topology.fabric == "mesh" else "port", 1, 1.0),)
 
 

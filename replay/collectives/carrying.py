@@ -1,6 +1,7 @@
 """Time of a group that was not measured, from groups that were: what they sent over the same kind of link."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,7 @@ import numpy.typing as npt
 from profilers.devices import Device, find_device
 from replay.collectives.algorithms import busiest_volume, ring_steps
 from replay.collectives.calibration import CollectiveCalibration, CollectiveFit, same_links, same_place
-from replay.collectives.prior import NETWORK_BYTES_PER_S, PROTOCOLS, fastest, machine_of
+from replay.collectives.prior import CHAINED_NODES, NETWORK_BYTES_PER_S, PROTOCOLS, fastest, machine_of
 from replay.collectives.topology import Topology, link_bytes_per_s
 
 __all__ = ["carried_seconds", "launch_seconds", "nic_rate"]
@@ -48,8 +49,7 @@ def carried_seconds(
     if topology.link == "network":
         # A network belongs to the place: another place's adapters say nothing of it.
         places = [one for one in donors if same_place(one, topology, device)]
-        machine = machine_of(device, topology, nic_rate(_alike(kind, places) or places))
-        seconds = fastest(kind, topology, machine, sizes)[0]
+        seconds = _between_nodes(kind, sizes, topology, device, nic_rate(_alike(kind, places) or places))
         return seconds + launch_seconds(kind, known), "carried" if places else "prior"
     near = _nearest(kind, donors, topology, device)
     if not near:
@@ -57,6 +57,15 @@ def carried_seconds(
         return prior + launch_seconds(kind, known), "prior"
     logs = [np.log(_moved(one, kind, sizes, topology, device)) for one in near]
     return np.exp(np.mean(logs, axis=0)), "carried"
+
+
+def _between_nodes(kind: str, sizes: Floats, topology: Topology, device: Device, rate: float) -> Floats:
+    """Return the fastest algorithm's time, not less than that of two of the nodes."""
+    seconds = fastest(kind, topology, machine_of(device, topology, rate), sizes)[0]
+    if topology.nodes <= CHAINED_NODES:
+        return seconds
+    two = replace(topology, n_workers=CHAINED_NODES * topology.devices_per_node)
+    return np.maximum(seconds, fastest(kind, two, machine_of(device, two, rate), sizes)[0])
 
 
 def _nearest(kind: str, donors: list[CollectiveFit], topology: Topology, device: Device) -> list[CollectiveFit]:
@@ -83,7 +92,7 @@ def _moved(donor: CollectiveFit, kind: str, sizes: Floats, topology: Topology, d
     clocks = [one.figures["clock_mhz"].value if "clock_mhz" in one.figures else 0.0 for one in (theirs, device)]
     slower = clocks[0] / clocks[1] if min(clocks) > 0 else 1.0
     steps = ring_steps(kind, topology.n_workers) - ring_steps(donor.kind, donor.topology.n_workers)
-    moved = donor.curve.scaled(sizes * volume * rates[0] / rates[1], slower)
+    moved = donor.curve.rising(sizes * volume * rates[0] / rates[1], slower)
     return np.maximum(moved + steps * PROTOCOLS["LL"].step_s[topology.link], _LEAST_S)
 
 

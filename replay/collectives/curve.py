@@ -16,6 +16,8 @@ _MOST_LINES, _LEAST_ROWS = 10, 6
 #: A line spans at least this factor of sizes: fewer are noise. What is larger than all that was measured continues the
 #: line of the largest sizes, down to a half of the largest.
 _SPAN, _LARGE = 1.25, 0.5
+#: Measurements that a curve looks at: finding where lines end takes the square of their number. Of more, medians.
+_MOST_ROWS = 1500
 #: Fewer lines are taken where more of them lower the error on the other half by less than this share.
 _WORTH = 0.03
 #: Rounds of reweighting that turn least squares into least absolute errors, and the error below which it stops.
@@ -45,11 +47,26 @@ class Curve:
 
     def seconds(self, sizes: npt.ArrayLike) -> Floats:
         """Return the time at each size in bytes, of the shape of `sizes`."""
-        return self.scaled(sizes, 1.0)
+        return self._at(np.asarray(sizes, dtype=np.float64), 1.0)
 
-    def scaled(self, sizes: npt.ArrayLike, slower: float) -> Floats:
-        """Return the time at each size, with what is fixed `slower` times as long."""
+    def rising(self, sizes: npt.ArrayLike, slower: float = 1.0) -> Floats:
+        """Return the least time of each size and all above, with what is fixed `slower` times as long.
+
+        A message can be sent as a longer one: no longer one takes less time.
+
+        Examples
+        --------
+        >>> Curve((0.0, 100.0), (5.0, 2.0), (0.0, 0.01)).rising([50, 200]).tolist()
+        [3.0, 4.0]
+        """
         wanted = np.asarray(sizes, dtype=np.float64)
+        starts = np.array(self.starts_bytes)
+        begins = slower * np.array(self.alphas_s) + np.array(self.betas) * starts
+        later = np.append(np.minimum.accumulate(begins[::-1])[::-1], np.inf)
+        least = np.minimum(self._at(wanted, slower), later[np.searchsorted(starts, wanted, side="right")])
+        return np.asarray(least, dtype=np.float64)
+
+    def _at(self, wanted: Floats, slower: float) -> Floats:
         line = np.maximum(np.searchsorted(np.array(self.starts_bytes), wanted, side="right") - 1, 0)
         return np.asarray(
             slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * wanted, dtype=np.float64
@@ -70,18 +87,19 @@ def fit_curve(sizes: Floats, seconds: Floats, limit: float | None = None) -> Cur
     Raises
     ------
     InvalidInputError
-        There are fewer than six measurements.
+        There are fewer than six sizes.
 
     Notes
     -----
     Where one line ends and the next begins is found by dynamic programming over the sorted sizes, with the squares of
     the relative errors; each line is then fitted to the least mean of the absolute relative errors. The number of lines
-    is the least whose error, fitted on one half of the measurements and scored on the other, is near the best.
+    is the least whose error, fitted on one half of the measurements and scored on the other, is near the best. More
+    than 1500 measurements are thinned to the median of each size, and still more sizes to medians of ranges of sizes.
     """
-    if len(sizes) < _LEAST_ROWS:
-        raise InvalidInputError(f"{len(sizes)} sizes were measured; a fit needs {_LEAST_ROWS} or more")
+    if (found := len(np.unique(sizes))) < _LEAST_ROWS:
+        raise InvalidInputError(f"{found} sizes were measured; a fit needs {_LEAST_ROWS} or more")
     order = np.lexsort((seconds, sizes))
-    x, t = sizes[order], seconds[order]
+    x, t = _thinned(sizes[order], seconds[order])
     halves = ((x[::2], t[::2], x[1::2], t[1::2]), (x[1::2], t[1::2], x[::2], t[::2]))
     most = max(1, min(_MOST_LINES, len(x) // 2 // _LEAST_ROWS))
     errors = np.zeros(most)
@@ -90,6 +108,24 @@ def fit_curve(sizes: Floats, seconds: Floats, limit: float | None = None) -> Cur
             errors[lines] += np.mean(np.abs(_curve(near, at, ends).seconds(other) / then - 1))
     chosen = int(np.flatnonzero(errors <= errors.min() * (1 + _WORTH))[0])
     return _beyond(_curve(x, t, _ends(x, t, most)[chosen]), x, t, limit)
+
+
+def _thinned(x: Floats, t: Floats) -> tuple[Floats, Floats]:
+    """Return medians of sizes and times where there are too many, of as many ranges on a logarithmic scale at most."""
+    if len(x) <= _MOST_ROWS:
+        return x, t
+    x, t = _medians(x, t, np.unique(x, return_inverse=True)[1])
+    if len(x) <= _MOST_ROWS:
+        return x, t
+    place = np.log(x / x[0]) / np.log(x[-1] / x[0]) * _MOST_ROWS
+    return _medians(x, t, np.minimum(place.astype(np.int64), _MOST_ROWS - 1))
+
+
+def _medians(x: Floats, t: Floats, group: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Return the lower median of size and of time of each group; `x` and `group` ascend together."""
+    starts = np.flatnonzero(np.concatenate(([True], group[1:] > group[:-1])))
+    middle = (starts + np.append(starts[1:], len(group)) - 1) // 2
+    return x[middle], t[np.lexsort((t, group))][middle]
 
 
 def _beyond(curve: Curve, x: Floats, t: Floats, limit: float | None) -> Curve:

@@ -12,20 +12,22 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from profilers.devices import Device, find_device, load_devices
+from profilers.device_names import device_of_file
+from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.collectives.algorithms import KINDS
-from replay.collectives.topology import Topology
+from replay.collectives.topology import MOST_BYTES, MOST_WORKERS, Topology
 
 __all__ = ["MeasuredCollectives", "read_collectives"]
 
 Floats = npt.NDArray[np.float64]
 
 _SUFFIXES = (".parquet", ".csv")
-_WORKERS = ("num_workers", "devices_per_node", "max_devices_per_node")
+_WORKERS = ("num_workers", "devices_per_node", "max_devices_per_node", "nics")
+_HAS_TO = ("size", "num_workers", "devices_per_node", "collective")
 _NEEDED = "time_stats.<collective>.median (ms), size (bytes), num_workers, devices_per_node, collective"
-#: Beyond a day a time is in another unit.
-_MOST_MS = 86_400_000.0
+#: Beyond a day, and below a nanosecond, a time is in another unit.
+_LEAST_MS, _MOST_MS = 1e-6, 86_400_000.0
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,14 @@ def read_collectives(
     """Read a table of measured collectives, or all those in a folder.
 
     A row is a collective of `num_workers` devices, of `size` bytes, with its median time in ms in the column
-    ``time_stats.<collective>.median``. In a folder, tables with other columns are passed over.
+    ``time_stats.<collective>.median``; ``max_devices_per_node`` and ``nics`` (adapters of a node) may be there. In a
+    folder, tables with other columns are passed over.
 
     Parameters
     ----------
     path : str or Path
     device : str, optional
-        Its name; by default that of a column ``device``, else a word of the file's name, as in ``a100_dgx.csv``.
+        Its name, where neither a column ``device`` nor the file's name (``a100_dgx.csv``) says it.
     fabric : str, optional
         One of `replay.collectives.FABRICS`; by default that of a column ``fabric``, else pairs where the file's name
         has the word ``pairwise``, a mesh on AMD's Instinct, else a switch.
@@ -90,10 +93,13 @@ def read_collectives(
     Raises
     ------
     NotFoundError
-        There is no such file, or no table in the folder.
+        There is no such file, no table in the folder, or no such device as the given one.
     InvalidInputError
-        A column is missing, the device is not known, or a value cannot be: the message names file and row.
+        A column is missing or there twice, the device is not known, or a value cannot be: the message names file and
+        row.
     """
+    if device is not None:
+        find_device(device)
     root = Path(path)
     if root.is_dir():
         files = sorted(file for file in root.rglob("*") if file.suffix in _SUFFIXES)
@@ -113,23 +119,29 @@ def read_collectives(
 
 def _table(file: Path) -> pa.Table | None:
     try:
-        return pq.read_table(file) if file.suffix == ".parquet" else pcsv.read_csv(file)
+        return pq.ParquetFile(file).read() if file.suffix == ".parquet" else pcsv.read_csv(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError):
         return None
 
 
 def _lacks(table: pa.Table) -> str:
     """Return a needed column that is not there."""
-    return next(
-        (c for c in ("size", "num_workers", "devices_per_node", "collective") if c not in table.column_names), ""
-    )
+    return next((column for column in _HAS_TO if column not in table.column_names), "")
+
+
+def _refuse_doubles(file: Path, table: pa.Table) -> None:
+    names = table.column_names
+    ours = (*_HAS_TO, *_WORKERS, "device", "fabric", *(f"time_stats.{kind}.median" for kind in KINDS))
+    if double := next((name for name in ours if names.count(name) > 1), ""):
+        raise InvalidInputError(f"{file}: the column {double} is there {names.count(double)} times; leave one")
 
 
 def _groups(file: Path, table: pa.Table, device: str | None, fabric: str | None) -> Iterator[MeasuredCollectives]:
     if not len(table):
         raise InvalidInputError(f"{file}: there is no row")
+    _refuse_doubles(file, table)
     kinds = _kinds(file, table)
-    sizes, workers = _positive(file, table, "size"), _workers(file, table)
+    sizes, workers = _bounded(file, table, "size", MOST_BYTES), _workers(file, table)
     times = _times(file, table, kinds)
     devices = _devices(file, table, device)
     fabrics = _texts(table, "fabric") if "fabric" in table.column_names and fabric is None else [fabric] * len(table)
@@ -168,11 +180,19 @@ def _times(file: Path, table: pa.Table, kinds: list[str]) -> Floats:
             raise InvalidInputError(f"{file}: no column {name}; needed are {_NEEDED}")
         at = np.flatnonzero(of == kind)
         times[at] = _positive(file, table, name, at)[at]
-        if len(far := at[times[at] > _MOST_MS]):
-            raise InvalidInputError(
-                f"{file}: row {int(far[0]) + 1}: {name} is {times[far[0]]:g}, more than a day; it must be in ms"
-            )
+        for odd, what in ((times[at] > _MOST_MS, "more than a day"), (times[at] < _LEAST_MS, "less than a nanosecond")):
+            if odd.any():
+                row = int(at[odd][0])
+                raise InvalidInputError(f"{file}: row {row + 1}: {name} is {times[row]:g}, {what}; it must be in ms")
     return times / 1e3
+
+
+def _bounded(file: Path, table: pa.Table, name: str, most: int) -> Floats:
+    values = _positive(file, table, name)
+    if len(bad := np.flatnonzero((values < 1) | (values > most))):
+        row = int(bad[0])
+        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be 1 to {most}")
+    return values
 
 
 def _positive(file: Path, table: pa.Table, name: str, at: npt.NDArray[np.int64] | None = None) -> Floats:
@@ -189,9 +209,11 @@ def _positive(file: Path, table: pa.Table, name: str, at: npt.NDArray[np.int64] 
 
 
 def _workers(file: Path, table: pa.Table) -> npt.NDArray[np.int64]:
-    """Return workers, devices of the group in a node, and devices of a node."""
+    """Return workers, devices of the group in a node, devices of a node, and its adapters (0: not said)."""
     names = [name if name in table.column_names else "devices_per_node" for name in _WORKERS]
-    values = np.column_stack([_positive(file, table, name) for name in names])
+    values = np.column_stack([_bounded(file, table, name, MOST_WORKERS) for name in names])
+    if "nics" not in table.column_names:
+        values[:, -1] = 0
     bad = np.argwhere(values != np.floor(values))
     if len(bad):
         row, column = bad[0].tolist()
@@ -200,10 +222,10 @@ def _workers(file: Path, table: pa.Table) -> npt.NDArray[np.int64]:
 
 
 def _topology(file: Path, row: int, workers: npt.NDArray[np.int64], fabric: object) -> Topology:
-    n, devices, most = workers.tolist()
+    n, devices, most, nics = workers.tolist()
     try:
         # A profile says 2 devices a node of a group of 1, too.
-        return Topology(n, min(n, devices), most, str(fabric))
+        return Topology(n, min(n, devices), most, str(fabric), nics)
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: row {row + 1}: {error}") from error
 
@@ -213,23 +235,9 @@ def _texts(table: pa.Table, name: str) -> list[object]:
 
 
 def _devices(file: Path, table: pa.Table, device: str | None) -> list[object]:
-    if device is not None:
-        return [device] * len(table)
     if "device" in table.column_names:
         return _texts(table, "device")
-    words = re.split(r"[^a-z0-9]+", file.stem.lower())
-    short: dict[str, str] = {}
-    for name in load_devices():
-        word = re.split(r"[-\s]", name.lower())[0]
-        short.setdefault(word, name)
-        short.setdefault(word.rstrip("x"), name)
-    found = sorted({short[word] for word in words if word in short})
-    if len(found) != 1:
-        raise InvalidInputError(
-            f"{file}: its name has {'no' if not found else 'more than one'} device; give --device NAME, a column "
-            f"device, or a name with one of {', '.join(short)}"
-        )
-    return [found[0] for _ in range(len(table))]
+    return [device_of_file(file, device).name] * len(table)
 
 
 def _device(file: Path, row: int, name: object) -> Device:

@@ -10,16 +10,13 @@ import numpy.typing as npt
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
 from replay.collectives.algorithms import KINDS, busiest_volume
-from replay.collectives.calibration import (
-    Band,
-    CollectiveCalibration,
-    CollectiveFit,
-    load_collectives,
-)
+from replay.collectives.calibration import Band, CollectiveCalibration, CollectiveFit
 from replay.collectives.carrying import carried_seconds
 from replay.collectives.curve import fit_curve
+from replay.collectives.fits import load_collectives
+from replay.collectives.limits import least_seconds
 from replay.collectives.measurements import MeasuredCollectives
-from replay.collectives.topology import Topology, link_bytes_per_s
+from replay.collectives.topology import MOST_BYTES, Topology, link_bytes_per_s
 
 __all__ = ["PredictedCollectives", "calibrate_collectives", "predict_collective", "scored_rows"]
 
@@ -46,7 +43,8 @@ class PredictedCollectives:
     Parameters
     ----------
     seconds, low, high : array of float64, of the shape of the sizes
-        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size that was measured.
+        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size and the most workers
+        that were measured. `low` is not below what the links carry at their raw rate.
     basis : str
         ``"fitted"`` on this group of workers, ``"carried"`` over from others, ``"prior"`` from constants and the device
         catalogue, ``"none"`` of one worker.
@@ -72,7 +70,7 @@ def predict_collective(
     kind : str
         One of `replay.collectives.KINDS`.
     sizes : array-like
-        Bytes of one worker's whole buffer, above zero; any shape.
+        Bytes of one worker's whole buffer, above zero, to 2^50; any shape.
     topology : Topology
     device : Device
     calibration : CollectiveCalibration, optional
@@ -81,7 +79,7 @@ def predict_collective(
     Raises
     ------
     InvalidInputError
-        There is no such collective, or a size is not above zero.
+        There is no such collective, or a size is no number, not above zero, or above 2^50.
 
     Examples
     --------
@@ -105,28 +103,43 @@ def predict_collective(
         low, high = np.where(far, np.minimum(low, 1 / widest), low), np.where(far, np.maximum(high, widest), high)
     else:
         seconds, basis = carried_seconds(kind, flat, topology, device, known)
+        seconds = np.maximum(seconds, least_seconds(kind, flat, topology, device))
         high = np.full_like(flat, _spread(known, topology, basis))
         low = 1 / high
+    shortest = np.minimum(np.maximum(seconds * low, least_seconds(kind, flat, topology, device)), seconds)
     shape = wanted.shape
-    return PredictedCollectives(
-        seconds.reshape(shape), (seconds * low).reshape(shape), (seconds * high).reshape(shape), basis
-    )
+    return PredictedCollectives(seconds.reshape(shape), shortest.reshape(shape), (seconds * high).reshape(shape), basis)
 
 
 def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
     if kind not in KINDS:
         raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
-    wanted = np.asarray(sizes, dtype=np.float64)
+    try:
+        given = np.asarray(sizes)
+    except (ValueError, OverflowError):
+        given = np.asarray(None)
+    if given.dtype.kind not in "iuf":
+        raise InvalidInputError("sizes must be numbers of bytes, in an array of one shape")
+    wanted = given.astype(np.float64)
     flat = wanted.ravel()
-    bad = np.flatnonzero(~((flat > 0) & (flat < np.inf)))
+    bad = np.flatnonzero(~((flat > 0) & (flat <= MOST_BYTES)))
     if len(bad):
-        raise InvalidInputError(f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero")
+        raise InvalidInputError(
+            f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero, {MOST_BYTES} at most"
+        )
     return wanted
 
 
 def _spread(known: CollectiveCalibration, topology: Topology, basis: str) -> float:
-    """Return the factor that predictions which were not fitted are off by at most, nine times in ten."""
-    return float(np.exp(known.spreads.get((topology.link, basis, known.left_out), _UNKNOWN)))
+    """Return the factor that predictions which were not fitted are off by at most, nine times in ten.
+
+    Each doubling beyond the most workers that were measured over such a link counts as one more guess of that kind,
+    independent of the others, as groups that are left out are one doubling away from the next.
+    """
+    n, link = topology.n_workers, topology.link
+    most = max((one.topology.n_workers for one in known.fits if one.topology.link == link), default=n)
+    guesses = 1 + max(float(np.log2(n / most)), 0.0)
+    return float(np.exp(known.spreads.get((link, basis, known.left_out), _UNKNOWN) * np.sqrt(guesses)))
 
 
 def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
@@ -149,9 +162,12 @@ def calibrate_collectives(
     Raises
     ------
     InvalidInputError
-        A group has too few sizes.
+        A group has too few sizes, or none has two workers: one alone exchanges nothing.
     """
     fits = {_key(one): one for one in base.fits} if base else {}
+    measured = [one for one in measured if one.topology.n_workers > 1]
+    if not measured:
+        raise InvalidInputError("no group of two or more workers was measured; one alone exchanges nothing")
     for group in _pooled(measured):
         found = _fit(group)
         fits[_key(found)] = found
@@ -188,6 +204,11 @@ def _fit(one: MeasuredCollectives) -> CollectiveFit:
         raise InvalidInputError(
             f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}"
         ) from error
+    if not held.any():
+        raise InvalidInputError(
+            f"{one.source}: {one.kind} of {one.topology.n_workers} workers: no size is left for the interval; a hash "
+            "sets a quarter of the sizes aside, so measure more of them"
+        )
     band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
     return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
 

@@ -12,6 +12,7 @@ from replay.collectives.algorithms import Phase, algorithms_of, phases_of
 from replay.collectives.topology import Topology, link_bytes_per_s
 
 __all__ = [
+    "CHAINED_NODES",
     "IN_A_NODE",
     "NETWORK_BYTES_PER_S",
     "OVER_THE_NETWORK",
@@ -37,7 +38,7 @@ class Protocol:
     base_s : float
         Paid once.
     step_s : mapping of str to float
-        Paid each step, by kind of link.
+        Paid each step, by kind of link; ``"network tree"`` is that of a tree between nodes.
     share : float
         Of the bandwidth that payload gets.
     """
@@ -47,27 +48,32 @@ class Protocol:
     share: float
 
 
-def _protocol(base: float, device: float, pcie: float, network: float, share: float) -> Protocol:
-    steps = {"device": device * 1e-6, "pcie": pcie * 1e-6, "network": network * 1e-6}
-    return Protocol(base * 1e-6, MappingProxyType(steps), share)
+def _protocol(base: float, steps: tuple[float, float, float, float], share: float) -> Protocol:
+    each = dict(zip(("device", "pcie", "network", "network tree"), (1e-6 * step for step in steps), strict=True))
+    return Protocol(base * 1e-6, MappingProxyType(each), share)
 
 
-#: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, in us. LL sends
-#: a flag with every 4 bytes, LL128 one with every 120.
+#: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, and of a tree's
+#: over the network (commit b647562 of the same file), in us. LL sends a flag with every 4 bytes, LL128 one with every
+#: 120.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
-        "LL": _protocol(6.6, 0.6, 1.0, 2.7, 0.5),
-        "LL128": _protocol(14.0, 1.9, 2.5, 4.0, 0.9375),
-        "Simple": _protocol(8.4, 3.4, 5.7, 14.0, 1.0),
+        "LL": _protocol(6.6, (0.6, 1.0, 2.7, 5.0), 0.5),
+        "LL128": _protocol(14.0, (1.9, 2.5, 4.0, 8.5), 0.9375),
+        "Simple": _protocol(8.4, (3.4, 5.7, 14.0, 28.0), 1.0),
     }
 )
 
 
 #: Algorithms and protocols that libraries choose from by themselves; the other algorithms are for asking what they
-#: would give. Between nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc); with a tree among the choices, or
-#: LL128, the measured groups of several nodes are predicted worse.
+#: would give. Between nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc); with LL128, or a tree, among the
+#: choices, the measured groups, all on two nodes, are predicted worse. Between two nodes a tree is no more than a
+#: chain, so all-reduces have it on more than two, where a ring's steps add up.
 IN_A_NODE = tuple((algorithm, protocol) for algorithm in ("ring", "tree", "direct") for protocol in PROTOCOLS)
 OVER_THE_NETWORK = tuple((algorithm, protocol) for algorithm in ("ring", "direct") for protocol in ("LL", "Simple"))
+#: Nodes up to which no tree is taken.
+CHAINED_NODES = 2
+_TREES = (("tree", "LL"), ("tree", "Simple"))
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,7 @@ class Machine:
 
     def of(self, phase: Phase) -> float:
         """Return the bandwidth that a phase has."""
-        return {"port": self.port, "peer": self.peer, "network": self.network}[phase.level]
+        return {"port": self.port, "peer": self.peer}.get(phase.level, self.network)
 
 
 def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWORK_BYTES_PER_S) -> Machine:
@@ -133,7 +139,7 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
         return np.zeros_like(sizes)
     how = PROTOCOLS[protocol]
     fixed = how.base_s + sum(
-        phase.steps * how.step_s["network" if phase.level == "network" else machine.link] for phase in phases
+        phase.steps * how.step_s[phase.level if phase.level.startswith("network") else machine.link] for phase in phases
     )
     return np.asarray(fixed + sum(phase.volume / (how.share * machine.of(phase)) for phase in phases) * sizes)
 
@@ -167,7 +173,7 @@ def fastest(
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
     if choices is None:
-        choices = OVER_THE_NETWORK if topology.nodes > 1 else IN_A_NODE
+        choices = _choices(kind, topology)
     there = algorithms_of(kind, topology)
     names, times = [], []
     for algorithm, protocol in (one for one in choices if one[0] in there):
@@ -175,3 +181,10 @@ def fastest(
         times.append(algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes))
     best = np.argmin(times, axis=0)
     return np.min(times, axis=0), np.array(names)[best]
+
+
+def _choices(kind: str, topology: Topology) -> Sequence[tuple[str, str]]:
+    if topology.nodes == 1:
+        return IN_A_NODE
+    treed = kind == "all_reduce" and topology.nodes > CHAINED_NODES
+    return (*OVER_THE_NETWORK, *_TREES) if treed else OVER_THE_NETWORK

@@ -1,6 +1,5 @@
 """Tables of measured FP16 operators in the layouts of two public data sets: Vidur's profiles and LLMCompass' sweeps."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,10 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.devices import Device, find_device
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 
-__all__ = ["SWEEPS", "Rows", "device_of_file", "is_profile", "is_sweep", "profiled", "swept"]
+__all__ = ["SWEEPS", "Rows", "is_profile", "is_sweep", "profiled", "swept"]
 
 Floats = npt.NDArray[np.float64]
 #: Of a number in a sweep.
@@ -30,29 +28,6 @@ _SIZES = (
     "num_tensor_parallel_workers",
 )
 _MEDIAN = "time_stats.{}.median"
-
-
-def device_of_file(file: Path, device: str | None) -> Device:
-    """Return the device that is given, or else the one that is a word of the file's name.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        The given one is unknown; the name has none, or several.
-    """
-    if device is not None:
-        return find_device(device)
-    found: dict[str, Device] = {}
-    for word in re.split(r"[^a-z0-9]+", file.stem.lower()):
-        try:
-            one = find_device(word)
-        except NotFoundError:
-            continue
-        found[one.name] = one
-    if len(found) != 1:
-        which = "no device" if not found else "more than one device"
-        raise InvalidInputError(f"{file}: its name has {which}, and there is no column of it; give --device NAME")
-    return next(iter(found.values()))
 
 
 def is_profile(columns: list[str]) -> bool:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
+from profilers.device_names import device_of_file
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.durations.layouts import Rows, device_of_file, is_profile, is_sweep, profiled, swept
+from replay.durations.layouts import Rows, is_profile, is_sweep, profiled, swept
 from replay.durations.models import MODELS
 from replay.operators import DTYPE_BYTES
 
@@ -89,15 +90,17 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     ----------
     path : str or Path
     device : str, optional
-        Of tables that have no column of it; by default what their names say.
+        Of tables where neither a column nor the file's name says it.
 
     Raises
     ------
     NotFoundError
-        There is no such file, or no table in the folder.
+        There is no such file, no table in the folder, or no such device as the given one.
     InvalidInputError
         A column is missing; or an operator, a device, a size or a duration cannot be: the message names the row.
     """
+    if device is not None:
+        find_device(device)
     root = Path(path)
     if root.is_dir():
         files = sorted(file for file in root.rglob("*") if file.suffix in _SUFFIXES)

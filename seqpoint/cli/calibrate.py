@@ -25,7 +25,7 @@ def command() -> None:
 
     \b
     seqpoint calibrate kernels measured.parquet -o mine.json
-    seqpoint calibrate collectives all_reduce.csv -o mine.json
+    seqpoint calibrate collectives h100_all_reduce.csv -o mine.json
     seqpoint calibrate training steps.csv -o mine.json
     """
 
@@ -61,7 +61,7 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
 @command.command("collectives")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
-@click.option("--device", metavar="NAME", help="That was measured, where no column and no file name says it.")
+@click.option("--device", metavar="NAME", help="That was measured, where neither a column nor the file's name says it.")
 @click.option(
     "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
 )

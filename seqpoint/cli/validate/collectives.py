@@ -16,7 +16,7 @@ from seqpoint.validation.rows import all_met
 @click.command("collectives")
 @click.argument("path", type=click.Path())
 @click.option("--calibration", metavar="FILE", type=click.Path(), help="Instead of the shipped one.")
-@click.option("--device", metavar="NAME", help="That was measured, where no column and no file name says it.")
+@click.option("--device", metavar="NAME", help="That was measured, where neither a column nor the file's name says it.")
 @click.option(
     "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
 )
