@@ -1,7 +1,7 @@
 """How long the operators of a job take on a device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,11 @@ class Timed:
     def total(self) -> float:
         """Sum of all, s."""
         return float(self.seconds.sum())
+
+    def times(self, counts: npt.ArrayLike) -> "Timed":
+        """Return what these take when each is run `counts` times, shape (n,)."""
+        often = np.asarray(counts, dtype=np.float64)
+        return replace(self, seconds=self.seconds * often, low=self.low * often, high=self.high * often)
 
     def interval(self) -> tuple[float, float]:
         """Return the interval of the total: operators of one kind err together in part, kinds on their own."""
