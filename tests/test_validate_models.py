@@ -128,6 +128,15 @@ def test_many_equal_rows_and_layers_take_no_longer_than_one(tmp_path: Path, monk
     assert max(asked) < 100
 
 
+def test_runs_of_one_device_are_timed_together_as_if_each_were_alone(tmp_path: Path) -> None:
+    texts = [row(), row(option="fusion"), row(mode="train", batch="4"), row(device="H100 SXM"), row(model="gpt2_large")]
+    every = read_models(write(tmp_path, *texts))
+    alone = [score for one in every for score in score_models([one])]
+    for one, other in zip(score_models(every), alone, strict=True):
+        assert (one.seconds, one.low, one.high) == pytest.approx((other.seconds, other.low, other.high), rel=1e-12)
+        assert (one.measured, one.basis) == (other.measured, other.basis)
+
+
 def test_files_without_the_columns(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         read_models(tmp_path / "none.csv")

@@ -1,7 +1,7 @@
 """How long the operators of a job take on a device."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -49,10 +49,11 @@ class Timed:
         """Sum of all, s."""
         return float(self.seconds.sum())
 
-    def times(self, counts: npt.ArrayLike) -> "Timed":
-        """Return what these take when each is run `counts` times, shape (n,)."""
-        often = np.asarray(counts, dtype=np.float64)
-        return replace(self, seconds=self.seconds * often, low=self.low * often, high=self.high * often)
+    def picked(self, rows: Sequence[int], counts: Sequence[int]) -> "Timed":
+        """Return what the operators `rows` take when each is run so many times."""
+        which, often = list(rows), np.asarray(counts, dtype=np.float64)
+        seconds, low, high = (values[which] * often for values in (self.seconds, self.low, self.high))
+        return Timed(seconds, low, high, tuple(self.kinds[row] for row in which))
 
     def interval(self) -> tuple[float, float]:
         """Return the interval of the total: operators of one kind err together in part, kinds on their own."""

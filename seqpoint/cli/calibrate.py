@@ -15,9 +15,10 @@ from replay.collectives import (
     read_collectives,
     write_fits,
 )
-from replay.durations import calibrate, load_calibration, read_measurements, write_calibration
+from replay.durations import calibrate, load_calibration, write_calibration
 from replay.training import calibrate_training, read_steps, write_training_fit
 from seqpoint.cli.output import print_table, say
+from seqpoint.validation.kernels import read_kernels
 
 
 @click.group("calibrate")
@@ -45,7 +46,7 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     seqpoint calibrate kernels linear.parquet softmax.csv -o mine.json
     """
     target = file_to_write(Path(output))
-    measured = [one for path in paths for one in read_measurements(path)]
+    measured = [one for path in paths for one in read_kernels(path)]
     found = calibrate(measured, None if fresh else load_calibration())
     write_calibration(target, found)
     new = {(one.kind, one.device.name, one.dtype) for one in measured}

@@ -2,15 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from replay.durations import Calibration, MeasuredOperators, Predicted, calibrate, load_calibration, predict
+from profilers.errors import InvalidInputError
+from replay.durations import (
+    Calibration,
+    MeasuredOperators,
+    Predicted,
+    calibrate,
+    load_calibration,
+    predict,
+    read_measurements,
+)
 from seqpoint.validation.rows import ValidationRow
 
-__all__ = ["KernelScore", "kernel_rows", "score_halves", "score_kernels"]
+__all__ = ["KernelScore", "kernel_rows", "read_kernels", "score_halves", "score_kernels"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,6 +77,20 @@ class KernelScore:
     by_size: Mapping[str, float]
     seen: bool
     source: str
+
+
+def read_kernels(path: str | Path, device: str | None = None) -> list[MeasuredOperators]:
+    """Read measured operators as `replay.durations.read_measurements` does; a table without a row is an error.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        As there; or there is no row.
+    """
+    measured = read_measurements(path, device)
+    if not any(map(len, measured)):
+        raise InvalidInputError(f"{path}: there is no row below the header")
+    return [one for one in measured if len(one)]
 
 
 def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibration | None = None) -> list[KernelScore]:

@@ -8,8 +8,7 @@ from profilers.devices import find_device
 from replay.training import load_training, read_steps, read_training_fit
 from seqpoint.cli.options import as_json, gate_option
 from seqpoint.cli.output import print_json, print_table
-from seqpoint.cli.validate.gated import show_gated
-from seqpoint.validation.rows import all_met
+from seqpoint.cli.validate.gated import exit_unless_met, show_gated
 from seqpoint.validation.training import StepScore, score_steps, training_groups, training_rows
 
 _WORST = 10
@@ -50,8 +49,8 @@ def training(
     else:
         _show(scores)
         show_gated(rows)
-    if gate and not all_met(rows):
-        context.exit(1)
+    if gate:
+        exit_unless_met(context, rows)
 
 
 def _score(one: StepScore) -> dict[str, object]:
