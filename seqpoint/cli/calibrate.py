@@ -17,7 +17,7 @@ from replay.collectives import (
 )
 from replay.durations import calibrate, load_calibration, write_calibration
 from replay.training import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.output import print_table, say
+from seqpoint.cli.output import print_table, say, working
 from seqpoint.validation.kernels import read_kernels
 
 
@@ -46,8 +46,10 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     seqpoint calibrate kernels linear.parquet softmax.csv -o mine.json
     """
     target = file_to_write(Path(output))
-    measured = [one for path in paths for one in read_kernels(path)]
-    found = calibrate(measured, None if fresh else load_calibration())
+    with working(f"reading {len(paths)} tables"):
+        measured = [one for path in paths for one in read_kernels(path)]
+    with working(f"fitting {sum(map(len, measured)):,} operators"):
+        found = calibrate(measured, None if fresh else load_calibration())
     write_calibration(target, found)
     new = {(one.kind, one.device.name, one.dtype) for one in measured}
     print_table(
@@ -80,8 +82,10 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
     seqpoint calibrate collectives measured.csv --device H200 -o mine.json
     """
     target = file_to_write(Path(output))
-    measured = [one for path in paths for one in read_collectives(path, device, fabric)]
-    found = calibrate_collectives(measured, None if fresh else load_collectives())
+    with working(f"reading {len(paths)} tables"):
+        measured = [one for path in paths for one in read_collectives(path, device, fabric)]
+    with working(f"fitting {sum(map(len, measured)):,} collectives"):
+        found = calibrate_collectives(measured, None if fresh else load_collectives())
     write_fits(target, found)
     new = {(one.kind, one.device.name, one.topology.n_workers, one.topology.devices_per_node) for one in measured}
     print_table(
@@ -121,7 +125,8 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
     """
     target = file_to_write(Path(output))
     measured = [one for path in paths for one in read_steps(path, node_devices)]
-    found = calibrate_training(measured, find_device(device), share)
+    with working(f"fitting a share of {share:g} of {len(measured):,} steps"):
+        found = calibrate_training(measured, find_device(device), share)
     write_training_fit(target, found)
     layers = "recomputed" if found.recompute else "not recomputed"
     say(

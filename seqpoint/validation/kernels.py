@@ -1,6 +1,6 @@
 """Score predicted durations of operators against measured ones, with the device's own fit and without."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +23,8 @@ from seqpoint.validation.rows import ValidationRow
 __all__ = ["KernelScore", "kernel_rows", "read_kernels", "score_halves", "score_kernels"]
 
 Floats = npt.NDArray[np.float64]
+#: Called with (done, in all, what).
+Progress = Callable[[int, int, str], None]
 
 #: Devices that are left out in turn, whose mean is gated: T4 and P4 run into their power limit and are shown apart.
 _GATED = ("P100-PCIE-16GB", "V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
@@ -120,15 +122,23 @@ def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, 
     return _summary(measured, found, seen=measured.digest in known.digests)
 
 
-def score_halves(measured: Sequence[MeasuredOperators]) -> list[KernelScore]:
+def score_halves(measured: Sequence[MeasuredOperators], progress: Progress | None = None) -> list[KernelScore]:
     """Fit one half of each table's operators and score the other, both ways.
 
     All operators with the same last dimensions (of a product the sizes of its second operand, of rows their columns)
     are in one half. This tells what the model would be worth with measurements made as these were; a table of fewer
     than twenty operators is passed over.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredOperators
+    progress : callable, optional
+        Called with (tables done, tables in all, what) before each.
     """
     found = []
-    for one in measured:
+    for number, one in enumerate(measured):
+        if progress:
+            progress(number, len(measured), f"{one.kind} {one.device.name}")
         first = _half(one.dims)
         if min(first.sum(), (~first).sum()) < _LEAST_FITTED:
             continue

@@ -8,7 +8,7 @@ import click
 
 from replay.collectives import FABRICS, calibrate_collectives, load_collectives, read_collectives, read_fits
 from seqpoint.cli.options import as_json, gate_option, verbose_option
-from seqpoint.cli.output import print_json, print_table
+from seqpoint.cli.output import print_json, print_table, working
 from seqpoint.cli.validate.devices import short_devices
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
 from seqpoint.validation.collectives import CollectiveScore, collective_rows, score_collectives
@@ -53,7 +53,8 @@ def collectives(
     """
     measured = read_collectives(path, device, fabric)
     known = read_fits(calibration) if calibration else load_collectives()
-    scores = score_collectives(measured, calibrate_collectives(measured, known) if refit else known)
+    with working("fitting and predicting" if refit else "predicting"):
+        scores = score_collectives(measured, calibrate_collectives(measured, known) if refit else known)
     rows = collective_rows(scores)
     if json_:
         print_json({"rows": [row.content() for row in rows], "scores": [asdict(one) for one in scores]})

@@ -8,7 +8,7 @@ import click
 
 from replay.durations import load_calibration, read_calibration
 from seqpoint.cli.options import as_json, gate_option, verbose_option
-from seqpoint.cli.output import print_json, print_table
+from seqpoint.cli.output import print_json, print_table, progress, working
 from seqpoint.cli.validate.devices import short_devices
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
 from seqpoint.validation.kernels import KernelScore, kernel_rows, read_kernels, score_halves, score_kernels
@@ -47,8 +47,11 @@ def kernels(
     seqpoint validate kernels measured.parquet --json
     """
     known = read_calibration(calibration) if calibration else load_calibration()
-    measured = read_kernels(path, device)
-    scores = [*score_kernels(measured, known), *(score_halves(measured) if halves else ())]
+    with working("reading and predicting"):
+        measured = read_kernels(path, device)
+        scores = score_kernels(measured, known)
+    if halves:
+        scores += score_halves(measured, progress("halves"))
     rows = kernel_rows(scores)
     if json_:
         print_json({"rows": [row.content() for row in rows], "scores": [asdict(one) for one in scores]})

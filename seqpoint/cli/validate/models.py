@@ -7,7 +7,7 @@ import click
 from replay.durations import load_calibration, read_calibration
 from replay.jobs import load_transformers
 from seqpoint.cli.options import as_json, gate_option
-from seqpoint.cli.output import print_json, print_table
+from seqpoint.cli.output import print_json, print_table, progress, working
 from seqpoint.cli.validate.devices import short_devices
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
 from seqpoint.validation.models import MeasuredModel, ModelScore, model_rows, read_models, score_models
@@ -32,7 +32,9 @@ def models(
     seqpoint validate models measured.csv --json
     """
     known = read_calibration(calibration) if calibration else load_calibration()
-    scores = score_models(read_models(path, load_transformers(models_)), known)
+    with working("reading"):
+        measured = read_models(path, load_transformers(models_))
+    scores = score_models(measured, known, progress("counting operators"))
     rows = model_rows(scores)
     if json_:
         print_json({"rows": [row.content() for row in rows], "scores": [_model_score(one) for one in scores]})
