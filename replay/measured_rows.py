@@ -1,4 +1,4 @@
-"""Rows of measurements in CSV files, or in every fitting one of a folder; what cannot be read is named by file and row."""
+"""Rows of measurements in CSV files, or in those of a folder; what cannot be read is named by file and row."""
 
 import csv
 import stat

@@ -206,13 +206,15 @@ def test_sizes_are_whole_and_bounded(sizes: dict[str, int], message: str) -> Non
 
 @pytest.mark.parametrize("sizes", [(1.5, 1), (1, "2"), (2**40, 1), (1, 10**5000), (float("nan"), 1)])
 def test_a_pass_has_whole_sizes(sizes: tuple[int, int]) -> None:
-    with pytest.raises(InvalidInputError, match="(batch|length) is .*; it must be"):
+    with pytest.raises(InvalidInputError, match=r"(batch|length) is .*; it must be"):
         Pass(*sizes)
     assert type(Pass(np.int64(3), 2).batch) is int
 
 
 @pytest.mark.parametrize(
-    "text", ["x = " + "[" * 100_000, "layers = " + "9" * 10_000, "\xff", " " * 2**21], ids=["deep", "long", "latin", "big"]
+    "text",
+    ["x = " + "[" * 100_000, "layers = " + "9" * 10_000, "\xff", " " * 2**21],
+    ids=["deep", "long", "latin", "big"],
 )
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "models.toml"
@@ -224,7 +226,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
 def test_a_value_of_another_type_is_shown_in_short(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text(f"[transformers.m]\nlayers = '{'x' * 10_000}'")
-    with pytest.raises(InvalidInputError, match="transformers.m: layers = 'xxx") as found:
+    with pytest.raises(InvalidInputError, match=r"transformers.m: layers = 'xxx") as found:
         load_transformers(file)
     assert len(str(found.value)) < 500
 

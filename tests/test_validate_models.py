@@ -84,7 +84,7 @@ def test_a_byte_that_is_no_utf_8_is_named_by_its_row(tmp_path: Path) -> None:
     file = tmp_path / "latin.csv"
     good = row().encode() + b"\n"
     file.write_bytes(HEAD.encode() + good * 3000 + good.replace(b"bert_large", b"b\xe9rt") + good)
-    with pytest.raises(InvalidInputError, match="latin.csv: row 3001: no UTF-8"):
+    with pytest.raises(InvalidInputError, match=r"latin.csv: row 3001: no UTF-8"):
         read_models(file)
 
 
@@ -93,7 +93,7 @@ def test_a_byte_that_is_no_utf_8_is_named_by_its_row(tmp_path: Path) -> None:
 def test_a_link_in_a_folder_that_leads_nowhere_is_named(tmp_path: Path, read: Any, target: str) -> None:
     (tmp_path / "loop.csv").symlink_to(tmp_path / target)
     (tmp_path / "circle").symlink_to(tmp_path)
-    with pytest.raises(InvalidInputError, match="loop.csv: cannot be read"):
+    with pytest.raises(InvalidInputError, match=r"loop.csv: cannot be read"):
         read(tmp_path)
 
 
@@ -106,7 +106,7 @@ def test_pipes_and_folders_that_are_called_csv_are_passed_over(tmp_path: Path) -
 
 def test_a_table_without_rows_is_no_table_that_passes(tmp_path: Path) -> None:
     file = write(tmp_path)
-    with pytest.raises(InvalidInputError, match="runs.csv: there is no row"):
+    with pytest.raises(InvalidInputError, match=r"runs.csv: there is no row"):
         read_models(file)
     shown = CliRunner().invoke(cli, ["validate", "models", str(file), "--gate"])
     assert "there is no row" in str(shown.exception)

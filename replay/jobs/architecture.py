@@ -48,7 +48,8 @@ class Transformer:
     Raises
     ------
     InvalidInputError
-        There is no such style, a size is no whole number from one to what it may be, or the heads do not divide the hidden size.
+        There is no such style, a size is no whole number from one to what it may be, or the heads do not divide the
+        hidden size.
     """
 
     name: str

@@ -41,7 +41,8 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
 
     Notes
     -----
-    With ``c(n)`` the counts for n layers and m = 2 or 3, of the parity of n, ``c(n) = c(m) + (c(m + 2) - c(m)) * (n - m) / 2``.
+    With ``c(n)`` the counts for n layers and m = 2 or 3, of the parity of n,
+    ``c(n) = c(m) + (c(m + 2) - c(m)) * (n - m) / 2``.
 
     Examples
     --------

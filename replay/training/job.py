@@ -81,7 +81,8 @@ class TrainingJob:
     Raises
     ------
     InvalidInputError
-        Sizes are no whole numbers, below one, too large, or do not divide: micro-batches and replicas the batch, stages the layers, ranks the heads.
+        Sizes are no whole numbers, below one, too large, or do not divide: micro-batches and replicas the batch,
+        stages the layers, ranks the heads.
 
     Examples
     --------

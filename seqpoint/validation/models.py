@@ -169,7 +169,7 @@ def score_models(
     for one in measured:
         for basis in ("fitted", "carried") if one.device.name in fitted else ("carried",):
             groups.setdefault((one.device, basis), {})[_job(one)] = None
-    timed = {}
+    timed: dict[tuple[str, str, _Job], tuple[float, float, float]] = {}
     for (device, basis), jobs in groups.items():
         without = (device.name,) if basis == "carried" else ()
         each = _together({job: listed[job] for job in jobs}, device, known, without)

@@ -71,10 +71,7 @@ def _show_collectives(scores: Sequence[CollectiveScore]) -> None:
     print_table(
         "Predicted against measured times (held: in the 90 % interval)",
         (*_CASE, "err %", "bias", "held %"),
-        [
-            (*case, f"{100 * s.error:.1f}", f"{s.bias:.2f}", f"{100 * s.covered:.0f}")
-            for case, s in _cases(scores)
-        ],
+        [(*case, f"{100 * s.error:.1f}", f"{s.bias:.2f}", f"{100 * s.covered:.0f}") for case, s in _cases(scores)],
     )
 
 

@@ -94,6 +94,4 @@ def _show_details(scores: Sequence[KernelScore]) -> None:
 def _cases(scores: Sequence[KernelScore]) -> list[tuple[tuple[str, ...], KernelScore]]:
     """Return each score with what tells it from others, for a table."""
     short = short_devices(s.device for s in scores)
-    return [
-        ((s.kind, short[s.device], s.dtype, s.basis + "*" * (s.seen and s.basis == "fitted")), s) for s in scores
-    ]
+    return [((s.kind, short[s.device], s.dtype, s.basis + "*" * (s.seen and s.basis == "fitted")), s) for s in scores]
