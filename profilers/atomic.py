@@ -1,7 +1,9 @@
 """Put finished files and folders in their place so that no moment shows half of one."""
 
 import ctypes
+import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +12,14 @@ from typing import BinaryIO
 
 from profilers.errors import InvalidInputError
 
-__all__ = ["replace_folder", "write_text", "written_whole"]
+__all__ = ["file_to_write", "replace_folder", "write_text", "written_whole"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+#: What a disk says that takes no more; any other error of the system may be of a file that is read.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+#: Characters of a file's name that its temporary file has too, so that a long name stays within a system's limit.
+_NAME_SHOWN = 40
 
 
 def replace_folder(new: Path, target: Path, spare: Path) -> None:
@@ -40,6 +46,44 @@ def _exchange(one: Path, other: Path) -> bool:
     return done == 0
 
 
+def file_to_write(path: Path) -> Path:
+    """Return the regular file that writing to `path` makes or replaces: of a link, what it points at.
+
+    Raises
+    ------
+    InvalidInputError
+        It exists and is no regular file (a folder, a device, a pipe, a link to one of these or to nothing), or its
+        folder does not exist.
+
+    Examples
+    --------
+    >>> file_to_write(Path())
+    Traceback (most recent call last):
+    profilers.errors.InvalidInputError: .: is a folder; give the name of a file
+    """
+    try:
+        target = path.parent.resolve(strict=True) / path.name
+        if path.is_symlink():
+            target = path.resolve(strict=True)
+        mode = _mode(target)
+    except (OSError, RuntimeError, ValueError) as error:  # Python 3.11 and 3.12 raise RuntimeError for a looping link
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise InvalidInputError(f"{path}: cannot be written ({reason})") from error
+    if stat.S_ISDIR(mode):
+        raise InvalidInputError(f"{path}: is a folder; give the name of a file")
+    if not stat.S_ISREG(mode):
+        raise InvalidInputError(f"{path}: is no regular file, so that it is not replaced; give another name")
+    return target
+
+
+def _mode(target: Path) -> int:
+    """Return what kind of file there is; where there is none, that of what will be."""
+    try:
+        return target.stat().st_mode
+    except FileNotFoundError:
+        return stat.S_IFREG
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
     """Give a stream whose content becomes the file `path` when the context ends well, and nothing when it does not.
@@ -47,10 +91,11 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     Raises
     ------
     InvalidInputError
-        The folder does not exist or may not be written.
+        As `file_to_write`; or the folder may not be written, or the disk takes no more.
     """
+    target = file_to_write(path)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_NAME_SHOWN]}.", dir=target.parent)
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
     try:
@@ -59,7 +104,12 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(path)
+        Path(name).replace(target)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        if error.errno in _NO_ROOM:
+            raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -71,7 +121,7 @@ def write_text(path: Path, text: str) -> None:
     Raises
     ------
     InvalidInputError
-        The folder does not exist or may not be written.
+        As `written_whole`.
     """
     with written_whole(path) as stream:
         stream.write(text.encode("utf-8"))

@@ -6,7 +6,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,6 +17,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 __all__ = [
     "CERTAINTIES",
     "DTYPES",
+    "FIGURE_RANGES",
     "FIGURE_UNITS",
     "USER_DEVICES",
     "Device",
@@ -54,6 +55,27 @@ FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 
+_BY_UNIT: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {
+        "1": (1, 1e4),
+        "MHz": (1, 1e5),
+        "TFLOPS": (1e-3, 1e6),
+        "GB": (1e-3, 1e6),
+        "GB/s": (1e-2, 1e6),
+        "MB": (1e-3, 1e6),
+        "KB": (1e-1, 1e6),
+        "W": (1e-1, 1e5),
+    }
+)
+
+#: What each figure can be, in its unit: far beyond any device, so that models stay within what a double holds.
+FIGURE_RANGES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {**{figure: _BY_UNIT[unit] for figure, unit in FIGURE_UNITS.items()}, "compute_units": (1, 1e5)}
+)
+
+#: A rate that was measured, and the peak that it cannot exceed.
+_SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
+
 #: From most to least certain; the head of `datasets/devices.toml` says what they mean.
 CERTAINTIES: Final = ("data-sheet", "published", "third-party", "recollection")
 
@@ -84,7 +106,7 @@ class Figure:
     Parameters
     ----------
     value : float
-        In `unit`; finite and above zero.
+        In `unit`; in a catalogue within the range of `FIGURE_RANGES`.
     unit : str
         The unit of that figure in `FIGURE_UNITS`.
     source : str
@@ -295,6 +317,7 @@ def _shipped() -> Mapping[str, Device]:
     return MappingProxyType({device.name: device for device in _read(dataset_path("devices.toml"))})
 
 
+@lru_cache(maxsize=4096)
 def _plain(name: str) -> str:
     """Return what two spellings of one device name have in common."""
     text = " ".join(name.replace("_", " ").casefold().split())
@@ -341,13 +364,19 @@ def _parse(path: Path) -> dict[str, Any]:
 def _device(name: str, entry: object, where: str) -> Device:
     table = _table(entry, where)
     _only_keys(table, _DEVICE_KEYS, where)
-    figures = _table(table["figures"], f"{where} 'figures'")
+    given = _table(table["figures"], f"{where} 'figures'")
+    figures = {figure: _figure(figure, value, f"{where} figure {figure!r}:") for figure, value in given.items()}
+    if _SUSTAINED in figures and _PEAK in figures and figures[_SUSTAINED].value > figures[_PEAK].value:
+        raise InvalidInputError(
+            f"{where} figure {_SUSTAINED!r}: {figures[_SUSTAINED].value:g} is above {_PEAK} of "
+            f"{figures[_PEAK].value:g}; what is sustained is at most the peak"
+        )
     return Device(
         name=_text(name, f"{where} its name"),
         vendor=_text(table["vendor"], f"{where} 'vendor'"),
         architecture=_text(table["architecture"], f"{where} 'architecture'"),
         aliases=_aliases(table["aliases"], f"{where} 'aliases'"),
-        figures={figure: _figure(figure, value, f"{where} figure {figure!r}:") for figure, value in figures.items()},
+        figures=figures,
     )
 
 
@@ -361,6 +390,9 @@ def _figure(name: str, entry: object, where: str) -> Figure:
     if table["certainty"] not in CERTAINTIES:
         raise InvalidInputError(f"{where} certainty {table['certainty']!r} is none of {', '.join(CERTAINTIES)}")
     value = _number(table["value"], where)
+    low, high = FIGURE_RANGES[name]
+    if not low <= value <= high:
+        raise InvalidInputError(f"{where} {value:g} {FIGURE_UNITS[name]} is not within {low:g} to {high:g}")
     if FIGURE_UNITS[name] == "1" and not value.is_integer():
         raise InvalidInputError(f"{where} the value is a count, so a whole number, not {value}")
     source = _text(table["source"], f"{where} 'source'")

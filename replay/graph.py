@@ -264,11 +264,13 @@ class KernelGraph:
             min(edges.source.min(), edges.target.min()) < 0 or max(edges.source.max(), edges.target.max()) >= n
         ):
             raise InvalidInputError("an edge names a task that the graph does not have")
-        if len(edges) and not (edges.lag_ns >= 0).all():
-            bad = int(np.flatnonzero(~(edges.lag_ns >= 0))[0])
-            raise InvalidInputError(f"edge {bad} has a lag of {edges.lag_ns[bad]} ns; a lag is not negative")
-        if n and not ((self.tasks.duration_ns >= 0).all() and np.isfinite(self.tasks.duration_ns).all()):
-            bad = int(np.flatnonzero(~(self.tasks.duration_ns >= 0))[:1].sum())
+        fine = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
+        if not fine.all():
+            bad = int(np.flatnonzero(~fine)[0])
+            raise InvalidInputError(f"edge {bad} has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative")
+        possible = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
+        if not possible.all():
+            bad = int(np.flatnonzero(~possible)[0])
             raise InvalidInputError(f"task {bad} has a duration that is negative or not finite")
 
     def with_tasks(self, **columns: npt.NDArray[Any]) -> "KernelGraph":

@@ -15,6 +15,7 @@ from profilers.trace import TraceMeta
 from replay.demand import isolate
 from replay.engine import simulate
 from replay.graph import Basis, KernelGraph
+from replay.notes import joined_notes
 from replay.parameters import Parameters, load_parameters
 from replay.timeline import Timeline
 from replay.what_ifs.what_if import WhatIf
@@ -35,12 +36,15 @@ class ProjectionOptions:
         Of the parameters, from their ranges.
     seed : int
     progress : callable, optional
-        Called with (steps done, steps in all, what) before each what-if.
+        Called with (steps done, steps in all, what) as draws are done.
+    iterations : sequence of int
+        Numbers of the iterations that the graphs are of, for notes that hold for some.
     """
 
     draws: int = 32
     seed: int = 0
     progress: Callable[[int, int, str], None] | None = None
+    iterations: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -140,20 +144,27 @@ def project(
     base = [Timeline(graph, *simulate(graph)) for graph in graphs]
     baseline = float(weight @ [timeline.makespan_ns for timeline in base])
     drawn = _draws(nominal, options)
-    loaded = [[isolate(graph, parameters) for graph in graphs] for parameters in drawn] if what_ifs else []
+    error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
+    tell, steps = options.progress or _quiet, (len(what_ifs) + 1) * options.draws
+    loaded: list[list[KernelGraph]] = []
+    for done, parameters in enumerate(drawn if what_ifs else []):
+        tell(done, steps, "durations without contention")
+        loaded.append([isolate(graph, parameters) for graph in graphs])
     rows, timelines = [], {"baseline": base[0]}
-    for number, what_if in enumerate(what_ifs):
-        if options.progress:
-            options.progress(number, len(what_ifs), what_if.name)
+    for number, what_if in enumerate(what_ifs, 1):
         after = [_applied(what_if, graph, nominal) for graph in graphs]
         timelines[what_if.name] = after[0]
-        samples = [
-            weight @ [_applied(what_if, graph, parameters).makespan_ns for graph in changed]
-            for parameters, changed in zip(drawn, loaded, strict=True)
-        ]
-        rows.append(_row(what_if, baseline, (after, weight), np.array(samples), drawn))
+        samples = np.zeros(options.draws)
+        for draw, (parameters, changed) in enumerate(zip(drawn, loaded, strict=True)):
+            tell(number * options.draws + draw, steps, what_if.name)
+            samples[draw] = weight @ [_applied(what_if, graph, parameters).makespan_ns for graph in changed]
+        rows.append(_row(what_if, baseline, (after, weight), samples * error, options.iterations))
     measured = float(weight @ [graph.measured_ns for graph in graphs])
     return Projection(baseline, measured, tuple(rows), _provenance(meta, graphs, options), timelines)
+
+
+def _quiet(_done: int, _total: int, _what: str) -> None:
+    """Show no progress."""
 
 
 def _check(graphs: Sequence[KernelGraph], weights: Sequence[float]) -> None:
@@ -178,12 +189,11 @@ def _row(
     baseline: float,
     nominal: tuple[list[Timeline], Floats],
     samples: Floats,
-    drawn: list[Parameters],
+    iterations: Sequence[int],
 ) -> ProjectionRow:
     after, weight = nominal
     projected = float(weight @ [timeline.makespan_ns for timeline in after])
-    error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
-    speedups = np.append(baseline / np.maximum(samples * error, 1e-9), baseline / max(projected, 1e-9))
+    speedups = np.append(baseline / np.maximum(samples, 1e-9), baseline / max(projected, 1e-9))
     low, high = np.quantile(speedups, _QUANTILES)
     speedup = float(speedups[-1])
     shares = _shares(after, weight)
@@ -194,7 +204,7 @@ def _row(
         min(float(low), speedup),
         max(float(high), speedup),
         *shares,
-        notes=tuple(dict.fromkeys(note for timeline in after for note in timeline.graph.notes)),
+        notes=joined_notes([timeline.graph.notes for timeline in after], iterations),
     )
 
 

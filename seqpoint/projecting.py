@@ -110,7 +110,7 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     options = options or ProjectOptions()
     chosen = choose_iterations(trace, options.iterations, options.max_points)
     graphs = graphs_of(trace, chosen.iterations, options.device, options.progress)
-    drawing = ProjectionOptions(options.draws, options.seed, options.progress)
+    drawing = ProjectionOptions(options.draws, options.seed, options.progress, chosen.iterations)
     result = project(graphs, chosen.weights, what_ifs, meta=trace.meta, options=drawing)
     facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
     return with_provenance(result, facts)

@@ -11,6 +11,7 @@ import pytest
 from profilers.devices import (
     CERTAINTIES,
     DTYPES,
+    FIGURE_RANGES,
     FIGURE_UNITS,
     USER_DEVICES,
     Device,
@@ -278,6 +279,16 @@ BAD = {
     "nan": (GOOD.replace("2.5", "nan"), r"'value' is finite and above zero"),
     "infinite": (GOOD.replace("2.5", "inf"), r"'value' is finite and above zero"),
     "huge": (GOOD.replace("2.5", "9" * 400), r"'value' is finite and above zero"),
+    "too many units": (
+        GOOD.replace("value = 10,", "value = 1e300,"),
+        r"device 'Mine': figure 'compute_units': 1e.300 1 is not within 1 to 100000",
+    ),
+    "too slow": (GOOD.replace("2.5", "1e-3"), r"figure 'memory_gbps': 0.001 GB/s is not within 0.01 to 1e.06"),
+    "above its peak": (
+        GOOD.replace('"GB/s"', '"TFLOPS"').replace("memory_gbps", "bf16_tflops")
+        + 'bf16_sustained_tflops = { value = 3, unit = "TFLOPS", source = "a test", certainty = "published" }',
+        r"device 'Mine': figure 'bf16_sustained_tflops': 3 is above bf16_tflops of 2.5",
+    ),
     "count": (GOOD.replace("value = 10", "value = 10.5"), r"figure 'compute_units': the value is a count"),
     "shared name": (
         GOOD + GOOD.replace("Mine", "Other").replace("Instinct Other", "MINE"),
@@ -373,3 +384,11 @@ def test_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_names_as_data_spell_them_are_found(written: str, name: str) -> None:
     assert find_device(written).name == name
+
+
+def test_every_figure_has_a_range_that_holds_every_device_of_the_catalogue() -> None:
+    assert set(FIGURE_RANGES) == set(FIGURE_UNITS)
+    for device in load_devices().values():
+        for name, figure in device.figures.items():
+            low, high = FIGURE_RANGES[name]
+            assert 2 * low <= figure.value <= high / 2 or figure.unit == "1", (device.name, name)

@@ -10,6 +10,7 @@ from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.durations import predict
 from replay.jobs import (
+    STYLES,
     Pass,
     Step,
     Transformer,
@@ -18,6 +19,7 @@ from replay.jobs import (
     forward,
     fused,
     load_transformers,
+    tally,
     time_operators,
 )
 from replay.jobs.step import product, rows, stream
@@ -158,10 +160,81 @@ def test_a_file_that_is_none_of_models(tmp_path: Path, text: str) -> None:
         load_transformers(file)
 
 
+@pytest.mark.parametrize("style", sorted(STYLES))
+@pytest.mark.parametrize("fusing", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3, 4, 5, 8, 11])
+def test_a_tally_counts_what_writing_every_layer_out_lists(style: str, fusing: bool, layers: int) -> None:
+    model = Transformer("m", style, layers, 64, 4, 256, 100, experts=3 if style == "switch" else 1)
+
+    def listed(one: Transformer) -> list[Step]:
+        steps = forward(one, Pass(2, 32, training=True))
+        return [*(fused(steps) if fusing else steps), *backward(steps)]
+
+    found = tally(model, listed)
+    assert dict(zip(found.operators, found.counts, strict=True)) == Counter(s.operator for s in listed(model))
+
+
+def test_ten_thousand_layers_are_counted_from_a_few() -> None:
+    asked = []
+
+    def listed(one: Transformer) -> list[Step]:
+        asked.append(one.layers)
+        return forward(one, Pass(1, 64))
+
+    model = Transformer("deep", "bert", 10_000, 64, 4, 256, 100)
+    assert sum(tally(model, listed).counts) == len(forward(model, Pass(1, 64)))
+    assert max(asked) <= 5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"layers": 10_001}, "m: layers is 10001; it must be at most 10,000"),
+        ({"layers": 10**9}, "at most 10,000"),
+        ({"layers": 2.5}, "layers is 2.5; it must be a whole number"),
+        ({"layers": True}, "layers is True; it must be a whole number"),
+        ({"hidden": 10**400}, "hidden is about 2.1328; it must be at most 2,147,483,648"),
+        ({"vocabulary": 10**5000}, "vocabulary is about 2.16609"),
+        ({"experts": 2**15}, "experts is 32768; it must be at most 16,384"),
+        ({"layers": 10_000, "experts": 1000}, "10000 layers of 1000 experts; at most 1,048,576 in all"),
+    ],
+)
+def test_sizes_are_whole_and_bounded(sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        Transformer("m", "switch", **{**TINY, **sizes})
+
+
+@pytest.mark.parametrize("sizes", [(1.5, 1), (1, "2"), (2**40, 1), (1, 10**5000), (float("nan"), 1)])
+def test_a_pass_has_whole_sizes(sizes: tuple[int, int]) -> None:
+    with pytest.raises(InvalidInputError, match=r"(batch|length) is .*; it must be"):
+        Pass(*sizes)
+    assert type(Pass(np.int64(3), 2).batch) is int
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 100_000, "layers = " + "9" * 10_000, "\xff", " " * 2**21],
+    ids=["deep", "long", "latin", "big"],
+)
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text(f"[transformers.m]\n{text}", encoding="latin-1")
+    with pytest.raises(InvalidInputError, match=r"models.toml: (no TOML|larger than 1 MiB)"):
+        load_transformers(file)
+
+
+def test_a_value_of_another_type_is_shown_in_short(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text(f"[transformers.m]\nlayers = '{'x' * 10_000}'")
+    with pytest.raises(InvalidInputError, match=r"transformers.m: layers = 'xxx") as found:
+        load_transformers(file)
+    assert len(str(found.value)) < 500
+
+
 def test_a_model_that_nobody_knows() -> None:
     with pytest.raises(NotFoundError, match="no model 'gpt9'; there are bert_large"):
         find_transformer("gpt9")
     with pytest.raises(NotFoundError, match="no such file of models"):
         load_transformers("nowhere.toml")
-    with pytest.raises(InvalidInputError, match="both must be 1 or more"):
+    with pytest.raises(InvalidInputError, match="batch is 0; it must be 1 or more"):
         Pass(0, 5)

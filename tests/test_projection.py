@@ -75,3 +75,25 @@ def test_perfetto_json_holds_both_timelines_with_their_lanes(tmp_path: Path) -> 
     kernels = [e for e in events if e["ph"] == "X" and e["cat"] == "kernel"]
     assert len(kernels) == 6
     assert kernels[0]["ts"] == 30.0 and kernels[0]["dur"] == 200.0
+
+
+def test_a_note_is_told_once_with_the_iterations_that_it_holds_for(tmp_path: Path) -> None:
+    trace = collect([write_trace(tmp_path / "t.json")])
+    graphs = [build_graph(trace, 1), build_graph(trace, 2).with_notes(["lost 3 events"])]
+    options = ProjectionOptions(draws=8, iterations=(1, 2))
+    what_if = parse_what_if("change_dtype:fp32->bf16")
+    (row,) = project(graphs, [1.0, 1.0], [what_if], meta=trace.meta, options=options).rows
+    assert len(row.notes) == 2
+    assert row.notes[0].startswith("change_dtype: ") and row.notes[0].endswith(" in fp32 (each of 2 iterations)")
+    assert row.notes[1] == "lost 3 events (iteration 2)"
+
+
+def test_progress_counts_every_draw_up_to_the_last(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    trace = collect([write_trace(tmp_path / "t.json")])
+    options = ProjectionOptions(draws=8, progress=lambda *args: told.append(args))
+    what_ifs = [parse_what_if("overlap:none"), parse_what_if("overlap:ideal")]
+    project([build_graph(trace, 1)], [1.0], what_ifs, meta=trace.meta, options=options)
+    assert [done for done, _, _ in told] == list(range(24))
+    assert {total for _, total, _ in told} == {24}
+    assert [what for _, _, what in told[::8]] == ["durations without contention", "overlap:none", "overlap:ideal"]

@@ -227,6 +227,8 @@ def test_step_time_grows_with_each_cost() -> None:
         ({"layout": Layout(1, 8)}, "8 replicas of micro-batches of 2 do not divide"),
         ({"layout": Layout(1, 1, 3)}, "3 stages do not divide 4 layers"),
         ({"layout": Layout(3)}, "3 tensor-parallel ranks do not divide heads of 16"),
+        ({"length": 2.5}, "length is 2.5; it must be a whole number"),
+        ({"global_batch": 2**21, "micro_batch": 1}, "2097152 micro-batches through 1 stages; at most 1,048,576"),
         ({"length": 0}, "length is 0; it must be 1 or more"),
     ],
 )

@@ -2,15 +2,18 @@
 
 import csv
 import json
+import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.jobs import Pass, find_transformer, forward, time_operators
+from replay.jobs import Pass, Transformer, find_transformer, forward, time_operators
+from replay.training import read_steps
 from seqpoint.cli import cli
 from seqpoint.validation.models import read_models, score_models
 
@@ -33,7 +36,8 @@ def test_a_run_is_the_sum_of_its_operators(tmp_path: Path) -> None:
     own, carried = score_models(read_models(write(tmp_path, row())))
     steps = forward(find_transformer("bert_large"), Pass(8, 512))
     timed = time_operators([s.operator for s in steps], find_device("V100-PCIE-32GB"))
-    assert own.seconds == timed.total
+    assert own.seconds == pytest.approx(timed.total, rel=1e-12)
+    assert (own.low, own.high) == pytest.approx(timed.interval(), rel=1e-12)
     assert own.error == pytest.approx(abs(timed.total / 0.25 - 1))
     assert (own.basis, carried.basis) == ("fitted", "carried")
     assert carried.low < carried.seconds < carried.high
@@ -65,11 +69,72 @@ def test_a_device_without_any_fit_needs_only_its_catalogue_entry(tmp_path: Path)
         (row("0"), "row 1: e2e_ms is '0'; it must be a number above zero"),
         (row("nan"), "e2e_ms is 'nan'"),
         (row("fast"), "e2e_ms is 'fast'"),
+        (row(batch="²"), "row 1: batch is '²'; it must be a whole number"),
+        (row(seq_len="9" * 5000), "row 1: seq_len is '9{40}'; it must be .* of 9 digits"),
+        (row("9" * 200_000), "row 1: no CSV .field larger than"),
+        (row(model="x" * 200_000), "row 1: no CSV"),
     ],
 )
 def test_a_row_that_cannot_be_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         read_models(write(tmp_path, text))
+
+
+def test_a_byte_that_is_no_utf_8_is_named_by_its_row(tmp_path: Path) -> None:
+    file = tmp_path / "latin.csv"
+    good = row().encode() + b"\n"
+    file.write_bytes(HEAD.encode() + good * 3000 + good.replace(b"bert_large", b"b\xe9rt") + good)
+    with pytest.raises(InvalidInputError, match=r"latin.csv: row 3001: no UTF-8"):
+        read_models(file)
+
+
+@pytest.mark.parametrize("read", [read_models, read_steps], ids=["models", "training"])
+@pytest.mark.parametrize("target", ["loop.csv", "nothing.csv"])
+def test_a_link_in_a_folder_that_leads_nowhere_is_named(tmp_path: Path, read: Any, target: str) -> None:
+    (tmp_path / "loop.csv").symlink_to(tmp_path / target)
+    (tmp_path / "circle").symlink_to(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"loop.csv: cannot be read"):
+        read(tmp_path)
+
+
+def test_pipes_and_folders_that_are_called_csv_are_passed_over(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "folder.csv").mkdir()
+    write(tmp_path, row())
+    assert len(read_models(tmp_path)) == 1
+
+
+def test_a_table_without_rows_is_no_table_that_passes(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    with pytest.raises(InvalidInputError, match=r"runs.csv: there is no row"):
+        read_models(file)
+    shown = CliRunner().invoke(cli, ["validate", "models", str(file), "--gate"])
+    assert "there is no row" in str(shown.exception)
+
+
+def test_many_equal_rows_and_layers_take_no_longer_than_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(operators: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append(len(operators))
+        return time_operators(operators, *arguments, **options)
+
+    monkeypatch.setattr("seqpoint.validation.models.time_operators", counted)
+    models = {"deep": Transformer("deep", "switch", 10_000, 64, 4, 256, 100, experts=8)}
+    rows_ = [row(model="deep", mode="train")] * 500
+    found = score_models(read_models(write(tmp_path, *rows_), models))
+    assert len({one.seconds for one in found}) == 2
+    assert len(asked) == 2
+    assert max(asked) < 100
+
+
+def test_runs_of_one_device_are_timed_together_as_if_each_were_alone(tmp_path: Path) -> None:
+    texts = [row(), row(option="fusion"), row(mode="train", batch="4"), row(device="H100 SXM"), row(model="gpt2_large")]
+    every = read_models(write(tmp_path, *texts))
+    alone = [score for one in every for score in score_models([one])]
+    for one, other in zip(score_models(every), alone, strict=True):
+        assert (one.seconds, one.low, one.high) == pytest.approx((other.seconds, other.low, other.high), rel=1e-12)
+        assert (one.measured, one.basis) == (other.measured, other.basis)
 
 
 def test_files_without_the_columns(tmp_path: Path) -> None:

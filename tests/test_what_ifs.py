@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ from graphs import make_graph
 from traces import write_trace
 
 from profilers.collect import collect
-from profilers.devices import find_device
+from profilers.devices import FIGURE_RANGES, FIGURE_UNITS, Device, Figure, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.kernels import CLASSES
 from replay.build import build_graph
@@ -195,3 +196,39 @@ def test_every_what_if_has_an_example_that_parses() -> None:
     for name, recipe in what_ifs().items():
         assert parse_what_if(recipe.example).name.startswith(name)
         assert recipe.summary.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scale_compute_units:1e300", "what-if scale_compute_units:1e.300: compute_units of .* would be 1.08e.302 1, "),
+        ("scale_compute_units:1e308", "what-if scale_compute_units:1e.308: out of the range of numbers"),
+        ("scale_clock:1e-300", "what-if scale_clock:1e-300: clock_mhz of .* is not within 1 to 100000"),
+        ("scale_memory_bandwidth:1e300", "what-if scale_memory_bandwidth:1e.300: memory_gbps"),
+        ("scale_kernels:all:1e308", "what-if scale_kernels:all:1e.308: task .* not finite"),
+        ("scale_host:1e308", "what-if scale_host:1e.308: (task|edge) .* finite"),
+        ("overlap:ideal+scale_clock:1e300", "^what-if scale_clock:1e.300: clock_mhz"),
+        ("change_dtype:fp32->fp8", "^what-if change_dtype:fp32->fp8: A100.* does not compute in fp8"),
+    ],
+)
+def test_an_error_while_a_what_if_is_applied_names_it(graph: KernelGraph, text: str, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        parse_what_if(text)(graph, NOMINAL)
+
+
+def test_the_task_that_is_not_finite_is_the_one_that_is_named(graph: KernelGraph) -> None:
+    duration = graph.tasks.duration_ns.copy()
+    duration[3] = np.inf
+    with pytest.raises(InvalidInputError, match="task 3 has a duration"):
+        graph.with_tasks(duration_ns=duration)
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_a_device_at_the_end_of_every_range_can_be_projected_to(graph: KernelGraph, end: int) -> None:
+    figures = {
+        name: Figure(FIGURE_RANGES[name][end], unit, "a test", "recollection") for name, unit in FIGURE_UNITS.items()
+    }
+    device = Device("End", "NVIDIA", "Ampere", (), figures)
+    for name in ("compute_units", "fp32_tflops", "bf16_tflops", "memory_gbps"):
+        odd = replace(device, figures={**figures, name: replace(figures[name], value=FIGURE_RANGES[name][1 - end])})
+        assert np.isfinite(replay(scale_device(odd)(graph, NOMINAL)).makespan_ns)

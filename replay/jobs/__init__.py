@@ -2,6 +2,7 @@
 
 from replay.jobs.architecture import STYLES, Transformer, find_transformer, load_transformers
 from replay.jobs.step import Step, backward, fused
+from replay.jobs.tally import Tally, tally
 from replay.jobs.timing import Timed, time_operators
 from replay.jobs.transformer import Pass, forward
 
@@ -9,6 +10,7 @@ __all__ = [
     "STYLES",
     "Pass",
     "Step",
+    "Tally",
     "Timed",
     "Transformer",
     "backward",
@@ -16,5 +18,6 @@ __all__ = [
     "forward",
     "fused",
     "load_transformers",
+    "tally",
     "time_operators",
 ]

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from profilers.datasets import dataset_path
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.sizes import LARGEST, checked_size
 
 __all__ = ["STYLES", "Transformer", "find_transformer", "load_transformers"]
 
@@ -23,6 +24,10 @@ STYLES: Mapping[str, str] = MappingProxyType(
     }
 )
 _SIZES = ("layers", "hidden", "heads", "feedforward", "vocabulary")
+#: Most layers and experts; those of all layers together are bounded too, since lists of steps grow with them.
+_MOST = MappingProxyType({"layers": 10_000, "experts": 2**14})
+_MOST_EXPERTS = 2**20
+_LIMIT_BYTES, _SHOWN = 2**20, 60
 
 
 @dataclass(frozen=True)
@@ -35,14 +40,16 @@ class Transformer:
     style : str
         One of `STYLES`.
     layers, hidden, heads, feedforward, vocabulary : int
+        At most 10,000 layers, and 2^31 of the others.
     experts : int
-        Of a layer that has some; 1 elsewhere.
+        Of a layer that has some; 1 elsewhere. At most 16,384, and 2^20 in all layers.
     source : str
 
     Raises
     ------
     InvalidInputError
-        There is no such style, a size is below one, or the heads do not divide the hidden size.
+        There is no such style, a size is no whole number from one to what it may be, or the heads do not divide the
+        hidden size.
     """
 
     name: str
@@ -59,8 +66,12 @@ class Transformer:
         if self.style not in STYLES:
             raise InvalidInputError(f"{self.name}: no style {self.style!r}; there are {', '.join(STYLES)}")
         for size in (*_SIZES, "experts"):
-            if getattr(self, size) < 1:
-                raise InvalidInputError(f"{self.name}: {size} is {getattr(self, size)}; it must be 1 or more")
+            value = checked_size(f"{self.name}: {size}", getattr(self, size), _MOST.get(size, LARGEST))
+            object.__setattr__(self, size, value)
+        if self.layers * self.experts > _MOST_EXPERTS:
+            raise InvalidInputError(
+                f"{self.name}: {self.layers} layers of {self.experts} experts; at most {_MOST_EXPERTS:,} in all"
+            )
         if self.hidden % self.heads:
             raise InvalidInputError(f"{self.name}: {self.heads} heads do not divide a hidden size of {self.hidden}")
 
@@ -95,8 +106,14 @@ def _read(file: Path) -> Mapping[str, Transformer]:
     if not file.is_file():
         raise NotFoundError(f"{file}: no such file of models")
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8")).get("transformers")
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        with file.open("rb") as stream:
+            text = stream.read(_LIMIT_BYTES + 1)
+        if len(text) > _LIMIT_BYTES:
+            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of models")
+        content = tomllib.loads(text.decode("utf-8")).get("transformers")
+    except OSError as error:
+        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
     if not isinstance(content, dict) or not content:
         raise InvalidInputError(f"{file}: no table [transformers.NAME]")
@@ -109,7 +126,8 @@ def _transformer(file: Path, name: str, row: object) -> Transformer:
     known: dict[str, type] = {"style": str, "source": str, "experts": int, **dict.fromkeys(_SIZES, int)}
     for key, value in row.items():
         if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            raise InvalidInputError(f"{file}: transformers.{name}: {key} = {value!r}; keys are {', '.join(known)}")
+            text = f"{key} = {value!r}"[:_SHOWN]
+            raise InvalidInputError(f"{file}: transformers.{name}: {text}; keys are {', '.join(known)}")
     if missing := [key for key in ("style", *_SIZES) if key not in row]:
         raise InvalidInputError(f"{file}: transformers.{name} lacks {', '.join(missing)}")
     try:

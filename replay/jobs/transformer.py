@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from profilers.errors import InvalidInputError
 from replay.jobs.architecture import Transformer
 from replay.jobs.megatron import Shard, embedding_block, head_block, layer_block
 from replay.jobs.step import Step, product, rows, stream
+from replay.sizes import checked_size
 
 __all__ = ["Pass", "forward"]
 
@@ -28,7 +28,7 @@ class Pass:
     Raises
     ------
     InvalidInputError
-        A size is below one.
+        A size is no whole number, below one or above 2^31.
     """
 
     batch: int
@@ -37,8 +37,8 @@ class Pass:
     size: int = 4
 
     def __post_init__(self) -> None:
-        if min(self.batch, self.length, self.size) < 1:
-            raise InvalidInputError(f"a pass of {self.batch} sequences of {self.length}; both must be 1 or more")
+        for name in ("batch", "length", "size"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
 
     @property
     def tokens(self) -> int:
@@ -47,7 +47,7 @@ class Pass:
 
 
 def forward(model: Transformer, run: Pass) -> list[Step]:
-    """List the operators of a forward pass, in order, every layer written out.
+    """List the operators of a forward pass, in order, every layer written out (`tally` only counts them).
 
     Examples
     --------

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from profilers.errors import InvalidInputError
 from replay.collectives import Topology
 from replay.jobs.architecture import Transformer
+from replay.sizes import checked_size
 
 __all__ = ["Layout", "TrainingJob"]
+
+#: Of one kind of parallelism, and devices of a node.
+_MOST_RANKS = 2**20
+#: Micro-batches of all stages, which the schedule goes through one by one.
+_MOST_SCHEDULED = 2**20
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,11 @@ class Layout:
         Ranks that share a layer; replicas of the model; stages, each with as many layers.
     node_devices : int
         Devices of a node.
+
+    Raises
+    ------
+    InvalidInputError
+        One is no whole number, below one or above 2^20.
 
     Examples
     --------
@@ -33,8 +44,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         for name in ("tensor", "data", "pipeline", "node_devices"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+            object.__setattr__(self, name, checked_size(name, getattr(self, name), _MOST_RANKS))
 
     @property
     def devices(self) -> int:
@@ -71,7 +81,8 @@ class TrainingJob:
     Raises
     ------
     InvalidInputError
-        Sizes are below one or do not divide: micro-batches and replicas the batch, stages the layers, ranks the heads.
+        Sizes are no whole numbers, below one, too large, or do not divide: micro-batches and replicas the batch,
+        stages the layers, ranks the heads.
 
     Examples
     --------
@@ -89,8 +100,7 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         for name in ("length", "global_batch", "micro_batch"):
-            if getattr(self, name) < 1:
-                raise InvalidInputError(f"{name} is {getattr(self, name)}; it must be 1 or more")
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
         layout, model = self.layout, self.model
         if self.global_batch % (self.micro_batch * layout.data):
             raise InvalidInputError(
@@ -99,6 +109,11 @@ class TrainingJob:
             )
         if model.layers % layout.pipeline:
             raise InvalidInputError(f"{layout.pipeline} stages do not divide {model.layers} layers")
+        if layout.pipeline * self.micro_batches > _MOST_SCHEDULED:
+            raise InvalidInputError(
+                f"{self.micro_batches} micro-batches through {layout.pipeline} stages; at most {_MOST_SCHEDULED:,} "
+                "in all are scheduled: take a smaller batch, larger micro-batches or more replicas"
+            )
         for name, size in (("heads", model.heads), ("feedforward", model.feedforward), ("hidden", model.hidden)):
             if size % layout.tensor:
                 raise InvalidInputError(f"{layout.tensor} tensor-parallel ranks do not divide {name} of {size}")

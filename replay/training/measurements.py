@@ -1,14 +1,14 @@
 """Measured training steps: a table with a row a step, in the layout of vTrain's published measurements."""
 
-import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from replay.jobs.architecture import Transformer
+from replay.measured_rows import Row, measured_count, measured_rows
 from replay.training.job import Layout, TrainingJob
 
 __all__ = ["COLUMNS", "VOCABULARY", "MeasuredStep", "chosen_part", "read_steps"]
@@ -32,8 +32,8 @@ COLUMNS = (*_COUNTS, _TIME)
 #: Of GPT-2, 50257 filled up.
 VOCABULARY = 51200
 _FEEDFORWARD = 4
-#: Of a number, at most.
-_DIGITS = 6
+#: Of a number, at most; and characters that a message repeats.
+_DIGITS, _SHOWN = 6, 40
 
 
 @dataclass(frozen=True)
@@ -79,43 +79,17 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file; a column is missing; or a row cannot be: it is named, with what is accepted.
+        There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with
+        what is accepted.
     """
-    root = Path(path)
-    if root.is_dir():
-        files = [file for file in sorted(root.rglob("*.csv")) if set(COLUMNS) <= set(_header(file))]
-        if not files:
-            raise NotFoundError(f"{root}: no CSV file with the columns {', '.join(COLUMNS)}")
-        return [row for file in files for row in _rows(file, node_devices)]
-    if not root.is_file():
-        raise NotFoundError(f"{root}: no such file")
-    if missing := [name for name in COLUMNS if name not in _header(root)]:
-        raise InvalidInputError(f"{root}: lacks {', '.join(missing)}; needed are {', '.join(COLUMNS)}")
-    return _rows(root, node_devices)
+    return measured_rows(path, COLUMNS, lambda place, row: _row(place, row, node_devices))
 
 
-def _header(file: Path) -> list[str]:
+def _row(place: str, row: Row, node_devices: int) -> MeasuredStep:
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            return next(csv.reader(stream), [])
-    except (UnicodeDecodeError, csv.Error):
-        return []
-
-
-def _rows(file: Path, node_devices: int) -> list[MeasuredStep]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            found = [_row(f"{file}: row {i}", row, node_devices) for i, row in enumerate(csv.DictReader(stream), 1)]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InvalidInputError(f"{file}: no CSV in UTF-8 ({error})") from error
-    if not found:
-        raise InvalidInputError(f"{file}: no row below the header")
-    return found
-
-
-def _row(place: str, row: Mapping[str, str | None], node_devices: int) -> MeasuredStep:
-    try:
-        devices, batch, micro, hidden, heads, layers, length, *split = (_count(row, name) for name in _COUNTS)
+        devices, batch, micro, hidden, heads, layers, length, *split = (
+            measured_count(row, name, _DIGITS) for name in _COUNTS
+        )
         layout = Layout(split[0], split[1], split[2], node_devices)
         if layout.devices != devices:
             raise InvalidInputError(
@@ -128,20 +102,13 @@ def _row(place: str, row: Mapping[str, str | None], node_devices: int) -> Measur
         raise InvalidInputError(f"{place}: {error}") from error
 
 
-def _count(row: Mapping[str, str | None], name: str) -> int:
-    text = (row[name] or "").strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS) or int(text) < 1:
-        raise InvalidInputError(f"{name} is {text[:40]!r}; it must be a whole number of 1 or more, of {_DIGITS} digits")
-    return int(text)
-
-
-def _milliseconds(row: Mapping[str, str | None]) -> float:
+def _milliseconds(row: Row) -> float:
     try:
         found = float(row[_TIME] or "")
     except ValueError:
         found = 0.0
     if not (isfinite(found) and found > 0):
-        raise InvalidInputError(f"{_TIME} is {row[_TIME]!r}; it must be a number above zero")
+        raise InvalidInputError(f"{_TIME} is {(row[_TIME] or '')[:_SHOWN]!r}; it must be a number above zero")
     return found
 
 

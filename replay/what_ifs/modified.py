@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profilers.devices import FIGURE_UNITS, Device
+from profilers.devices import FIGURE_RANGES, FIGURE_UNITS, Device
 from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
 from replay.parameters import Parameters
@@ -78,6 +78,12 @@ def _changed(device: Device, source: str, changes: Mapping[str, float]) -> Devic
         if name in figures and factor != 1.0:
             value = figures[name].value * factor
             value = float(round(value)) if name == "compute_units" else value
+            low, high = FIGURE_RANGES[name]
+            if not low <= value <= high:
+                raise InvalidInputError(
+                    f"{name} of {device.name} would be {value:.3g} {FIGURE_UNITS[name]}, which is not within "
+                    f"{low:g} to {high:g}"
+                )
             figures[name] = replace(figures[name], value=value, source=f"{source}: {figures[name].source}")
     return replace(device, figures=figures)
 

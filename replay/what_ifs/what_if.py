@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
+from profilers.errors import InvalidInputError, SeqPointError
 from replay.graph import KernelGraph
 from replay.parameters import Parameters
 
@@ -30,8 +33,22 @@ class WhatIf:
     parts: tuple[str, ...] = ()
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        """Return `graph` with the change made."""
-        return self.transform(graph, parameters)
+        """Return `graph` with the change made.
+
+        Raises
+        ------
+        SeqPointError
+            It cannot be made; the message names the what-if, of a composition the part.
+        """
+        if self.parts:
+            return self.transform(graph, parameters)
+        try:
+            with np.errstate(over="ignore"):  # what is then not finite is an error of the graph
+                return self.transform(graph, parameters)
+        except SeqPointError as error:
+            raise type(error)(f"what-if {self.name}: {error}") from error
+        except ArithmeticError as error:
+            raise InvalidInputError(f"what-if {self.name}: out of the range of numbers ({error})") from error
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ usage; 130 when interrupted. A command's module, and the libraries it needs, loa
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 import click
 
 from profilers.errors import SeqPointError
+from seqpoint.cli.lazy import LazyGroup
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -38,28 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
-class _Lazy(click.Group):
-    """A group whose commands load when they are called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, in the order of a user's work."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load and return one command."""
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(f"seqpoint.cli.{COMMANDS[cmd_name][0]}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without loading any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+_PLACES = {name: (f"seqpoint.cli.{module}:command", text) for name, (module, text) in COMMANDS.items()}
 
 
-@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, places=_PLACES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seqpoint")
 def cli() -> None:
     """Choose the iterations worth profiling, and project what overlap, devices and schedules would gain.

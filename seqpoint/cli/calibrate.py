@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from profilers.atomic import file_to_write
 from profilers.devices import find_device
 from replay.collectives import (
     FABRICS,
@@ -14,9 +15,10 @@ from replay.collectives import (
     read_collectives,
     write_fits,
 )
-from replay.durations import calibrate, load_calibration, read_measurements, write_calibration
+from replay.durations import calibrate, load_calibration, write_calibration
 from replay.training import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.output import print_table, say
+from seqpoint.cli.output import print_table, say, working
+from seqpoint.validation.kernels import read_kernels
 
 
 @click.group("calibrate")
@@ -43,9 +45,12 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     \b
     seqpoint calibrate kernels linear.parquet softmax.csv -o mine.json
     """
-    measured = [one for path in paths for one in read_measurements(path)]
-    found = calibrate(measured, None if fresh else load_calibration())
-    write_calibration(Path(output), found)
+    target = file_to_write(Path(output))
+    with working(f"reading {len(paths)} tables"):
+        measured = [one for path in paths for one in read_kernels(path)]
+    with working(f"fitting {sum(map(len, measured)):,} operators"):
+        found = calibrate(measured, None if fresh else load_calibration())
+    write_calibration(target, found)
     new = {(one.kind, one.device.name, one.dtype) for one in measured}
     print_table(
         "Fits",
@@ -76,9 +81,12 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
     seqpoint calibrate collectives a100_dgx_all_reduce.csv -o mine.json
     seqpoint calibrate collectives measured.csv --device H200 -o mine.json
     """
-    measured = [one for path in paths for one in read_collectives(path, device, fabric)]
-    found = calibrate_collectives(measured, None if fresh else load_collectives())
-    write_fits(Path(output), found)
+    target = file_to_write(Path(output))
+    with working(f"reading {len(paths)} tables"):
+        measured = [one for path in paths for one in read_collectives(path, device, fabric)]
+    with working(f"fitting {sum(map(len, measured)):,} collectives"):
+        found = calibrate_collectives(measured, None if fresh else load_collectives())
+    write_fits(target, found)
     new = {(one.kind, one.device.name, one.topology.n_workers, one.topology.devices_per_node) for one in measured}
     print_table(
         "Fits",
@@ -115,9 +123,11 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
     seqpoint calibrate training megatron_a100_single_node.csv -o mine.json
     seqpoint calibrate training steps.csv --device H100-SXM5-80GB --share 1 -o mine.json
     """
+    target = file_to_write(Path(output))
     measured = [one for path in paths for one in read_steps(path, node_devices)]
-    found = calibrate_training(measured, find_device(device), share)
-    write_training_fit(Path(output), found)
+    with working(f"fitting a share of {share:g} of {len(measured):,} steps"):
+        found = calibrate_training(measured, find_device(device), share)
+    write_training_fit(target, found)
     layers = "recomputed" if found.recompute else "not recomputed"
     say(
         f"fitted to {found.source}; layers are {layers} there; off by at most {100 * math.expm1(found.spread):.0f} %, "

@@ -20,6 +20,7 @@ __all__ = [
     "perfetto_option",
     "reading_options",
     "trace_argument",
+    "verbose_option",
     "what_if_option",
 ]
 
@@ -53,6 +54,11 @@ def as_json(function: F) -> F:
 def gate_option(function: F) -> F:
     """Add the option --gate."""
     return click.option("--gate", is_flag=True, help="Exit 1 where a limit is missed.")(function)
+
+
+def verbose_option(function: F) -> F:
+    """Add the option --verbose."""
+    return click.option("--verbose", "-v", is_flag=True, help="Also errors by size, and the files.")(function)
 
 
 def hardware_option(function: F) -> F:

@@ -2,8 +2,10 @@
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -13,7 +15,7 @@ from rich.text import Text
 
 from seqpoint.units import duration
 
-__all__ = ["byte_progress", "clean", "duration", "message", "print_json", "print_table", "progress", "say"]
+__all__ = ["byte_progress", "clean", "duration", "message", "print_json", "print_table", "progress", "say", "working"]
 
 
 def clean(text: object) -> str:
@@ -83,3 +85,25 @@ def progress(what: str) -> Callable[[int, int, str], None] | None:
         click.echo(f"\r\x1b[K{what} {done + 1}/{total} {clean(name)[:60]}", nl=done + 1 >= total, err=True)
 
     return show
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show on stderr for how long something has been going on that cannot say how far it is; nothing on no terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done, started = threading.Event(), time.monotonic()
+
+    def show() -> None:
+        while not done.wait(1.0):
+            click.echo(f"\r\x1b[K{clean(what)} {time.monotonic() - started:.0f} s", nl=False, err=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        click.echo("\r\x1b[K", nl=False, err=True)

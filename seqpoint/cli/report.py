@@ -6,9 +6,10 @@ from typing import Any
 import click
 import numpy as np
 
+from profilers.atomic import file_to_write
 from replay.what_ifs import parse_what_if
 from seqpoint.cli.options import hardware_option, load, max_points_option, trace_argument, what_if_option
-from seqpoint.cli.output import message, progress, say
+from seqpoint.cli.output import message, progress, say, working
 from seqpoint.describe import Description, describe
 from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, project_trace
 from seqpoint.report import ReportContent, ReportSection, write_report
@@ -28,16 +29,20 @@ def command(trace: str, marker: str, length: str | None, output: str, **options:
     \b
     seqpoint report job.trace -w dma_collectives -w scale_device:MI355X -o job.html
     """
+    target = file_to_write(Path(output))
     loaded = load(trace, marker, length)
-    description = describe(loaded)
     title = options["title"] or Path(trace).name
-    selection = _selection(description, options["max_points"])
+    with working("describing"):
+        description = describe(loaded)
+        selection = _selection(description, options["max_points"])
     what_ifs = [parse_what_if(text) for text in options["texts"] or DEFAULT_WHAT_IFS]
     how = ProjectOptions(max_points=options["max_points"], device=options["device"], progress=progress("projecting"))
     projection = project_trace(loaded, what_ifs, how)
     label = "synthetic" if loaded.meta.synthetic else ""
     section = ReportSection(title, label, description, selection, projection)
-    say(f"report: {write_report(ReportContent(title, (section,)), Path(output))}")
+    with working("drawing"):
+        write_report(ReportContent(title, (section,)), target)
+    say(f"report: {output}")
 
 
 def _selection(description: Description, max_points: int) -> SelectionResult | None:

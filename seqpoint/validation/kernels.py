@@ -1,18 +1,30 @@
 """Score predicted durations of operators against measured ones, with the device's own fit and without."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from replay.durations import Calibration, MeasuredOperators, Predicted, calibrate, load_calibration, predict
+from profilers.errors import InvalidInputError
+from replay.durations import (
+    Calibration,
+    MeasuredOperators,
+    Predicted,
+    calibrate,
+    load_calibration,
+    predict,
+    read_measurements,
+)
 from seqpoint.validation.rows import ValidationRow
 
-__all__ = ["KernelScore", "kernel_rows", "score_halves", "score_kernels"]
+__all__ = ["KernelScore", "kernel_rows", "read_kernels", "score_halves", "score_kernels"]
 
 Floats = npt.NDArray[np.float64]
+#: Called with (done, in all, what).
+Progress = Callable[[int, int, str], None]
 
 #: Devices that are left out in turn, whose mean is gated: T4 and P4 run into their power limit and are shown apart.
 _GATED = ("P100-PCIE-16GB", "V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
@@ -69,6 +81,20 @@ class KernelScore:
     source: str
 
 
+def read_kernels(path: str | Path, device: str | None = None) -> list[MeasuredOperators]:
+    """Read measured operators as `replay.durations.read_measurements` does; a table without a row is an error.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        As there; or there is no row.
+    """
+    measured = read_measurements(path, device)
+    if not any(map(len, measured)):
+        raise InvalidInputError(f"{path}: there is no row below the header")
+    return [one for one in measured if len(one)]
+
+
 def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibration | None = None) -> list[KernelScore]:
     """Predict every measured operator twice: with the fits of its device, where there are any, and by other devices'.
 
@@ -96,15 +122,23 @@ def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, 
     return _summary(measured, found, seen=measured.digest in known.digests)
 
 
-def score_halves(measured: Sequence[MeasuredOperators]) -> list[KernelScore]:
+def score_halves(measured: Sequence[MeasuredOperators], progress: Progress | None = None) -> list[KernelScore]:
     """Fit one half of each table's operators and score the other, both ways.
 
     All operators with the same last dimensions (of a product the sizes of its second operand, of rows their columns)
     are in one half. This tells what the model would be worth with measurements made as these were; a table of fewer
     than twenty operators is passed over.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredOperators
+    progress : callable, optional
+        Called with (tables done, tables in all, what) before each.
     """
     found = []
-    for one in measured:
+    for number, one in enumerate(measured):
+        if progress:
+            progress(number, len(measured), f"{one.kind} {one.device.name}")
         first = _half(one.dims)
         if min(first.sum(), (~first).sum()) < _LEAST_FITTED:
             continue

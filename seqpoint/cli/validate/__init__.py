@@ -2,14 +2,19 @@
 
 import click
 
-from seqpoint.cli.validate.collectives import collectives
-from seqpoint.cli.validate.kernels import kernels
-from seqpoint.cli.validate.models import models
-from seqpoint.cli.validate.selection import selection
-from seqpoint.cli.validate.training import training
+from seqpoint.cli.lazy import LazyGroup
+
+#: Suite, where its command is, and its line in the help.
+SUITES = {
+    "selection": ("seqpoint.cli.validate.selection:selection", "Selectors, on configurations that they did not see."),
+    "kernels": ("seqpoint.cli.validate.kernels:kernels", "Durations of operators."),
+    "collectives": ("seqpoint.cli.validate.collectives:collectives", "Times of collectives."),
+    "models": ("seqpoint.cli.validate.models:models", "Times of whole transformers."),
+    "training": ("seqpoint.cli.validate.training:training", "Times of training steps."),
+}
 
 
-@click.group("validate")
+@click.group("validate", cls=LazyGroup, places=SUITES)
 def command() -> None:
     """Score what the toolkit says against what was measured.
 
@@ -17,7 +22,3 @@ def command() -> None:
     seqpoint validate selection my_epochs/
     seqpoint validate kernels measured.parquet
     """
-
-
-for suite in (selection, kernels, collectives, models, training):
-    command.add_command(suite)

@@ -2,26 +2,37 @@
 
 from collections.abc import Sequence
 
-from seqpoint.cli.output import print_table
-from seqpoint.validation.rows import ValidationRow
+import click
 
-__all__ = ["show_gated"]
+from seqpoint.cli.output import message, print_table
+from seqpoint.validation.rows import ValidationRow, all_met
+
+__all__ = ["exit_unless_met", "show_gated"]
 
 
 def show_gated(rows: Sequence[ValidationRow]) -> None:
-    """Print the rows that have a limit."""
+    """Print the rows that have a limit, if there are any."""
+    gated = [row for row in rows if row.limit is not None]
+    if not gated:
+        return
     print_table(
         "Limits",
-        ("case~", "ours", "limit", "met", "from~"),
+        ("case~", "ours", "limit", "met"),
         [
             (
                 row.case,
-                f"{row.ours:.4g}",
+                f"{row.ours:.3g}",
                 f"{'>=' if row.least else '<='} {row.limit:g}",
                 "yes" if row.met else "NO",
-                row.source,
             )
-            for row in rows
-            if row.limit is not None
+            for row in gated
         ],
     )
+
+
+def exit_unless_met(context: click.Context, rows: Sequence[ValidationRow]) -> None:
+    """Exit 1 where a limit is missed; say so where nothing has one."""
+    if all(row.limit is None for row in rows):
+        message("note: no limit applies to these measurements, so --gate checks nothing")
+    if not all_met(rows):
+        context.exit(1)

@@ -7,10 +7,10 @@ import click
 from replay.durations import load_calibration, read_calibration
 from replay.jobs import load_transformers
 from seqpoint.cli.options import as_json, gate_option
-from seqpoint.cli.output import print_json, print_table
-from seqpoint.cli.validate.gated import show_gated
-from seqpoint.validation.models import ModelScore, model_rows, read_models, score_models
-from seqpoint.validation.rows import all_met
+from seqpoint.cli.output import print_json, print_table, progress, working
+from seqpoint.cli.validate.devices import short_devices
+from seqpoint.cli.validate.gated import exit_unless_met, show_gated
+from seqpoint.validation.models import MeasuredModel, ModelScore, model_rows, read_models, score_models
 
 
 @click.command("models")
@@ -32,15 +32,17 @@ def models(
     seqpoint validate models measured.csv --json
     """
     known = read_calibration(calibration) if calibration else load_calibration()
-    scores = score_models(read_models(path, load_transformers(models_)), known)
+    with working("reading"):
+        measured = read_models(path, load_transformers(models_))
+    scores = score_models(measured, known, progress("counting operators"))
     rows = model_rows(scores)
     if json_:
         print_json({"rows": [row.content() for row in rows], "scores": [_model_score(one) for one in scores]})
     else:
         _show_models(scores)
         show_gated(rows)
-    if gate and not all_met(rows):
-        context.exit(1)
+    if gate:
+        exit_unless_met(context, rows)
 
 
 def _model_score(one: ModelScore) -> dict[str, object]:
@@ -58,19 +60,25 @@ def _model_score(one: ModelScore) -> dict[str, object]:
 
 
 def _show_models(scores: Sequence[ModelScore]) -> None:
+    short = short_devices(s.measured.device.name for s in scores)
     print_table(
-        "Predicted against measured times",
-        ("model~", "device~", "basis~", "measured ms", "predicted ms", "interval ms", "error %"),
+        "Predicted against measured times, in ms",
+        ("run~", "device~", "basis~", "took", "ours", "90 %", "err %"),
         [
             (
-                s.measured.name,
-                s.measured.device.name,
+                _short(s.measured),
+                short[s.measured.device.name],
                 s.basis,
-                f"{1e3 * s.measured.seconds:.1f}",
-                f"{1e3 * s.seconds:.1f}",
-                f"{1e3 * s.low:.0f} - {1e3 * s.high:.0f}",
+                f"{1e3 * s.measured.seconds:.0f}",
+                f"{1e3 * s.seconds:.0f}",
+                f"{1e3 * s.low:.0f}-{1e3 * s.high:.0f}",
                 f"{100 * s.error:.1f}",
             )
             for s in scores
         ],
     )
+
+
+def _short(one: MeasuredModel) -> str:
+    words = (one.model.name, "train" if one.run.training else "inf", *(["fused"] if one.fused else []))
+    return f"{' '.join(words)} {one.run.batch}x{one.run.length}"

@@ -8,9 +8,8 @@ import click
 from profilers.datasets import dataset_path
 from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option
 from seqpoint.cli.output import print_json, print_table, say
-from seqpoint.cli.validate.gated import show_gated
+from seqpoint.cli.validate.gated import exit_unless_met, show_gated
 from seqpoint.methods import METHODS
-from seqpoint.validation.rows import all_met
 from seqpoint.validation.selection import BUDGET, Epochs, Score, noise_floor, read_epochs, score, selection_rows
 
 
@@ -51,8 +50,8 @@ def selection(
         for one in epochs:
             _show(one, [s for s in scores if (s.model, s.order) == (one.model, one.order)])
         show_gated(rows)
-    if gate and not all_met(rows):
-        context.exit(1)
+    if gate:
+        exit_unless_met(context, rows)
 
 
 def _summary(found: Score) -> dict[str, object]:

@@ -7,9 +7,8 @@ import click
 from profilers.devices import find_device
 from replay.training import load_training, read_steps, read_training_fit
 from seqpoint.cli.options import as_json, gate_option
-from seqpoint.cli.output import print_json, print_table
-from seqpoint.cli.validate.gated import show_gated
-from seqpoint.validation.rows import all_met
+from seqpoint.cli.output import print_json, print_table, working
+from seqpoint.cli.validate.gated import exit_unless_met, show_gated
 from seqpoint.validation.training import StepScore, score_steps, training_groups, training_rows
 
 _WORST = 10
@@ -43,15 +42,17 @@ def training(
     seqpoint validate training measured.csv --device H100-SXM5-80GB --json
     """
     fit = read_training_fit(calibration) if calibration else load_training()
-    scores = score_steps(read_steps(path, node_devices), find_device(device or fit.device), fit)
+    measured = read_steps(path, node_devices)
+    with working(f"predicting {len(measured):,} steps"):
+        scores = score_steps(measured, find_device(device or fit.device), fit)
     rows = training_rows(scores)
     if json_:
         print_json({"rows": [row.content() for row in rows], "scores": [_score(one) for one in scores]})
     else:
         _show(scores)
         show_gated(rows)
-    if gate and not all_met(rows):
-        context.exit(1)
+    if gate:
+        exit_unless_met(context, rows)
 
 
 def _score(one: StepScore) -> dict[str, object]:

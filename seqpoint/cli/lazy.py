@@ -1,0 +1,41 @@
+"""`LazyGroup`: a group of commands whose modules, and the libraries they need, load when they are called."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+__all__ = ["LazyGroup"]
+
+
+class LazyGroup(click.Group):
+    """A group whose commands load when they are called.
+
+    Parameters
+    ----------
+    places : mapping of str to (str, str)
+        Of a command, ``module:name`` and its line in the help.
+    """
+
+    def __init__(self, *arguments: Any, places: Mapping[str, tuple[str, str]], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._places = places
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names, in the order of a user's work."""
+        return list(self._places)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load and return one command."""
+        if cmd_name not in self._places:
+            return None
+        module, _, name = self._places[cmd_name][0].partition(":")
+        command = getattr(import_module(module), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without loading any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in self._places.items()])
