@@ -56,6 +56,7 @@ class _Simulation(NamedTuple):
     count: Any
     settled: Any  #: until when `left` is up to date
     version: Any
+    bits: Any  #: of an event that say which device it is about
     changed: Any  #: devices whose active tasks have changed at this time, and how many they are
     is_changed: Any
     free: Any  #: tasks that share nothing and whose time is known, to be told on
@@ -210,7 +211,7 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
         for i in range(base, base + count):
             task = sim.active[i]
             soonest = min(soonest, max(sim.left[task], 0.0) / sim.rate[task])
-        _push(sim, now + soonest, _DEVICE * _KIND + sim.version[device] * len(sim.count) + device)
+        _push(sim, now + soonest, _DEVICE * _KIND + (sim.version[device] << sim.bits) + device)
     sim.size[1] = 0
 
 
@@ -230,15 +231,14 @@ def _run(sim):  # type: ignore[no-untyped-def]
         if sim.waiting[task] == 0:
             _known(sim, task, -np.inf)
     _tell_on(sim, -np.inf)
-    devices = len(sim.count)
     while sim.size[0] > 0:
         now, code = sim.times[0], sim.codes[0]
         _pop(sim)
-        what = code % _KIND
+        device = code & ((1 << sim.bits) - 1)
         if code >= _KIND:
-            _begin(sim, what, now)
-        elif sim.version[what % devices] == what // devices:
-            _advance(sim, what % devices, now)
+            _begin(sim, code - _KIND, now)
+        elif sim.version[device] == code >> sim.bits:
+            _advance(sim, device, now)
         _tell_on(sim, now)
         if sim.size[0] == 0 or sim.times[0] > now:
             _begin_all(sim, now)
@@ -290,6 +290,7 @@ def _simulation(graph: KernelGraph) -> _Simulation:
         count=np.zeros(devices, np.int64),
         settled=np.zeros(devices),
         version=np.zeros(devices, np.int64),
+        bits=devices.bit_length(),
         changed=np.zeros(devices, np.int64),
         is_changed=np.zeros(devices, np.bool_),
         free=np.zeros(n, np.int64),
