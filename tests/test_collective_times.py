@@ -370,6 +370,16 @@ def test_cards_of_the_same_links_share_a_fit() -> None:
     assert found[0].seconds == found[1].seconds and found[1].basis == "fitted"
 
 
+def test_a_fit_of_the_device_itself_goes_before_that_of_one_with_the_same_links(tmp_path: Path) -> None:
+    (one,) = (m for m in read_collectives(table(tmp_path)) if m.topology.n_workers == 16)
+    fast, slow = (replace(one, device=find_device(f"A100-SXM4-{size}GB")) for size in (40, 80))
+    slow = replace(slow, seconds=2 * slow.seconds)
+    known = calibrate_collectives([fast, slow])
+    for group in (fast, slow):
+        found = predict_collective("all_reduce", group.sizes, group.topology, group.device, known)
+        assert found.seconds == pytest.approx(group.seconds, rel=0.05)
+
+
 def test_a_million_predictions_take_less_than_a_second() -> None:
     sizes = np.geomspace(1e3, 1e9, 10**6)
     for topology in (Topology(8), Topology(6), Topology(64, 8)):
@@ -531,7 +541,9 @@ def test_a_group_of_one_worker_is_not_fitted(tmp_path: Path) -> None:
     measured = read_collectives(table(tmp_path))
     alone = replace(measured[0], topology=Topology(1, 1, 8))
     assert calibrate_collectives([*measured, alone]).fits == calibrate_collectives(measured).fits
-    with pytest.raises(InvalidInputError, match="no group of two or more workers was measured"):
+    with pytest.raises(
+        InvalidInputError, match=r"a100_dgx_all_reduce\.csv: no group of two or more workers was measured"
+    ):
         calibrate_collectives([alone])
 
 

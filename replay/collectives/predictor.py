@@ -165,9 +165,10 @@ def calibrate_collectives(
         A group has too few sizes, or none has two workers: one alone exchanges nothing.
     """
     fits = {_key(one): one for one in base.fits} if base else {}
+    sources = ", ".join(sorted({one.source for one in measured}))
     measured = [one for one in measured if one.topology.n_workers > 1]
     if not measured:
-        raise InvalidInputError("no group of two or more workers was measured; one alone exchanges nothing")
+        raise InvalidInputError(f"{sources}: no group of two or more workers was measured; one exchanges nothing")
     for group in _pooled(measured):
         found = _fit(group)
         fits[_key(found)] = found
