@@ -141,6 +141,16 @@ def test_a_file_that_holds_no_costs_is_named(tmp_path: Path, content: str, messa
         read_training_fit(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize("change", [("devices", "Infinity"), ("spread", "1" + "0" * 400), ("source", "[" * 99999)])
+def test_costs_that_no_file_holds_are_named(tmp_path: Path, change: tuple[str, str]) -> None:
+    path = tmp_path / "bad.json"
+    write_training_fit(path, load_training())
+    text = json.dumps({**json.loads(path.read_text()), change[0]: "HERE"}).replace('"HERE"', change[1])
+    path.write_text(text)
+    with pytest.raises(InvalidInputError, match=r"bad\.json: no fit of training costs"):
+        read_training_fit(path)
+
+
 def test_costs_must_be_above_zero(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     write_training_fit(path, load_training())

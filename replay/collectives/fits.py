@@ -12,7 +12,8 @@ from typing import Any
 from profilers.atomic import write_text
 from profilers.datasets import dataset_path
 from profilers.devices import find_device
-from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.errors import InvalidInputError, SeqPointError
+from replay.calibration_file import read_calibration_file
 from replay.collectives.algorithms import KINDS
 from replay.collectives.calibration import Band, CollectiveCalibration, CollectiveFit
 from replay.collectives.curve import Curve
@@ -88,13 +89,8 @@ def read_fits(path: str | Path) -> CollectiveCalibration:
     NotFoundError, InvalidInputError
         There is no such file, or its content is no calibration; the place is named.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such calibration; `seqpoint calibrate collectives` writes one")
-    try:
-        return _known(json.loads(file.read_text(encoding="utf-8")))
-    except (KeyError, TypeError, ValueError, OSError, RecursionError, SeqPointError) as error:
-        raise InvalidInputError(f"{file}: not what `seqpoint calibrate collectives` writes ({error})") from error
+    absent = "no such calibration; `seqpoint calibrate collectives` writes one"
+    return read_calibration_file(path, absent, "not what `seqpoint calibrate collectives` writes", _known)
 
 
 def _known(content: Mapping[str, Any]) -> CollectiveCalibration:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from profilers.atomic import write_text
 from profilers.datasets import dataset_path
 from profilers.devices import DTYPES, find_device
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
+from replay.calibration_file import read_calibration_file
 from replay.durations.carrying import carry_over, runs_hot
 from replay.durations.fitting import CONFIDENCE, Fit, fit
 from replay.durations.machine import Machine
@@ -178,17 +179,14 @@ def read_calibration(path: str | Path) -> Calibration:
     NotFoundError, InvalidInputError
         There is no such file, or its content is no calibration; the place is named.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such calibration; `seqpoint calibrate kernels` writes one")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        fits = {(str(row["kind"]), str(row["device"]), _dtype_of(row)): _fit_of(row) for row in content["fits"]}
-        carried = {(str(r["kind"]), str(r["without"]), _dtype_of(r)): _spread_of(r) for r in content["carried"]}
-        digests = tuple(str(one) for one in content["fitted_files_sha256"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError, NotFoundError) as error:
-        why = f"{type(error).__name__}: {error}"[:200]
-        raise InvalidInputError(f"{file}: not what `seqpoint calibrate kernels` writes ({why})") from error
+    absent = "no such calibration; `seqpoint calibrate kernels` writes one"
+    return read_calibration_file(path, absent, "not what `seqpoint calibrate kernels` writes", _calibration_of)
+
+
+def _calibration_of(content: Mapping[str, Any]) -> Calibration:
+    fits = {(str(row["kind"]), str(row["device"]), _dtype_of(row)): _fit_of(row) for row in content["fits"]}
+    carried = {(str(r["kind"]), str(r["without"]), _dtype_of(r)): _spread_of(r) for r in content["carried"]}
+    digests = tuple(str(one) for one in content["fitted_files_sha256"])
     return Calibration(MappingProxyType(fits), MappingProxyType(carried), digests)
 
 

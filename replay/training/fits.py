@@ -10,7 +10,8 @@ from typing import Any
 
 from profilers.atomic import write_text
 from profilers.datasets import dataset_path
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
+from replay.calibration_file import read_calibration_file
 from replay.training.costs import PRIORS, TrainingCosts
 
 __all__ = ["TrainingFit", "load_training", "read_training_fit", "write_training_fit"]
@@ -60,16 +61,8 @@ def read_training_fit(path: str | Path) -> TrainingFit:
     NotFoundError, InvalidInputError
         There is no such file, or it is no such fit: the key is named.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file of training costs; `seqpoint calibrate training` writes one")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        return _fit_of(content)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise InvalidInputError(f"{file}: no fit of training costs ({type(error).__name__}: {error})") from error
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{file}: {error}") from error
+    absent = "no such file of training costs; `seqpoint calibrate training` writes one"
+    return read_calibration_file(path, absent, "no fit of training costs", _fit_of)
 
 
 def _fit_of(content: Mapping[str, Any]) -> TrainingFit:
