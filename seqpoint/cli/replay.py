@@ -6,8 +6,7 @@ from typing import Any
 import click
 import numpy as np
 
-from profilers.atomic import write_text
-from replay.perfetto import perfetto_json
+from replay.perfetto import write_perfetto
 from replay.timeline import Timeline, replay
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import duration, message, print_json, print_table, progress
@@ -31,7 +30,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     timelines = [replay(g) for g in graphs_of(loaded, iterations, options["device"], progress("building"))]
     rows = [_row(iteration, timeline) for iteration, timeline in zip(iterations, timelines, strict=True)]
     if options["perfetto"]:
-        write_text(Path(options["perfetto"]), perfetto_json({"replay": timelines[0]}))
+        write_perfetto(Path(options["perfetto"]), {"replay": timelines[0]})
         message(f"wrote {options['perfetto']}")
     errors = np.abs([row["error"] for row in rows])
     if json_:

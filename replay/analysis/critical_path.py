@@ -1,0 +1,139 @@
+"""The critical path: what the end of a timeline waited for, back to its beginning, with every ns accounted for."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.compiled import compiled
+from replay.analysis.binding import binding_edges
+from replay.timeline import Timeline
+
+__all__ = ["CriticalPath", "Part", "critical_path"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Part(IntEnum):
+    """What a piece of the path is."""
+
+    WORK = 0  #: a task, for as long as it takes alone
+    CONTENTION = 1  #: a task, for as long as others made it longer
+    LAG = 2  #: the lag of an edge
+    READY = 3  #: a task that waits for nothing more, and does not start yet
+    RELEASE = 4  #: before a task that waits for a time, not for a task
+
+
+#: For compiled code, to which an enumeration is no number.
+_WORK, _CONTENTION, _LAG, _READY, _RELEASE = (int(part) for part in Part)
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Columns of equal length, one row a piece of time, in order; together they are the makespan.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    task : array of int64
+        The task that works, or that is waited to start.
+    edge : array of int64
+        Whose lag it is; -1 for parts that are no lag.
+    part : array of int64, `Part`
+    begin_ns, ns : array of float64
+        When the piece begins, and how long it is.
+    """
+
+    timeline: Timeline
+    task: Ints
+    edge: Ints
+    part: Ints
+    begin_ns: Floats
+    ns: Floats
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    def tasks(self) -> Ints:
+        """Return the tasks that work on the path, in order."""
+        rows = self.task[self.part == Part.WORK]
+        return rows[np.diff(rows, prepend=-1) != 0]
+
+
+def critical_path(timeline: Timeline) -> CriticalPath:
+    """Return the chain of work and waiting that ends with the iteration's last task.
+
+    From the end of the last of the iteration's own tasks the path goes back through the edge that let each task
+    start. A piece is a task's work alone, what contention added to it, or an edge's lag; of edges that arrive together
+    the one counts that `replay.analysis.binding` names. An edge that counts from its
+    source's start leaves the path at that start: what the source did after it is not on the path. Of several tasks that
+    end last it is one that takes time.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Replayed or measured.
+
+    Returns
+    -------
+    CriticalPath
+        Its pieces add up to `Timeline.makespan_ns`.
+
+    Examples
+    --------
+    >>> from replay.build import build_graph  # doctest: +SKIP
+    >>> path = critical_path(replay(build_graph(trace, 1)))  # doctest: +SKIP
+    """
+    graph = timeline.graph
+    own = graph.tasks.own
+    if not own.any():
+        nothing = np.zeros(0, np.int64)
+        return CriticalPath(timeline, nothing, nothing, nothing, np.zeros(0), np.zeros(0))
+    edges = graph.edges
+    ends = np.flatnonzero(own & (timeline.end_ns == timeline.makespan_ns))
+    last = int(ends[np.argmax(timeline.end_ns[ends] > timeline.start_ns[ends])])
+    times = (timeline.start_ns, timeline.end_ns, graph.tasks.duration_ns)
+    columns = (edges.source, edges.lag_ns, edges.from_start)
+    task, edge, part, begin, ns = _walk(last, binding_edges(timeline), times, columns)
+    return CriticalPath(timeline, task, edge, part, begin, ns)
+
+
+@compiled
+def _walk(last, binding, times, edges):  # type: ignore[no-untyped-def]
+    """Write the pieces from the last to the first; return them from the first to the last."""
+    start, end, duration = times
+    source, lag, from_start = edges
+    tasks, via, parts, begins, lengths = [last], [-1], [0], [0.0], [0.0]
+    task, whole = last, True
+    while True:
+        now = start[task]
+        if whole and end[task] > now:
+            alone = min(duration[task], end[task] - now)
+            if end[task] - now > alone:
+                tasks.append(task), via.append(-1), parts.append(_CONTENTION)
+                begins.append(now + alone), lengths.append(end[task] - now - alone)
+            if alone > 0.0:
+                tasks.append(task), via.append(-1), parts.append(_WORK)
+                begins.append(now), lengths.append(alone)
+        e = binding[task]
+        left = 0.0 if e < 0 else (start[source[e]] if from_start[e] else end[source[e]])
+        arrival = now if e < 0 else min(left + lag[e], now)
+        if now > arrival:
+            tasks.append(task), via.append(-1), parts.append(_READY)
+            begins.append(arrival), lengths.append(now - arrival)
+        if arrival > left:
+            tasks.append(task), via.append(e), parts.append(_RELEASE if e < 0 else _LAG)
+            begins.append(left), lengths.append(arrival - left)
+        if e < 0:
+            break
+        task, whole = source[e], not from_start[e]
+    back = slice(None, 0, -1)
+    return (
+        np.array(tasks)[back],
+        np.array(via)[back],
+        np.array(parts)[back],
+        np.array(begins)[back],
+        np.array(lengths)[back],
+    )
