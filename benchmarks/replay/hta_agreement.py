@@ -3,9 +3,9 @@
     pip install HolisticTraceAnalysis==0.5.0 "pandas<3"
     python benchmarks/replay/hta_agreement.py ../shared/data/traces/kineto > tests/accuracy/hta.csv
 
-Rows: the trace; the annotation that a critical path is limited to, empty for all of the trace; the figure; its value; the
-version. Times are HTA's, whole us: where a trace has ns it rounds starts up and ends down. ``path_us`` are the starts of
-kernels, copies and fills on HTA's critical path, after the first of the trace. HTA itself is given nothing of ours.
+Rows: the trace; the annotation that a critical path is limited to, empty for all of the trace; the figure; its value;
+the version. Times are HTA's, whole us: where a trace has ns it rounds starts up and ends down. ``path_us`` are when
+kernels, copies and fills on HTA's critical path start, after the first of the trace. HTA is given nothing of ours.
 """
 
 import csv
@@ -39,9 +39,7 @@ def analysis(root: Path, name: str):  # type: ignore[no-untyped-def]
     """Return HTA's analysis of a whole trace; by default it leaves out the last step."""
     from hta.trace_analysis import TraceAnalysis
 
-    return TraceAnalysis(
-        trace_files={0: str(root / f"{name}.json.gz")}, trace_dir="", include_last_profiler_step=True
-    )
+    return TraceAnalysis(trace_files={0: str(root / f"{name}.json.gz")}, trace_dir="", include_last_profiler_step=True)
 
 
 def breakdown(root: Path, name: str) -> Iterator[tuple[str, object]]:

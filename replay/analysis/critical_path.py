@@ -59,7 +59,7 @@ class CriticalPath:
     def tasks(self) -> Ints:
         """Return the tasks that work on the path, in order."""
         rows = self.task[self.part == Part.WORK]
-        return rows[np.diff(rows, prepend=-1) != 0]
+        return np.asarray(rows[np.diff(rows, prepend=-1) != 0])
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
@@ -83,8 +83,18 @@ def critical_path(timeline: Timeline) -> CriticalPath:
 
     Examples
     --------
-    >>> from replay.build import build_graph  # doctest: +SKIP
-    >>> path = critical_path(replay(build_graph(trace, 1)))  # doctest: +SKIP
+    A kernel of 1 us waits for another of 2 us, and for 100 ns more:
+
+    >>> from replay.build.draft import Draft
+    >>> from replay.graph import EdgeKind, Hardware, Lane, TaskKind
+    >>> from replay.timeline import replay
+    >>> draft, lane = Draft(), Lane(rank=0, device=0, number=7)
+    >>> first = draft.task(TaskKind.KERNEL, "a", lane, times=(0, 2000), row={})
+    >>> second = draft.task(TaskKind.KERNEL, "b", lane, times=(2100, 3100), row={})
+    >>> draft.edge(first, second, 100, EdgeKind.STREAM)
+    >>> path = critical_path(replay(draft.freeze(Hardware())))
+    >>> [(Part(part).name, ns) for part, ns in zip(path.part, path.ns.tolist())]
+    [('WORK', 2000.0), ('LAG', 100.0), ('WORK', 1000.0)]
     """
     graph = timeline.graph
     own = graph.tasks.own
@@ -96,44 +106,43 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     last = int(ends[np.argmax(timeline.end_ns[ends] > timeline.start_ns[ends])])
     times = (timeline.start_ns, timeline.end_ns, graph.tasks.duration_ns)
     columns = (edges.source, edges.lag_ns, edges.from_start)
-    task, edge, part, begin, ns = _walk(last, binding_edges(timeline), times, columns)
+    (task, edge, part), (begin, ns) = _walk(last, binding_edges(timeline), times, columns)
     return CriticalPath(timeline, task, edge, part, begin, ns)
 
 
 @compiled
 def _walk(last, binding, times, edges):  # type: ignore[no-untyped-def]
-    """Write the pieces from the last to the first; return them from the first to the last."""
+    """Return the pieces in order; they are found from the last to the first."""
     start, end, duration = times
     source, lag, from_start = edges
-    tasks, via, parts, begins, lengths = [last], [-1], [0], [0.0], [0.0]
+    # Of each piece the task, the edge and the part; its beginning and its length.
+    what, when = [(0, 0, 0)], [(0.0, 0.0)]
     task, whole = last, True
     while True:
         now = start[task]
         if whole and end[task] > now:
             alone = min(duration[task], end[task] - now)
             if end[task] - now > alone:
-                tasks.append(task), via.append(-1), parts.append(_CONTENTION)
-                begins.append(now + alone), lengths.append(end[task] - now - alone)
+                what.append((task, -1, _CONTENTION))
+                when.append((now + alone, end[task] - now - alone))
             if alone > 0.0:
-                tasks.append(task), via.append(-1), parts.append(_WORK)
-                begins.append(now), lengths.append(alone)
+                what.append((task, -1, _WORK))
+                when.append((now, alone))
         e = binding[task]
         left = 0.0 if e < 0 else (start[source[e]] if from_start[e] else end[source[e]])
         arrival = now if e < 0 else min(left + lag[e], now)
         if now > arrival:
-            tasks.append(task), via.append(-1), parts.append(_READY)
-            begins.append(arrival), lengths.append(now - arrival)
+            what.append((task, -1, _READY))
+            when.append((arrival, now - arrival))
         if arrival > left:
-            tasks.append(task), via.append(e), parts.append(_RELEASE if e < 0 else _LAG)
-            begins.append(left), lengths.append(arrival - left)
+            what.append((task, e, _RELEASE if e < 0 else _LAG))
+            when.append((left, arrival - left))
         if e < 0:
             break
         task, whole = source[e], not from_start[e]
-    back = slice(None, 0, -1)
-    return (
-        np.array(tasks)[back],
-        np.array(via)[back],
-        np.array(parts)[back],
-        np.array(begins)[back],
-        np.array(lengths)[back],
-    )
+    n = len(what) - 1
+    pieces, spans = np.empty((3, n), np.int64), np.empty((2, n))
+    for i in range(n):
+        pieces[0, i], pieces[1, i], pieces[2, i] = what[n - i]
+        spans[0, i], spans[1, i] = when[n - i]
+    return pieces, spans

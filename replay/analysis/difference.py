@@ -15,7 +15,10 @@ from replay.timeline import Timeline
 
 __all__ = ["Difference", "DifferenceRow", "difference"]
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+_KINDS = tuple(kind.name.lower() for kind in TaskKind)
 
 
 @dataclass(frozen=True)
@@ -106,27 +109,27 @@ def _by_lane(before: Timeline, after: Timeline) -> tuple[DifferenceRow, ...]:
 def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[Ints]) -> tuple[DifferenceRow, ...]:
     """Return a row for each label that has tasks in either."""
     sides = [_sums(line, label, len(names)) for line, label in zip((before, after), labels, strict=True)]
-    present = np.flatnonzero(sides[0][1] + sides[1][1])
+    (time, count, exposed), (new_time, new_count, new_exposed) = sides
     rows = [
         DifferenceRow(
             names[i],
-            *(float(side[0][i]) for side in sides),
-            *(int(side[1][i]) for side in sides),
-            *(float(side[2][i]) for side in sides),
+            *(float(time[i]), float(new_time[i])),
+            *(int(count[i]), int(new_count[i])),
+            *(float(exposed[i]), float(new_exposed[i])),
         )
-        for i in present.tolist()
+        for i in np.flatnonzero(count + new_count).tolist()
     ]
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.label)))
 
 
-def _sums(line: Timeline, label: Ints, labels: int) -> tuple[npt.NDArray[np.float64], Ints, npt.NDArray[np.float64]]:
+def _sums(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Floats]:
     """Return time, count and exposed time by label, of the iteration's own tasks."""
     tasks = line.graph.tasks
     rows = np.flatnonzero(tasks.own & (tasks.kind != TaskKind.MARK) & (label >= 0))
     time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
-    count = np.bincount(label[rows], minlength=labels)
+    count = np.bincount(label[rows], minlength=labels).astype(np.int64)
     exposed = cover(sweep_of(line, line.graph.on_device() & tasks.own & (label >= 0)), label, labels).alone
-    return time, count, exposed.sum(axis=0)
+    return time.astype(np.float64), count, np.asarray(exposed.sum(axis=0))
 
 
 def _changes(paths: list[Attribution], by: str) -> dict[str, float]:
