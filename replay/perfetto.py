@@ -93,15 +93,15 @@ def _places(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, Any
     def meta(what: str, lane: Lane, tid: int, **arguments: object) -> dict[str, Any]:
         return {"ph": "M", "name": what, "pid": group * _GROUP + lane.rank, "tid": tid, "args": arguments}
 
-    lanes = timeline.graph.lanes
+    lanes, tasks = timeline.graph.lanes, timeline.graph.tasks
+    shown = set(np.unique(tasks.lane[tasks.kind != TaskKind.MARK]).tolist()) - {-1}
     ranks = {lane.rank: lane for lane in lanes}
     for rank, lane in sorted(ranks.items()):
         yield meta("process_name", lane, 0, name=f"{name}: rank {rank}")
         yield meta("process_sort_index", lane, 0, sort_index=group * _GROUP + rank)
-    for number, lane in enumerate(lanes):
-        yield meta("thread_name", lane, number, name=lane.label)
-    order = sorted(range(len(lanes)), key=lambda i: (_device(lanes[i]), lanes[i].number, i))
+    order = sorted(shown, key=lambda i: (_device(lanes[i]), lanes[i].number, i))
     for place, number in enumerate(order):
+        yield meta("thread_name", lanes[number], number, name=lanes[number].label)
         yield meta("thread_sort_index", lanes[number], number, sort_index=place)
 
 

@@ -67,9 +67,9 @@ class Attribution:
         By `PATH_CAUSES`, those that occur, in ns.
     by_class : mapping of str to float
         Device work, with what contention added to it, by class of kernel, ``"memory copy"`` or ``"collective"``;
-        everything else by its cause.
+        everything else by its cause; the longest first.
     by_name : mapping of str to float
-        The same by name of task, the longest first; untrusted text.
+        The same by name of task; untrusted text.
     """
 
     makespan_ns: float
@@ -100,7 +100,7 @@ def attribution(path: CriticalPath) -> Attribution:
     return Attribution(
         float(path.ns.sum()),
         _sums(PATH_CAUSES, cause, path.ns),
-        _sums((*PATH_CAUSES, *LABELS), by_class, path.ns),
+        _longest_first(_sums((*PATH_CAUSES, *LABELS), by_class, path.ns)),
         _longest_first(_sums((*PATH_CAUSES, *graph.names), by_name, path.ns)),
     )
 
