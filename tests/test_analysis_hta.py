@@ -5,6 +5,7 @@ differences that are asserted here.
 """
 
 import csv
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +50,15 @@ def counted_by_hta(trace: Trace) -> set[int]:
     last = max((row["start_ns"] + row["dur_ns"] for row in steps), default=0)
     work = [row for table in (trace.kernels, trace.copies) for row in table.select(["id", "launch_id"]).to_pylist()]
     return {row["id"] for row in work if not several or launched.get(row["launch_id"], last + 1) <= last}
+
+
+def test_the_table_has_what_the_benchmark_writes() -> None:
+    path = Path(__file__).parents[1] / "benchmarks" / "replay" / "hta_agreement.py"
+    spec = importlib.util.spec_from_file_location("hta_agreement", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert tuple(BREAKDOWNS) == module.BREAKDOWNS and tuple(PATHS) == module.PATHS
+    assert tuple(ROWS[0]) == module.COLUMNS and {row["version"] for row in ROWS} == {"0.5.0"}
 
 
 @pytest.mark.parametrize("name", BREAKDOWNS)

@@ -10,6 +10,9 @@ __all__ = ["binding_edges"]
 
 Ints = npt.NDArray[np.int64]
 
+#: By how much a replay's times may be off: a thousandth of what a profiler resolves.
+_ROUNDING_NS = 1e-3
+
 
 def binding_edges(timeline: Timeline) -> Ints:
     """Return for every task the row of the edge that let it start; -1 where its release did, or nothing.
@@ -40,7 +43,7 @@ def _latest(source, target, lag, from_start, kind, times):  # type: ignore[no-un
     for e in range(len(source)):
         here, task = source[e], target[e]
         left = start[here] if from_start[e] else end[here]
-        if left > start[task]:
+        if left > start[task] + _ROUNDING_NS:
             continue
         time, other = left + lag[e], found[task]
         if time < arrival[task]:

@@ -117,19 +117,19 @@ def _walk(last, binding, times, edges):  # type: ignore[no-untyped-def]
     source, lag, from_start = edges
     # Of each piece the task, the edge and the part; its beginning and its length.
     what, when = [(0, 0, 0)], [(0.0, 0.0)]
-    task, whole = last, True
+    task, whole, until = last, True, end[last]
     while True:
         now = start[task]
-        if whole and end[task] > now:
-            alone = min(duration[task], end[task] - now)
-            if end[task] - now > alone:
+        if whole and until > now:
+            alone = min(duration[task], until - now)
+            if until - now > alone:
                 what.append((task, -1, _CONTENTION))
-                when.append((now + alone, end[task] - now - alone))
+                when.append((now + alone, until - now - alone))
             if alone > 0.0:
                 what.append((task, -1, _WORK))
                 when.append((now, alone))
         e = binding[task]
-        left = 0.0 if e < 0 else (start[source[e]] if from_start[e] else end[source[e]])
+        left = 0.0 if e < 0 else min(start[source[e]] if from_start[e] else end[source[e]], now)
         arrival = now if e < 0 else min(left + lag[e], now)
         if now > arrival:
             what.append((task, -1, _READY))
@@ -139,7 +139,7 @@ def _walk(last, binding, times, edges):  # type: ignore[no-untyped-def]
             when.append((left, arrival - left))
         if e < 0:
             break
-        task, whole = source[e], not from_start[e]
+        task, whole, until = source[e], not from_start[e], left
     n = len(what) - 1
     pieces, spans = np.empty((3, n), np.int64), np.empty((2, n))
     for i in range(n):
