@@ -45,6 +45,9 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     """
     what_if = None if options["text"] is None else parse_what_if(options["text"])
     found = analyze_trace(load(trace, marker, length), options["iteration"], what_if=what_if, device=options["device"])
+    hardware = found.before.timeline.graph.hardware
+    if hardware.known_by == "file name" and hardware.device is not None:
+        message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
     if options["perfetto"]:
         lines = {"before": found.before.timeline}
         if found.after is not None and what_if is not None:
