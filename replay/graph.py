@@ -14,6 +14,8 @@ from replay.operators.operator import Operator
 
 __all__ = [
     "COLLECTIVE_KINDS",
+    "HOST_TIME_EDGES",
+    "RECORDED_EDGES",
     "RESOURCES",
     "Basis",
     "EdgeKind",
@@ -78,6 +80,29 @@ class EdgeKind(IntEnum):
     WAIT_INFERRED = 5  #: the same, inferred from the order of calls and from times
     SYNC = 6  #: the host waits for the device
     RENDEZVOUS = 7  #: a collective waits for all its ranks
+    GRAPH_LAUNCH = 8  #: a device task waits for the call that launched the whole graph it is a node of
+    AUTOGRAD = 9  #: a backward thread goes on after the forward operator with its sequence number
+    SYNC_INFERRED = 10  #: the host waits for the device; what for is inferred from times
+    GAP = 11  #: order on a stream of which no launch was recorded: the pause stands for the host
+    BACKLOG = 12  #: work that was launched before the recording, or waits for such work, keeps its pace
+    GRAPH_GAP = 13  #: a pause inside a launched graph: nodes of it that the profiler did not record
+
+
+#: The kinds whose two ends a profiler recorded; the others are inferred from the order of calls and from times.
+RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
+    {
+        EdgeKind.STREAM,
+        EdgeKind.LAUNCH,
+        EdgeKind.HOST,
+        EdgeKind.WAIT,
+        EdgeKind.SYNC,
+        EdgeKind.RENDEZVOUS,
+        EdgeKind.GRAPH_LAUNCH,
+        EdgeKind.AUTOGRAD,
+    }
+)
+#: The kinds whose lag is time of the host, or stands for it.
+HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,15 @@ from replay.graph import EdgeKind, KernelGraph
 
 __all__ = ["with_typical_lags"]
 
-_ON_DEVICE = (EdgeKind.STREAM, EdgeKind.LAUNCH, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, EdgeKind.SYNC)
+_ON_DEVICE = (
+    EdgeKind.STREAM,
+    EdgeKind.LAUNCH,
+    EdgeKind.GRAPH_LAUNCH,
+    EdgeKind.WAIT,
+    EdgeKind.WAIT_INFERRED,
+    EdgeKind.SYNC,
+    EdgeKind.SYNC_INFERRED,
+)
 
 
 def with_typical_lags(graph: KernelGraph) -> KernelGraph:
