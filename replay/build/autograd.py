@@ -30,7 +30,7 @@ class BackwardOps:
     of_thread: Mapping[tuple[int, int], Ints]
 
     def at(self, place: tuple[int, int], time_ns: int) -> ForwardEnd | None:
-        """Return the forward side of the backward operator that runs on a thread at a time; None where none is known."""
+        """Return the forward side of the backward operator on a thread at a time; None where none is known."""
         rows = self.of_thread.get(place)
         if rows is None:
             return None

@@ -46,7 +46,9 @@ def _add_tasks(draft: Draft, window: Window, met: Ints) -> tuple[Ints, Ints]:
         name[arrives] = draft.name("arrives")
     start = np.where(meets, met, work.start)[rows]
     lane, device = _places(draft, window)
-    about = {name: np.where(arrives, default, values[rows]) for name, (values, default) in _about(draft, window).items()}
+    about = {
+        name: np.where(arrives, default, values[rows]) for name, (values, default) in _about(draft, window).items()
+    }
     numbers = draft.tasks(
         len(rows),
         {

@@ -64,7 +64,7 @@ class Draft:
             Arrays of length `n`, or one value for all; a column that is not named has its default. The duration
             is what was measured, and nothing where nothing was.
         """
-        block = {
+        block: dict[str, npt.NDArray[Any]] = {
             name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=type_), n)
             for name, (type_, default) in _COLUMNS.items()
         }
@@ -131,8 +131,8 @@ class Draft:
         edges = Edges(*(_joined([block[i] for block in self._edges], t) for i, t in enumerate(types)))
         makespan = float(np.nanmax(end[columns["own"]], initial=0.0))
         places = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
-        told = {"notes": tuple(self.notes), "operators": tuple(self.operators)}
-        return KernelGraph(tasks_, edges, *places, makespan, hardware, **told)
+        operators = tuple(self.operators)
+        return KernelGraph(tasks_, edges, *places, makespan, hardware, notes=tuple(self.notes), operators=operators)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], type_: type) -> npt.NDArray[Any]:

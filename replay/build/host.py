@@ -115,7 +115,7 @@ def _order(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -
 
 
 def _givers(window: Window, kept: Ints, before: Ints, neighbour: Ints) -> tuple[Ints, Ints]:
-    """Return, as places in `kept`, the other thread's call that each went on after, -1 for none; and how that is known."""
+    """Return the place of the other thread's call that each went on after, -1 for none; and how that is known."""
     calls, giver = window.calls, np.full(len(kept), -1)
     kind = np.full(len(kept), int(EdgeKind.HANDOFF))
     # Where the call before it on the rank is the thread's own, nobody else's stands between.

@@ -115,7 +115,6 @@ class TraceIndex:
         """Whether nothing ran on a device, so that operators are the calls."""
         return not len(self.work.reach)
 
-
     def op_rows(self, ids: Ints) -> Ints:
         """Return the rows of the operators called `ids`, `MISSING` where there is none."""
         return lookup(self._op_ids, np.arange(len(self._op_ids)), ids)

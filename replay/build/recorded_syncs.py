@@ -59,6 +59,4 @@ def recorded_syncs(trace: Trace) -> RecordedSyncs:
     recorded = lookup(records, integers(launches, "start_ns"), wanted)
     recorded = np.where(integers(syncs, "event_correlation") == MISSING, MISSING, recorded)
     stream, source = integers(syncs, "stream"), integers(syncs, "wait_on_stream")
-    return RecordedSyncs(
-        call[order], strings(syncs, "sync")[order], stream[order], source[order], recorded[order]
-    )
+    return RecordedSyncs(call[order], strings(syncs, "sync")[order], stream[order], source[order], recorded[order])

@@ -122,7 +122,9 @@ def open_window(index: TraceIndex, iteration: int) -> Window:
     numbers = integers(table, "iteration")
     rows = np.flatnonzero(numbers == iteration)
     if not len(rows):
-        raise InvalidInputError(f"the trace has no iteration {iteration} (it has {_listed(sorted(set(numbers.tolist())))})")
+        raise InvalidInputError(
+            f"the trace has no iteration {iteration} (it has {_listed(sorted(set(numbers.tolist())))})"
+        )
     starts, stops = integers(table, "start_ns")[rows], ends(table)[rows]
     own = index.work.iterations.of(iteration)
     # Clocks that disagree can put the device's work before the host's step.
@@ -189,7 +191,7 @@ def _running(index: TraceIndex, iteration: int, begin_of: dict[int, int], last: 
     earlier = (columns["iteration"][near] != iteration) & (
         (columns["iteration"][near] == MISSING) | (index.work.began[near] < before)
     )
-    return near.start + np.flatnonzero(earlier & (columns["end"][near] > begin))
+    return np.asarray(near.start + np.flatnonzero(earlier & (columns["end"][near] > begin)), dtype=np.int64)
 
 
 def _by_rank(ranks: Ints, values: dict[int, int], default: int) -> Ints:
