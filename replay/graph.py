@@ -83,7 +83,7 @@ class EdgeKind(IntEnum):
     GRAPH_LAUNCH = 8  #: a device task waits for the call that launched the whole graph it is a node of
     AUTOGRAD = 9  #: a backward thread goes on after the forward operator with its sequence number
     SYNC_INFERRED = 10  #: the host waits for the device; what for is inferred from times
-    GAP = 11  #: order on a stream of which no launch was recorded: the pause stands for the host
+    GAP = 11  #: order on a stream; the pause stands for the host: no launch was recorded, or one call has several parts
     BACKLOG = 12  #: work that was launched before the recording, or waits for such work, keeps its pace
     GRAPH_GAP = 13  #: a pause inside a launched graph: nodes of it that the profiler did not record
 

@@ -95,7 +95,28 @@ def _launch_bounds(window: Window, host: HostTasks) -> _Bounds:
     kind = np.full(len(row), int(EdgeKind.LAUNCH))
     if len(row):
         kind[_graph_calls(window)[call]] = int(EdgeKind.GRAPH_LAUNCH)
+    staged = _staged(window, row, calls.start[call] + lag)
+    lag[staged] = (work.start[row] - calls.start[call])[staged]
+    kind[staged] = int(EdgeKind.GAP)
     return _Bounds(row, host.begin[call], calls.start[call] + lag, lag, kind, np.ones(len(row), dtype=bool))
+
+
+def _staged(window: Window, row: Ints, ready: Floats) -> Bools:
+    """Return which rows are copies that the host prepares inside the call: from pageable memory, begun before it returns.
+
+    Parameters
+    ----------
+    row : array of int64
+        Rows of device work with a launch.
+    ready : array of float64
+        The earliest start that the launch allows.
+    """
+    work, calls = window.work, window.calls
+    pageable = np.array(["Pageable -> Device" in name for name in window.index.work.names.text], dtype=bool)
+    ended = np.where(work.queue_starts(), np.iinfo(np.int64).min, np.roll(work.end, 1))[row]
+    start = work.start[row]
+    idle = start - np.maximum(ready, ended) > _PAUSE_NS
+    return np.asarray(pageable[work.name[row]] & idle & (start <= calls.end[work.launch[row]]))
 
 
 def _launch_lag(window: Window) -> dict[int, float]:
@@ -151,7 +172,10 @@ def _paused(window: Window, bounds: _Bounds, extra: Floats) -> Ints:
     kind = np.where(paused & (call < 0), unlaunched, bounds.kind)
     if not len(window.calls):
         return kind
+    # One call that copies in pieces prepares each on the host.
+    same_call = (call >= 0) & (call == work.launch[bounds.row - 1])
     in_graph = (call >= 0) & _graph_calls(window)[call]
+    kind = np.where(paused & same_call, int(EdgeKind.GAP), kind)
     return np.where(paused & in_graph, int(EdgeKind.GRAPH_GAP), kind)
 
 
