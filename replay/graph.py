@@ -292,7 +292,11 @@ class KernelGraph:
         fine = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
         if not fine.all():
             bad = int(np.flatnonzero(~fine)[0])
-            raise InvalidInputError(f"edge {bad} has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative")
+            ends = (edges.source[bad], edges.target[bad])
+            between = " -> ".join(f"{self.names[self.tasks.name[task]][:60]}, task {task}" for task in ends)
+            raise InvalidInputError(
+                f"edge {bad} ({between}) has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative"
+            )
         possible = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
         if not possible.all():
             bad = int(np.flatnonzero(~possible)[0])
