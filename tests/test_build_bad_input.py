@@ -17,8 +17,9 @@ from replay.timeline import replay
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def collective_on(tmp_path: Path, starts: dict[int, float], size: int, dur: float = 400, **more: object) -> KernelGraph:
-    """Return the graph of one all-reduce on some ranks, which it starts at these times (us)."""
+def collective_on(tmp_path: Path, starts: dict[int, list[float]], dur: float = 100, **more: object) -> KernelGraph:
+    """Return the graph of all-reduces on some ranks of a group of eight or fewer, which start at these times (us)."""
+    size = int(str(more.pop("size", len(starts))))
     args = {
         "Collective name": "allreduce",
         "In msg nelems": 8,
@@ -26,20 +27,18 @@ def collective_on(tmp_path: Path, starts: dict[int, float], size: int, dur: floa
         "Group size": size,
         "dtype": "Float",
     }
-    for rank, start in starts.items():
-        events = [
-            event("ProfilerStep#1", "user_annotation", 0, 900),
-            launch(start - 10, 1),
-            kernel(NAME, start, dur, 1, **args, **more),
-        ]
+    for rank, times in starts.items():
+        events = [event("ProfilerStep#1", "user_annotation", 0, 2000)]
+        for number, start in enumerate(times):
+            events += [launch(start - 10, number), kernel(NAME, start, dur, number, **args, **more)]
         document = kineto(events, distributedInfo={"rank": rank, "world_size": size, "backend": "nccl"})
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
     return build_graph(collect([tmp_path]), 1)
 
 
 def test_a_collective_with_a_missing_rank_is_no_rendezvous_and_says_so(tmp_path: Path) -> None:
-    starts = {rank: 100.0 + 10 * rank for rank in range(8) if rank != 5}
-    graph = collective_on(tmp_path, starts, 8, **{"Process Group Ranks": list(range(8))})
+    starts = {rank: [100.0 + 10 * rank] for rank in range(8) if rank != 5}
+    graph = collective_on(tmp_path, starts, size=8, **{"Process Group Ranks": list(range(8))})
     assert not (graph.edges.kind == EdgeKind.RENDEZVOUS).any()
     (note,) = graph.notes
     assert "1 collectives of a group of 8 ranks have 7 of them in the trace (missing: rank 5)" in note
@@ -48,17 +47,22 @@ def test_a_collective_with_a_missing_rank_is_no_rendezvous_and_says_so(tmp_path:
 
 
 def test_all_eight_ranks_meet(tmp_path: Path) -> None:
-    graph = collective_on(tmp_path, {rank: 100.0 + 10 * rank for rank in range(8)}, 8)
+    graph = collective_on(tmp_path, {rank: [100.0 + 10 * rank] for rank in range(8)})
     assert (graph.edges.kind == EdgeKind.RENDEZVOUS).sum() == 16
     assert not graph.notes
 
 
 def test_clocks_of_ranks_that_disagree_are_told_with_how_much_and_where(tmp_path: Path) -> None:
-    graph = collective_on(tmp_path, {0: 100.0, 1: 700.0}, 2, dur=200)
-    assert not (graph.edges.kind == EdgeKind.RENDEZVOUS).any()
+    graph = collective_on(tmp_path, {0: [100.0, 500.0, 900.0], 1: [120.0, 520.0, 1300.0]})
+    assert (graph.edges.kind == EdgeKind.RENDEZVOUS).sum() == 8  # the two that both are in at one time
     (note,) = graph.notes
     assert "clocks of ranks disagree: 1 collectives" in note
-    assert "by up to 400.0 us (rank 0 before rank 1, ncclDevKernel_AllReduce" in note
+    assert "by up to 300.0 us (rank 0 before rank 1, ncclDevKernel_AllReduce" in note
+
+
+def test_clocks_of_ranks_that_were_brought_together_are_told(tmp_path: Path) -> None:
+    graph = collective_on(tmp_path, {0: [100.0], 1: [700.0]})
+    assert graph.notes == ("clocks of ranks disagreed by up to 600.0 us; matched collectives brought them together",)
 
 
 def test_clocks_of_host_and_device_that_disagree_are_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Clocks that disagree between the host and its devices: how many times say so, by how much, and where."""
+"""Clocks that disagree, of ranks and of host and device: how many times say so, by how much, and where."""
 
 import numpy as np
 
@@ -11,10 +11,16 @@ _RESOLUTION_NS = 1000
 
 
 def clock_notes(window: Window) -> list[str]:
-    """Return a note for each rank on which device work starts before the call that launched it."""
-    work, calls, notes = window.work, window.calls, []
+    """Return a note of clocks that were brought together, and one for each rank on which work precedes its launch."""
+    work, calls = window.work, window.calls
+    shift = window.trace.meta.quality.counts.get("clock_shift_max_ns", 0)
+    notes = (
+        [f"clocks of ranks disagreed by up to {shift / 1e3:.1f} us; matched collectives brought them together"]
+        if shift and len(window.spans) > 1
+        else []
+    )
     if not len(calls):
-        return []
+        return notes
     early = np.where((work.launch >= 0) & work.own, calls.start[work.launch] - work.start, 0)
     for rank in np.unique(work.rank).tolist():
         rows = np.flatnonzero((work.rank == rank) & (early > _RESOLUTION_NS))
