@@ -4,7 +4,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.arrays import MISSING, integers, strings
-from profilers.columns import lookup
 from profilers.kernels import CLASSES
 from replay.build.draft import Draft
 from replay.build.dtypes import window_dtypes
@@ -71,13 +70,15 @@ def _add_tasks(draft: Draft, window: Window, met: Ints) -> tuple[Ints, Ints]:
 def _about(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
     """Return the columns that say what each row is, and what an arrival has in their place."""
     work, table = window.work, window.trace.collectives
-    place = lookup(integers(table, "id"), np.arange(table.num_rows), work.collective)
+    place = window.index.collectives.find(work.collective)
     is_collective = work.collective != MISSING
     kind = np.where(
         work.is_copy, int(TaskKind.COPY), np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
     )
     of_name = np.array([_CLASS[name] for name in window.index.work.names.class_], dtype=np.int64)
-    size = lookup(integers(table, "id"), integers(table, "bytes"), work.collective)
+    size = np.zeros(len(work), dtype=np.int64)
+    if is_collective.any():
+        size[place != MISSING] = integers(table.select(["bytes"]).take(place[place != MISSING]), "bytes")
     operator = np.full(len(work), -1)
     for row, found in window_operators(window).items():
         operator[row] = draft.operator(found)
@@ -97,6 +98,8 @@ def _collective_kinds(window: Window, place: Ints) -> Ints:
     other = COLLECTIVE_KINDS.index("unknown")
     result = np.full(len(place), other)
     known = np.flatnonzero(place != MISSING)
+    if not len(known):
+        return result
     names = strings(window.trace.collectives.select(["collective"]).take(place[known]), "collective")
     result[known] = [COLLECTIVE_KINDS.index(name) if name in COLLECTIVE_KINDS else other for name in names]
     return result

@@ -29,7 +29,7 @@ def window_dtypes(window: Window) -> npt.NDArray[np.int64]:
     names = window.index.work.names
     found = names.dtype[window.work.name]
     unsaid = np.flatnonzero(found < 0)
-    rows = window.index.op_rows(window.work.op[unsaid])
+    rows = window.index.ops.find(window.work.op[unsaid])
     distinct, place = np.unique(rows, return_inverse=True)
     known = distinct != MISSING
     texts = window.trace.ops["dtypes"].take(distinct[known]).to_pylist() if known.any() else []

@@ -17,7 +17,7 @@ from replay.build.recorded_syncs import RecordedSyncs, recorded_syncs
 from replay.graph import Hardware
 from replay.hardware import hardware_of
 
-__all__ = ["CallColumns", "Groups", "Names", "TraceIndex", "WorkColumns", "index_trace"]
+__all__ = ["CallColumns", "Groups", "Keys", "Names", "TraceIndex", "WorkColumns", "index_trace"]
 
 Ints = npt.NDArray[np.int64]
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
@@ -40,6 +40,27 @@ class Groups:
         """Return the rows of one key."""
         low, high = np.searchsorted(self.keys, [key, key + 1])
         return self.order[low:high]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """The rows of a table by id, sorted once, so that looking some up costs nothing of the others."""
+
+    sorted: Ints
+    rows: Ints
+
+    @classmethod
+    def of(cls, ids: Ints) -> "Keys":
+        """Arrange the ids of a table."""
+        order = np.argsort(ids, kind="stable")
+        return cls(ids[order], order)
+
+    def find(self, ids: Ints) -> Ints:
+        """Return the row of each id, `MISSING` where there is none."""
+        if not len(self.sorted):
+            return np.full(len(ids), MISSING)
+        place = np.minimum(np.searchsorted(self.sorted, ids), len(self.sorted) - 1)
+        return np.where((self.sorted[place] == ids) & (ids != MISSING), self.rows[place], MISSING)
 
 
 @dataclass(frozen=True)
@@ -95,6 +116,8 @@ class TraceIndex:
     work : WorkColumns
     calls : CallColumns
         Of the runtime; on a job without devices, operators.
+    ops, collectives : Keys
+        Rows of those tables by id.
     syncs : RecordedSyncs
     backward : BackwardOps
     launching_ranks : frozenset of int
@@ -105,6 +128,8 @@ class TraceIndex:
     trace: Trace
     work: WorkColumns
     calls: CallColumns
+    ops: Keys
+    collectives: Keys
     syncs: RecordedSyncs
     backward: BackwardOps
     launching_ranks: frozenset[int]
@@ -114,14 +139,6 @@ class TraceIndex:
     def on_host_alone(self) -> bool:
         """Whether nothing ran on a device, so that operators are the calls."""
         return not len(self.work.reach)
-
-    def op_rows(self, ids: Ints) -> Ints:
-        """Return the rows of the operators called `ids`, `MISSING` where there is none."""
-        return lookup(self._op_ids, np.arange(len(self._op_ids)), ids)
-
-    @property
-    def _op_ids(self) -> Ints:
-        return integers(self.trace.ops, "id")
 
 
 def index_trace(trace: Trace) -> TraceIndex:
@@ -136,6 +153,8 @@ def index_trace(trace: Trace) -> TraceIndex:
         trace,
         work,
         _calls(table),
+        Keys.of(integers(trace.ops, "id")),
+        Keys.of(integers(trace.collectives, "id")),
         recorded_syncs(trace),
         backward_ops(trace),
         frozenset(np.unique(ranks[launched]).tolist()),

@@ -31,7 +31,7 @@ def window_operators(window: Window) -> dict[int, Operator]:
     work, ops = window.work, window.trace.ops
     classes = window.index.work.names.class_[work.name]
     able = np.flatnonzero(np.isin(classes, tuple(_KINDS)))
-    rows = window.index.op_rows(work.op[able])
+    rows = window.index.ops.find(work.op[able])
     able, rows = able[rows != MISSING], rows[rows != MISSING]
     wanted, place = np.unique(rows, return_inverse=True)
     calls = ops.select(list(_COLUMNS)).take(wanted).to_pylist() if len(wanted) else []

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.arrays import MISSING, integers
-from profilers.columns import lookup
 from replay.build.draft import Draft, NewEdges
 from replay.build.window import Window
 from replay.graph import EdgeKind, TaskKind
@@ -49,9 +48,12 @@ def find_meetings(window: Window) -> Meetings:
     one that a rank ends before another begins it, which only clocks that disagree can show.
     """
     work, table = window.work, window.trace.collectives
-    place = lookup(integers(table, "id"), np.arange(table.num_rows), work.collective)
+    if not table.num_rows:
+        return Meetings([], [])
+    place = window.index.collectives.find(work.collective)
     rows = np.flatnonzero((place != MISSING) & work.own)
-    match, size = (integers(table, name)[place[rows]] for name in ("match_id", "group_size"))
+    about = table.select(["match_id", "group_size"]).take(place[rows])
+    match, size = integers(about, "match_id"), integers(about, "group_size")
     rows, size, match = rows[match != MISSING], size[match != MISSING], match[match != MISSING]
     order = np.argsort(match, kind="stable")
     cuts = np.flatnonzero(np.diff(match[order])) + 1

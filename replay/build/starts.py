@@ -102,7 +102,7 @@ def _launch_bounds(window: Window, host: HostTasks) -> _Bounds:
 
 
 def _staged(window: Window, row: Ints, ready: Floats) -> Bools:
-    """Return which rows are copies that the host prepares inside the call: from pageable memory, begun before it returns.
+    """Return which rows are copies from pageable memory that the host prepares inside their call.
 
     Parameters
     ----------
