@@ -48,9 +48,9 @@ class Dependencies:
     kinds: tuple[DependencyKind, ...]
 
     def recorded_share(self, what: str = "edges") -> float:
-        """Return the share of all edges, or of those ``"binding"`` or ``"critical"``, that was recorded; 1 of none."""
+        """Return the recorded share of all edges, or of those ``"binding"`` or ``"critical"``; NaN of none."""
         total = sum(getattr(kind, what) for kind in self.kinds)
-        return sum(getattr(kind, what) for kind in self.kinds if kind.recorded) / total if total else 1.0
+        return sum(getattr(kind, what) for kind in self.kinds if kind.recorded) / total if total else float("nan")
 
 
 def dependencies(timeline: Timeline) -> Dependencies:
@@ -84,7 +84,9 @@ def _critical(timeline: Timeline, binding: npt.NDArray[np.intp]) -> npt.NDArray[
     order = np.lexsort((-binding, timeline.start_ns[edges.source[binding]]))
     into = np.full(len(own), -1)
     into[edges.target[binding[order]]] = binding[order]
-    task = int(np.argmax(np.where(own, timeline.end_ns, -np.inf)))
+    last = own & (timeline.end_ns >= timeline.end_ns[own].max() - _SAME_NS)
+    # Of those that end last, one that waits for something tells more than a mark at a fixed time.
+    task = int(np.argmax(np.where(last, 1 + (into >= 0), 0)))
     path: list[int] = []
     while (edge := int(into[task])) >= 0 and len(path) < len(own):  # tasks of the path, under 1 us each
         path.append(edge)

@@ -177,3 +177,14 @@ def test_work_of_an_iteration_does_not_grow_with_the_trace(tmp_path: Path) -> No
     start, end = (work.columns[name][work.iterations.of(100)] for name in ("start", "end"))
     near = work.running(int(start.min()), int(end.max()))
     assert near.stop - near.start <= 8  # four kernels a step, of 800
+
+
+def test_without_calls_the_critical_path_is_the_streams(tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    path.write_text(json.dumps(kineto([kernel("a", 0, 100, 1), kernel("b", 300, 100, 2)])))
+    found = dependencies(replay(build_graph(collect([path], CollectOptions("whole")), 0)))
+    assert [(row.kind, row.critical, row.critical_lag_ns) for row in found.kinds] == [("gap", 1, 200_000)]
+
+
+def test_of_no_edge_no_share_is_recorded() -> None:
+    assert np.isnan(dependencies(replay(make_graph([5]))).recorded_share())

@@ -158,8 +158,8 @@ def _join(draft: Draft, window: Window, bounds: _Bounds, ends: tuple[Ints, HostT
     for row, wait in zip(bounds.row[behind].tolist(), lag[behind].tolist(), strict=True):
         draft.notes.append(
             f"rank {window.work.rank[row]}: GPU {window.work.device[row]} starts its first work on stream "
-            f"{window.work.stream[row]} {wait / 1e6:.1f} ms after the launch; what kept it is older than the "
-            "recording, and the wait stays as it is"
+            f"{window.work.stream[row]} {wait / 1e6:.1f} ms after the launch, and nothing in the trace says "
+            "why (work older than the recording, or clocks that disagree); the wait stays as it is"
         )
 
 

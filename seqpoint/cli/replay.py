@@ -110,10 +110,10 @@ def _print_iterations(rows: Sequence[dict[str, Any]], errors: Any) -> None:
 def _print_edges(kinds: Sequence[dict[str, Any]]) -> None:
     total = {name: sum(row[name] for row in kinds) for name in ("edges", "binding", "critical")}
     recorded = {name: sum(row[name] for row in kinds if row["recorded"]) for name in total}
-    shares = {name: 100 * recorded[name] / total[name] if total[name] else 100.0 for name in total}
+    shares = {name: f"{100 * recorded[name] / total[name]:.1f} %" if total[name] else "none" for name in total}
     print_table(
-        f"What tasks wait for: recorded are {shares['edges']:.1f} % of the edges, {shares['critical']:.1f} % of those "
-        "on the critical path",
+        f"What tasks wait for: recorded are {shares['edges']} of the edges, {shares['critical']} of those on the "
+        "critical path",
         ("kind", "known", "edges", "binding", "critical", "critical lag"),
         [
             (
