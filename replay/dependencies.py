@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from replay.analysis.binding import binding_edges
 from replay.graph import RECORDED_EDGES, EdgeKind
 from replay.timeline import Timeline
 
@@ -57,13 +58,13 @@ def dependencies(timeline: Timeline) -> Dependencies:
     """Return the edges of a timeline's graph by kind: how many, how many bind, how many lie on the critical path.
 
     An edge binds where its target starts when it allows. The critical path goes from the task that ends last back
-    along the binding edges, at each task along the one whose source started last.
+    along the edges that `replay.analysis.binding` names; those without a lag count too.
     """
     edges = timeline.graph.edges
     allowed = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source]) + edges.lag_ns
     start = timeline.start_ns[edges.target]
     binding = allowed >= start - np.maximum(_SAME_NS, 1e-12 * np.abs(start))
-    critical = _critical(timeline, np.flatnonzero(binding))
+    critical = _critical(timeline)
     rows = []
     for kind in EdgeKind:
         mine = edges.kind == kind
@@ -75,20 +76,17 @@ def dependencies(timeline: Timeline) -> Dependencies:
     return Dependencies(tuple(rows))
 
 
-def _critical(timeline: Timeline, binding: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+def _critical(timeline: Timeline) -> npt.NDArray[np.int64]:
     """Return the edges of one critical path, from the task of the iteration that ends last back to its start."""
-    edges, own = timeline.graph.edges, timeline.graph.tasks.own
+    source, own = timeline.graph.edges.source, timeline.graph.tasks.own
     if not own.any():
         return np.zeros(0, dtype=np.int64)
-    # The best edge into each task: the source that started last, then the first edge.
-    order = np.lexsort((-binding, timeline.start_ns[edges.source[binding]]))
-    into = np.full(len(own), -1)
-    into[edges.target[binding[order]]] = binding[order]
+    into = binding_edges(timeline)
     last = own & (timeline.end_ns >= timeline.end_ns[own].max() - _SAME_NS)
     # Of those that end last, one that waits for something tells more than a mark at a fixed time.
     task = int(np.argmax(np.where(last, 1 + (into >= 0), 0)))
     path: list[int] = []
     while (edge := int(into[task])) >= 0 and len(path) < len(own):  # tasks of the path, under 1 us each
         path.append(edge)
-        task = int(edges.source[edge])
+        task = int(source[edge])
     return np.array(path, dtype=np.int64)

@@ -15,8 +15,10 @@ from replay.operators.operator import Operator
 __all__ = [
     "COLLECTIVE_KINDS",
     "HOST_TIME_EDGES",
+    "LAUNCH_EDGES",
     "RECORDED_EDGES",
     "RESOURCES",
+    "SYNC_EDGES",
     "Basis",
     "EdgeKind",
     "Edges",
@@ -101,6 +103,9 @@ RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
         EdgeKind.AUTOGRAD,
     }
 )
+#: The kinds that join a launch to what it launched, and work to the host that waits for it.
+LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
+SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED})
 #: The kinds whose lag is time of the host, or stands for it.
 HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
 

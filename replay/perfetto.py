@@ -1,58 +1,191 @@
-"""Timelines as JSON for https://ui.perfetto.dev and chrome://tracing."""
+"""Timelines as JSON for https://ui.perfetto.dev and chrome://tracing: tasks, waits, arrows, and resources in use."""
 
+import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from replay.graph import Basis, TaskKind
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profilers.arrays import arrow_array
+from profilers.atomic import written_whole
+from profilers.perfetto_json.columns import microseconds, numbers
+from replay.analysis.arrows import Waits, arrows_of, waits_of
+from replay.analysis.usage import resource_use
+from replay.graph import Basis, EdgeKind, Lane, TaskKind
 from replay.timeline import Timeline
 
-__all__ = ["perfetto_events", "perfetto_json"]
+__all__ = ["perfetto_json", "write_perfetto"]
+
+Ints = npt.NDArray[np.int64]
+
+#: Processes of one timeline are numbered from this times its place on; its arrows from `_ARROWS` times it on.
+_GROUP, _ARROWS = 1_000_000, 1 << 40
+#: Points of a curve of resources in use.
+_BINS = 1000
+#: Events that are put together before they are written.
+_BATCH = 65_536
+_WAITS = ("waits for all ranks", "waits for the device")
 
 
 def perfetto_json(timelines: Mapping[str, Timeline]) -> str:
-    """Return the timelines as one JSON text, a process a rank and timeline, a thread a lane.
+    """Return the timelines as one JSON text, as `write_perfetto` writes it.
 
     Parameters
     ----------
     timelines : mapping of str to Timeline
         By the name under which each is shown, such as ``"before"`` and ``"after"``.
     """
-    events = [event for i, (name, line) in enumerate(timelines.items()) for event in perfetto_events(name, line, i)]
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": events}, separators=(",", ":"))
+    out = io.BytesIO()
+    _write(out, timelines)
+    return out.getvalue().decode()
 
 
-def perfetto_events(name: str, timeline: Timeline, group: int = 0) -> Iterator[dict[str, Any]]:
-    """Yield the events of one timeline; times in us with three decimals, as the format asks."""
-    graph = timeline.graph
-    tasks = graph.tasks
-    base = group * 1_000_000
-    for rank in sorted({lane.rank for lane in graph.lanes}):
-        yield {
-            "ph": "M",
-            "name": "process_name",
-            "pid": base + rank,
-            "args": {"name": f"{name}: rank {rank}"},
-        }
-    for number, lane in enumerate(graph.lanes):
-        yield {
-            "ph": "M",
-            "name": "thread_name",
-            "pid": base + lane.rank,
-            "tid": number,
-            "args": {"name": lane.label},
-        }
-    for task in range(len(tasks)):  # a Python loop over tasks, about 3 us each
-        lane_number = int(tasks.lane[task])
-        if lane_number < 0 or tasks.kind[task] == TaskKind.MARK:
-            continue
-        yield {
-            "ph": "X",
-            "name": graph.names[tasks.name[task]],
-            "cat": TaskKind(tasks.kind[task]).name.lower(),
-            "pid": base + graph.lanes[lane_number].rank,
-            "tid": lane_number,
-            "ts": round(float(timeline.start_ns[task]) / 1e3, 3),
-            "dur": round(float(timeline.end_ns[task] - timeline.start_ns[task]) / 1e3, 3),
-            "args": {"basis": Basis(tasks.basis[task]).name.lower(), "event": int(tasks.event[task])},
-        }
+def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
+    """Write the timelines to a file, some ten thousand events at a time; whole or not at all.
+
+    There is a process a rank and timeline, in order, and in it a thread a lane, those of the host first, and a counter
+    a device with the share of each resource in use. A task is a complete event, so is the time that a call waits for
+    the device, or a rank for the others of a collective. Arrows (``s`` and ``f``) go from each launch to its task, from
+    what a stream, thread or call waited for, and from the rank that came last to a collective to the others; the id of
+    an arrow is the row of its edge.
+
+    Parameters
+    ----------
+    path : Path
+    timelines : mapping of str to Timeline
+        By the name under which each is shown.
+
+    Raises
+    ------
+    InvalidInputError
+        The file cannot be written.
+    """
+    with written_whole(path) as stream:
+        _write(stream, timelines)
+
+
+def _write(out: Any, timelines: Mapping[str, Timeline]) -> None:
+    """Write every event on a line of its own; those that name processes come first, the others follow a comma."""
+    places = [place for i, (name, line) in enumerate(timelines.items()) for place in _places(name, line, i)]
+    texts = (json.dumps(place, separators=(",", ":")) for place in places)
+    out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(texts).encode())
+    for i, line in enumerate(timelines.values()):
+        waits = waits_of(line)
+        for events in (_tasks(line, i), _waits(line, waits, i), _arrows(line, waits, i)):
+            for batch in events:
+                lines = pc.binary_join_element_wise(",\n", batch, "")
+                _, offsets, data = lines.buffers()
+                ends = np.frombuffer(offsets, np.int32)[lines.offset : lines.offset + len(lines) + 1]
+                out.write(memoryview(data)[int(ends[0]) : int(ends[-1])])
+        for counter in _counters(line, i):
+            out.write(f",\n{json.dumps(counter, separators=(',', ':'))}".encode())
+    out.write(b"\n]}\n")
+
+
+def _places(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
+    """Yield the events that name and order processes and threads."""
+
+    def meta(what: str, lane: Lane, tid: int, **arguments: object) -> dict[str, Any]:
+        return {"ph": "M", "name": what, "pid": group * _GROUP + lane.rank, "tid": tid, "args": arguments}
+
+    lanes, tasks = timeline.graph.lanes, timeline.graph.tasks
+    shown = set(np.unique(tasks.lane[tasks.kind != TaskKind.MARK]).tolist()) - {-1}
+    ranks = {lane.rank: lane for lane in lanes}
+    for rank, lane in sorted(ranks.items()):
+        yield meta("process_name", lane, 0, name=f"{name}: rank {rank}")
+        yield meta("process_sort_index", lane, 0, sort_index=group * _GROUP + rank)
+    order = sorted(shown, key=lambda i: (_device(lanes[i]), lanes[i].number, i))
+    for place, number in enumerate(order):
+        yield meta("thread_name", lanes[number], number, name=lanes[number].label)
+        yield meta("thread_sort_index", lanes[number], number, sort_index=place)
+
+
+def _device(lane: Lane) -> int:
+    return -1 if lane.device is None else lane.device
+
+
+def _tasks(timeline: Timeline, group: int) -> Iterator[pa.Array]:
+    graph, tasks = timeline.graph, timeline.graph.tasks
+    names, kinds = _words(graph.names), _words([kind.name.lower() for kind in TaskKind])
+    bases = _words([basis.name.lower() for basis in Basis])
+    places = pa.array([_arguments(lane) for lane in graph.lanes], pa.string())
+    start, end = _whole(timeline.start_ns), _whole(timeline.end_ns)
+    for rows in _batches(np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK))):
+        yield _joined(
+            '{"ph":"X","name":', _taken(names, tasks.name[rows]), ',"cat":', _taken(kinds, tasks.kind[rows]),
+            *_place(timeline, tasks.lane[rows], group), ',"ts":', microseconds(start[rows]),
+            ',"dur":', microseconds(end[rows] - start[rows]), ',"args":{"basis":', _taken(bases, tasks.basis[rows]),
+            ',"event":', numbers(tasks.event[rows]), ',"alone_us":', microseconds(_whole(tasks.duration_ns[rows])),
+            _taken(places, tasks.lane[rows]), "}}",
+        )  # fmt: skip
+
+
+def _waits(timeline: Timeline, waits: Waits, group: int) -> Iterator[pa.Array]:
+    names = _words(_WAITS)
+    begin, end = _whole(waits.begin_ns), _whole(waits.end_ns)
+    for rows in _batches(np.arange(len(waits.mark))):
+        yield _joined(
+            '{"ph":"X","name":', _taken(names, waits.for_device[rows].astype(np.int64)), ',"cat":"wait"',
+            *_place(timeline, timeline.graph.tasks.lane[waits.mark[rows]], group),
+            ',"ts":', microseconds(begin[rows]), ',"dur":', microseconds(end[rows] - begin[rows]), "}",
+        )  # fmt: skip
+
+
+def _arrows(timeline: Timeline, waits: Waits, group: int) -> Iterator[pa.Array]:
+    arrows, lane = arrows_of(timeline, waits), timeline.graph.tasks.lane
+    kinds = _words([kind.name.lower() for kind in EdgeKind])
+    begin, end = _whole(arrows.begin_ns), _whole(arrows.end_ns)
+    for rows in _batches(np.arange(len(arrows.edge))):
+        kind = _taken(kinds, timeline.graph.edges.kind[arrows.edge[rows]])
+        flow = (',"name":', kind, ',"cat":', kind, ',"id":', numbers(group * _ARROWS + arrows.edge[rows]))
+        for head, task, time in (('{"ph":"s"', arrows.source, begin), ('{"ph":"f","bp":"e"', arrows.target, end)):
+            place = _place(timeline, lane[task[rows]], group)
+            yield _joined(head, *flow, *place, ',"ts":', microseconds(time[rows]), "}")
+
+
+def _counters(timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
+    """Yield the share of each resource in use, where it changes."""
+    use = resource_use(timeline, _BINS)
+    for d, (rank, device) in enumerate(use.devices):
+        shares = np.round(100 * use.use[d], 2)
+        changed = np.ones(len(shares), dtype=bool)
+        changed[1:] = (shares[1:] != shares[:-1]).any(axis=1)
+        common = {"ph": "C", "name": f"GPU {device}: % in use", "pid": group * _GROUP + rank, "tid": 0}
+        for k in np.flatnonzero(changed).tolist():
+            values = dict(zip(use.resources, shares[k].tolist(), strict=True))
+            yield {**common, "ts": round(float(use.edges_ns[k]) / 1e3, 3), "args": values}
+
+
+def _arguments(lane: Lane) -> str:
+    return "" if lane.device is None else f',"device":{lane.device},"stream":{lane.number}'
+
+
+def _place(timeline: Timeline, lane: Ints, group: int) -> tuple[str | pa.Array, ...]:
+    ranks = np.array([group * _GROUP + one.rank for one in timeline.graph.lanes], dtype=np.int64)
+    return ',"pid":', numbers(ranks[lane]), ',"tid":', numbers(lane)
+
+
+def _whole(times: npt.NDArray[np.float64]) -> Ints:
+    return np.rint(times).astype(np.int64)
+
+
+def _batches(rows: Ints) -> Iterator[Ints]:
+    return (rows[first : first + _BATCH] for first in range(0, len(rows), _BATCH))
+
+
+def _words(texts: Sequence[str]) -> pa.Array:
+    """Return each text as JSON."""
+    return pa.array([json.dumps(text) for text in texts], pa.string())
+
+
+def _taken(words: pa.Array, index: Ints) -> pa.Array:
+    return words.take(arrow_array(index))
+
+
+def _joined(*parts: str | pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, "")

@@ -9,10 +9,10 @@ from profilers.intervals import union_length
 from replay.engine import simulate
 from replay.graph import EdgeKind, KernelGraph, TaskKind
 
-__all__ = ["Timeline", "measured_timeline", "replay"]
+__all__ = ["EXPLAINED_NS", "Timeline", "measured_timeline", "replay"]
 
 #: A pause of a stream up to this long between two tasks needs no explanation (ns).
-_EXPLAINED_NS = 10_000
+EXPLAINED_NS = 10_000
 Floats = npt.NDArray[np.float64]
 
 
@@ -61,7 +61,7 @@ class Timeline:
         """
         edges, tasks = self.graph.edges, self.graph.tasks
         on_device = (tasks.device[edges.target] >= 0) & tasks.own[edges.target] & (edges.kind != EdgeKind.LAUNCH)
-        rows = on_device & (edges.lag_ns > _EXPLAINED_NS) & ~edges.from_start
+        rows = on_device & (edges.lag_ns > EXPLAINED_NS) & ~edges.from_start
         total = np.bincount(tasks.device[edges.target[rows]], weights=edges.lag_ns[rows], minlength=1)
         return float(total.max())
 

@@ -5,15 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilers.kernels import CLASSES, COLLECTIVE
+from replay.analysis.labels import HOST, LABELS, MEMCPY, task_labels
 from replay.graph import Lane, TaskKind
 from replay.timeline import Timeline
 
 __all__ = ["HOST", "MEMCPY", "Lanes", "lanes_of"]
 
-#: What tasks that are no kernels are called where a kernel has its class.
-HOST, MEMCPY = "host", "memory copy"
-_LABELS = (*CLASSES, HOST, MEMCPY)
 #: The first gap that is closed between neighbours, as a share of the time shown: far below one pixel.
 _FIRST_GAP = 1 / 65536
 #: The widest gap that is closed: a few pixels.
@@ -80,7 +77,7 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
     limit, max_lanes : int
     """
     rows, position, shown, dropped = _rows(timeline, max_lanes)
-    label = _labels(timeline)[rows]
+    label = task_labels(timeline.graph)[rows]
     start, end = timeline.start_ns[rows], timeline.end_ns[rows]
     group = _groups(position, label, (start, end), limit)
     first = np.flatnonzero(np.diff(group, prepend=-1))
@@ -94,7 +91,7 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
     return Lanes(
         shown,
         position[first][keep],
-        tuple(_LABELS[i] for i in label[first][keep].tolist()),
+        tuple(LABELS[i] for i in label[first][keep].tolist()),
         tuple(names[i] for i in number[longest][keep].tolist()),
         start[first][keep],
         until[keep],
@@ -123,16 +120,6 @@ def _rows(timeline: Timeline, max_lanes: int) -> tuple[Ints, Ints, tuple[Lane, .
 def _place(lane: Lane, index: int) -> tuple[int, int, int, int]:
     device = -1 if lane.device is None else lane.device
     return lane.rank, device, lane.number, index
-
-
-def _labels(timeline: Timeline) -> Ints:
-    """Return for each task the index of its label."""
-    tasks = timeline.graph.tasks
-    label = np.where(tasks.class_ >= 0, tasks.class_, CLASSES.index("other"))
-    special = ((TaskKind.HOST, HOST), (TaskKind.COPY, MEMCPY), (TaskKind.COLLECTIVE, COLLECTIVE))
-    for kind, name in special:
-        label[tasks.kind == kind] = _LABELS.index(name)
-    return label
 
 
 def _groups(position: Ints, label: Ints, times: tuple[Floats, Floats], limit: int) -> Ints:

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "select": ("select", "Choose the iterations that stand for the run (SeqPoints)."),
     "estimate": ("estimate", "Estimate a run's total from a selection made on another run."),
     "replay": ("replay", "Replay iterations unchanged and compare with what was measured."),
+    "analyze": ("analyze", "Show the critical path, overlap, idle time by cause, and what a what-if changes."),
     "project": ("project", "Project what what-ifs would gain, with intervals."),
     "what-ifs": ("what_ifs", "List the what-ifs."),
     "synthesize": ("synthesize", "Predict a training job that nobody ran, and write its trace."),

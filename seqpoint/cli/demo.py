@@ -4,8 +4,7 @@ from pathlib import Path
 
 import click
 
-from profilers.atomic import write_text
-from replay.perfetto import perfetto_json
+from replay.perfetto import write_perfetto
 from seqpoint.cli import project, select
 from seqpoint.cli.output import duration, message, say
 from seqpoint.demo import Demo, run_demo
@@ -32,10 +31,7 @@ def command(output: str) -> None:
     _show(demo)
     lines = demo.projection.timelines
     after = "overlap:ideal"
-    write_text(
-        folder / "before_after.json",
-        perfetto_json({"before": lines["baseline"], f"after {after}": lines[after]}),
-    )
+    write_perfetto(folder / "before_after.json", {"before": lines["baseline"], f"after {after}": lines[after]})
     sections = (
         ReportSection("A recorded epoch of training on a CPU", "", demo.epoch, demo.selection, None),
         ReportSection("Transformer on 4 x MI300X", "synthetic", demo.job, demo.job_selection, demo.projection),

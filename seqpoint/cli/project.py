@@ -5,8 +5,7 @@ from typing import Any
 
 import click
 
-from profilers.atomic import write_text
-from replay.perfetto import perfetto_json
+from replay.perfetto import write_perfetto
 from replay.projection import Projection
 from replay.what_ifs import parse_what_if
 from seqpoint.cli.options import (
@@ -50,7 +49,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         message(f"note: the device {projection.provenance['device']} is a guess from the file's name (see --device)")
     if perfetto:
         lines, after = projection.timelines, what_ifs[0].name
-        write_text(Path(perfetto), perfetto_json({"before": lines["baseline"], f"after {after}": lines[after]}))
+        write_perfetto(Path(perfetto), {"before": lines["baseline"], f"after {after}": lines[after]})
         message(f"wrote {perfetto}")
     if json_:
         print_json(content(projection))

@@ -7,11 +7,10 @@ from typing import Any
 import click
 import numpy as np
 
-from profilers.atomic import write_text
 from replay.dependencies import Dependencies, dependencies
 from replay.graph import RECORDED_EDGES, EdgeKind
 from replay.notes import joined_notes
-from replay.perfetto import perfetto_json
+from replay.perfetto import write_perfetto
 from replay.timeline import Timeline, replay
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import clean, duration, message, print_json, print_table, progress
@@ -39,7 +38,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     found = [dependencies(timeline) for timeline in timelines]
     rows = [_row(*row) for row in zip(iterations, timelines, found, strict=True)]
     if options["perfetto"]:
-        write_text(Path(options["perfetto"]), perfetto_json({"replay": timelines[0]}))
+        write_perfetto(Path(options["perfetto"]), {"replay": timelines[0]})
         message(f"wrote {options['perfetto']}")
     for note in joined_notes([row["notes"] for row in rows], iterations):
         message(clean(note))

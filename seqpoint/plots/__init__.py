@@ -10,6 +10,7 @@ from seqpoint.plots.selections import (
     statistic_by_length,
 )
 from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lanes
+from seqpoint.plots.usage import resource_usage
 
 __all__ = [
     "baseline_errors",
@@ -20,6 +21,7 @@ __all__ = [
     "length_histogram",
     "plain_text",
     "projection_intervals",
+    "resource_usage",
     "statistic_by_length",
     "timeline_lanes",
 ]

@@ -1,0 +1,139 @@
+"""What two timelines differ in: time, count and exposure by class, kind and stream, and along the critical path."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.analysis.attribution import Attribution, attribution
+from replay.analysis.cover import cover, sweep_of
+from replay.analysis.critical_path import critical_path
+from replay.analysis.labels import LABELS, task_labels
+from replay.graph import TaskKind
+from replay.timeline import Timeline
+
+__all__ = ["Difference", "DifferenceRow", "difference"]
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_KINDS = tuple(kind.name.lower() for kind in TaskKind)
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """One label before and after.
+
+    Parameters
+    ----------
+    label : str
+    before_ns, after_ns : float
+        Of its tasks, added up.
+    before_count, after_count : int
+    before_exposed_ns, after_exposed_ns : float
+        While its tasks are active on a device and no others are, added up over devices; zero on the host.
+    """
+
+    label: str
+    before_ns: float
+    after_ns: float
+    before_count: int
+    after_count: int
+    before_exposed_ns: float
+    after_exposed_ns: float
+
+    @property
+    def change_ns(self) -> float:
+        """After less before."""
+        return self.after_ns - self.before_ns
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two timelines of one iteration.
+
+    Parameters
+    ----------
+    before_ns, after_ns : float
+        The makespans.
+    by_class, by_kind, by_lane : tuple of DifferenceRow
+        The largest change first.
+    path_by_cause, path_by_class : mapping of str to float
+        What each takes on the critical path after, less before, in ns; either adds up to the change of the makespan.
+    """
+
+    before_ns: float
+    after_ns: float
+    by_class: tuple[DifferenceRow, ...]
+    by_kind: tuple[DifferenceRow, ...]
+    by_lane: tuple[DifferenceRow, ...]
+    path_by_cause: dict[str, float]
+    path_by_class: dict[str, float]
+
+
+def difference(before: Timeline, after: Timeline) -> Difference:
+    """Return what `after` changes.
+
+    The two need not have the same tasks: they are compared by the class of kernel, the kind of task, and the stream or
+    thread, by its name.
+
+    Parameters
+    ----------
+    before, after : Timeline
+    """
+    paths = [attribution(critical_path(line)) for line in (before, after)]
+    return Difference(
+        before.makespan_ns,
+        after.makespan_ns,
+        _rows(before, after, LABELS, [task_labels(line.graph) for line in (before, after)]),
+        _rows(
+            before, after, tuple(kind.name.lower() for kind in TaskKind), [x.graph.tasks.kind for x in (before, after)]
+        ),
+        _by_lane(before, after),
+        _changes(paths, "by_cause"),
+        _changes(paths, "by_class"),
+    )
+
+
+def _by_lane(before: Timeline, after: Timeline) -> tuple[DifferenceRow, ...]:
+    lanes = tuple(dict.fromkeys((*before.graph.lanes, *after.graph.lanes)))
+    number = {lane: i for i, lane in enumerate(lanes)}
+    labels = []
+    for line in (before, after):
+        places = np.array([*(number[lane] for lane in line.graph.lanes), -1], dtype=np.int64)
+        labels.append(places[line.graph.tasks.lane])
+    return _rows(before, after, tuple(lane.label for lane in lanes), labels)
+
+
+def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[Ints]) -> tuple[DifferenceRow, ...]:
+    """Return a row for each label that has tasks in either."""
+    sides = [_sums(line, label, len(names)) for line, label in zip((before, after), labels, strict=True)]
+    (time, count, exposed), (new_time, new_count, new_exposed) = sides
+    rows = [
+        DifferenceRow(
+            names[i],
+            *(float(time[i]), float(new_time[i])),
+            *(int(count[i]), int(new_count[i])),
+            *(float(exposed[i]), float(new_exposed[i])),
+        )
+        for i in np.flatnonzero(count + new_count).tolist()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.label)))
+
+
+def _sums(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Floats]:
+    """Return time, count and exposed time by label, of the iteration's own tasks."""
+    tasks = line.graph.tasks
+    rows = np.flatnonzero(tasks.own & (tasks.kind != TaskKind.MARK) & (label >= 0))
+    time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
+    count = np.bincount(label[rows], minlength=labels).astype(np.int64)
+    exposed = cover(sweep_of(line, line.graph.on_device() & tasks.own & (label >= 0)), label, labels).alone
+    return time.astype(np.float64), count, np.asarray(exposed.sum(axis=0))
+
+
+def _changes(paths: list[Attribution], by: str) -> dict[str, float]:
+    """Return after less before for every label of either, the largest change first."""
+    before, after = (dict(getattr(path, by)) for path in paths)
+    change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in dict.fromkeys((*before, *after))}
+    return dict(sorted(change.items(), key=lambda item: (-abs(item[1]), item[0])))

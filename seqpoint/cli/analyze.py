@@ -1,0 +1,203 @@
+"""`seqpoint analyze`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle
+from replay.perfetto import write_perfetto
+from replay.what_ifs import parse_what_if
+from seqpoint.analysing import Analysis, TimelineAnalysis, analyze_trace
+from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
+from seqpoint.cli.output import duration, message, print_json, print_table, say
+
+#: Names of kernels and streams that a table shows; --json has all.
+_SHOWN = 12
+_NAME = 60
+_OVERLAP = (
+    *("span_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns"),
+    *("exposed_ns", "hidden_ns", "beside_compute_ns", "exposed_copy_ns"),
+)
+
+
+@click.command("analyze")
+@trace_argument
+@click.option("--iteration", "-i", type=int, help="Which one.  [default: the one of median duration]")
+@click.option(
+    "--what-if",
+    "-w",
+    "text",
+    metavar="NAME:ARGUMENT[+...]",
+    help="Also what this changes; + composes. `seqpoint what-ifs` lists them.",
+)
+@perfetto_option
+@hardware_option
+@as_json
+def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
+    """Show where one iteration of TRACE spends its time: critical path, overlap, why devices idle, what would change.
+
+    \b
+    seqpoint analyze job.trace
+    seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json
+    """
+    what_if = None if options["text"] is None else parse_what_if(options["text"])
+    found = analyze_trace(load(trace, marker, length), options["iteration"], what_if=what_if, device=options["device"])
+    hardware = found.before.timeline.graph.hardware
+    if hardware.known_by == "file name" and hardware.device is not None:
+        message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
+    if options["perfetto"]:
+        lines = {"before": found.before.timeline}
+        if found.after is not None and what_if is not None:
+            lines[f"after {what_if.name}"] = found.after.timeline
+        write_perfetto(Path(options["perfetto"]), lines)
+        message(f"wrote {options['perfetto']}")
+    if json_:
+        print_json(_content(found))
+    else:
+        _show(found)
+
+
+def _content(found: Analysis) -> dict[str, Any]:
+    return {
+        "iteration": found.iteration,
+        "measured_ns": found.before.timeline.graph.measured_ns,
+        "before": _one(found.before),
+        "what_if": None if found.what_if is None else list(found.what_if.steps),
+        "after": None if found.after is None else _one(found.after),
+        "difference": None if found.difference is None else _changes(found.difference),
+    }
+
+
+def _one(side: TimelineAnalysis) -> dict[str, Any]:
+    hidden, idle = side.exposure, side.idle
+    return {
+        "makespan_ns": side.path.makespan_ns,
+        "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
+        "devices": [
+            {
+                "rank": rank,
+                "device": device,
+                **{name: float(getattr(hidden, name)[i]) for name in _OVERLAP},
+                "earlier_ns": float(idle.earlier_ns[i]),
+                "idle_ns": dict(zip(IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
+                "slowed_ns": float(idle.slowed_ns[i]),
+            }
+            for i, (rank, device) in enumerate(hidden.devices)
+        ],
+        "notes": list(side.timeline.graph.notes),
+    }
+
+
+def _changes(found: Difference) -> dict[str, Any]:
+    by = ("by_class", "by_kind", "by_lane")
+    return {
+        "change_ns": found.after_ns - found.before_ns,
+        "path_by_cause": found.path_by_cause,
+        "path_by_class": found.path_by_class,
+        **{name: [asdict(row) for row in getattr(found, name)] for name in by},
+    }
+
+
+def _show(found: Analysis) -> None:
+    before, after = found.before, found.after
+    devices = len(before.timeline.graph.devices)
+    say(
+        f"iteration {found.iteration}: {duration(before.path.makespan_ns)} replayed, "
+        f"{duration(before.timeline.graph.measured_ns)} measured, {len(before.timeline.graph.tasks)} tasks on "
+        f"{devices} device{'s' * (devices != 1)}"
+    )
+    sides = [before] if after is None else [before, after]
+    _show_path("Critical path by cause", [side.path.by_cause for side in sides])
+    _show_path("Critical path by class of kernel", [side.path.by_class for side in sides])
+    _show_path("Critical path by name", [before.path.by_name], _SHOWN)
+    for name, side in zip(("", "after: "), sides, strict=False):
+        if side.exposure.devices:
+            _show_overlap(f"{name}{'o' if name else 'O'}verlap", side.exposure)
+            _show_idle(f"{name}{'w' if name else 'W'}hy devices idle", side.idle)
+    if found.difference is not None and found.what_if is not None:
+        _show_difference(found.what_if.name, found.difference)
+    for note in dict.fromkeys(note for side in sides for note in side.timeline.graph.notes):
+        say(f"note: {note}")
+
+
+def _show_path(title: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:
+    """Print what the path goes into; of two timelines side by side, with the change."""
+    names = list(dict.fromkeys(name for side in sides for name in side))[:limit]
+    left = len(sides[0]) - limit if limit is not None and len(sides) == 1 else 0
+    rows = []
+    for name in names:
+        times = [side.get(name, 0.0) for side in sides]
+        cells = [
+            text for time, side in zip(times, sides, strict=True) for text in (duration(time), _percent(time, side))
+        ]
+        change = [_signed(times[1] - times[0])] if len(sides) == 2 else []
+        rows.append((name[:_NAME], *cells, *change))
+    columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
+    print_table(f"{title} ({left} more not shown)" if left > 0 else title, ("what~", *columns), rows)
+
+
+def _show_overlap(title: str, found: Exposure) -> None:
+    columns = ("busy_ns", "compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "copy_ns", "exposed_copy_ns")
+    print_table(
+        title,
+        ("rank", "device", "busy", "compute", "communication", "hidden", "exposed", "copies", "copies exposed"),
+        [
+            (rank, device, *(duration(getattr(found, name)[i]) for name in columns))
+            for i, (rank, device) in enumerate(found.devices)
+        ],
+    )
+
+
+def _show_idle(title: str, found: Idle) -> None:
+    print_table(
+        f"{title} (slowed: by contention, all tasks added up)",
+        ("rank", "device", "busy %", "earlier %", *(f"{cause} %" for cause in IDLE_CAUSES), "slowed"),
+        [
+            (
+                rank,
+                device,
+                *(
+                    f"{100 * time / max(found.makespan_ns, 1e-9):.1f}"
+                    for time in (found.busy_ns[i], found.earlier_ns[i], *found.cause_ns[i])
+                ),
+                duration(found.slowed_ns[i]),
+            )
+            for i, (rank, device) in enumerate(found.devices)
+        ],
+    )
+
+
+def _show_difference(what_if: str, found: Difference) -> None:
+    change = found.after_ns - found.before_ns
+    ratio = f", {found.before_ns / found.after_ns:.3f} times as fast" if found.after_ns else ""
+    say(f"{what_if}: {duration(found.before_ns)} to {duration(found.after_ns)}, {_signed(change)}{ratio}")
+    for title, rows in (("class", found.by_class), ("kind", found.by_kind), ("stream or thread", found.by_lane)):
+        print_table(
+            f"Change by {title}{f' ({len(rows) - _SHOWN} more not shown)' if len(rows) > _SHOWN else ''}",
+            (f"{title}~", "before", "after", "change", "tasks", "exposed before", "exposed after"),
+            [
+                (
+                    row.label[:_NAME],
+                    duration(row.before_ns),
+                    duration(row.after_ns),
+                    _signed(row.change_ns),
+                    f"{row.before_count}"
+                    if row.before_count == row.after_count
+                    else f"{row.before_count} to {row.after_count}",
+                    duration(row.before_exposed_ns),
+                    duration(row.after_exposed_ns),
+                )
+                for row in rows[:_SHOWN]
+            ],
+        )
+
+
+def _percent(time: float, side: Mapping[str, float]) -> str:
+    return f"{100 * time / max(sum(side.values()), 1e-9):.1f}"
+
+
+def _signed(ns: float) -> str:
+    return f"{'+' if ns > 0 else '-' if ns < 0 else ''}{duration(abs(ns))}"
