@@ -1,33 +1,38 @@
 """Graphs as Chakra files: what ASTRA-sim asks of them, the way back, and files of other tools."""
 
+import heapq
 import json
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_chakra import attribute, put, records
 from traces import write_trace
 
+from profilers.chakra.messages import node as decoded
 from profilers.collect import collect
 from profilers.devices import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
 from replay.build import build_graph
-from replay.chakra import read_chakra, write_chakra
-from replay.graph import COLLECTIVE_KINDS, EdgeKind, Edges, KernelGraph, Lane, TaskKind
+from replay.chakra import read_chakra, reader, write_chakra
+from replay.chakra.columns import RowWriter, columns_of, filled
+from replay.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
 from replay.hardware import hardware_named
 from replay.operators import Operator
 from replay.parameters import load_parameters
 from replay.timeline import replay
 from replay.what_ifs import parse_what_if
+from seqpoint.cli import cli
 
 DATA = Path("/work/shared/data/traces")
 REAL = {
@@ -35,6 +40,8 @@ REAL = {
     "ddp4": "kineto/ddp4/mi300_4ranks_nccl_only.json.gz",
     "nccl_a100": "kineto/hta/nccl_a100_rank0.json.gz",
 }
+#: How much longer they take where a rank runs one call, one kernel and one collective at a time.
+IN_SLOTS = {"dlrm8": 1e-3, "ddp4": 0.88, "nccl_a100": 1e-3}
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 
 
@@ -101,52 +108,63 @@ def _attribute(data: bytes) -> tuple[str, tuple[int, Any]]:
     return name.decode(), (held, content)
 
 
-def run(files: dict[int, list[dict[str, Any]]]) -> float:
-    """Return when the last node of all is done, us: durations and dependencies, and collectives and pairs that meet.
+def slot(node: dict[str, Any]) -> str:
+    """Return which of the three places of a rank a node takes in ASTRA-sim, where each runs one at a time."""
+    return "host" if node["at"]["is_cpu_op"][1] else "compute" if node["type"] == COMP else "communication"
 
-    Nodes that communicate with each other are the n-th of their group or tag, by id, as in ASTRA-sim.
-    """
-    ready: dict[tuple[int, int], float] = {}
-    waiting, children = {}, defaultdict(list)
-    meet: dict[Any, list[tuple[int, int]]] = defaultdict(list)
-    of: dict[tuple[int, int], Any] = {}
-    nodes = {(rank, node["id"]): node for rank, own in files.items() for node in own}
-    for rank, own in files.items():
-        seen: dict[Any, int] = defaultdict(int)
-        for node in sorted(own, key=lambda one: one["id"]):
-            me, at = (rank, node["id"]), node["at"]
-            waiting[me] = len(set(node["data"]))
-            for before in set(node["data"]):
-                children[rank, before].append(me)
-            if node["type"] == COLL:
-                key = ("group", at.get("pg_name", (29, b""))[1], at["comm_type"])
-            elif node["type"] in (SEND, RECV):
-                key = ("pair", *(at[f"comm_{name}"][1] for name in ("src", "dst", "tag")))
-            else:
-                continue
-            of[me] = (key, seen[key])
-            meet[of[me]].append(me)
+
+def meeting(nodes: list[dict[str, Any]]) -> dict[int, Any]:
+    """Return by node of communication what it shares with its partners: the n-th of its group or tag, by id."""
+    seen: dict[Any, int] = defaultdict(int)
+    found = {}
+    for node in sorted(nodes, key=lambda one: one["id"]):
+        at, key = node["at"], None
+        if node["type"] == COLL:
+            key = ("group", at.get("pg_name", (29, b""))[1])
+        elif node["type"] in (SEND, RECV):
+            key = ("pair", *(at[f"comm_{name}"][1] for name in ("src", "dst", "tag")))
+        if key is not None:
+            found[node["id"]] = (key, seen[key])
             seen[key] += 1
-    done: dict[tuple[int, int], float] = {}
-    free = [me for me, count in waiting.items() if not count]
-    arrived: dict[Any, int] = defaultdict(int)
-    while free:
-        me = free.pop()
-        together = meet[of[me]] if me in of else [me]
-        if me in of:
-            arrived[of[me]] += 1
-            if arrived[of[me]] < len(together):
-                continue
-        begin = max(ready.get(one, 0.0) for one in together)
-        for one in together:
-            done[one] = begin + nodes[one]["us"]
-            for child in children[one]:
-                ready[child] = max(ready.get(child, 0.0), done[one])
-                waiting[child] -= 1
-                if not waiting[child]:
-                    free.append(child)
-    assert len(done) == len(nodes), "nodes wait for each other in a circle, or for what is not there"
-    return max(done.values())
+    return found
+
+
+def run(files: dict[int, list[dict[str, Any]]], *, slots: bool = False) -> float:
+    """Return when the last node is done, us: durations, dependencies, partners that meet, and ASTRA-sim's slots."""
+    nodes = {(rank, node["id"]): node for rank, own in files.items() for node in own}
+    of = {(rank, id_): key for rank, own in files.items() for id_, key in meeting(own).items()}
+    partners, children, free = defaultdict(list), defaultdict(list), defaultdict(list)
+    waiting = {me: len(node["data"]) for me, node in nodes.items()}
+    for me, node in nodes.items():
+        partners[of.get(me, me)].append(me)
+        for before in node["data"]:
+            children[me[0], before].append(me)
+        if not waiting[me]:
+            free[me[0], slot(node)].append(me)
+    events: list[tuple[float, tuple[int, int]]] = []
+    busy, arrived, now, done = set(), defaultdict(int), 0.0, 0
+    while True:
+        for place, queue in list(free.items()):
+            queue.sort(reverse=True)
+            while queue and not (slots and place in busy):
+                me = queue.pop()
+                busy.add(place)
+                together = of.get(me, me)
+                arrived[together] += 1
+                if arrived[together] == len(partners[together]):
+                    for one in partners[together]:
+                        heapq.heappush(events, (now + nodes[one]["us"], one))
+        if not events:
+            break
+        now, me = heapq.heappop(events)
+        done += 1
+        busy.discard((me[0], slot(nodes[me])))
+        for child in children[me]:
+            waiting[child] -= 1
+            if not waiting[child]:
+                free[child[0], slot(nodes[child])].append(child)
+    assert done == len(nodes), "nodes wait for each other in a circle, or for what is not there"
+    return now
 
 
 def check(paths: tuple[Path, ...]) -> dict[int, list[dict[str, Any]]]:
@@ -373,6 +391,43 @@ def test_a_damaged_file_is_an_error_or_the_same_form(data: st.DataObject) -> Non
             assert str(path) in str(error) or "g.0.et" in str(error) or "ranks" in str(error)
 
 
+@dataclass(frozen=True)
+class Later:
+    """Columns as a later version may have them."""
+
+    mask: Any
+    pairs: Any
+    small: Any
+    absent: Any = None
+
+
+def test_columns_that_nobody_has_thought_of_are_carried() -> None:
+    table = Later(
+        np.array([2**64 - 1, 0, 0], np.uint64),
+        np.array([[True, False], [True, False], [False, False]]),
+        np.array([-1, 5, 5], np.int32),
+    )
+    columns = columns_of(table)
+    writer = RowWriter(columns, "x_")
+    described = json.loads(json.dumps(writer.described))
+    nodes = {row: decoded(put(1, row + 1) + writer.row(row)) for row in range(3)}
+    assert [len(one.attributes) for one in nodes.values()] == [2, 0, 1]
+    back = filled(described, nodes, "x_")
+    assert back.keys() == {"mask", "pairs", "small"}
+    for name, values in columns.items():
+        assert back[name].dtype == values.dtype and back[name].tolist() == values.tolist()
+
+
+def test_demands_are_on_resources_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list(RESOURCES)
+    found = write_chakra(make_graph([1], [(0.25, 0.5)]), tmp_path / "g")
+    monkeypatch.setattr(reader, "RESOURCES", ("new", *names[::-1]))
+    assert read_chakra(found.paths).tasks.demand[0].tolist()[-2:] == [0.5, 0.25]
+    monkeypatch.setattr(reader, "RESOURCES", tuple(names[1:]))
+    with pytest.raises(BrokenFileError, match=f"use the resource '{names[0]}', which this version does not know"):
+        read_chakra(found.paths)
+
+
 HEADER = put(1, "0.0.4")
 
 
@@ -486,7 +541,10 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
         graph = parse_what_if(what_if)(graph, load_parameters())
     found = write_chakra(graph, tmp_path / "g.et")
     assert_same(read_chakra(found.paths), graph)
-    assert abs(run(check(found.paths)) - alone(graph) / 1000) <= 0.501
+    files = check(found.paths)
+    assert abs(run(files) - alone(graph) / 1000) <= 0.501
+    if what_if is None:
+        assert run(files, slots=True) / run(files) - 1 <= IN_SLOTS[name]
 
 
 def test_a_trace_of_the_toolkit_goes_all_the_way(tmp_path: Path) -> None:
@@ -494,3 +552,31 @@ def test_a_trace_of_the_toolkit_goes_all_the_way(tmp_path: Path) -> None:
     found = write_chakra(graph, tmp_path / "g.et")
     assert_same(read_chakra(found.paths), graph)
     assert abs(run(check(found.paths)) - alone(graph) / 1000) <= 0.501
+
+
+def test_the_command_line_writes_a_changed_graph(tmp_path: Path) -> None:
+    trace, out = str(write_trace(tmp_path / "t.json")), tmp_path / "g.et"
+    asked = ["export", trace, "--graph", "-i", "2", "-w", "scale_host:0.5", "-o", str(out), "--json"]
+    found = CliRunner().invoke(cli, asked)
+    assert found.exit_code == 0, found.exception
+    told = json.loads(found.stdout)
+    assert list(told["files"]) == [str(tmp_path / "g.0.et")] and told["iteration"] == 2
+    assert told["what_if"] == ["scale_host:0.5"] and told["unexpressed"] == 0
+    graph = parse_what_if("scale_host:0.5")(build_graph(collect([Path(trace)]), 2), load_parameters())
+    back = read_chakra([tmp_path / "g.0.et"])
+    assert_same(back, graph)
+    delays = sum("seqpoint_delay" in one["at"] for one in decode(tmp_path / "g.0.et")[1])
+    assert (told["tasks"], told["delays"]) == (len(back.tasks), delays)
+    plain = CliRunner().invoke(cli, ["export", trace, "--graph", "-o", str(out)])
+    assert plain.exit_code == 0 and "tasks" in plain.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [(["-i", "2", "-o", "g.et"], "--iteration is of a graph"), (["-w", "overlap:none", "-o", "g.et"], "--what-if is"),
+     (["--graph", "-o", "g.json"], "must end in .et"), (["--graph", "-i", "99", "-o", "g.et"], "99")],
+)  # fmt: skip
+def test_the_command_line_says_what_does_not_go(tmp_path: Path, more: list[str], says: str) -> None:
+    trace = str(write_trace(tmp_path / "t.json"))
+    found = CliRunner().invoke(cli, ["export", trace, *more])
+    assert found.exit_code == 1 and says in str(found.exception)

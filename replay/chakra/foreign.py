@@ -171,9 +171,7 @@ def _place(reading: _Reading, rank: int, node: Node) -> _Placed:
     if not host:
         kind, about = _work(node)
         row |= about
-        reading.counts[
-            "durations of work of the device (0 us)"
-        ] += not node.duration_us
+        reading.counts["durations of work of the device (0 us)"] += not node.duration_us
     start, end = reading.start_ns(node), _end_ns(node, reading.origin)
     begin = None
     if (rank, node.id) in reading.met:

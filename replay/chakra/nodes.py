@@ -1,7 +1,7 @@
 """Tasks as nodes that a simulator runs: whole microseconds that do not drift, delays as nodes, ranks apart."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ class Delay:
     start_us, duration_us : int
     waits_for : tuple of int
         Ids of nodes.
+    host : bool
+        Whether what waits for it is of the host.
     """
 
     id: int
@@ -36,6 +38,7 @@ class Delay:
     start_us: int
     duration_us: int
     waits_for: tuple[int, ...]
+    host: bool
 
 
 @dataclass(frozen=True)
@@ -114,42 +117,66 @@ def _through_meetings(graph: KernelGraph, rank: Ints) -> Iterator[_Wait]:
                 yield _Wait(int(edges.source[first]), target, lag, bool(edges.from_start[first]))
 
 
+class _Delays:
+    """Nodes between tasks under construction, by the times of a replay."""
+
+    def __init__(self, graph: KernelGraph, rank: Ints) -> None:
+        self._host, self._rank = graph.tasks.device < 0, rank
+        self.nodes: list[Delay] = []
+
+    def add(self, task: int, name: str, times_ns: tuple[float, float], waits_for: tuple[int, ...]) -> int:
+        """Append what comes before a task; return its id."""
+        begin, end = _us(np.array(times_ns)).tolist()
+        id_ = len(self._rank) + 1 + len(self.nodes)
+        host, rank = bool(self._host[task]), int(self._rank[task])
+        self.nodes.append(Delay(id_, rank, name, begin, end - begin, waits_for, host))
+        return id_
+
+    def wait(self, id_: int, waits_for: tuple[int, ...]) -> None:
+        """Let a node wait for others."""
+        at = id_ - len(self._rank) - 1
+        self.nodes[at] = replace(self.nodes[at], waits_for=waits_for)
+
+
 def _with_delays(
     graph: KernelGraph, rank: Ints, times: tuple[Floats, Floats], waits: list[_Wait]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Delay, ...]]:
-    """Return what each task waits for, and the nodes in between; a loop over edges, about 3 us each."""
+    """Return what each task waits for, and the nodes in between; a loop over edges, about 10 us each."""
     start, end = times
-    n = len(graph.tasks)
-    delays: list[Delay] = []
-    begins: dict[int, int] = {}
-
-    def add(task: int, name: str, after_ns: float, lag_ns: float, waits_for: tuple[int, ...]) -> int:
-        first, last = _us(np.array([after_ns, after_ns + lag_ns])).tolist()
-        delays.append(Delay(n + 1 + len(delays), int(rank[task]), name, first, last - first, waits_for))
-        return delays[-1].id
-
-    found: list[list[int]] = [[] for _ in range(n)]
-    released: dict[tuple[int, float], int] = {}
-    for task in np.flatnonzero(graph.tasks.release_ns > 0).tolist():
-        key = int(rank[task]), float(graph.tasks.release_ns[task])
-        if key not in released:
-            released[key] = add(task, "release", 0.0, key[1], ())
-        found[task].append(released[key])
-    for source in dict.fromkeys(wait.source for wait in waits if wait.from_start):
-        begins[source] = add(source, "start", float(start[source]), 0.0, ())
+    delays = _Delays(graph, rank)
+    found = _after_releases(graph, rank, delays)
+    begins = {wait.source: -1 for wait in waits if wait.from_start}
+    for source in begins:
+        begins[source] = delays.add(source, "start", (float(start[source]), float(start[source])), ())
     for wait in waits:
         node = begins[wait.source] if wait.from_start else wait.source + 1
         if wait.lag_ns > 0:
             since = float((start if wait.from_start else end)[wait.source])
-            node = add(wait.target, "lag", since, wait.lag_ns, (node,))
+            node = delays.add(wait.target, "lag", (since, since + wait.lag_ns), (node,))
         found[wait.target].append(node)
     # What a task waits for, its start does; the task then waits for nothing but its start.
     for source, begin in begins.items():
-        at = begin - n - 1
-        one = delays[at]
-        delays[at] = Delay(one.id, one.rank, one.name, one.start_us, one.duration_us, tuple(sorted({*found[source]})))
+        delays.wait(begin, tuple(sorted({*found[source]})))
         found[source] = [begin]
-    return tuple(tuple(sorted({*one})) for one in found), tuple(delays)
+    return tuple(tuple(sorted({*one})) for one in found), tuple(delays.nodes)
+
+
+def _after_releases(graph: KernelGraph, rank: Ints, delays: _Delays) -> list[list[int]]:
+    """Return by task the node that ends at its release, if it has one.
+
+    Each follows the release before it on its rank, so that they take one place of a simulator, one after the other.
+    """
+    release = graph.tasks.release_ns
+    found: list[list[int]] = [[] for _ in range(len(graph.tasks))]
+    last: dict[int, tuple[float, tuple[int, ...]]] = {}
+    rows = np.flatnonzero(release > 0)
+    for task in rows[np.lexsort((rows, release[rows]))].tolist():
+        place, time = int(rank[task]), float(release[task])
+        since, before = last.get(place, (0.0, ()))
+        if time > since:
+            last[place] = time, (delays.add(task, "release", (since, time), before),)
+        found[task] += last[place][1]
+    return found
 
 
 def _unexpressed(graph: KernelGraph, rank: Ints, meetings: Meetings) -> int:

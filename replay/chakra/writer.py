@@ -156,8 +156,8 @@ class _Writer:
         message = number(_ID, delay.id) + text(_NAME, delay.name) + number(_TYPE, COMPUTE)
         message += packed(_DATA_DEPS, delay.waits_for)
         message += number(_START, delay.start_us + 1) + number(_DURATION, delay.duration_us)
-        # Of the host even before work of the device: what is not, a simulator would time by its operations.
-        message += attribute(NODE_ATTRIBUTE, "is_cpu_op", True)
+        # ASTRA-sim runs one call and one kernel of a rank at a time: a delay takes the place of what waits for it.
+        message += attribute(NODE_ATTRIBUTE, "is_cpu_op", delay.host)
         return message + attribute(NODE_ATTRIBUTE, f"{OWN}delay", delay.name)
 
     def _task(self, row: int) -> bytes:
