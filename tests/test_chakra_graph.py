@@ -391,6 +391,15 @@ def test_a_damaged_file_is_an_error_or_the_same_form(data: st.DataObject) -> Non
             assert str(path) in str(error) or "g.0.et" in str(error) or "ranks" in str(error)
 
 
+def test_a_duration_that_another_tool_changed_is_no_surprise(tmp_path: Path) -> None:
+    (path,) = write_chakra(make_graph([5000, 77_000]), tmp_path / "g").paths
+    raw = path.read_bytes()
+    assert raw.count(put(7, 77)) == 1
+    path.write_bytes(raw.replace(put(7, 77), put(7, 99)))
+    with pytest.raises(BrokenFileError, match="node 2 lasts 99 us, its seqpoint_duration_ns is 77000: another tool"):
+        read_chakra([path])
+
+
 @dataclass(frozen=True)
 class Later:
     """Columns as a later version may have them."""

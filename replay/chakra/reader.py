@@ -97,6 +97,7 @@ def _graph(files: Sequence[RankFile]) -> KernelGraph:
         own = {name: from_json(hints[name], json.dumps(value)) for name, value in facts.graph.items()}
         graph = KernelGraph(**parts, **own)
         _check_places(graph)
+        _check_unchanged(graph, nodes)
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BrokenFileError(f"{where}: its graph cannot be read ({reason}); did a later version write it?") from error
@@ -174,3 +175,16 @@ def _check_places(graph: KernelGraph) -> None:
         values = getattr(tasks, name)
         if len(values) and (values.min() < -1 or values.max() >= len(known)):
             raise BrokenFileError(f"a task has a {name} that the graph does not have")
+
+
+def _check_unchanged(graph: KernelGraph, nodes: Mapping[int, Node]) -> None:
+    """Refuse durations that another tool has changed, which the graph would not show."""
+    said = np.array([float(node.duration_us or 0) for node in nodes.values()]) * 1000
+    own = graph.tasks.duration_ns
+    # Times are rounded, so that a duration may be up to 1 us off.
+    if (changed := np.flatnonzero(np.abs(said - own) > 1001 + 1e-6 * own)).size:
+        row = int(changed[0])
+        raise InvalidInputError(
+            f"node {nodes[row].id} lasts {nodes[row].duration_us} us, its {OWN}duration_ns is {own[row]:g}: another "
+            f"tool changed it; without {OWN}graph in the metadata of all files they are read as those of another tool"
+        )
