@@ -1,8 +1,9 @@
 """`KernelGraph`: tasks, what they need, and what they wait for, as frozen arrays."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ import numpy.typing as npt
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
 from replay.operators.operator import Operator
+from replay.policy import SharingPolicy
 
 __all__ = [
     "COLLECTIVE_KINDS",
+    "HOST_TIME_EDGES",
+    "LAUNCH_EDGES",
+    "RECORDED_EDGES",
     "RESOURCES",
+    "SYNC_EDGES",
     "Basis",
     "EdgeKind",
     "Edges",
@@ -29,8 +35,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: What tasks share on one device; a demand is the share of it that the task uses when it runs alone.
-RESOURCES: tuple[str, ...] = ("cu", "hbm", "link", "dma")
+#: What tasks share on one device; a demand is the share of it that the task uses when it runs alone. Compute units are
+#: given out in the order of dispatch, the others in equal parts (`replay.sharing`); power beyond 1 lowers the clock.
+RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power")
 
 
 #: The collectives that `Tasks.collective` counts through.
@@ -78,6 +85,32 @@ class EdgeKind(IntEnum):
     WAIT_INFERRED = 5  #: the same, inferred from the order of calls and from times
     SYNC = 6  #: the host waits for the device
     RENDEZVOUS = 7  #: a collective waits for all its ranks
+    GRAPH_LAUNCH = 8  #: a device task waits for the call that launched the whole graph it is a node of
+    AUTOGRAD = 9  #: a backward thread goes on after the forward operator with its sequence number
+    SYNC_INFERRED = 10  #: the host waits for the device; what for is inferred from times
+    GAP = 11  #: order on a stream; the pause stands for the host: no launch was recorded, or one call has several parts
+    BACKLOG = 12  #: work that was launched before the recording, or waits for such work, keeps its pace
+    GRAPH_GAP = 13  #: a pause inside a launched graph: nodes of it that the profiler did not record
+
+
+#: The kinds whose two ends a profiler recorded; the others are inferred from the order of calls and from times.
+RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
+    {
+        EdgeKind.STREAM,
+        EdgeKind.LAUNCH,
+        EdgeKind.HOST,
+        EdgeKind.WAIT,
+        EdgeKind.SYNC,
+        EdgeKind.RENDEZVOUS,
+        EdgeKind.GRAPH_LAUNCH,
+        EdgeKind.AUTOGRAD,
+    }
+)
+#: The kinds that join a launch to what it launched, and work to the host that waits for it.
+LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
+SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED})
+#: The kinds whose lag is time of the host, or stands for it.
+HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
 
 
 @dataclass(frozen=True)
@@ -125,6 +158,28 @@ class Lane:
         return f"rank {self.rank} {place}"
 
 
+#: Stands for a column that is left out.
+_ABSENT: Any = np.zeros(0)
+
+
+def _absent() -> Any:
+    return field(default_factory=lambda: _ABSENT)
+
+
+_DEFAULTS: Mapping[str, float | int | bool] = MappingProxyType(
+    {
+        "waves": 0.0,
+        "priority": 0,
+        "cu_mask": -1,
+        "interleaved": False,
+        "link": -1,
+        "engine": -1,
+        "footprint": 0.0,
+        "hit_share": 0.0,
+    }
+)
+
+
 @dataclass(frozen=True)
 class Tasks:
     """Columns of equal length n, one row a task.
@@ -164,6 +219,24 @@ class Tasks:
         Index into `COLLECTIVE_KINDS`; -1 where the task is no collective.
     operator : array of int64
         Index into `KernelGraph.operators`: what a kernel computes; -1 where that is not known.
+    occupies : array of float64, optional
+        Share of the compute units that its workgroups fill where they may, at least what it needs to run at full rate
+        (its demand, the default).
+    waves : array of float64, optional
+        Workgroups over all that the device holds at once; 0 where unknown, and then it has no tail.
+    priority : array of int64, optional
+        Of its queue; the higher is dispatched first. Workgroups that run already stay.
+    cu_mask : array of int64, optional
+        The partitions that it may run on, a bit each; -1 for all.
+    interleaved : array of bool, optional
+        Whether the dispatcher lets it in beside what came before, as the trace shows of tasks that started while
+        others ran.
+    link, engine : array of int64, optional
+        Which link or DMA engine its demand is of; -1: they are one pool, apart from those that are named.
+    footprint : array of float64, optional
+        Of the last-level cache, as a share of its size.
+    hit_share : array of float64, optional
+        Of its accesses, below 1, that this cache serves when it runs alone.
     """
 
     kind: Ints
@@ -184,6 +257,23 @@ class Tasks:
     dtype: Ints
     collective: Ints
     operator: Ints
+    occupies: Floats = _absent()
+    waves: Floats = _absent()
+    priority: Ints = _absent()
+    cu_mask: Ints = _absent()
+    interleaved: Bools = _absent()
+    link: Ints = _absent()
+    engine: Ints = _absent()
+    footprint: Floats = _absent()
+    hit_share: Floats = _absent()
+
+    def __post_init__(self) -> None:
+        defaults = {**_DEFAULTS, "occupies": self.demand[:, 0].copy() if len(self) else 0.0}
+        for name, value in defaults.items():
+            if getattr(self, name) is _ABSENT:
+                whole = np.asarray(value)
+                column = whole if whole.ndim else np.full(len(self), value)
+                object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -244,6 +334,7 @@ class KernelGraph:
         What was assumed or could not be found, for people.
     operators : sequence of Operator
         The distinct ones that `Tasks.operator` counts through.
+    policy : SharingPolicy
     """
 
     tasks: Tasks
@@ -256,6 +347,7 @@ class KernelGraph:
     origin: Basis = Basis.MEASURED
     notes: tuple[str, ...] = field(default=())
     operators: tuple[Operator, ...] = field(default=())
+    policy: SharingPolicy = field(default_factory=SharingPolicy)
 
     def __post_init__(self) -> None:
         n = len(self.tasks)
@@ -267,7 +359,11 @@ class KernelGraph:
         fine = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
         if not fine.all():
             bad = int(np.flatnonzero(~fine)[0])
-            raise InvalidInputError(f"edge {bad} has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative")
+            ends = (edges.source[bad], edges.target[bad])
+            between = " -> ".join(f"{self.names[self.tasks.name[task]][:60]}, task {task}" for task in ends)
+            raise InvalidInputError(
+                f"edge {bad} ({between}) has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative"
+            )
         possible = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
         if not possible.all():
             bad = int(np.flatnonzero(~possible)[0])

@@ -6,6 +6,8 @@ import numpy as np
 
 from replay.graph import RESOURCES, EdgeKind, Edges, Hardware, KernelGraph, Lane, TaskKind, Tasks
 
+#: The resources that the tests give demands of, in this order.
+GIVEN = ("cu", "hbm", "link", "dma", "l2", "power")
 Edge = tuple[int, int] | tuple[int, int, float] | tuple[int, int, float, bool]
 
 
@@ -15,12 +17,13 @@ def make_graph(
     edges: Sequence[Edge] = (),
     **columns: Sequence[float],
 ) -> KernelGraph:
-    """Return a graph of kernels on one device: durations in ns, demands in the order of `RESOURCES`."""
+    """Return a graph of kernels on one device: durations in ns, demands in the order of `GIVEN`."""
     n = len(durations)
     zeros = np.zeros(n, dtype=np.int64)
     demand = np.zeros((n, len(RESOURCES)))
     for row, shares in enumerate([] if demands is None else demands):
-        demand[row, : len(shares)] = shares
+        for name, share in zip(GIVEN, shares, strict=False):
+            demand[row, RESOURCES.index(name)] = share
     nan = np.full(n, np.nan)
     tasks = {
         "kind": zeros + TaskKind.KERNEL,
@@ -43,7 +46,7 @@ def make_graph(
         "operator": zeros - 1,
     }
     for name, values in columns.items():
-        tasks[name] = np.array(values, dtype=tasks[name].dtype)
+        tasks[name] = np.array(values, dtype=tasks[name].dtype if name in tasks else None)
     full = [(*edge, 0.0, False)[:4] if len(edge) == 2 else (*edge, False)[:4] for edge in edges]
     sides = list(zip(*full, strict=True)) or [()] * 4
     joined = Edges(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from graphs import make_graph
@@ -5,16 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import InvalidInputError
-from replay.engine import isolated_durations, simulate
+from replay.engine import simulate
 from replay.graph import KernelGraph
+from replay.isolation import isolated_durations, let_in
+from replay.policy import SharingPolicy
 from replay.timeline import replay
 
-FULL, BANDWIDTH, COMPUTE = (1.0, 0.2), (0.1, 1.0), (0.9, 0.1)
+BANDWIDTH = (0.1, 1.0)
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> KernelGraph:
-    """Random graphs whose edges go forward, with integral times in ns."""
+def graphs(draw: st.DrawFn, *, waves: bool = False) -> KernelGraph:
+    """Random graphs whose edges go forward, with integral times in ns; with `waves`, of tasks that have last waves."""
     n = draw(st.integers(1, 12))
     durations = draw(st.lists(st.integers(0, 10_000), min_size=n, max_size=n))
     shares = st.lists(st.floats(0, 1), min_size=4, max_size=4)
@@ -22,7 +26,8 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
     pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.integers(0, 500), st.booleans())
     edges = [(min(a, b), max(a, b), float(lag), s) for a, b, lag, s in draw(st.lists(pairs, max_size=20)) if a != b]
     device = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
-    return make_graph(durations, demands, edges, device=device)
+    more = {"waves": draw(st.lists(st.floats(0, 5), min_size=n, max_size=n))} if waves else {}
+    return make_graph(durations, demands, edges, device=device, **more)
 
 
 def test_two_equal_bandwidth_bound_kernels_take_twice_as_long_together() -> None:
@@ -39,8 +44,67 @@ def test_a_compute_bound_and_a_bandwidth_bound_kernel_overlap_free() -> None:
 def test_three_kernels_on_one_bottleneck_worked_out_by_hand() -> None:
     # Demands 1, 1, 1 on one resource, durations 30, 60, 90: shared by three until 30 is done at 90; by two until
     # 60 is done at 90 + 2 * 30 = 150; then alone: 150 + 30 = 180, the serial sum.
-    _, end = simulate(make_graph([30, 60, 90], [FULL] * 3))
+    _, end = simulate(make_graph([30, 60, 90], [BANDWIDTH] * 3))
     np.testing.assert_allclose(end, [90, 150, 180])
+
+
+def test_three_way_sharing_with_different_demands_worked_out_by_hand() -> None:
+    # HBM 0.9, 0.6, 0.3 and work 60, 60, 60: all at 1 / 1.8 = 5/9 until they end together at 108.
+    _, end = simulate(make_graph([60, 60, 60], [(0, 0.9), (0, 0.6), (0, 0.3)]))
+    np.testing.assert_allclose(end, [108, 108, 108])
+    # Work 30, 60, 60: the first ends at 30 * 9/5 = 54, when the others have done 30; 0.6 + 0.3 fit, so 30 more.
+    _, end = simulate(make_graph([30, 60, 60], [(0, 0.9), (0, 0.6), (0, 0.3)]))
+    np.testing.assert_allclose(end, [54, 84, 84])
+
+
+def test_a_kernel_that_fills_the_device_starves_a_collective_until_its_tail() -> None:
+    # A GEMM of 2.5 waves in 300 ns: its last wave begins at 200 and fills half of the device. A collective of 0.2 that
+    # comes at 10 starts at 200 and takes 50.
+    gemm = {"waves": [2.5, 0.2], "release_ns": [0, 10]}
+    start, end = simulate(make_graph([300, 50], [(1.0,), (0.2,)], **gemm))
+    np.testing.assert_allclose(start, [0, 200])
+    np.testing.assert_allclose(end, [300, 250])
+
+
+def test_priority_ends_that() -> None:
+    # It starts at once and takes a fifth of the device for 50 ns, in which the GEMM does 0.8 * 50 = 40: 310 in all.
+    gemm = {"waves": [2.5, 0.2], "release_ns": [0, 10], "priority": [0, 1]}
+    start, end = simulate(make_graph([300, 50], [(1.0,), (0.2,)], **gemm))
+    np.testing.assert_allclose(start, [0, 10])
+    np.testing.assert_allclose(end, [310, 60])
+
+
+def test_workgroups_that_run_already_are_not_preempted() -> None:
+    # One wave of 0.9: whoever comes later, at whatever priority, gets the 0.1 that is left until it ends at 100. By
+    # then it has done 80 / 2 = 40 of its 50.
+    one = {"waves": [0.9, 0.2], "release_ns": [0, 20], "priority": [0, 9]}
+    start, end = simulate(make_graph([100, 50], [(0.9,), (0.2,)], **one))
+    np.testing.assert_allclose(start, [0, 20])
+    np.testing.assert_allclose(end, [100, 110])
+
+
+def test_a_partition_keeps_units_for_a_collective() -> None:
+    # 8 of 80 units for a collective that fills 8, the rest for a GEMM that would fill all: 100 / 0.9 = 111.1.
+    graph = make_graph([100, 60], [(1.0,), (0.1,)], cu_mask=[1, 2])
+    split = replace(graph, policy=SharingPolicy(partitions=(0.9, 0.1)))
+    start, end = simulate(split)
+    np.testing.assert_allclose(start, [0, 0])
+    np.testing.assert_allclose(end, [100 / 0.9, 60])
+
+
+def test_a_kernel_and_an_all_reduce_make_each_other_longer_by_what_is_worked_out() -> None:
+    # A 300 us kernel that draws 0.9 of the memory beside a 343 us all-reduce that draws 0.3: together 1.2, so both run
+    # at 1 / 1.2 until the kernel ends at 360 us, when the all-reduce has done 300; its last 43 us are alone: 403 us.
+    kernel, all_reduce = (0.5, 0.9), (0.1, 0.3, 1.0)
+    _, end = simulate(make_graph([300e3, 343e3], [kernel, all_reduce]))
+    np.testing.assert_allclose(end, [360e3, 403e3])
+
+
+def test_a_starved_task_starts_when_it_first_gets_units_and_tells_those_that_wait_for_its_start() -> None:
+    edges = [(1, 2, 5.0, True)]
+    start, end = simulate(make_graph([100, 20, 10], [(1.0,), (0.3,), (0.7,)], edges))
+    np.testing.assert_allclose(start, [0, 100, 105])
+    np.testing.assert_allclose(end, [100, 120, 115])
 
 
 def test_forty_kernels_that_fill_a_device_take_their_sum_and_small_ones_do_not() -> None:
@@ -70,12 +134,12 @@ def test_it_ends_however_far_from_the_origin(far: float) -> None:
 
 
 def test_tasks_on_different_devices_do_not_share() -> None:
-    _, end = simulate(make_graph([100, 100], [FULL, FULL], device=[0, 1]))
+    _, end = simulate(make_graph([100, 100], [(1.0,), (1.0,)], device=[0, 1]))
     np.testing.assert_allclose(end, [100, 100])
 
 
 def test_more_active_tasks_than_the_engine_first_has_room_for() -> None:
-    _, end = simulate(make_graph([10] * 33, [(1.0,)] * 33))
+    _, end = simulate(make_graph([10] * 33, [(0, 1.0)] * 33))
     np.testing.assert_allclose(end, [330] * 33)
 
 
@@ -85,7 +149,7 @@ def test_a_circle_is_named() -> None:
 
 
 def test_a_negative_lag_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="edge 0 has a lag of -1"):
+    with pytest.raises(InvalidInputError, match=r"edge 0 \(kernel, task 0 -> kernel, task 1\) has a lag of -1"):
         make_graph([1, 1], edges=[(0, 1, -1.0)])
 
 
@@ -131,12 +195,28 @@ def test_it_is_deterministic_and_ignores_the_order_of_edges(graph: KernelGraph) 
 
 @settings(deadline=None)
 @given(graphs())
-def test_inverting_the_sharing_returns_the_durations(graph: KernelGraph) -> None:
+def test_inverting_the_sharing_returns_the_durations_where_all_get_equal_parts(graph: KernelGraph) -> None:
+    graph = replace(graph, policy=SharingPolicy(in_order=False))
     start, end = simulate(graph)
     measured = graph.with_tasks(measured_start_ns=start, measured_end_ns=end, duration_ns=end - start)
     on_device = graph.on_device()
     found = isolated_durations(measured)
     np.testing.assert_allclose(found[on_device], graph.tasks.duration_ns[on_device], atol=0.1, rtol=1e-6)
+
+
+@settings(deadline=None)
+@given(graphs(waves=True))
+def test_what_was_measured_is_replayed_from_the_durations_found_in_it(graph: KernelGraph) -> None:
+    graph = graph.with_tasks(duration_ns=1000 * graph.tasks.duration_ns)
+    start, end = simulate(graph)
+    measured = graph.with_tasks(
+        measured_start_ns=start, measured_end_ns=end, duration_ns=end - start, release_ns=start
+    )
+    measured = replace(measured, edges=measured.edges.select(np.zeros(len(measured.edges), dtype=bool)))
+    measured = measured.with_tasks(interleaved=let_in(measured))
+    again = simulate(measured.with_tasks(duration_ns=isolated_durations(measured)))
+    np.testing.assert_allclose(again[0], start, atol=1, rtol=1e-4)
+    np.testing.assert_allclose(again[1], end, atol=1, rtol=1e-4)
 
 
 @settings(deadline=None)

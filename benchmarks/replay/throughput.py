@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 from replay.engine import simulate
-from replay.graph import EdgeKind, Edges, KernelGraph, Lane, TaskKind, Tasks
+from replay.graph import RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, Tasks
 
 COLUMNS = ("engine", "kernels", "streams", "seconds", "kernels_per_s", "peak_mb")
 STREAMS = (1, 2, 4, 8, 16)
@@ -38,8 +38,10 @@ def graph_of(kernels: int, streams: int, seed: int = 0) -> KernelGraph:
     source = np.concatenate([ordered - 1, (stream[waits] - 1) * each + np.maximum(place[waits] - 1, 0)])
     target = np.concatenate([ordered, waits])
     kind = np.repeat([int(EdgeKind.STREAM), int(EdgeKind.WAIT)], [len(ordered), len(waits)])
-    demand = random.uniform(0.05, 1.0, (n, 4)) * (random.random((n, 4)) < 0.6)
-    demand[:, 1] = np.maximum(demand[:, 1], 0.1)
+    demand = np.zeros((n, len(RESOURCES)))
+    asked = random.uniform(0.05, 1.0, (n, 4)) * (random.random((n, 4)) < 0.6)
+    demand[:, [RESOURCES.index(name) for name in ("cu", "hbm", "link", "dma")]] = asked
+    demand[:, RESOURCES.index("hbm")] = np.maximum(demand[:, RESOURCES.index("hbm")], 0.1)
     zero, none, nothing = np.zeros(n, np.int64), np.full(n, -1), np.full(n, np.nan)
     tasks = Tasks(
         kind=np.full(n, int(TaskKind.KERNEL)), name=zero, class_=zero, lane=stream, device=zero,

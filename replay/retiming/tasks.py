@@ -15,7 +15,7 @@ import numpy.typing as npt
 from profilers.devices import DTYPES, Device
 from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES, COMPUTE_BOUND
-from replay.graph import KernelGraph, TaskKind
+from replay.graph import RESOURCES, KernelGraph, TaskKind
 from replay.operators import DTYPE_BYTES, Operator
 from replay.parameters import Parameters
 from replay.retiming.capability import capability
@@ -28,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _TYPES = tuple(DTYPES)
+_HBM = RESOURCES.index("hbm")
 _FP32 = _TYPES.index("fp32")
 _ARITHMETIC = [i for i, name in enumerate(CLASSES) if name in COMPUTE_BOUND]
 _ATTENTION = CLASSES.index("attention")
@@ -56,7 +57,7 @@ def streaming_tasks(graph: KernelGraph) -> Bools:
     """Return which tasks are bound by memory: all other kernels, and copies within a device."""
     tasks = graph.tasks
     kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~arithmetic_tasks(graph)
-    return np.asarray(kernel | ((tasks.kind == TaskKind.COPY) & (tasks.demand[:, 1] > 0)))
+    return np.asarray(kernel | ((tasks.kind == TaskKind.COPY) & (tasks.demand[:, _HBM] > 0)))
 
 
 def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | float) -> Floats:

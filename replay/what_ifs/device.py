@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError
-from replay.demand import demands
-from replay.graph import Basis, KernelGraph, TaskKind
+from replay.demand import with_demands
+from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
 from replay.hardware import hardware_named
 from replay.parameters import Parameters
 from replay.retiming import above_floor, retimed
@@ -22,6 +22,7 @@ from replay.what_ifs.what_if import WhatIf
 __all__ = ["moved_to", "scale_device", "scale_links", "source_device"]
 
 Floats = npt.NDArray[np.float64]
+_CU = RESOURCES.index("cu")
 
 
 def scale_device(name: str | Device) -> WhatIf:
@@ -62,7 +63,7 @@ def moved_to(graph: KernelGraph, target: Device, units: int, parameters: Paramet
         basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
     )
     moved = replace(moved, hardware=replace(hardware_named(target, "what-if"), compute_units=units))
-    return moved.with_tasks(demand=_same_engines(graph, demands(moved, parameters)))
+    return _same_engines(graph, with_demands(moved, parameters))
 
 
 def source_device(graph: KernelGraph) -> Device:
@@ -80,11 +81,13 @@ def source_device(graph: KernelGraph) -> Device:
     return graph.hardware.device
 
 
-def _same_engines(graph: KernelGraph, new: Floats) -> Floats:
+def _same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
     """Keep on the new device what an earlier what-if took off the compute units or put on DMA engines."""
-    old = graph.tasks.demand
+    old, new = before.tasks.demand, after.tasks.demand
     kept = np.where(old == 0.0, 0.0, np.where(new == 0.0, old, new))
-    return np.where(graph.on_device()[:, None], kept, new)
+    demand = np.where(before.on_device()[:, None], kept, new)
+    occupies = np.where(demand[:, _CU] == 0.0, 0.0, after.tasks.occupies)
+    return after.with_tasks(demand=demand, occupies=occupies)
 
 
 def _collectives(graph: KernelGraph, target: Device, parameters: Parameters, duration: Floats) -> Floats:

@@ -34,6 +34,7 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     note = f"dma_collectives: {int(chosen.sum())} of {int(collective.sum())} collectives moved"
     return graph.with_tasks(
         demand=demand,
+        occupies=np.where(chosen, 0.0, tasks.occupies),
         duration_ns=np.where(chosen, moved, tasks.duration_ns),
         basis=np.where(chosen, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
     ).with_notes(

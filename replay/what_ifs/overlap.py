@@ -55,7 +55,10 @@ def _edges(source: Ints, target: Ints) -> Edges:
 
 def _no_contention(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     free = np.isin(graph.tasks.kind, (TaskKind.COLLECTIVE, TaskKind.COPY))
-    return graph.with_tasks(demand=np.where(free[:, None], 0.0, graph.tasks.demand))
+    tasks = graph.tasks
+    return graph.with_tasks(
+        demand=np.where(free[:, None], 0.0, tasks.demand), occupies=np.where(free, 0.0, tasks.occupies)
+    )
 
 
 def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
