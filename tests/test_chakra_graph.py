@@ -429,10 +429,11 @@ def test_columns_that_nobody_has_thought_of_are_carried() -> None:
 
 def test_demands_are_on_resources_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = list(RESOURCES)
-    found = write_chakra(make_graph([1], [(0.25, 0.5)]), tmp_path / "g")
-    monkeypatch.setattr(reader, "RESOURCES", ("new", *names[::-1]))
-    assert read_chakra(found.paths).tasks.demand[0].tolist()[-2:] == [0.5, 0.25]
-    monkeypatch.setattr(reader, "RESOURCES", tuple(names[1:]))
+    graph = make_graph([1]).with_tasks(demand=np.arange(1.0, 1.0 + len(names))[None] / 8)
+    found = write_chakra(graph, tmp_path / "g")
+    monkeypatch.setattr(reader, "RESOURCES", tuple(names[::-1]))
+    assert read_chakra(found.paths).tasks.demand[0].tolist() == graph.tasks.demand[0, ::-1].tolist()
+    monkeypatch.setattr(reader, "RESOURCES", (*names[1:], "new"))
     with pytest.raises(BrokenFileError, match=f"use the resource '{names[0]}', which this version does not know"):
         read_chakra(found.paths)
 

@@ -11,7 +11,7 @@ from profilers.chakra.nodes import LOAD, METADATA, STORE, Node
 from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES, classify
 from profilers.kineto.numbers import whole
-from replay.build.draft import Draft
+from replay.chakra.draft_rows import DraftRows
 from replay.chakra.files import RankFile
 from replay.chakra.partners import Part, collective_of, communicates, in_order, partners
 from replay.demand import isolate
@@ -46,7 +46,7 @@ def foreign_graph(files: Sequence[RankFile], hardware: Hardware) -> KernelGraph:
         _check_durations(file)
     meetings = partners({rank: file.nodes for rank, file in ranks.items()})
     origin = _origin(files)
-    reading = _Reading(Draft(), origin, _meeting_times(meetings, origin), {}, Counter())
+    reading = _Reading(DraftRows(), origin, _meeting_times(meetings, origin), {}, Counter())
     for rank, file in ranks.items():
         _add(reading, rank, file.nodes)
     for parts in meetings:
@@ -73,7 +73,7 @@ class _Reading:
 
     Parameters
     ----------
-    draft : Draft
+    draft : DraftRows
     origin : int, optional
         The first start, in us; None where not every node that takes time says one.
     met : mapping of (rank, node) to float, optional
@@ -83,7 +83,7 @@ class _Reading:
         What was left out.
     """
 
-    draft: Draft
+    draft: DraftRows
     origin: int | None
     met: Mapping[tuple[int, int], float | None]
     placed: dict[tuple[int, int], _Placed]
@@ -149,7 +149,7 @@ def _add(reading: _Reading, rank: int, nodes: Sequence[Node]) -> None:
         own = reading.placed[rank, node.id]
         for before in dict.fromkeys(node.data_deps):
             other = reading.placed[rank, before]
-            reading.draft.edge(other.done, own.begin, 0.0, _kind(other.lane, own.lane))
+            reading.draft.edge(other.done, own.begin, _kind(other.lane, own.lane))
         reading.counts["ctrl_deps (callers, which are around and not before)"] += len(node.ctrl_deps)
 
 
@@ -189,10 +189,10 @@ def _work(node: Node) -> tuple[TaskKind, dict[str, int]]:
     at = node.attributes
     if communicates(node):
         known = {"collective": COLLECTIVE_KINDS.index(collective_of(node)), "bytes": _small(at.get("comm_size"))}
-        return TaskKind.COLLECTIVE, {**known, "class": _CLASS[classify(node.name)]}
+        return TaskKind.COLLECTIVE, {**known, "class_": _CLASS[classify(node.name)]}
     if node.type in (LOAD, STORE):
         return TaskKind.COPY, {"bytes": _small(at.get("tensor_size"))}
-    return TaskKind.KERNEL, {"class": _CLASS[classify(node.name)]}
+    return TaskKind.KERNEL, {"class_": _CLASS[classify(node.name)]}
 
 
 def _small(value: object) -> int:
@@ -209,8 +209,8 @@ def _meet(reading: _Reading, parts: Sequence[Part]) -> None:
     meeting = reading.draft.task(TaskKind.MARK, "all ranks have arrived", None, times=times, row={})
     for rank, node in parts:
         placed = reading.placed[rank, node.id]
-        reading.draft.edge(placed.begin, meeting, 0.0, EdgeKind.RENDEZVOUS)
-        reading.draft.edge(meeting, placed.done, 0.0, EdgeKind.RENDEZVOUS)
+        reading.draft.edge(placed.begin, meeting, EdgeKind.RENDEZVOUS)
+        reading.draft.edge(meeting, placed.done, EdgeKind.RENDEZVOUS)
 
 
 def _notes(reading: _Reading) -> list[str]:
