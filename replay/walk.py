@@ -60,22 +60,23 @@ def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
     count, noted, before = 0, 0, 0.0
     for k in range(len(order)):
         task, now = order[k], at[k]
-        remaining = now - before
-        while count > 0 and remaining > 0.0:
+        while count > 0 and before < now:
             short = share(shared, active, 0, count)
             if noted < len(record.at):
-                _note(record, noted, now - remaining, shared, active, count)
+                _note(record, noted, before, shared, active, count)
                 noted += 1
-            step = remaining
+            step = now - before
             for i in range(count):
                 row = rows[active[i]]
                 if short and row.left > row.resident and row.rate > 0.0:
-                    step = min(step, max((row.left - row.resident) / row.rate, 1.0))  # at most a step a ns
+                    step = min(
+                        step, max((row.left - row.resident) / row.rate, 1.0 + 1e-12 * now)
+                    )  # a step a ns at most
             for i in range(count):
                 row = rows[active[i]]
                 work[active[i]] += row.rate * step
                 row.left -= row.rate * step
-            remaining -= step
+            before = min(before + step, now) if step < now - before else now
         before = now
         if begins[k]:
             i = count

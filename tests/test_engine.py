@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profilers.errors import InvalidInputError
 from replay.engine import simulate
 from replay.graph import KernelGraph
-from replay.isolation import isolated_durations, let_in
+from replay.isolation import isolated_durations, measured_beside
 from replay.policy import SharingPolicy
 from replay.timeline import replay
 
@@ -207,16 +207,14 @@ def test_inverting_the_sharing_returns_the_durations_where_all_get_equal_parts(g
 @settings(deadline=None, max_examples=1000)
 @given(graphs(waves=True))
 def test_what_was_measured_is_replayed_from_the_durations_found_in_it(graph: KernelGraph) -> None:
-    graph = graph.with_tasks(duration_ns=1000 * graph.tasks.duration_ns)
     start, end = simulate(graph)
     measured = graph.with_tasks(measured_start_ns=start, measured_end_ns=end, duration_ns=end - start, release_ns=start)
     measured = replace(measured, edges=measured.edges.select(np.zeros(len(measured.edges), dtype=bool)))
-    measured = measured.with_tasks(interleaved=let_in(measured))
+    beside, later = measured_beside(measured)
+    measured = measured.with_tasks(interleaved=later, waves=np.where(beside, 0.0, graph.tasks.waves))
     again = simulate(measured.with_tasks(duration_ns=isolated_durations(measured)))
-    # Last waves that shift each other are found within the tolerance of the identity, 0.5 % of the whole.
-    near = 1 + 0.005 * end.max()
-    np.testing.assert_allclose(again[0], start, atol=near)
-    np.testing.assert_allclose(again[1], end, atol=near)
+    np.testing.assert_allclose(again[0], start, atol=0.1, rtol=1e-6)
+    np.testing.assert_allclose(again[1], end, atol=0.1, rtol=1e-6)
 
 
 @settings(deadline=None, max_examples=1000)
