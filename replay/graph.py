@@ -146,6 +146,7 @@ _DEFAULTS: Mapping[str, float | int | bool] = MappingProxyType(
         "engine": -1,
         "footprint": 0.0,
         "hit_share": 0.0,
+        "ranks": 0,
     }
 )
 
@@ -207,6 +208,8 @@ class Tasks:
         Of the last-level cache, as a share of its size.
     hit_share : array of float64, optional
         Of its accesses, below 1, that this cache serves when it runs alone.
+    ranks : array of int64, optional
+        That take part in a collective; 0 where unknown.
     """
 
     kind: Ints
@@ -236,6 +239,7 @@ class Tasks:
     engine: Ints = _absent()
     footprint: Floats = _absent()
     hit_share: Floats = _absent()
+    ranks: Ints = _absent()
 
     def __post_init__(self) -> None:
         defaults = {**_DEFAULTS, "occupies": self.demand[:, 0].copy() if len(self) else 0.0}

@@ -1,7 +1,7 @@
 """The parameters of the models: value, range, source; and draws from their ranges."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -63,6 +63,11 @@ class Parameters:
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
+
+    def with_values(self, values: Iterable[tuple[str, float]]) -> "Parameters":
+        """Return parameters of which some have these values, in place of their own or drawn ones."""
+        given = dict(values)
+        return Parameters(self.known, {**self.values, **given}) if given else self
 
     def drawn(self, random: np.random.Generator) -> "Parameters":
         """Return parameters whose values are drawn from their ranges."""

@@ -89,6 +89,9 @@ def _add_tasks(draft: Draft, window: Window, partners: dict[int, list[int]]) -> 
     work = window.work
     meets = {row: int(work.start[rows].max()) for rows in partners.values() for row in rows}
     size = lookup(integers(window.trace.collectives, "id"), _collective_bytes(window), work.collective)
+    ranks = lookup(
+        integers(window.trace.collectives, "id"), integers(window.trace.collectives, "group_size"), work.collective
+    )
     begin, done = np.zeros(len(work), dtype=np.int64), np.zeros(len(work), dtype=np.int64)
     labels = {name: _CLASS[classify(name)] for name in set(work.name)}
     kinds, dtypes, operators = _collective_kinds(window), window_dtypes(window), window_operators(window)
@@ -106,6 +109,7 @@ def _add_tasks(draft: Draft, window: Window, partners: dict[int, list[int]]) -> 
             "dtype": int(dtypes[row]),
             "collective": int(kinds[row]) if is_collective else -1,
             "operator": draft.operator(operators[row]),
+            "ranks": max(int(ranks[row]), 0) if is_collective else 0,
         }
         start, end = float(work.start[row]), float(work.end[row])
         if row in meets:

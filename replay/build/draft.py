@@ -17,7 +17,7 @@ _COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("kind", "name", "class_", "lane", "device"), np.int64),
     **dict.fromkeys(("duration_ns", "release_ns", "measured_start_ns", "measured_end_ns"), np.float64),
     "own": np.bool_,
-    **dict.fromkeys(("event", "workgroups", "bytes", "dtype", "collective", "operator"), np.int64),
+    **dict.fromkeys(("event", "workgroups", "bytes", "dtype", "collective", "operator", "ranks"), np.int64),
 }
 
 
@@ -25,8 +25,8 @@ _COLUMNS: Mapping[str, type] = {
 class Draft:
     """Lists of tasks and edges; the only mutable thing between a trace and its graph."""
 
-    rows: list[tuple[int, int, int, int, int, float, float, float, float, bool, int, int, int, int, int, int]] = field(
-        default_factory=list
+    rows: list[tuple[int, int, int, int, int, float, float, float, float, bool, int, int, int, int, int, int, int]] = (
+        field(default_factory=list)
     )
     edges: list[tuple[int, int, float, bool, int]] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Draft:
             As measured; the duration is their difference. None for what nobody measured: it takes no time.
         row : mapping
             ``class``, ``event``, ``workgroups``, ``bytes``, ``own``, ``dtype``, ``collective``,
-            ``operator``: those that differ from their default.
+            ``operator``, ``ranks``: those that differ from their default.
         """
         start, end = times if times is not None else (_NAN, _NAN)
         device = -1
@@ -69,6 +69,7 @@ class Draft:
                 row.get("dtype", -1),
                 row.get("collective", -1),
                 row.get("operator", -1),
+                row.get("ranks", 0),
             )
         )
         return len(self.rows) - 1
