@@ -111,13 +111,14 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
         most = getattr(tasks, name).copy()
         np.maximum.at(most, head, getattr(tasks, name))
         columns[name] = most
-    end = tasks.measured_end_ns.copy()
-    np.maximum.at(end, head, np.nan_to_num(tasks.measured_end_ns, nan=-np.inf))
+    ends = np.nan_to_num(tasks.measured_end_ns, nan=-np.inf)
+    end = ends.copy()
+    np.maximum.at(end, head, ends)
     columns["measured_end_ns"] = np.where(np.isnan(tasks.measured_end_ns), np.nan, end)
     names = list(graph.names)
     columns["name"] = _named(tasks, before, names)
-    changed = replace(_unlaunched(graph, before), names=tuple(names)).with_tasks(**columns)
-    return _without(changed, before >= 0, head)
+    changed = replace(graph, names=tuple(names)).with_tasks(**columns)
+    return _without(_unlaunched(changed, before), before >= 0, head)
 
 
 def _heads(before: Ints) -> Ints:
