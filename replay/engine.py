@@ -233,11 +233,8 @@ def _soonest(rows, active, first, count, short):  # type: ignore[no-untyped-def]
     soonest = np.inf
     for i in range(first, first + count):
         row = rows[active[i]]
-        rate, left = row.rate, row.left
-        if rate > 0.0:
-            if short and left > row.resident:
-                left -= row.resident
-            soonest = min(soonest, max(left, 0.0) / rate)
+        left = row.left - (row.resident if short & (row.left > row.resident) else 0.0)
+        soonest = min(soonest, left / row.rate)  # never, at rate 0
     return soonest
 
 
@@ -282,23 +279,29 @@ def run(sim, events):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _by_source(rows, edges):  # type: ignore[no-untyped-def]
-    """Return the edges by the task that they leave, in their own order, and note where those of each task stand."""
+def _by_source(rows, edges, devices):  # type: ignore[no-untyped-def]
+    """Return the edges by the task that they leave, in their own order, and where those of each task stand.
+
+    Beside them, how many tasks each device has.
+    """
     source, target, lag, at_start = edges
     for e in range(len(source)):
         rows[source[e]].beyond += 1
         rows[target[e]].waiting += 1
-    place = 0
+    place, members = 0, np.zeros(devices, np.int64)
     for task in range(len(rows)):
-        rows[task].first = place
-        place += rows[task].beyond
-        rows[task].beyond = rows[task].first
+        row = rows[task]
+        row.first = place
+        place += row.beyond
+        row.beyond = row.first
+        if row.device >= 0:
+            members[row.device] += 1
     targets, lags = np.empty(len(target), np.int64), np.empty(len(target))
     for e in range(len(source)):
         at = rows[source[e]].beyond
         rows[source[e]].beyond += 1
         targets[at], lags[at] = 2 * target[e] + at_start[e], lag[e]
-    return targets, lags
+    return targets, lags, members
 
 
 def state_of(graph: KernelGraph) -> State:
@@ -312,10 +315,9 @@ def state_of(graph: KernelGraph) -> State:
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
     shared = lay_out(tasks, graph.policy)
-    shared.rows["device"][~graph.on_device()] = -1
-    targets, lags = _by_source(shared.rows, (edges.source, edges.target, edges.lag_ns, edges.from_start))
-    members = np.bincount(shared.rows["device"] + 1, minlength=2)[1:]
-    devices = len(members)
+    devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
+    leaving = (edges.source, edges.target, edges.lag_ns, edges.from_start)
+    targets, lags, members = _by_source(shared.rows, leaving, devices)
     return State(
         rows=shared.rows,
         shared=shared,

@@ -16,7 +16,12 @@ from replay.policy import SharingPolicy
 
 __all__ = [
     "COLLECTIVE_KINDS",
+    "HOST_TIME_EDGES",
+    "LAUNCH_EDGES",
+    "RECORDED_EDGES",
     "RESOURCES",
+    "STREAM_EDGES",
+    "SYNC_EDGES",
     "Basis",
     "EdgeKind",
     "Edges",
@@ -81,6 +86,34 @@ class EdgeKind(IntEnum):
     WAIT_INFERRED = 5  #: the same, inferred from the order of calls and from times
     SYNC = 6  #: the host waits for the device
     RENDEZVOUS = 7  #: a collective waits for all its ranks
+    GRAPH_LAUNCH = 8  #: a device task waits for the call that launched the whole graph it is a node of
+    AUTOGRAD = 9  #: a backward thread goes on after the forward operator with its sequence number
+    SYNC_INFERRED = 10  #: the host waits for the device; what for is inferred from times
+    GAP = 11  #: order on a stream; the pause stands for the host: no launch was recorded, or one call has several parts
+    BACKLOG = 12  #: work that was launched before the recording, or waits for such work, keeps its pace
+    GRAPH_GAP = 13  #: a pause inside a launched graph: nodes of it that the profiler did not record
+
+
+#: The kinds whose two ends a profiler recorded; the others are inferred from the order of calls and from times.
+RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
+    {
+        EdgeKind.STREAM,
+        EdgeKind.LAUNCH,
+        EdgeKind.HOST,
+        EdgeKind.WAIT,
+        EdgeKind.SYNC,
+        EdgeKind.RENDEZVOUS,
+        EdgeKind.GRAPH_LAUNCH,
+        EdgeKind.AUTOGRAD,
+    }
+)
+#: The kinds that join a launch to what it launched, and work to the host that waits for it.
+LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
+SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED})
+#: The kinds that are order on a stream, where both ends are on it.
+STREAM_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.STREAM, EdgeKind.GAP, EdgeKind.BACKLOG, EdgeKind.GRAPH_GAP})
+#: The kinds whose lag is time of the host, or stands for it.
+HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
 
 
 @dataclass(frozen=True)
@@ -333,7 +366,11 @@ class KernelGraph:
         fine = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
         if not fine.all():
             bad = int(np.flatnonzero(~fine)[0])
-            raise InvalidInputError(f"edge {bad} has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative")
+            ends = (edges.source[bad], edges.target[bad])
+            between = " -> ".join(f"{self.names[self.tasks.name[task]][:60]}, task {task}" for task in ends)
+            raise InvalidInputError(
+                f"edge {bad} ({between}) has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative"
+            )
         possible = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
         if not possible.all():
             bad = int(np.flatnonzero(~possible)[0])

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from profilers.compiled import compiled
 from profilers.errors import InvalidInputError
-from replay.graph import RESOURCES, Tasks
+from replay.graph import RESOURCES, TaskKind, Tasks
 from replay.policy import SharingPolicy
 
 __all__ = ["COLUMNS", "HBM", "SEAT", "TASK", "Shared", "lay_out"]
@@ -15,6 +15,7 @@ __all__ = ["COLUMNS", "HBM", "SEAT", "TASK", "Shared", "lay_out"]
 #: The resources that are shared max-min, in the order of their columns.
 _FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"))
 COLUMNS = len(_FAIR)
+_MARK = int(TaskKind.MARK)
 _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 HBM, _LINK, _DMA = (_FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
 
@@ -52,6 +53,7 @@ SEAT = np.dtype(
         ("wants", np.float64),  # compute units
         ("aside", np.float64),  # of them, what was set aside because it is let in
         ("cap", np.float64),  # of the rate
+        ("gets", np.float64),  # 1 where it gets compute units or needs none, else 0
         ("rate", np.float64),  # -1 while it rises
         ("asks", np.float64, COLUMNS),
     ]
@@ -86,11 +88,11 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
     """
     at, resources = _named(tasks)
     rows = np.zeros(len(tasks), TASK)
-    allowed = (1 << len(policy.partitions)) - 1
     shares = (tasks.occupies, tasks.waves, tasks.footprint, tasks.hit_share)
-    numbers = (tasks.device, tasks.priority, tasks.cu_mask, tasks.interleaved)
-    wrong = _write(
-        rows, (tasks.duration_ns, tasks.release_ns, tasks.demand), shares, numbers, (allowed, policy.in_order)
+    numbers = (tasks.kind, tasks.device, tasks.priority, tasks.cu_mask, tasks.interleaved)
+    rules = ((1 << len(policy.partitions)) - 1, policy.in_order)
+    wrong, presses, throttles = _write(
+        rows, (tasks.duration_ns, tasks.release_ns, tasks.demand), shares, numbers, rules
     )
     if wrong >= 0:
         _complain(tasks, policy, wrong)
@@ -100,8 +102,8 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
         rows=rows,
         at=at,
         whole=policy.partitions == (1.0,),
-        presses=bool(np.any(tasks.footprint * tasks.hit_share > 0)),
-        throttles=bool(np.any(tasks.demand[:, _POWER] > 0)),
+        presses=presses,
+        throttles=throttles,
         quantised=policy.quantised,
         exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
@@ -112,21 +114,28 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
 
 
 @compiled
-def _write(rows, times, shares, numbers, policy):  # type: ignore[no-untyped-def]
-    """Write the rows; return the first task whose shares are wrong, -1 if there is none."""
-    duration, release, demand = times
-    (occupies, waves, footprint, hits), (device, priority, mask, interleaved) = shares, numbers
-    allowed, in_order = policy
+def _write(rows, times, shares, numbers, rules):  # type: ignore[no-untyped-def]
+    """Write the rows; return the first task whose shares are wrong (-1: none), and which of cache and power matter."""
+    (duration, release, demand), (occupies, waves, footprint, hits) = times, shares
+    kind, device, priority, mask, interleaved = numbers
+    allowed, in_order = rules
+    presses, throttles = False, False
     for task in range(len(duration)):
         row = rows[task]
-        whole = np.ceil(waves[task] - 1e-9)
+        row.left, row.ready, row.rate = duration[task], release[task], 1.0
+        row.start = np.nan
+        row.end = np.nan
+        row.device = -1 if kind[task] == _MARK else device[task]
+        row.priority, row.mask, row.let_in = priority[task], mask[task], interleaved[task] or not in_order
         row.need = demand[task, _CU]
         row.occupies = max(occupies[task], row.need)
         row.last = row.occupies
-        if waves[task] > 1.0:
-            row.last *= waves[task] - whole + 1.0
-        row.resident = duration[task] / max(whole, 1.0) if waves[task] > 0.0 else 0.0
-        row.waves, row.footprint, row.hits, row.power = waves[task], footprint[task], hits[task], demand[task, _POWER]
+        row.waves = waves[task]
+        if waves[task] > 0.0:
+            whole = np.ceil(waves[task] - 1e-9)
+            row.resident = duration[task] / max(whole, 1.0)
+            row.last *= waves[task] - whole + 1.0 if waves[task] > 1.0 else 1.0
+        row.footprint, row.hits, row.power = footprint[task], hits[task], demand[task, _POWER]
         fine = 0.0 <= row.occupies <= 1.0 and row.need >= 0.0 and footprint[task] >= 0.0 and 0.0 <= hits[task] < 1.0
         fine &= 0.0 <= row.power <= 1.0 and waves[task] >= 0.0 and (mask[task] & allowed) != 0
         uses = 0
@@ -137,13 +146,10 @@ def _write(rows, times, shares, numbers, policy):  # type: ignore[no-untyped-def
             uses |= (share > 0.0) << c
         row.uses = uses
         if not fine:
-            return task
-        row.left, row.rate, row.granted, row.ready = duration[task], 1.0, 0.0, release[task]
-        row.start = np.nan
-        row.end = np.nan
-        row.device, row.priority, row.mask = device[task], priority[task], mask[task]
-        row.let_in = interleaved[task] or not in_order
-    return -1
+            return task, False, False
+        presses |= footprint[task] > 0.0 and hits[task] > 0.0
+        throttles |= row.power > 0.0
+    return -1, presses, throttles
 
 
 def _complain(tasks: Tasks, policy: SharingPolicy, task: int) -> None:

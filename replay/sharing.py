@@ -155,14 +155,12 @@ def _wanted_of(s, mask, wants, p):  # type: ignore[no-untyped-def]
 def _cap(row, wants, quantised):  # type: ignore[no-untyped-def]
     """Return the rate that the compute units which a task got allow."""
     granted = row.granted
-    if granted >= wants - _ROUNDING:
-        return 1.0
-    if granted <= _ROUNDING:
-        return 0.0
+    cap = min(granted / max(row.need, _ROUNDING), 1.0)
     if quantised and row.waves > 0.0:
         waves = wants if row.left <= row.resident else row.waves
-        return np.ceil(waves - 1e-9) / np.ceil(waves / granted - 1e-9)
-    return min(granted / row.need, 1.0) if row.need > 0.0 else 1.0
+        cap = np.ceil(waves - 1e-9) / np.ceil(waves / max(granted, _ROUNDING) - 1e-9)
+    cap = 0.0 if granted <= _ROUNDING else cap
+    return 1.0 if granted >= wants - _ROUNDING else cap
 
 
 @bare
@@ -185,21 +183,18 @@ def _press(s, active, first, count):  # type: ignore[no-untyped-def]
 
 @inlined
 def _add_up(at, s, active, first, count):  # type: ignore[no-untyped-def]
-    """Write what tasks ask of each resource: row 0, at their cap; row 1, those that get anything, at full rate."""
+    """Write what there is of each resource, all, and what the tasks whose rate rises ask of it at full rate."""
     if at is None:
         for c in range(COLUMNS):
-            capped, full = 0.0, 0.0
+            asked = 0.0
             for k in range(count):
-                capped += s.seats[k].cap * s.seats[k].asks[c]
-                full += s.seats[k].asks[c] if s.seats[k].cap > 0.0 else 0.0
-            s.filled[0, c], s.filled[1, c] = capped, full
+                asked += s.seats[k].gets * s.seats[k].asks[c]
+            s.filled[0, c], s.filled[1, c] = 1.0, asked
         return
-    s.filled[:] = 0.0
+    s.filled[0, :], s.filled[1, :] = 1.0, 0.0
     for k in range(count):
         for c in range(COLUMNS):
-            r = at[active[first + k], c]
-            s.filled[0, r] += s.seats[k].cap * s.seats[k].asks[c]
-            s.filled[1, r] += s.seats[k].asks[c] if s.seats[k].cap > 0.0 else 0.0
+            s.filled[1, at[active[first + k], c]] += s.seats[k].gets * s.seats[k].asks[c]
 
 
 @inlined
@@ -212,29 +207,31 @@ def _resources(at, filled):  # type: ignore[no-untyped-def]
 
 @inlined
 def _fill(s, active, first, count):  # type: ignore[no-untyped-def]
-    """Let the rates rise together; each stops at its cap, or when a resource that it uses is full."""
+    """Let the rates rise together; each stops at its cap, or when a resource that it uses is full.
+
+    Written without branches where it can be: which task stops when is what a processor cannot guess.
+    """
     filled, resources = s.filled, _resources(s.at, s.filled)
-    _add_up(s.at, s, active, first, count)
-    over = False
-    for r in range(resources):
-        over |= filled[0, r] > 1.0
-        filled[0, r] = 1.0
     lowest = 1.0
     for k in range(count):
-        cap = s.seats[k].cap
-        s.seats[k].rate = -1.0 if over and cap > 0.0 else cap
-        lowest = min(lowest, cap) if cap > 0.0 else lowest
+        seat = s.seats[k]
+        seat.gets = 1.0 if seat.cap > 0.0 else 0.0
+        seat.rate = -1.0 if seat.cap > 0.0 else 0.0
+        lowest = min(lowest, seat.cap if seat.cap > 0.0 else 1.0)
+    _add_up(s.at, s, active, first, count)
+    rises = True
     level = 0.0
-    while over:
+    while rises:
         rise = lowest - level
         for r in range(resources):
-            rise = min(rise, max(filled[0, r], 0.0) / filled[1, r] if filled[1, r] > _ROUNDING else 1.0)
+            room = max(filled[0, r], 0.0) / max(filled[1, r], _ROUNDING)
+            rise = min(rise, room if filled[1, r] > _ROUNDING else 1.0)
         level += rise
         full = 0
         for r in range(resources):
             filled[0, r] -= rise * filled[1, r]
             full |= (filled[0, r] <= _ROUNDING) << r
-        over, lowest = _stop(s, active, first, count, (level, full))
+        rises, lowest = _stop(s, active, first, count, (level, full))
 
 
 @inlined
@@ -244,22 +241,22 @@ def _stop(s, active, first, count, reached):  # type: ignore[no-untyped-def]
     rises, lowest = False, 1.0
     for k in range(count):
         seat, task = s.seats[k], active[first + k]
-        if seat.rate >= 0.0:
-            continue
-        if seat.cap <= level + _ROUNDING or s.rows[task].uses & full:
-            seat.rate = min(level, seat.cap)
-            _leave(s.at, s, task, seat)
-            continue
-        rises, lowest = True, min(lowest, seat.cap)
+        rising = seat.rate < 0.0
+        stops = rising & ((seat.cap <= level + _ROUNDING) | ((s.rows[task].uses & full) != 0))
+        seat.rate = min(level, seat.cap) if stops else seat.rate
+        _leave(s.at, s, task, 1.0 if stops else 0.0, seat)
+        rising &= not stops
+        rises |= rising
+        lowest = min(lowest, seat.cap if rising else 1.0)
     return rises, lowest
 
 
 @inlined
-def _leave(at, s, task, seat):  # type: ignore[no-untyped-def]
-    """Take what a task asks off what those whose rate still rises ask."""
+def _leave(at, s, task, share, seat):  # type: ignore[no-untyped-def]
+    """Take what a task asks, `share` times, off what those whose rate still rises ask."""
     for c in range(COLUMNS):
         r = c if at is None else at[task, c]
-        s.filled[1, r] -= seat.asks[c]
+        s.filled[1, r] -= share * seat.asks[c]
 
 
 @bare

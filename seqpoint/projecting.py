@@ -8,7 +8,7 @@ import numpy as np
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError
 from profilers.trace import Trace
-from replay.build import build_graph
+from replay.build import build_graph, index_trace
 from replay.graph import KernelGraph
 from replay.hardware import hardware_named
 from replay.parameters import Parameters
@@ -122,11 +122,11 @@ def graphs_of(
         The device or an iteration is unknown.
     """
     hardware = None if device is None else hardware_named(find_device(device), "user")
-    graphs = []
+    graphs, index = [], index_trace(trace)
     for number, iteration in enumerate(iterations):
         if progress:
             progress(number, len(iterations), f"graph of iteration {iteration}")
-        graphs.append(build_graph(trace, iteration, hardware))
+        graphs.append(build_graph(index, iteration, hardware))
     return graphs
 
 

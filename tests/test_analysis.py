@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from graphs import make_graph
+from graphs import GIVEN, make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engine import graphs
@@ -36,7 +36,7 @@ def kinds(graph: KernelGraph, *kind: EdgeKind) -> KernelGraph:
 
 
 def demand(**shares: float) -> list[float]:
-    return [shares.get(name, 0.0) for name in RESOURCES]
+    return [shares.get(name, 0.0) for name in GIVEN]
 
 
 @st.composite

@@ -16,6 +16,7 @@ from profilers.collect import CollectOptions, collect
 from profilers.trace import Trace
 from replay.analysis import critical_path, exposure
 from replay.build import build_graph
+from replay.build.index import index_trace
 from replay.build.window import open_window
 from replay.graph import TaskKind
 from replay.timeline import Timeline, measured_timeline, replay
@@ -39,7 +40,7 @@ def whole(name: str) -> tuple[Trace, Timeline, int]:
     trace = collect([REAL / f"{name}.json.gz"], CollectOptions("whole"))
     (iteration,) = trace.iterations["iteration"].to_pylist()
     graph = build_graph(trace, iteration)
-    return trace, measured_timeline(graph), open_window(trace, iteration).origin_ns
+    return trace, measured_timeline(graph), open_window(index_trace(trace), iteration).origin_ns
 
 
 def counted_by_hta(trace: Trace) -> set[int]:
@@ -102,7 +103,7 @@ def path_us(name: str, annotation: str) -> list[float]:
     (iteration,) = trace.iterations["iteration"].to_pylist()
     line = replay(build_graph(trace, iteration))
     first = min(*trace.kernels["start_ns"].to_pylist(), *trace.copies["start_ns"].to_pylist())
-    shift = open_window(trace, iteration).origin_ns - first
+    shift = open_window(index_trace(trace), iteration).origin_ns - first
     tasks = critical_path(line).tasks()
     return [(line.start_ns[task] + shift) / 1e3 for task in tasks[line.graph.tasks.device[tasks] >= 0]]
 

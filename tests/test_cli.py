@@ -146,6 +146,11 @@ def test_replay_returns_what_was_measured(run: Run, trace: Path) -> None:
     content = json.loads(run("replay", trace, "--json", "--perfetto", "p.json").out)
     assert len(content["iterations"]) == 4
     assert content["worst_error"] < 1e-6
+    kinds = {row["kind"]: row for row in content["edges"]}
+    assert set(kinds["stream"]) == {"kind", "recorded", "edges", "binding", "critical", "critical_lag_ns"}
+    assert sum(row["edges"] for row in kinds.values()) == sum(row["edges"] for row in content["iterations"])
+    assert 0 <= content["iterations"][0]["recorded_critical"] <= 1
+    assert "What tasks wait for" in run("replay", trace).out
     assert json.loads(Path("p.json").read_text())["traceEvents"]
 
 

@@ -17,8 +17,8 @@ BANDWIDTH = (0.1, 1.0)
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> KernelGraph:
-    """Random graphs whose edges go forward, with integral times in ns."""
+def graphs(draw: st.DrawFn, *, waves: bool = False) -> KernelGraph:
+    """Random graphs whose edges go forward, with integral times in ns; with `waves`, of tasks that have last waves."""
     n = draw(st.integers(1, 12))
     durations = draw(st.lists(st.integers(0, 10_000), min_size=n, max_size=n))
     shares = st.lists(st.floats(0, 1), min_size=4, max_size=4)
@@ -26,7 +26,8 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
     pairs = st.tuples(st.integers(0, n - 1), st.integers(0, n - 1), st.integers(0, 500), st.booleans())
     edges = [(min(a, b), max(a, b), float(lag), s) for a, b, lag, s in draw(st.lists(pairs, max_size=20)) if a != b]
     device = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
-    return make_graph(durations, demands, edges, device=device)
+    more = {"waves": draw(st.lists(st.floats(0, 5), min_size=n, max_size=n))} if waves else {}
+    return make_graph(durations, demands, edges, device=device, **more)
 
 
 def test_two_equal_bandwidth_bound_kernels_take_twice_as_long_together() -> None:
@@ -148,7 +149,7 @@ def test_a_circle_is_named() -> None:
 
 
 def test_a_negative_lag_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="edge 0 has a lag of -1"):
+    with pytest.raises(InvalidInputError, match=r"edge 0 \(kernel, task 0 -> kernel, task 1\) has a lag of -1"):
         make_graph([1, 1], edges=[(0, 1, -1.0)])
 
 
@@ -194,12 +195,28 @@ def test_it_is_deterministic_and_ignores_the_order_of_edges(graph: KernelGraph) 
 
 @settings(deadline=None)
 @given(graphs())
-def test_inverting_the_sharing_returns_the_durations(graph: KernelGraph) -> None:
+def test_inverting_the_sharing_returns_the_durations_where_all_get_equal_parts(graph: KernelGraph) -> None:
+    graph = replace(graph, policy=SharingPolicy(in_order=False))
     start, end = simulate(graph)
     measured = graph.with_tasks(measured_start_ns=start, measured_end_ns=end, duration_ns=end - start)
     on_device = graph.on_device()
     found = isolated_durations(measured)
     np.testing.assert_allclose(found[on_device], graph.tasks.duration_ns[on_device], atol=0.1, rtol=1e-6)
+
+
+@settings(deadline=None)
+@given(graphs(waves=True))
+def test_what_was_measured_is_replayed_from_the_durations_found_in_it(graph: KernelGraph) -> None:
+    graph = graph.with_tasks(duration_ns=1000 * graph.tasks.duration_ns)
+    start, end = simulate(graph)
+    measured = graph.with_tasks(
+        measured_start_ns=start, measured_end_ns=end, duration_ns=end - start, release_ns=start
+    )
+    measured = replace(measured, edges=measured.edges.select(np.zeros(len(measured.edges), dtype=bool)))
+    measured = measured.with_tasks(interleaved=let_in(measured))
+    again = simulate(measured.with_tasks(duration_ns=isolated_durations(measured)))
+    np.testing.assert_allclose(again[0], start, atol=1, rtol=1e-4)
+    np.testing.assert_allclose(again[1], end, atol=1, rtol=1e-4)
 
 
 @settings(deadline=None)

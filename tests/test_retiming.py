@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from profilers.devices import Device, find_device, load_devices
 from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES
-from replay.build.dtypes import dtype_of_name
+from replay.build.dtype_names import dtype_of_name
 from replay.graph import KernelGraph
 from replay.hardware import hardware_named
 from replay.operators import Operator, attention, batched_matmul, convolution

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from profilers.arrays import integers
 from profilers.collect import CollectOptions, open_trace
-from replay.build import build_graph
+from replay.build import build_graph, index_trace
 from replay.graph import KernelGraph
 from replay.what_ifs import change_dtype
 from seqpoint.validation.retiming import RetimingScore, retiming_rows, score_retiming
@@ -38,7 +38,8 @@ def graphs(path: Path) -> tuple[KernelGraph, ...]:
     marked = "trace_diff" in path.name
     trace = open_trace(str(path), CollectOptions("auto" if marked else "whole"))
     iterations = sorted(set(integers(trace.iterations, "iteration").tolist()))
-    return tuple(build_graph(trace, iteration) for iteration in iterations)
+    index = index_trace(trace)
+    return tuple(build_graph(index, iteration) for iteration in iterations)
 
 
 def scores(folder: Path) -> list[RetimingScore]:

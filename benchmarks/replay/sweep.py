@@ -57,7 +57,9 @@ def main() -> None:
         seconds, peak, text = float(out.split()[0]), float(out.split()[1]), out.split(maxsplit=2)[2]
         first = first or (seconds, text)
         ratio = f"{first[0] / seconds:.2f}"
-        writer.writerow((kernels, len(WHAT_IFS), DRAWS, threads, f"{seconds:.2f}", ratio, round(peak), text == first[1]))
+        writer.writerow(
+            (kernels, len(WHAT_IFS), DRAWS, threads, f"{seconds:.2f}", ratio, round(peak), text == first[1])
+        )
         sys.stdout.flush()
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from replay.graph import EdgeKind, TaskKind
+from replay.graph import LAUNCH_EDGES, SYNC_EDGES, EdgeKind, TaskKind
 from replay.timeline import Timeline
 
 __all__ = ["Arrows", "Waits", "arrows_of", "waits_of"]
@@ -13,8 +13,9 @@ __all__ = ["Arrows", "Waits", "arrows_of", "waits_of"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+_SYNCS = sorted(SYNC_EDGES)
 #: Order on a stream or a thread shows by itself.
-_SHOWN = (EdgeKind.LAUNCH, EdgeKind.HANDOFF, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED)
+_SHOWN = sorted(LAUNCH_EDGES | {EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED})
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def waits_of(timeline: Timeline) -> Waits:
     tasks, edges = timeline.graph.tasks, timeline.graph.edges
     mark = (tasks.kind == TaskKind.MARK) & (tasks.lane >= 0)
     returns = np.zeros(len(tasks), dtype=bool)
-    returns[edges.target[edges.kind == EdgeKind.SYNC]] = True
+    returns[edges.target[np.isin(edges.kind, _SYNCS)]] = True
     begin, end = timeline.start_ns.copy(), timeline.start_ns.copy()
     issued = np.flatnonzero((edges.kind == EdgeKind.HOST) & (returns & mark)[edges.target] & ~edges.from_start)
     begin[edges.target[issued]] = np.minimum(timeline.end_ns[edges.source[issued]], end[edges.target[issued]])
@@ -90,7 +91,7 @@ def arrows_of(timeline: Timeline, waits: Waits) -> Arrows:
     waiting = np.zeros(len(tasks), dtype=bool)
     waiting[waits.mark[waits.for_device]] = True
     plain = np.isin(edges.kind, _SHOWN) & drawn[edges.target]
-    plain |= (edges.kind == EdgeKind.SYNC) & waiting[edges.target]
+    plain |= np.isin(edges.kind, _SYNCS) & waiting[edges.target]
     source = _last_rank(timeline, edges.source.copy())
     others = (edges.kind == EdgeKind.RENDEZVOUS) & (source != edges.source) & (source != edges.target)
     rows = np.flatnonzero((plain | (others & drawn[edges.target])) & drawn[source])
@@ -98,7 +99,7 @@ def arrows_of(timeline: Timeline, waits: Waits) -> Arrows:
     # Each end has to lie in the span of its task, whose end is no part of it.
     left = np.where(edges.from_start[rows], timeline.start_ns[source], timeline.end_ns[source] - 1)
     left = np.where(others[rows], timeline.start_ns[source], np.maximum(left, timeline.start_ns[source]))
-    reached = timeline.start_ns[target] - (edges.kind[rows] == EdgeKind.SYNC)
+    reached = timeline.start_ns[target] - np.isin(edges.kind[rows], _SYNCS)
     return Arrows(rows, source, target, left, reached)
 
 

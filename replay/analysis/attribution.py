@@ -29,6 +29,9 @@ PATH_CAUSES: tuple[str, ...] = (
     "inferred wait lag",
     "sync lag",
     "rendezvous lag",
+    "gap for the host",
+    "backlog",
+    "gap in a graph",
     "ready",
     "release",
 )
@@ -52,6 +55,12 @@ _OF_LAG: Mapping[EdgeKind, str] = MappingProxyType(
         EdgeKind.WAIT_INFERRED: "inferred wait lag",
         EdgeKind.SYNC: "sync lag",
         EdgeKind.RENDEZVOUS: "rendezvous lag",
+        EdgeKind.GRAPH_LAUNCH: "launch lag",
+        EdgeKind.AUTOGRAD: "host",
+        EdgeKind.SYNC_INFERRED: "sync lag",
+        EdgeKind.GAP: "gap for the host",
+        EdgeKind.BACKLOG: "backlog",
+        EdgeKind.GRAPH_GAP: "gap in a graph",
     }
 )
 

@@ -86,11 +86,11 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     A kernel of 1 us waits for another of 2 us, and for 100 ns more:
 
     >>> from replay.build.draft import Draft
-    >>> from replay.graph import EdgeKind, Hardware, Lane, TaskKind
+    >>> from replay.graph import EdgeKind, Hardware, TaskKind
     >>> from replay.timeline import replay
-    >>> draft, lane = Draft(), Lane(rank=0, device=0, number=7)
-    >>> first = draft.task(TaskKind.KERNEL, "a", lane, times=(0, 2000), row={})
-    >>> second = draft.task(TaskKind.KERNEL, "b", lane, times=(2100, 3100), row={})
+    >>> draft, device = Draft(names={"a": 0, "b": 1}, devices={(0, 0): 0}), {"kind": TaskKind.KERNEL, "device": 0}
+    >>> times = {"measured_start_ns": [0, 2100], "measured_end_ns": [2000, 3100]}
+    >>> first, second = draft.tasks(2, {**device, **times, "name": [0, 1]})
     >>> draft.edge(first, second, 100, EdgeKind.STREAM)
     >>> path = critical_path(replay(draft.freeze(Hardware())))
     >>> [(Part(part).name, ns) for part, ns in zip(path.part, path.ns.tolist())]

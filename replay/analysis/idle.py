@@ -8,7 +8,7 @@ import numpy.typing as npt
 from profilers.compiled import compiled
 from replay.analysis.binding import binding_edges
 from replay.analysis.cover import sweep_of
-from replay.graph import EdgeKind
+from replay.graph import LAUNCH_EDGES, SYNC_EDGES, EdgeKind
 from replay.timeline import EXPLAINED_NS, Timeline
 
 __all__ = ["IDLE_CAUSES", "Idle", "idle_by_cause"]
@@ -25,7 +25,7 @@ IDLE_CAUSES: tuple[str, ...] = ("host", "dependency", "pause", "unexplained", "d
 _HOST, _DEPENDENCY, _PAUSE, _UNEXPLAINED, _DONE = range(len(IDLE_CAUSES))
 _CAUSES = len(IDLE_CAUSES)
 #: Lags that are time on the host, or on the way from or to it.
-_OF_HOST = (EdgeKind.LAUNCH, EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.SYNC)
+_OF_HOST = sorted(LAUNCH_EDGES | SYNC_EDGES | {EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD})
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,9 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     tasks, devices = graph.tasks, len(graph.devices)
     sweep = sweep_of(timeline, graph.on_device())
     lag = np.where(edges.lag_ns > EXPLAINED_NS, _UNEXPLAINED, _PAUSE)
-    lag[np.isin(edges.kind, _OF_HOST)] = _HOST
+    # A copy that the host prepares inside its call; other gaps only stand for the host.
+    prepared = (edges.kind == EdgeKind.GAP) & edges.from_start
+    lag[np.isin(edges.kind, _OF_HOST) | prepared] = _HOST
     on_host = (tasks.device < 0) & (tasks.lane >= 0)
     work = np.where(on_host, _HOST, _DEPENDENCY)
     release = np.where(on_host, _HOST, _UNEXPLAINED)

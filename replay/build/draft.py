@@ -1,108 +1,139 @@
-"""A graph under construction: rows are appended, then frozen."""
+"""A graph under construction: blocks of rows are appended, then frozen."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from replay.graph import RESOURCES, Basis, EdgeKind, Edges, Hardware, KernelGraph, Lane, TaskKind, Tasks
+from replay.graph import RESOURCES, Basis, EdgeKind, Edges, Hardware, KernelGraph, Lane, Tasks
 from replay.operators import Operator
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "NewEdges"]
 
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 _NAN = float("nan")
-#: What a row of a draft holds, in this order, and as what.
-_COLUMNS: Mapping[str, type] = {
-    **dict.fromkeys(("kind", "name", "class_", "lane", "device"), np.int64),
-    **dict.fromkeys(("duration_ns", "release_ns", "measured_start_ns", "measured_end_ns"), np.float64),
-    "own": np.bool_,
-    **dict.fromkeys(("event", "workgroups", "bytes", "dtype", "collective", "operator", "ranks"), np.int64),
+#: What a row of a draft holds, as what, and what it is where nothing is said.
+_COLUMNS: Mapping[str, tuple[type, float]] = {
+    **dict.fromkeys(("kind", "name"), (np.int64, 0)),
+    **dict.fromkeys(("class_", "lane", "device"), (np.int64, -1)),
+    **dict.fromkeys(("measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
+    "own": (np.bool_, True),
+    "event": (np.int64, -1),
+    **dict.fromkeys(("workgroups", "bytes", "ranks"), (np.int64, 0)),
+    **dict.fromkeys(("dtype", "collective", "operator"), (np.int64, -1)),
 }
+
+
+@dataclass(frozen=True)
+class NewEdges:
+    """Edges to add: equally long columns, or one value for all.
+
+    A lag is never negative here: what clocks that disagree make of one is left out and told (`replay.build.clocks`).
+    """
+
+    source: Ints
+    target: Ints
+    lag_ns: Any
+    kind: Any
+    from_start: Any = False
 
 
 @dataclass
 class Draft:
-    """Lists of tasks and edges; the only mutable thing between a trace and its graph."""
+    """Blocks of tasks and edges; the only mutable thing between a trace and its graph."""
 
-    rows: list[tuple[int, int, int, int, int, float, float, float, float, bool, int, int, int, int, int, int, int]] = (
-        field(default_factory=list)
-    )
-    edges: list[tuple[int, int, float, bool, int]] = field(default_factory=list)
     names: dict[str, int] = field(default_factory=dict)
     lanes: dict[Lane, int] = field(default_factory=dict)
     devices: dict[tuple[int, int], int] = field(default_factory=dict)
     operators: dict[Operator, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    _tasks: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
+    _edges: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+    _releases: list[tuple[Ints, Floats]] = field(default_factory=list)
+    _count: int = 0
 
-    def task(
-        self, kind: TaskKind, name: str, lane: Lane | None, *, times: tuple[float, float] | None, row: Mapping[str, int]
-    ) -> int:
-        """Append a task and return its number.
+    def tasks(self, n: int, columns: Mapping[str, Any]) -> Ints:
+        """Append `n` tasks and return their numbers.
 
         Parameters
         ----------
-        times : (start, end), optional
-            As measured; the duration is their difference. None for what nobody measured: it takes no time.
-        row : mapping
-            ``class``, ``event``, ``workgroups``, ``bytes``, ``own``, ``dtype``, ``collective``,
-            ``operator``, ``ranks``: those that differ from their default.
+        columns : mapping
+            Arrays of length `n`, or one value for all; a column that is not named has its default. The duration
+            is what was measured, and nothing where nothing was.
         """
-        start, end = times if times is not None else (_NAN, _NAN)
-        device = -1
-        if lane is not None and lane.device is not None:
-            device = self.devices.setdefault((lane.rank, lane.device), len(self.devices))
-        self.rows.append(
-            (
-                int(kind),
-                self.names.setdefault(name, len(self.names)),
-                row.get("class", -1),
-                -1 if lane is None else self.lanes.setdefault(lane, len(self.lanes)),
-                device,
-                0.0 if times is None else end - start,
-                float(row.get("release", 0)),
-                start,
-                end,
-                bool(row.get("own", 1)),
-                row.get("event", -1),
-                row.get("workgroups", 0),
-                row.get("bytes", 0),
-                row.get("dtype", -1),
-                row.get("collective", -1),
-                row.get("operator", -1),
-                row.get("ranks", 0),
-            )
+        block: dict[str, npt.NDArray[Any]] = {
+            name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=type_), n)
+            for name, (type_, default) in _COLUMNS.items()
+        }
+        self._tasks.append(block)
+        self._count += n
+        return np.arange(self._count - n, self._count)
+
+    def edges(self, new: NewEdges) -> None:
+        """Append edges."""
+        columns = (new.source, new.target, new.lag_ns, new.from_start, new.kind)
+        n = len(new.source)
+        types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
+        self._edges.append(
+            tuple(np.broadcast_to(np.asarray(c, dtype=t), n) for c, t in zip(columns, types, strict=True))
         )
-        return len(self.rows) - 1
 
-    def operator(self, operator: Operator | None) -> int:
-        """Return the number of an operator; -1 for None."""
-        return -1 if operator is None else self.operators.setdefault(operator, len(self.operators))
+    def edge(self, source: int, target: int, lag: float, kind: EdgeKind) -> None:
+        """Append one edge."""
+        self.edges(NewEdges(np.array([source]), np.array([target]), lag, kind))
 
-    def edge(self, source: int, target: int, lag: float, kind: EdgeKind, *, from_start: bool = False) -> None:
-        """Append an edge; a lag below zero, which only clocks that disagree can make, becomes zero."""
-        self.edges.append((source, target, max(float(lag), 0.0), from_start, int(kind)))
+    def release(self, tasks: Ints, times: Floats) -> None:
+        """Let tasks start no earlier than their times."""
+        self._releases.append((tasks, times))
 
-    def release(self, task: int, time: float) -> None:
-        """Let `task` start no earlier than `time`."""
-        row = self.rows[task]
-        self.rows[task] = (*row[:6], max(row[6], float(time)), *row[7:])
+    def named(self, codes: Ints, texts: npt.NDArray[np.object_], suffix: str = "") -> Ints:
+        """Return the numbers of the names that `codes` stand for in `texts`."""
+        distinct, place = np.unique(codes, return_inverse=True)
+        numbers = [self.name(f"{texts[code]}{suffix}") for code in distinct.tolist()]
+        return np.array(numbers, dtype=np.int64)[place]
+
+    def name(self, text: str) -> int:
+        """Return the number of a name."""
+        return self.names.setdefault(text, len(self.names))
+
+    def lane(self, lane: Lane) -> tuple[int, int]:
+        """Return the numbers of a lane and of its device, -1 on the host."""
+        device = -1
+        if lane.device is not None:
+            device = self.devices.setdefault((lane.rank, lane.device), len(self.devices))
+        return self.lanes.setdefault(lane, len(self.lanes)), device
+
+    def operator(self, operator: Operator) -> int:
+        """Return the number of an operator."""
+        return self.operators.setdefault(operator, len(self.operators))
 
     def freeze(self, hardware: Hardware) -> KernelGraph:
         """Return the graph; every task has no demand yet and rests on what was measured."""
-        n = len(self.rows)
-        values = list(zip(*self.rows, strict=True)) or [()] * len(_COLUMNS)
+        n = self._count
         columns: dict[str, Any] = {
-            name: np.array(column, dtype=type_) for (name, type_), column in zip(_COLUMNS.items(), values, strict=True)
+            name: _joined([block[name] for block in self._tasks], type_) for name, (type_, _) in _COLUMNS.items()
         }
-        tasks = Tasks(
+        release = np.zeros(n)
+        for tasks, times in self._releases:
+            np.maximum.at(release, tasks, times)
+        start, end = columns["measured_start_ns"], columns["measured_end_ns"]
+        tasks_ = Tasks(
             **columns,
+            duration_ns=np.where(np.isnan(start), 0.0, end - start),
+            release_ns=release,
             demand=np.zeros((n, len(RESOURCES))),
             basis=np.full(n, int(Basis.MEASURED)),
         )
-        sides = list(zip(*self.edges, strict=True)) or [()] * 5
         types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
-        edges = Edges(*(np.array(side, dtype=type_) for side, type_ in zip(sides, types, strict=True)))
-        measured = columns["measured_end_ns"][columns["own"]]
+        edges = Edges(*(_joined([block[i] for block in self._edges], t) for i, t in enumerate(types)))
+        makespan = float(np.nanmax(end[columns["own"]], initial=0.0))
         places = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
-        makespan = float(np.nanmax(measured, initial=0.0))
-        return KernelGraph(tasks, edges, *places, makespan, hardware, operators=tuple(self.operators))
+        operators = tuple(self.operators)
+        return KernelGraph(tasks_, edges, *places, makespan, hardware, notes=tuple(self.notes), operators=operators)
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], type_: type) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=type_)

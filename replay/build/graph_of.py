@@ -3,19 +3,20 @@
 from dataclasses import replace
 
 from profilers.trace import Trace
+from replay.build.clocks import clock_notes
 from replay.build.device import add_device
 from replay.build.draft import Draft
-from replay.build.host import add_host, blocked_edges
+from replay.build.host import add_host, add_returns
+from replay.build.index import TraceIndex, index_trace
 from replay.build.window import open_window
 from replay.demand import isolate
 from replay.graph import Basis, Hardware, KernelGraph
-from replay.hardware import hardware_of
 from replay.parameters import load_parameters
 
 __all__ = ["build_graph"]
 
 
-def build_graph(trace: Trace, iteration: int, hardware: Hardware | None = None) -> KernelGraph:
+def build_graph(trace: Trace | TraceIndex, iteration: int, hardware: Hardware | None = None) -> KernelGraph:
     """Return the graph of `iteration` on all its ranks.
 
     Host calls are ordered on their threads, kernels and copies on their streams; launches, event waits,
@@ -25,7 +26,8 @@ def build_graph(trace: Trace, iteration: int, hardware: Hardware | None = None) 
 
     Parameters
     ----------
-    trace : Trace
+    trace : Trace or TraceIndex
+        The index of a trace, where graphs of several of its iterations are built.
     iteration : int
     hardware : Hardware, optional
         What the devices are, where the trace does not say.
@@ -35,11 +37,12 @@ def build_graph(trace: Trace, iteration: int, hardware: Hardware | None = None) 
     InvalidInputError
         The trace has no such iteration.
     """
-    window = open_window(trace, iteration)
-    draft = Draft()
+    index = trace if isinstance(trace, TraceIndex) else index_trace(trace)
+    window = open_window(index, iteration)
+    draft = Draft(notes=clock_notes(window))
     host = add_host(draft, window)
     device = add_device(draft, window, host)
-    blocked_edges(draft, window.calls, window.work, host, device.done)
-    graph = draft.freeze(hardware or hardware_of(trace))
-    origin = Basis.ASSUMED if trace.meta.synthetic else Basis.MEASURED
+    add_returns(draft, window, host, device)
+    graph = draft.freeze(hardware or index.hardware)
+    origin = Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED
     return isolate(replace(graph, origin=origin), load_parameters())

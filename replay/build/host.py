@@ -1,25 +1,23 @@
 """The host's side: calls in order on their threads, threads that hand over, calls that wait for the device."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.arrays import MISSING, integers, strings
-from replay.build.draft import Draft
-from replay.build.window import Calls, DeviceWork, Window
+from replay.build.blocking import Blocking, blocked_calls
+from replay.build.draft import Draft, NewEdges
+from replay.build.window import Calls, Window
 from replay.graph import EdgeKind, Lane, TaskKind
 
-__all__ = ["HostTasks", "add_host"]
+__all__ = ["HostTasks", "add_host", "add_returns"]
 
 Ints = npt.NDArray[np.int64]
 
-#: Calls that can wait for the device; whether one did shows by device work that ends inside it.
-_MAY_BLOCK = re.compile(r"Synchronize|Memcpy|Free")
 #: Another thread's calls must fill at least this share of a thread's gap to be what the thread waited for.
 _HANDOFF_SHARE = 0.5
 _HANDOFF_CALLS = 2
+_HANDOFF_SEEN = 64
 #: What a blocking call takes when there is nothing to wait for (ns; an assumption, of the order of any call).
 _ISSUE_NS = 1000
 
@@ -30,7 +28,8 @@ class HostTasks:
 
     begin: Ints
     done: Ints
-    waits_for: Ints  #: row of the device work that the call waited for, -1 for none
+    issued: Ints  #: when the task of `begin` ends, ns from the origin
+    blocking: Blocking
 
 
 def add_host(draft: Draft, window: Window) -> HostTasks:
@@ -39,124 +38,174 @@ def add_host(draft: Draft, window: Window) -> HostTasks:
     Calls that neither launch nor wait are part of the time between the others.
     """
     calls, work = window.calls, window.work
-    waits_for = _blocked_by(window)
-    begin, done = np.full(len(calls), -1), np.full(len(calls), -1)
+    blocking = blocked_calls(window)
     launching = np.zeros(len(calls), dtype=bool)
     launching[work.launch[work.launch >= 0]] = True
-    kept = np.flatnonzero(launching | (waits_for >= 0)) if len(work) else np.arange(len(calls))
-    for row in kept.tolist():  # a Python loop over calls, about 4 us each
-        begin[row], done[row] = _add_call(draft, calls, row, int(waits_for[row]))
-    _order(draft, window, kept, (begin, done))
-    _end_of_step(draft, window, kept, done)
-    return HostTasks(begin, done, waits_for)
+    waits = blocking.waits_for >= 0
+    kept = np.flatnonzero(launching | waits) if len(work) else np.arange(len(calls))
+    issued = np.where(waits, np.minimum(calls.end, calls.start + _ISSUE_NS), calls.end)
+    tasks = _add_calls(draft, window, kept, (waits, issued))
+    _order(draft, window, kept, tasks)
+    _end_of_step(draft, window, kept, tasks[1])
+    return HostTasks(*tasks, issued, blocking)
 
 
-def _add_call(draft: Draft, calls: Calls, row: int, waits_for: int) -> tuple[int, int]:
-    lane = Lane(int(calls.rank[row]), None, int(calls.thread[row]))
-    start, end = float(calls.start[row]), float(calls.end[row])
-    about = {"event": int(calls.id[row])}
-    name = str(calls.name[row])
-    if waits_for < 0:
-        task = draft.task(TaskKind.HOST, name, lane, times=(start, end), row=about)
-        return task, task
-    issued = min(end, start + _ISSUE_NS)
-    begin = draft.task(TaskKind.HOST, name, lane, times=(start, issued), row=about)
-    return begin, draft.task(TaskKind.MARK, f"{name} returns", lane, times=(end, end), row=about)
-
-
-def _blocked_by(window: Window) -> Ints:
-    """Return for each call the device work that it waited for: the last that ends inside it, launched before."""
-    calls, work = window.calls, window.work
-    result = np.full(len(calls), -1)
-    streams = _synchronised_streams(window)
-    order = np.argsort(work.end, kind="stable")
-    end, rank = work.end[order], work.rank[order]
-    launched = (
-        np.where(work.launch >= 0, calls.start[work.launch], np.iinfo(np.int64).min)[order] if len(calls) else end
+def _add_calls(draft: Draft, window: Window, kept: Ints, how: tuple[npt.NDArray[np.bool_], Ints]) -> tuple[Ints, Ints]:
+    """Append a task for each call, and after it one for the return of each that waits."""
+    calls, (waits, issued) = window.calls, how
+    rows = np.repeat(kept, 1 + waits[kept])
+    returns = np.zeros(len(rows), dtype=bool)
+    returns[1:] = rows[1:] == rows[:-1]
+    names = window.index.calls.names
+    name = np.zeros(len(rows), dtype=np.int64)
+    name[~returns] = draft.named(calls.name[rows[~returns]], names)
+    name[returns] = draft.named(calls.name[rows[returns]], names, " returns")
+    numbers = draft.tasks(
+        len(rows),
+        {
+            "kind": np.where(returns, int(TaskKind.MARK), int(TaskKind.HOST)),
+            "name": name,
+            "lane": _threads(draft, calls, rows),
+            "measured_start_ns": np.where(returns, calls.end[rows], calls.start[rows]),
+            "measured_end_ns": np.where(returns, calls.end[rows], issued[rows]),
+            "event": calls.id[rows],
+        },
     )
-    for row, name in enumerate(calls.name):  # a Python loop over calls; only those that can block go on
-        if not _MAY_BLOCK.search(name):
-            continue
-        low, high = np.searchsorted(end, (calls.start[row], calls.end[row]), side="right")
-        inside = np.arange(low, high)
-        fits = (rank[inside] == calls.rank[row]) & (launched[inside] <= calls.start[row])
-        if (stream := streams.get(int(calls.id[row]))) is not None:
-            fits &= work.stream[order[inside]] == stream
-        if fits.any():
-            result[row] = order[inside[fits][-1]]
-    return result
+    begin, done = np.full(len(calls), -1), np.full(len(calls), -1)
+    begin[rows[~returns]] = done[rows[~returns]] = numbers[~returns]
+    done[rows[returns]] = numbers[returns]
+    return begin, done
 
 
-def _synchronised_streams(window: Window) -> dict[int, int]:
-    """Return the stream that a call synchronised, by the call's id, where the profiler recorded it."""
-    syncs = window.trace.syncs
-    rows = zip(
-        strings(syncs, "sync"), integers(syncs, "stream").tolist(), integers(syncs, "launch_id").tolist(), strict=True
-    )
-    return {call: s for kind, s, call in rows if kind == "Stream Sync" and s != MISSING and call != MISSING}
+def _threads(draft: Draft, calls: Calls, rows: Ints) -> Ints:
+    """Return the lane of each row, in the order in which threads first appear."""
+    if not len(rows):
+        return rows
+    places = np.stack([calls.rank[rows], calls.thread[rows]], axis=1)
+    distinct, first, place = np.unique(places, axis=0, return_index=True, return_inverse=True)
+    lanes = np.zeros(len(distinct), dtype=np.int64)
+    for number in np.argsort(first).tolist():  # a few threads
+        lanes[number] = draft.lane(Lane(int(distinct[number, 0]), None, int(distinct[number, 1])))[0]
+    return lanes[place.ravel()]
 
 
 def _order(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Join the calls of each thread, and threads that hand over to each other."""
     calls, (begin, done) = window.calls, tasks
-    own_before: dict[tuple[int, int], int] = {}
-    by_process: dict[int, list[int]] = {}
-    for row in kept.tolist():  # in order of start; a Python loop over calls
-        thread = (int(calls.rank[row]), int(calls.thread[row]))
-        before = own_before.get(thread)
-        others = by_process.setdefault(thread[0], [])
-        gap_start = calls.end[before] if before is not None else window.spans.get(thread[0], (0, 0))[0]
-        giver = _handed_over(calls, others, row, int(gap_start))
-        if before is not None and calls.start[row] < calls.end[before]:  # one call inside another
-            lag = calls.start[row] - calls.start[before]
-            draft.edge(int(begin[before]), int(begin[row]), lag, EdgeKind.HOST, from_start=True)
-        elif before is not None:
-            lag = 0 if giver is not None else calls.start[row] - calls.end[before]
-            draft.edge(int(done[before]), int(begin[row]), lag, EdgeKind.HOST)
-        elif giver is None:
-            draft.release(int(begin[row]), float(calls.start[row]))
-        if giver is not None:
-            draft.edge(int(done[giver]), int(begin[row]), calls.start[row] - calls.end[giver], EdgeKind.HANDOFF)
-        own_before[thread] = row
-        others.append(row)
+    before, neighbour = _before(calls, kept)
+    giver, kind = _givers(window, kept, before, neighbour)
+    own, given = np.flatnonzero(before >= 0), np.flatnonzero(giver >= 0)
+    first, then = kept[before[own]], kept[own]
+    inside = calls.start[then] < calls.end[first]  # one call inside another
+    pause = np.where(giver[own] >= 0, 0, calls.start[then] - calls.end[first])
+    draft.edges(
+        NewEdges(
+            np.where(inside, begin[first], done[first]),
+            begin[then],
+            np.where(inside, calls.start[then] - calls.start[first], pause),
+            int(EdgeKind.HOST),
+            inside,
+        )
+    )
+    giving, taking = kept[giver[given]], kept[given]
+    handed = calls.start[taking] - calls.end[giving]
+    draft.edges(NewEdges(done[giving], begin[taking], handed, kind[given]))
+    alone = kept[(before < 0) & (giver < 0)]
+    draft.release(begin[alone], calls.start[alone].astype(np.float64))
 
 
-def _handed_over(calls: Calls, others: list[int], row: int, gap_start: int) -> int | None:
-    """Return the call of another thread that this thread waited for since `gap_start`, if there was one."""
-    start = int(calls.start[row])
-    last: int | None = None
-    count, first = 0, start
-    for other in reversed(others):  # stops at the gap's start, so over the whole trace each call is seen a few times
-        if calls.start[other] < gap_start or count > 64:
+def _givers(window: Window, kept: Ints, before: Ints, neighbour: Ints) -> tuple[Ints, Ints]:
+    """Return the place of the other thread's call that each went on after, -1 for none; and how that is known."""
+    calls, giver = window.calls, np.full(len(kept), -1)
+    kind = np.full(len(kept), int(EdgeKind.HANDOFF))
+    # Where the call before it on the rank is the thread's own, nobody else's stands between.
+    for i in np.flatnonzero((neighbour >= 0) & (neighbour != before)).tolist():  # about 5 us a change of thread
+        rank = int(calls.rank[kept[i]])
+        gap_start = calls.end[kept[before[i]]] if before[i] >= 0 else window.spans.get(rank, (0, 0))[0]
+        giver[i] = _forward_call(window, kept, i, int(gap_start))
+        if giver[i] >= 0:
+            kind[i] = int(EdgeKind.AUTOGRAD)
+        else:
+            giver[i] = _handed_over(calls, kept, i, int(gap_start))
+    return giver, kind
+
+
+def _forward_call(window: Window, kept: Ints, place: int, gap_start: int) -> int:
+    """Return the place of the forward thread's last call that a backward call waited for, -1 for none.
+
+    It waited where its forward operator ended after the thread's own last call: then all that the forward thread
+    did until now came before.
+    """
+    calls, row = window.calls, kept[place]
+    start, where = int(calls.start[row]), (int(calls.rank[row]), int(calls.thread[row]))
+    forward = window.index.backward.at(where, start + window.origin_ns)
+    if forward is None or not gap_start <= forward.end_ns - window.origin_ns <= start:
+        return -1
+    for i in range(place - 1, -1, -1):  # stops at the first call of that thread
+        other = kept[i]
+        if calls.start[other] < gap_start:
             break
-        if calls.thread[other] == calls.thread[row] or calls.end[other] > start:
+        if calls.rank[other] == where[0] and calls.thread[other] == forward.thread and calls.end[other] <= start:
+            return i
+    return -1
+
+
+def _before(calls: Calls, kept: Ints) -> tuple[Ints, Ints]:
+    """Return, as places in `kept`, the call before each on its thread, and on its rank; -1 for none."""
+    found = []
+    for keys in ((calls.thread[kept], calls.rank[kept]), (calls.rank[kept],)):
+        order = np.lexsort((np.arange(len(kept)), *keys))
+        same = np.ones(max(len(kept) - 1, 0), dtype=bool)
+        for key in keys:
+            same &= key[order][1:] == key[order][:-1]
+        before = np.full(len(kept), -1)
+        before[order[1:]] = np.where(same, order[:-1], -1)
+        found.append(before)
+    return found[0], found[1]
+
+
+def _handed_over(calls: Calls, kept: Ints, place: int, gap_start: int) -> int:
+    """Return the place of the other thread's call that this thread waited for since `gap_start`, -1 for none."""
+    row = kept[place]
+    start, thread, rank = int(calls.start[row]), calls.thread[row], calls.rank[row]
+    last, count, first = -1, 0, start
+    for i in range(place - 1, -1, -1):  # stops at the gap's start, so over the whole trace each is seen a few times
+        other = kept[i]
+        if calls.rank[other] != rank:
             continue
-        last = other if last is None else last
+        if calls.start[other] < gap_start or count > _HANDOFF_SEEN:
+            break
+        if calls.thread[other] == thread or calls.end[other] > start:
+            continue
+        last = i if last < 0 else last
         first = int(calls.start[other])
         count += 1
-    if last is None or count < _HANDOFF_CALLS:
-        return None
-    filled = max(int(calls.end[last]) - (gap_start if count > 64 else first), 0)
-    return last if filled >= _HANDOFF_SHARE * max(start - gap_start, 1) else None
+    if count < _HANDOFF_CALLS:
+        return -1
+    filled = max(int(calls.end[kept[last]]) - (gap_start if count > _HANDOFF_SEEN else first), 0)
+    return last if filled >= _HANDOFF_SHARE * max(start - gap_start, 1) else -1
 
 
 def _end_of_step(draft: Draft, window: Window, kept: Ints, done: Ints) -> None:
     """Mark the end of the host's step on each rank, after its last call."""
     calls = window.calls
+    name = draft.name("end of the step on the host")
     for rank, (_, end) in sorted(window.spans.items()):
-        lane = Lane(rank, None, 0)
-        mark = draft.task(TaskKind.MARK, "end of the step on the host", lane, times=(end, end), row={})
-        mine = kept[(calls.rank[kept] == rank) & (calls.end[kept] <= end)] if len(kept) else kept
+        lane = draft.lane(Lane(rank, None, 0))[0]
+        times = {"measured_start_ns": end, "measured_end_ns": end}
+        mark = draft.tasks(1, {"kind": int(TaskKind.MARK), "name": name, "lane": lane, **times})
+        mine = kept[(calls.rank[kept] == rank) & (calls.end[kept] <= end)]
         if len(mine):
-            last = int(mine[np.argmax(calls.end[mine])])
-            draft.edge(int(done[last]), mark, end - calls.end[last], EdgeKind.HOST)
+            last = mine[np.argmax(calls.end[mine])]
+            draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)
         else:
-            draft.release(mark, float(end))
+            draft.release(mark, np.array([float(end)]))
 
 
-def blocked_edges(draft: Draft, calls: Calls, work: DeviceWork, host: HostTasks, device_tasks: Ints) -> None:
+def add_returns(draft: Draft, window: Window, host: HostTasks, device_tasks: Ints) -> None:
     """Let every blocking call return after what it waited for."""
-    for row in np.flatnonzero(host.waits_for >= 0).tolist():
-        waited = int(host.waits_for[row])
-        draft.edge(int(host.begin[row]), int(host.done[row]), 0.0, EdgeKind.HOST)
-        draft.edge(int(device_tasks[waited]), int(host.done[row]), calls.end[row] - work.end[waited], EdgeKind.SYNC)
+    rows = np.flatnonzero(host.blocking.waits_for >= 0)
+    waited = host.blocking.waits_for[rows]
+    draft.edges(NewEdges(host.begin[rows], host.done[rows], 0.0, int(EdgeKind.HOST)))
+    late = window.calls.end[rows] - window.work.end[waited]
+    draft.edges(NewEdges(device_tasks[waited], host.done[rows], late, host.blocking.kind[rows]))

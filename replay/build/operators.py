@@ -5,9 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from profilers.arrays import MISSING, integers
-from profilers.columns import lookup
-from profilers.kernels import classify
+from profilers.arrays import MISSING
 from replay.build.window import Window
 from replay.operators import Call, Operator, operator_of
 
@@ -25,20 +23,19 @@ _KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
 _COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
 
 
-def window_operators(window: Window) -> list[Operator | None]:
-    """Return for every row of device work the operator that it computes; None where that is not known.
+def window_operators(window: Window) -> dict[int, Operator]:
+    """Return the operator that a row of device work computes, of those rows for which it is known.
 
     Equal calls share one operator, so that a job of many layers has few of them.
     """
     work, ops = window.work, window.trace.ops
-    kinds = {name: _KINDS.get(classify(name), frozenset()) for name in set(work.name)}
-    rows = lookup(integers(ops, "id"), np.arange(ops.num_rows), work.op)
-    wanted = sorted({row for row, name in zip(rows.tolist(), work.name, strict=True) if row != MISSING and kinds[name]})
-    calls = ops.select(list(_COLUMNS)).take(wanted).to_pylist() if wanted else []
+    classes = window.index.work.names.class_[work.name]
+    able = np.flatnonzero(np.isin(classes, tuple(_KINDS)))
+    rows = window.index.ops.find(work.op[able])
+    able, rows = able[rows != MISSING], rows[rows != MISSING]
+    wanted, place = np.unique(rows, return_inverse=True)
+    calls = ops.select(list(_COLUMNS)).take(wanted).to_pylist() if len(wanted) else []
     keys = [tuple(call[column] for column in _COLUMNS) for call in calls]
     known = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
-    found = {row: known[key] for row, key in zip(wanted, keys, strict=True)}
-    return [
-        operator if (operator := found.get(row)) is not None and operator.kind in kinds[name] else None
-        for row, name in zip(rows.tolist(), work.name, strict=True)
-    ]
+    found = ((row, known[keys[i]]) for row, i in zip(able.tolist(), place.tolist(), strict=True))
+    return {row: o for row, o in found if o is not None and o.kind in _KINDS[classes[row]]}

@@ -1,29 +1,29 @@
 """The events of one iteration, as arrays on one clock that starts with it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from profilers.arrays import MISSING, ends, integers, strings
+from profilers.arrays import MISSING, ends, integers
 from profilers.columns import lookup
 from profilers.errors import InvalidInputError
 from profilers.trace import Trace
+from replay.build.index import TraceIndex
 
 __all__ = ["Calls", "DeviceWork", "Window", "open_window"]
 
 Ints = npt.NDArray[np.int64]
 _NEVER = int(np.iinfo(np.int64).max)
+_FAR_PAST = int(np.iinfo(np.int64).min)
 
 
 @dataclass(frozen=True)
 class DeviceWork:
     """Kernels and copies, ordered by (rank, device, stream, start, id); columns of equal length.
 
-    `launch` is the row of `Calls`, -1 where the launch is not in the window. Times are int64 ns from the
+    `launch` is the row of `Calls`, -1 where the launch is not in the window. `name` counts through the names of the
+    index, `direction` likewise. `opens` marks the first of a stream in the whole trace. Times are int64 ns from the
     window's origin.
     """
 
@@ -38,11 +38,12 @@ class DeviceWork:
     own: npt.NDArray[np.bool_]
     is_copy: npt.NDArray[np.bool_]
     collective: Ints
-    name: npt.NDArray[np.object_]
-    direction: npt.NDArray[np.object_]
+    name: Ints
+    direction: Ints
     workgroups: Ints
     workgroup_size: Ints
     bytes: Ints
+    opens: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.id)
@@ -57,15 +58,19 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of the runtime, or on a job without devices its outermost operators, ordered by start, id."""
+    """Calls of the runtime, or on a job without devices its outermost operators, ordered by start, id.
+
+    `name` counts through the names of the index.
+    """
 
     id: Ints
     rank: Ints
     process: Ints
     thread: Ints
+    op: Ints
     start: Ints
     end: Ints
-    name: npt.NDArray[np.object_]
+    name: Ints
 
     def __len__(self) -> int:
         return len(self.id)
@@ -77,7 +82,7 @@ class Window:
 
     Parameters
     ----------
-    trace : Trace
+    index : TraceIndex
     work : DeviceWork
     calls : Calls
     spans : mapping of rank to (start, end)
@@ -86,14 +91,26 @@ class Window:
         The earliest start over the ranks, of the host's step or of the device's work, on the trace's clock.
     """
 
-    trace: Trace
+    index: TraceIndex
     work: DeviceWork
     calls: Calls
     spans: dict[int, tuple[int, int]]
     origin_ns: int
 
+    @property
+    def trace(self) -> Trace:
+        """The trace that the window is of."""
+        return self.index.trace
 
-def open_window(trace: Trace, iteration: int) -> Window:
+    def launched(self) -> Ints:
+        """Return when each row of device work was launched, ns from the origin; the far past where unknown."""
+        launch = self.work.launch
+        if not len(self.calls):
+            return np.full(len(launch), _FAR_PAST)
+        return np.where(launch >= 0, self.calls.start[launch], _FAR_PAST)
+
+
+def open_window(index: TraceIndex, iteration: int) -> Window:
     """Return the events of `iteration`, and earlier device work that still runs when it starts.
 
     Raises
@@ -101,24 +118,22 @@ def open_window(trace: Trace, iteration: int) -> Window:
     InvalidInputError
         The trace has no such iteration; the message lists those that it has.
     """
-    rows = trace.iterations.filter(pc.equal(trace.iterations["iteration"], iteration))
-    if not rows.num_rows:
-        have = sorted(set(integers(trace.iterations, "iteration").tolist()))
-        raise InvalidInputError(f"the trace has no iteration {iteration} (it has {_listed(have)})")
-    starts, stops = integers(rows, "start_ns"), ends(rows)
-    origin = min(int(starts.min()), _first_work(trace, iteration))
-    ranks = integers(rows, "rank").tolist()
+    table = index.trace.iterations
+    numbers = integers(table, "iteration")
+    rows = np.flatnonzero(numbers == iteration)
+    if not len(rows):
+        raise InvalidInputError(
+            f"the trace has no iteration {iteration} (it has {_listed(sorted(set(numbers.tolist())))})"
+        )
+    starts, stops = integers(table, "start_ns")[rows], ends(table)[rows]
+    own = index.work.iterations.of(iteration)
+    # Clocks that disagree can put the device's work before the host's step.
+    origin = min(int(starts.min()), int(index.work.columns["start"][own].min(initial=_NEVER)))
+    ranks = integers(table, "rank")[rows].tolist()
     spans = {rank: (int(a) - origin, int(b) - origin) for rank, a, b in zip(ranks, starts, stops, strict=True)}
-    own = trace.launches.filter(pc.equal(trace.launches["iteration"], iteration))
-    calls = _calls(own, origin) if _has_device_work(trace) else _outermost(trace, iteration, origin)
-    return Window(trace, _work(trace, iteration, origin, (spans, calls)), calls, spans, origin)
-
-
-def _first_work(trace: Trace, iteration: int) -> int:
-    """Return when the iteration's device work begins, which clocks that disagree can put before the host's step."""
-    tables = (trace.kernels, trace.copies)
-    own = (table.filter(pc.equal(table["iteration"], iteration)) for table in tables)
-    return min((int(integers(table, "start_ns").min()) for table in own if table.num_rows), default=_NEVER)
+    called = index.calls.iterations.of(iteration)
+    calls = _calls(index, _outermost(index, called) if index.on_host_alone else called, origin)
+    return Window(index, _work(index, iteration, origin, (spans, calls)), calls, spans, origin)
 
 
 def _listed(numbers: list[int]) -> str:
@@ -126,86 +141,61 @@ def _listed(numbers: list[int]) -> str:
     return f"{text}, ... {len(numbers)} in all" if len(numbers) > 12 else text or "none"
 
 
-def _has_device_work(trace: Trace) -> bool:
-    return bool(trace.kernels.num_rows or trace.copies.num_rows)
+def _calls(index: TraceIndex, rows: Ints, origin: int) -> Calls:
+    columns = index.calls.columns
+    start, end = columns["start"][rows] - origin, columns["end"][rows] - origin
+    places = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name")}
+    return Calls(**places, op=columns["op_id"][rows], start=start, end=end)
 
 
-def _calls(table: pa.Table, origin: int) -> Calls:
-    table = table.sort_by([("start_ns", "ascending"), ("id", "ascending")])
-    places = {name: integers(table, name) for name in ("id", "rank", "process", "thread")}
-    start, end = integers(table, "start_ns") - origin, ends(table) - origin
-    return Calls(**places, start=start, end=end, name=strings(table, "name"))
-
-
-def _outermost(trace: Trace, iteration: int, origin: int) -> Calls:
+def _outermost(index: TraceIndex, rows: Ints) -> Ints:
     """Return the operators of a job on the host alone that stand in no other operator."""
-    table = trace.ops.filter(pc.equal(trace.ops["iteration"], iteration))
-    calls = _calls(table, origin)
-    order = np.lexsort((calls.id, -calls.end, calls.start, calls.thread, calls.process, calls.rank))
-    keys = np.stack([calls.rank, calls.process, calls.thread])[:, order]
-    start, end = calls.start[order], calls.end[order]
+    names = ("id", "start", "end", "thread", "process", "rank")
+    id_, start, end, thread, process, rank = (index.calls.columns[name][rows] for name in names)
+    order = np.lexsort((id_, -end, start, thread, process, rank))
+    columns = (column[order].tolist() for column in (rank, process, thread, start, end))
     kept: list[int] = []
-    reach, key = -1, None
-    for i, row in enumerate(order.tolist()):  # a Python loop over the operators of one iteration, under 1 us each
-        here = (int(keys[0, i]), int(keys[1, i]), int(keys[2, i]))
-        if here != key or start[i] >= reach:
+    reach, place = -1, None
+    for row, *here, begin, stop in zip(order.tolist(), *columns, strict=True):  # operators of one step, < 1 us each
+        if here != place or begin >= reach:
             kept.append(row)
-            reach, key = int(end[i]), here
-    return _take(calls, np.sort(np.array(kept, dtype=np.int64)))
+            reach, place = stop, here
+    return rows[np.sort(np.array(kept, dtype=np.int64))]
 
 
-def _take(calls: Calls, rows: Ints) -> Calls:
-    names = ("id", "rank", "process", "thread", "start", "end", "name")
-    return Calls(*(getattr(calls, name)[rows] for name in names))
-
-
-def _work(trace: Trace, iteration: int, origin: int, host: tuple[dict[int, tuple[int, int]], Calls]) -> DeviceWork:
+def _work(index: TraceIndex, iteration: int, origin: int, host: tuple[dict[int, tuple[int, int]], Calls]) -> DeviceWork:
     spans, calls = host
-    parts = [_columns(trace.kernels, origin, is_copy=False), _columns(trace.copies, origin, is_copy=True)]
-    both = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    own = both["iteration"] == iteration
-    begin = np.array([spans.get(rank, (_NEVER, 0))[0] for rank in both["rank"].tolist()], dtype=np.int64)
-    last = int(both["end"][own].max()) if own.any() else 0
-    earlier = (both["iteration"] == MISSING) | _before(trace, iteration, both)
-    running = ~own & earlier & (both["end"] > begin) & (both["start"] < last)
+    columns = index.work.columns
+    own = index.work.iterations.of(iteration)
+    begin_of = {rank: begin + origin for rank, (begin, _) in spans.items()}
+    last = int(columns["end"][own].max(initial=0))
+    rows = np.union1d(own, _running(index, iteration, begin_of, last))
+    chosen = {name: values[rows] for name, values in columns.items()}
+    is_own = chosen.pop("iteration") == iteration
     # Work that runs when the iteration starts counts from that moment on.
-    both["start"] = np.where(own, both["start"], np.maximum(both["start"], begin))
-    keep = np.flatnonzero(own | running)
-    keep = keep[np.lexsort([both[name][keep] for name in ("id", "start", "stream", "device", "rank")])]
-    chosen = {name: values[keep] for name, values in both.items()}
+    begin = _by_rank(chosen["rank"], begin_of, _NEVER)
+    chosen["start"] = np.where(is_own, chosen["start"], np.maximum(chosen["start"], begin)) - origin
+    chosen["end"] = chosen["end"] - origin
+    order = np.lexsort([chosen[name] for name in ("id", "start", "stream", "device", "rank")])
+    chosen = {name: values[order] for name, values in chosen.items()}
     launch = lookup(calls.id, np.arange(len(calls)), chosen.pop("launch_id"))
-    chosen.pop("iteration")
-    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), own=own[keep], **chosen)
+    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), own=is_own[order], **chosen)
 
 
-def _before(trace: Trace, iteration: int, both: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
-    """Return which rows belong to an iteration that starts before `iteration` does on the same rank."""
-    table = trace.iterations
-    places = zip(integers(table, "rank").tolist(), integers(table, "iteration").tolist(), strict=True)
-    start = dict(zip(places, integers(table, "start_ns").tolist(), strict=True))
-    own = {rank: time for (rank, number), time in start.items() if number == iteration}
-    early = {place for place, time in start.items() if place[0] in own and time < own[place[0]]}
-    pairs = zip(both["rank"].tolist(), both["iteration"].tolist(), strict=True)
-    return np.fromiter((pair in early for pair in pairs), dtype=bool, count=len(both["rank"]))
+def _running(index: TraceIndex, iteration: int, begin_of: dict[int, int], last: int) -> Ints:
+    """Return the rows of earlier iterations, or of none, that still run when this one begins on their rank."""
+    columns = index.work.columns
+    near = index.work.running(min(begin_of.values()), last)
+    begin = _by_rank(columns["rank"][near], begin_of, _NEVER)
+    before = _by_rank(columns["rank"][near], begin_of, _FAR_PAST)
+    earlier = (columns["iteration"][near] != iteration) & (
+        (columns["iteration"][near] == MISSING) | (index.work.began[near] < before)
+    )
+    return np.asarray(near.start + np.flatnonzero(earlier & (columns["end"][near] > begin)), dtype=np.int64)
 
 
-def _columns(table: pa.Table, origin: int, *, is_copy: bool) -> dict[str, npt.NDArray[Any]]:
-    n = table.num_rows
-    absent = np.full(n, MISSING)
-    nothing = np.full(n, None, dtype=object)
-    return {
-        **{name: integers(table, name) for name in ("id", "rank", "iteration", "launch_id")},
-        "op": integers(table, "op_id"),
-        **{
-            name: np.where(integers(table, name) == MISSING, -1, integers(table, name)) for name in ("device", "stream")
-        },
-        "start": integers(table, "start_ns") - origin,
-        "end": ends(table) - origin,
-        "is_copy": np.full(n, is_copy),
-        "collective": absent if is_copy else integers(table, "collective_id"),
-        "name": strings(table, "name"),
-        "direction": strings(table, "direction") if is_copy else nothing,
-        "workgroups": absent if is_copy else integers(table, "workgroups"),
-        "workgroup_size": absent if is_copy else integers(table, "workgroup_size"),
-        "bytes": integers(table, "bytes") if is_copy else absent,
-    }
+def _by_rank(ranks: Ints, values: dict[int, int], default: int) -> Ints:
+    """Return for every rank its value."""
+    keys = np.array(sorted(values), dtype=np.int64)
+    found = lookup(keys, np.array([values[key] for key in keys.tolist()], dtype=np.int64), ranks)
+    return np.where(found == MISSING, default, found)

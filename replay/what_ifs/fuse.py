@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from replay.graph import RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind, Tasks
+from replay.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
 from replay.parameters import Parameters
 from replay.what_ifs.choice import TaskChoice
 from replay.what_ifs.recipe import Argument, Recipe
@@ -59,11 +59,11 @@ def fuse(kernel: str) -> WhatIf:
 def _joined_to(graph: KernelGraph, chosen: Bools) -> Ints:
     """Return for each task the one before it that it can be merged into; -1 for none."""
     edges, n = graph.edges, len(graph.tasks)
-    on_stream = edges.kind == EdgeKind.STREAM
+    on_stream, launch = np.isin(edges.kind, sorted(STREAM_EDGES)), np.isin(edges.kind, sorted(LAUNCH_EDGES))
     order = on_stream & chosen[edges.source] & chosen[edges.target]
     order &= (graph.tasks.lane[edges.source] == graph.tasks.lane[edges.target]) & ~edges.from_start
     order &= graph.tasks.own[edges.source] == graph.tasks.own[edges.target]
-    waits = np.bincount(edges.target[edges.kind != EdgeKind.LAUNCH], minlength=n)
+    waits = np.bincount(edges.target[~launch], minlength=n)
     needed = np.bincount(edges.source, minlength=n)
     fits = order & (waits[edges.target] == 1) & (needed[edges.source] == 1)
     before = np.full(n, -1)
@@ -159,7 +159,7 @@ def _named(tasks: Tasks, before: Ints, names: list[str]) -> Ints:
 def _unlaunched(graph: KernelGraph, before: Ints) -> KernelGraph:
     """Return the graph without the launches of what is merged; a call that launched nothing else takes no time."""
     edges = graph.edges
-    launch = edges.kind == EdgeKind.LAUNCH
+    launch = np.isin(edges.kind, sorted(LAUNCH_EDGES))
     gone = launch & (before[edges.target] >= 0)
     n = len(graph.tasks)
     left = np.bincount(edges.source[launch & ~gone], minlength=n)

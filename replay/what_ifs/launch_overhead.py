@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from replay.graph import Basis, EdgeKind, KernelGraph, TaskKind
+from replay.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.parameters import Parameters
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.swap import duration_ns
@@ -19,7 +19,8 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
     """Each call that launches, the host's time up to the next one, and the lag to the kernel shrink to a floor.
 
     That is what graphs of a recorded sequence do (CUDA graphs, HIP graphs). REMAINS (``500ns``, ``1us``) is what stays
-    of each; by default `graph_launch_ns` of `datasets/parameters.toml`. What is shorter already stays. The host still
+    of each; by default `graph_launch_ns` of `datasets/parameters.toml`. What is shorter already stays. Where a trace
+    has no calls, the pauses on streams that stand for them shrink. The host still
     waits where it waited for the device, what it does between such a call and the next stays as it is, and so does the
     time before the first launch.
 
@@ -41,11 +42,12 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
         floor = parameters["graph_launch_ns"] if fixed is None else fixed
         tasks, edges = graph.tasks, graph.edges
         launches = np.zeros(len(tasks), dtype=bool)
-        launches[edges.source[edges.kind == EdgeKind.LAUNCH]] = True
+        launch = np.isin(edges.kind, sorted(LAUNCH_EDGES))
+        launches[edges.source[launch]] = True
         calls = launches & (tasks.kind == TaskKind.HOST)
         shorter = np.where(calls, np.minimum(tasks.duration_ns, floor), tasks.duration_ns)
-        between = np.isin(edges.kind, (EdgeKind.HOST, EdgeKind.HANDOFF)) & calls[edges.source] & calls[edges.target]
-        floored = between | (edges.kind == EdgeKind.LAUNCH)
+        between = np.isin(edges.kind, sorted(HOST_TIME_EDGES)) & calls[edges.source] & calls[edges.target]
+        floored = between | launch | (edges.kind == EdgeKind.GAP)
         lag = np.where(floored, np.minimum(edges.lag_ns, floor), edges.lag_ns)
         changed = graph.with_tasks(
             duration_ns=shorter,

@@ -7,7 +7,7 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES
-from replay.graph import Basis, EdgeKind, KernelGraph, TaskKind
+from replay.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
 from replay.parameters import Parameters
 from replay.what_ifs.nearest import unknown
 from replay.what_ifs.recipe import Argument, Recipe
@@ -62,7 +62,7 @@ def scale_host(factor: float) -> WhatIf:
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         tasks, edges = graph.tasks, graph.edges
         host = tasks.kind == TaskKind.HOST
-        between = np.isin(edges.kind, (EdgeKind.HOST, EdgeKind.HANDOFF))
+        between = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
         changed = graph.with_tasks(
             duration_ns=np.where(host, tasks.duration_ns * factor, tasks.duration_ns),
             release_ns=np.where(tasks.device < 0, tasks.release_ns * factor, tasks.release_ns),

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from replay.engine import simulate
-from replay.graph import EdgeKind, Edges, KernelGraph, Lane, TaskKind
+from replay.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
 from replay.parameters import Parameters
 from replay.what_ifs.choice import TaskChoice
 from replay.what_ifs.recipe import Argument, Recipe
@@ -20,7 +20,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 #: Edges by which something off a stream waits for work on it.
-_LEAVES = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, EdgeKind.SYNC)
+_LEAVES = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
+_ON_STREAM = sorted(STREAM_EDGES)
 
 
 def change_stream(tasks: str, stream: str) -> WhatIf:
@@ -112,7 +113,7 @@ def _reordered(sides: _Sides) -> Edges:
     """Return the edges with order on old streams less what moved, order on new ones, and what waits past the old."""
     graph, moved = sides.graph, sides.moved
     edges, tasks = graph.edges, graph.tasks
-    own = (edges.kind == EdgeKind.STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
+    own = np.isin(edges.kind, _ON_STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
     leaves = own & moved[edges.source] & ~moved[edges.target]
     enters = own & ~moved[edges.source] & moved[edges.target]
     kept = replace(edges, kind=np.where(enters, int(EdgeKind.WAIT_INFERRED), edges.kind))
@@ -122,7 +123,7 @@ def _reordered(sides: _Sides) -> Edges:
     closing = before[target] >= 0
     bridge = _edges(before[target][closing], target[closing], EdgeKind.STREAM)
     lag = np.where(edges.from_start[leaves], 0.0, edges.lag_ns[leaves])[closing]
-    bridge = replace(bridge, lag_ns=lag)
+    bridge = replace(bridge, lag_ns=lag, kind=edges.kind[leaves][closing])
     found = kept.select(~leaves)
     for more in (bridge, _inputs(sides, before), _chain(sides), _waits(sides)):
         found = found.joined(more)
@@ -159,7 +160,7 @@ def _waits(sides: _Sides) -> Edges:
 def _released(sides: _Sides, start: Floats) -> Floats:
     """Return the releases; what came after the first of a stream, which has moved, starts no earlier than that did."""
     edges, tasks = sides.graph.edges, sides.graph.tasks
-    own = (edges.kind == EdgeKind.STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
+    own = np.isin(edges.kind, _ON_STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
     orphans = own & sides.moved[edges.source] & ~sides.moved[edges.target] & (sides.before()[edges.target] < 0)
     release = tasks.release_ns.copy()
     np.maximum.at(release, edges.target[orphans], start[edges.source[orphans]])
