@@ -3,7 +3,9 @@
     python benchmarks/replay/sweep.py > sweep.csv            # about a minute; --quick for a smaller graph
 
 The graph is that of `throughput.py`, of 4 streams; every draw and what-if takes contention out and simulates. The
-numbers of all threads are compared, bit for bit. Every row runs in a process of its own, compiled code warm.
+same by as many processes at once, each of one thread and with a graph of its own, says what the machine gives
+(`as_processes`: how much more they do in the time of one). The numbers of all threads are compared, bit for bit.
+Every row runs in a process of its own, compiled code warm, the least time of three.
 """
 
 import csv
@@ -20,7 +22,17 @@ from replay.projection import ProjectionOptions, project
 from replay.timeline import replay
 from replay.what_ifs import parse_what_if
 
-COLUMNS = ("kernels", "what_ifs", "draws", "threads", "seconds", "times_as_fast_as_one", "peak_mb", "same_bits")
+COLUMNS = (
+    "kernels",
+    "what_ifs",
+    "draws",
+    "threads",
+    "seconds",
+    "times_as_fast_as_one",
+    "as_processes",
+    "peak_mb",
+    "same_bits",
+)
 WHAT_IFS = ("scale_kernels:all:0.5", "overlap:no_contention", "cu_order:fair", "partition:all:0.5")
 DRAWS = 8
 
@@ -33,10 +45,12 @@ def one(kernels: int, threads: int) -> tuple[float, float, str]:
     what_ifs = [parse_what_if(text) for text in WHAT_IFS]
     small = graph_of(100, 2)
     project([small], [1.0], what_ifs, meta=TraceMeta("synthetic"), options=ProjectionOptions(2, jobs=1))
-    began = time.perf_counter()
-    options = ProjectionOptions(DRAWS, jobs=threads)
-    found = project([graph], [1.0], what_ifs, meta=TraceMeta("synthetic"), options=options)
-    seconds = time.perf_counter() - began
+    options, took = ProjectionOptions(DRAWS, jobs=threads), []
+    for _ in range(3):
+        began = time.perf_counter()
+        found = project([graph], [1.0], what_ifs, meta=TraceMeta("synthetic"), options=options)
+        took.append(time.perf_counter() - began)
+    seconds = min(took)
     text = " ".join(f"{row.projected_ns!r} {row.low!r} {row.high!r}" for row in found.rows)
     return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, text
 
@@ -54,12 +68,14 @@ def main() -> None:
     for threads in sorted({1, 2, cores}):
         command = [sys.executable, __file__, "--one", str(kernels), str(threads)]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        alone = [*command[:-1], "1"]
+        many = [subprocess.Popen(alone, stdout=subprocess.PIPE, text=True) for _ in range(threads)]
+        slowest = max(float(process.communicate()[0].split()[0]) for process in many)
         seconds, peak, text = float(out.split()[0]), float(out.split()[1]), out.split(maxsplit=2)[2]
         first = first or (seconds, text)
         ratio = f"{first[0] / seconds:.2f}"
-        writer.writerow(
-            (kernels, len(WHAT_IFS), DRAWS, threads, f"{seconds:.2f}", ratio, round(peak), text == first[1])
-        )
+        given, same = f"{threads * first[0] / slowest:.2f}", text == first[1]
+        writer.writerow((kernels, len(WHAT_IFS), DRAWS, threads, f"{seconds:.2f}", ratio, given, round(peak), same))
         sys.stdout.flush()
 
 
