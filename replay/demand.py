@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from profilers.kernels import CLASSES, COMPUTE_BOUND
 from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
-from replay.isolation import isolated_durations, let_in
+from replay.isolation import isolated_durations, measured_beside
 from replay.parameters import Parameters
 
 __all__ = ["isolate", "with_demands"]
@@ -31,7 +31,9 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     measured = np.where(
         np.isnan(tasks.measured_start_ns), tasks.duration_ns, tasks.measured_end_ns - tasks.measured_start_ns
     )
-    loaded = with_demands(graph.with_tasks(duration_ns=measured, interleaved=let_in(graph)), parameters)
+    beside, later = measured_beside(graph)
+    loaded = with_demands(graph.with_tasks(duration_ns=measured, interleaved=later), parameters)
+    loaded = loaded.with_tasks(waves=np.where(beside, 0.0, loaded.tasks.waves))
     alone = isolated_durations(loaded)
     contended = measured - alone > _CONTENDED * measured
     return loaded.with_tasks(duration_ns=alone, basis=np.where(contended, int(Basis.ASSUMED), int(graph.origin)))

@@ -113,10 +113,10 @@ def _known(sim, task, now):  # type: ignore[no-untyped-def]
 
 @inlined
 def _insert(sim, task):  # type: ignore[no-untyped-def]
-    """Note a task that starts at this very time, in the order of tasks."""
+    """Note a task that comes at this very time; the first in the order of tasks stands last, and is taken first."""
     i = sim.size[3]
     sim.size[3] += 1
-    while i > 0 and sim.next[i - 1] > task:
+    while i > 0 and sim.next[i - 1] < task:
         sim.next[i] = sim.next[i - 1]
         i -= 1
     sim.next[i] = task

@@ -166,7 +166,7 @@ _ABSENT: Any = np.zeros(0)
 
 
 def _absent() -> Any:
-    return field(default_factory=lambda: _ABSENT)
+    return _ABSENT
 
 
 _DEFAULTS: Mapping[str, float | int | bool] = MappingProxyType(
@@ -263,16 +263,16 @@ class Tasks:
     dtype: Ints
     collective: Ints
     operator: Ints
-    occupies: Floats = _absent()
-    waves: Floats = _absent()
-    priority: Ints = _absent()
-    cu_mask: Ints = _absent()
-    interleaved: Bools = _absent()
-    link: Ints = _absent()
-    engine: Ints = _absent()
-    footprint: Floats = _absent()
-    hit_share: Floats = _absent()
-    ranks: Ints = _absent()
+    occupies: Floats = field(default_factory=_absent)
+    waves: Floats = field(default_factory=_absent)
+    priority: Ints = field(default_factory=_absent)
+    cu_mask: Ints = field(default_factory=_absent)
+    interleaved: Bools = field(default_factory=_absent)
+    link: Ints = field(default_factory=_absent)
+    engine: Ints = field(default_factory=_absent)
+    footprint: Floats = field(default_factory=_absent)
+    hit_share: Floats = field(default_factory=_absent)
+    ranks: Ints = field(default_factory=_absent)
 
     def __post_init__(self) -> None:
         defaults = {**_DEFAULTS, "occupies": self.demand[:, 0].copy() if len(self) else 0.0}

@@ -1,4 +1,4 @@
-"""The arrays that the engine and the sharing work on: a row of numbers a task, so that a task is at one place in memory."""
+"""The arrays that the engine and the sharing work on: a row a task, so that a task is at one place in memory."""
 
 from typing import Any, NamedTuple
 
@@ -76,6 +76,7 @@ class Shared(NamedTuple):
     pool: Any  #: by partition: what is left
     filled: Any  #: shape (2, resources): what is left of each, and what tasks whose rate still rises ask
     seats: Any  #: by active task, of `SEAT`
+    walked: Any  #: room for the active tasks of a timeline that is known
 
 
 def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
@@ -110,6 +111,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
         pool=np.zeros(len(policy.partitions)),
         filled=np.zeros((2, resources)),
         seats=np.zeros(len(tasks), SEAT),
+        walked=np.zeros(len(tasks) + 1, np.int64),
     )
 
 

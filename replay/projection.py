@@ -136,8 +136,8 @@ def project(
 ) -> Projection:
     """Return what each what-if would gain over the weighted iterations.
 
-    A draw is one run: its parameters take the contention out of each graph, and every what-if is applied to that. Runs
-    go by threads that share the graphs; the numbers are the same, bit for bit, however many there are.
+    A draw is one run: its parameters take the contention out of each graph, and every what-if is applied to that. The
+    numbers are the same, bit for bit, however many threads there are.
 
     Parameters
     ----------
@@ -152,15 +152,11 @@ def project(
 
     Raises
     ------
-    InvalidInputError
-        There is no graph, or the weights do not fit; or a what-if cannot be applied.
-    NotFoundError
-        A what-if names a kernel that no graph has.
+    SeqPointError
+        There is no graph, the weights do not fit, or a what-if cannot be applied or names a kernel that no graph has.
     """
     options = options or ProjectionOptions()
-    _check(graphs, weights)
-    for what_if in what_ifs:
-        check_patterns(what_if, graphs)
+    _check(graphs, weights, what_ifs)
     nominal = options.parameters or load_parameters()
     if nominal.values != load_parameters().values:
         graphs = [isolate(graph, nominal) for graph in graphs]
@@ -169,16 +165,14 @@ def project(
     drawn = _draws(nominal, options)
     steps = Steps((len(what_ifs) + 1) * len(graphs) * options.draws, options.progress)
     jobs = jobs_for(graphs, options.jobs)
-    unmodified = [partial(_nominal, what_if, graphs, nominal) for what_if in what_ifs]
-    after = sweep(unmodified, jobs, Steps(0))
+    after = sweep([partial(_nominal, what_if, graphs, nominal) for what_if in what_ifs], jobs, Steps(0))
     runs = [partial(_draw, graphs, weights, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
     error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
-    rows = [
-        _row(what_if, baseline, (found, weights), samples[:, i] * error, options.iterations)
-        for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True))
-    ]
-    timelines = {"baseline": base[0], **{one.label: found.first for one, found in zip(what_ifs, after, strict=True)}}
+    rows, timelines = [], {"baseline": base[0]}
+    for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True)):
+        rows.append(_row(what_if, baseline, (found, weights), samples[:, i] * error, options.iterations))
+        timelines[what_if.label] = found.first
     measured = _weighted(weights, [graph.measured_ns for graph in graphs])
     provenance = provenance_of(meta, graphs[0].hardware, what_ifs, nominal, options)
     return Projection(baseline, measured, tuple(rows), provenance, timelines)
@@ -232,11 +226,13 @@ def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
     return math.fsum(w * v for w, v in zip(weights, values, strict=True))
 
 
-def _check(graphs: Sequence[KernelGraph], weights: Sequence[float]) -> None:
+def _check(graphs: Sequence[KernelGraph], weights: Sequence[float], what_ifs: Sequence[WhatIf]) -> None:
     if not graphs:
         raise InvalidInputError("there is no iteration to project")
     if len(graphs) != len(weights) or not all(w > 0 for w in weights):
         raise InvalidInputError(f"{len(graphs)} iterations need as many weights above zero, not {list(weights)}")
+    for what_if in what_ifs:
+        check_patterns(what_if, graphs)
 
 
 def _draws(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:

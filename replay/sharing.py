@@ -20,6 +20,7 @@ __all__ = ["share", "shared_rates"]
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
 
+
 @inlined
 def share(s, active, first, count):  # type: ignore[no-untyped-def]
     """Write the rate of each of the `count` tasks in `active` from `first` on, in the order of dispatch.

@@ -16,12 +16,13 @@ from replay.analysis import (
     exposure,
     idle_by_cause,
 )
+from replay.graph import KernelGraph
 from replay.parameters import load_parameters
 from replay.timeline import Timeline, replay
 from replay.what_ifs import WhatIf
 from seqpoint.projecting import graphs_of
 
-__all__ = ["Analysis", "TimelineAnalysis", "analyze_timeline", "analyze_trace", "typical_iteration"]
+__all__ = ["Analysis", "TimelineAnalysis", "analyze_timeline", "analyze_trace", "graph_of", "typical_iteration"]
 
 
 @dataclass(frozen=True)
@@ -84,13 +85,32 @@ def analyze_trace(
     SeqPointError
         The trace has no iteration, or not this one; the device is unknown; the what-if cannot be applied.
     """
-    number = typical_iteration(trace) if iteration is None else iteration
-    (graph,) = graphs_of(trace, [number], device)
+    number, graph = graph_of(trace, iteration, device=device)
     before = analyze_timeline(replay(graph))
     if what_if is None:
         return Analysis(number, before)
     after = analyze_timeline(replay(what_if(graph, load_parameters())))
     return Analysis(number, before, what_if, after, difference(before.timeline, after.timeline))
+
+
+def graph_of(
+    trace: Trace, iteration: int | None = None, *, what_if: WhatIf | None = None, device: str | None = None
+) -> tuple[int, KernelGraph]:
+    """Return which iteration `analyze_trace` would take, and its graph as a what-if leaves it.
+
+    Parameters
+    ----------
+    trace, iteration, what_if, device
+        As `analyze_trace` takes them.
+
+    Raises
+    ------
+    SeqPointError
+        As `analyze_trace`.
+    """
+    number = typical_iteration(trace) if iteration is None else iteration
+    (graph,) = graphs_of(trace, [number], device)
+    return number, graph if what_if is None else what_if(graph, load_parameters())
 
 
 def analyze_timeline(timeline: Timeline) -> TimelineAnalysis:

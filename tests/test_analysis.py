@@ -131,10 +131,14 @@ def test_what_tasks_use_is_their_demand_for_their_isolated_time(line: Timeline, 
     for device in range(3):
         rows = line.graph.on_device() & (tasks.device == device)
         whole = (tasks.demand[rows] * tasks.duration_ns[rows, None]).sum(axis=0)
-        np.testing.assert_allclose(used.use[device].sum(axis=0) * width, whole, rtol=1e-6, atol=1e-2)
         times, use = resource_steps(line, device)
         assert (np.diff(times) >= 0).all() and (use >= 0).all() and not use[-1:].any()
-        np.testing.assert_allclose((use[:-1] * np.diff(times)[:, None]).sum(axis=0), whole, rtol=1e-6, atol=1e-2)
+        assert (use <= 1 + 1e-9).all()  # no resource over 100 % at any instant
+        spent = (use[:-1] * np.diff(times)[:, None]).sum(axis=0)
+        np.testing.assert_allclose(used.use[device].sum(axis=0) * width, spent, rtol=1e-6, atol=1e-2)
+        fair = np.arange(len(RESOURCES)) != CU
+        np.testing.assert_allclose(spent[fair], whole[fair], rtol=1e-6, atol=1e-2)
+        assert spent[CU] >= whole[CU] - 1e-2  # they are held while a task waits for memory
 
 
 def replace_own(line: Timeline) -> Timeline:
@@ -231,13 +235,13 @@ def test_the_use_of_a_resource_over_time_worked_out_by_hand() -> None:
     np.testing.assert_allclose(binned.use[0][:, HBM], [0, 0.25, 0.25])
 
 
-def test_the_use_is_exact_while_what_runs_beside_a_slowed_task_stays_the_same() -> None:
+def test_the_use_of_what_is_slowed_is_never_over_the_whole() -> None:
     # Two that use the whole memory: half each until the short one is done at 80, then all of it: never over 100 %.
     line = replay(make_graph([100, 40], [demand(hbm=1.0, cu=0.2), demand(hbm=1.0, cu=0.4)]))
     times, use = resource_steps(line, 0)
-    assert times.tolist() == [0, 0, 80, 140]
-    np.testing.assert_allclose(use[1:, HBM], [1.0, 1.0, 0.0])
-    np.testing.assert_allclose(use[1:, CU], [0.3, 0.2, 0.0])
+    assert times.tolist() == [0, 80, 140]
+    np.testing.assert_allclose(use[:, HBM], [1.0, 1.0, 0.0])
+    np.testing.assert_allclose(use[:, CU], [0.6, 0.2, 0.0])
 
 
 def test_a_measured_timeline_whose_clocks_disagree_is_still_accounted_for() -> None:

@@ -118,7 +118,7 @@ def test_the_chart_of_resources_holds_their_use(file: Path) -> None:
     chart = plots.resource_usage(line, bins=50)
     curves = {curve.label: curve for curve in chart.traverse(lambda x: x, [hv.Curve])}
     use = resource_use(line, 50)
-    assert list(curves) == ["compute units", "memory bandwidth", "links"]
+    assert list(curves) == ["compute units", "last-level cache bandwidth", "memory bandwidth", "links"]
     for label, name in (("compute units", "cu"), ("memory bandwidth", "hbm"), ("links", "link")):
         percent = curves[label].dimension_values("percent")
         np.testing.assert_allclose(percent[::2], 100 * use.use[0, :, use.resources.index(name)])

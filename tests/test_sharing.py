@@ -88,7 +88,7 @@ def test_l2_bandwidth_is_shared() -> None:
 
 
 def test_footprints_that_exceed_the_cache_raise_what_is_read_from_memory() -> None:
-    # Both keep half of the cache and half of their hits: misses of the first rise from 0.4 to 0.7, of the second from 1.
+    # Both keep half of the cache and half of their hits: misses of the first rise from 0.4 to 0.7.
     # Memory is asked for 0.6 * 0.7 / 0.4 + 0.2 = 1.25, so both run at 0.8.
     both = rates(hbm(0.6, 0.2), footprint=[1.0, 1.0], hit_share=[0.6, 0.0])
     np.testing.assert_allclose(both, [0.8, 0.8])
@@ -96,7 +96,7 @@ def test_footprints_that_exceed_the_cache_raise_what_is_read_from_memory() -> No
 
 
 def test_power_above_the_limit_lowers_the_clock_and_not_the_bandwidth() -> None:
-    # 0.8 + 0.8 = 1.6 of the limit: the clock is 1.6^(-1/3). The second task is bound by memory and needs half its units.
+    # 0.8 + 0.8 = 1.6 of the limit: the clock is 1.6^(-1/3). The second is bound by memory and needs half its units.
     got = rates([(0.5, 0, 0, 0, 0, 0.8), (0.25, 0.5, 0, 0, 0, 0.8)], occupies=[0.5, 0.5])
     np.testing.assert_allclose(got, [1.6 ** (-1 / 3), 1.0])
 

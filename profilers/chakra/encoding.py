@@ -1,14 +1,21 @@
 """Protocol Buffers' wire format, written: what `profilers.chakra.wire` reads."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from profilers.chakra.wire import LENGTH, VARINT
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["attribute", "number", "packed", "text", "varint"]
+from profilers.chakra.wire import FIXED64, LENGTH, VARINT
+from profilers.errors import InvalidInputError
+
+__all__ = ["array_attribute", "attribute", "number", "packed", "text", "varint"]
 
 _WORD = (1 << 64) - 1
 #: Fields of an attribute's value, by Python's type; ``tensor_size`` and the like are signed, as Chakra writes them.
-_INT64, _BOOL, _STRING = 9, 27, 29
+_INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
+#: The same by the kind of NumPy's type; the next field is a list of them.
+_OF_KIND = {"f": 3, "i": 9, "u": 13, "b": 27}
 
 
 def varint(value: int) -> bytes:
@@ -51,4 +58,30 @@ def attribute(field: int, name: str, value: str | bool | int) -> bytes:
         content = number(_BOOL, value)
     else:
         content = text(_STRING, value) if isinstance(value, str) else number(_INT64, value)
+    return text(field, text(1, name) + content)
+
+
+def array_attribute(field: int, name: str, values: npt.NDArray[Any]) -> bytes:
+    """Return a named array of no dimension as a value, of one as a list, both with every bit of their numbers.
+
+    Raises
+    ------
+    InvalidInputError
+        It has more dimensions, or holds anything but numbers and truth values.
+
+    Examples
+    --------
+    >>> array_attribute(10, "a", np.array([True, False])).hex()
+    '520a0a0161e201040a020100'
+    """
+    kind = _INT32 if values.dtype == np.int32 else _OF_KIND.get(values.dtype.kind)
+    if kind is None or values.ndim > 1:
+        raise InvalidInputError(f"{name}: Chakra has no attribute for {values.ndim} dimensions of {values.dtype}")
+    if values.dtype.kind == "f":
+        raw = values.astype("<f8").tobytes()
+        content = varint(kind << 3 | FIXED64) + raw if values.ndim == 0 else text(kind + 1, text(1, raw))
+    elif values.ndim == 0:
+        content = number(kind, int(values))
+    else:
+        content = text(kind + 1, packed(1, map(int, values)))
     return text(field, text(1, name) + content)

@@ -1,25 +1,20 @@
 """How much of each device's resources is in use over time."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.compiled import compiled
 from profilers.errors import InvalidInputError
-from replay.analysis.cover import sweep_of
 from replay.graph import RESOURCES
+from replay.layout import Shared, lay_out
 from replay.timeline import Timeline
+from replay.walk import Record, events_of, walk
 
 __all__ = ["ResourceUse", "resource_steps", "resource_use"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-
-#: What fits on a device, with room for rounding.
-_ROOM = 1.0 + 1e-9
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,11 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     devices = timeline.graph.devices
     edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
     use = np.zeros((len(devices), bins, len(RESOURCES)))
-    for device, (times, steps) in enumerate(_steps_of_all(timeline) if edges[-1] > 0 else ()):
+    shared, arrival = lay_out(timeline.graph.tasks, timeline.graph.policy), _arrivals(timeline)
+    busy = np.flatnonzero(_takes_time(timeline))
+    by_device = np.split(*_grouped(busy, timeline.graph.tasks.device[busy], len(devices)))
+    for device, rows in enumerate(by_device if edges[-1] > 0 else ()):
+        times, steps = _steps_of(timeline, shared, arrival, rows)
         if len(times):
             before = np.zeros_like(steps)
             before[1:] = np.cumsum(steps[:-1] * np.diff(times)[:, None], axis=0)
@@ -77,10 +76,8 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
 def resource_steps(timeline: Timeline, device: int) -> tuple[Floats, Floats]:
     """Return the use of one device as a step function: the times at which it changes, and its values from then on.
 
-    A task uses its demand times its rate. The timeline holds starts and ends, but no rates. While the demands of all
-    that is active fit on the device, each rate is 1; the rest of a task's isolated duration is spread evenly over the
-    time in which they do not. So what a task uses in all is exact, and so is its use at any time where what is beside
-    it, while they do not fit, does not change; where it does, a use is a mean over it and can exceed 100 %.
+    A task uses its demand times its rate, and of the compute units what it holds. The timeline holds starts and ends;
+    the rates follow from them by the sharing that the engine uses, so they are those at which it was replayed.
 
     Parameters
     ----------
@@ -102,86 +99,31 @@ def resource_steps(timeline: Timeline, device: int) -> tuple[Floats, Floats]:
     """
     if not 0 <= device < len(timeline.graph.devices):
         raise InvalidInputError(f"no device {device}: the graph has {len(timeline.graph.devices)}")
-    rows = timeline.graph.on_device() & (timeline.graph.tasks.device == device)
-    sweep = sweep_of(timeline, rows)
-    return _steps(sweep.by_start, sweep.by_end, timeline)
+    rows = np.flatnonzero(_takes_time(timeline) & (timeline.graph.tasks.device == device))
+    return _steps_of(timeline, lay_out(timeline.graph.tasks, timeline.graph.policy), _arrivals(timeline), rows)
 
 
-def _steps_of_all(timeline: Timeline) -> Iterator[tuple[Floats, Floats]]:
-    """Yield the steps of every device, sorting its tasks once for all."""
-    device = timeline.graph.tasks.device
-    sweep = sweep_of(timeline, timeline.graph.on_device())
-    orders = [rows[np.argsort(device[rows], kind="stable")] for rows in (sweep.by_start, sweep.by_end)]
-    bounds = np.searchsorted(device[orders[0]], np.arange(len(timeline.graph.devices) + 1))
-    for first, last in pairwise(bounds.tolist()):
-        yield _steps(orders[0][first:last], orders[1][first:last], timeline)
+def _grouped(rows: Ints, device: Ints, devices: int) -> tuple[Ints, Ints]:
+    """Return rows by device, and where those of each but the first begin."""
+    order = np.argsort(device, kind="stable")
+    return rows[order], np.searchsorted(device[order], np.arange(1, devices))
 
 
-def _steps(by_start: Ints, by_end: Ints, timeline: Timeline) -> tuple[Floats, Floats]:
-    tasks = timeline.graph.tasks
-    place = np.zeros(len(tasks), dtype=np.int64)
-    place[by_start] = np.arange(len(by_start))
-    times = (timeline.start_ns[by_start], timeline.end_ns[by_end], place[by_end])
-    took = timeline.end_ns[by_start] - timeline.start_ns[by_start]
-    demand = np.ascontiguousarray(tasks.demand[by_start], dtype=np.float64)
-    short = _short(times, demand)
-    alone, free = np.minimum(tasks.duration_ns[by_start], took), took - short
-    # While all fit, at full rate; only what has less work than that fills has a lower rate then, and none else.
-    fits = np.divide(alone, free, out=np.ones_like(free), where=free > 0).clip(0.0, 1.0)
-    rest = np.divide(alone - free, short, out=np.zeros_like(short), where=short > 0).clip(0.0, 1.0)
-    at, use = _added(times, demand, (fits, rest))
-    return at, use
+def _takes_time(timeline: Timeline) -> npt.NDArray[np.bool_]:
+    return np.asarray(timeline.graph.on_device() & (timeline.end_ns > timeline.start_ns))
 
 
-@compiled
-def _short(times, demand):  # type: ignore[no-untyped-def]
-    """Return for each task for how long it is active while the demands of all active tasks do not fit."""
-    start, end, ends = times
-    n, resources = demand.shape
-    total, since, short = np.zeros(resources), np.zeros(n), np.zeros(n)
-    so_far, before, full, i = 0.0, 0.0, False, 0
-    for j in range(n):
-        while i < n and start[i] < end[j]:
-            so_far += start[i] - before if full else 0.0
-            before, since[i], full = start[i], so_far, False
-            for r in range(resources):
-                total[r] += demand[i, r]
-                full |= total[r] > _ROOM
-            i += 1
-        so_far += end[j] - before if full else 0.0
-        before, full = end[j], False
-        short[ends[j]] = so_far - since[ends[j]]
-        for r in range(resources):
-            total[r] = 0.0 if i == j + 1 else total[r] - demand[ends[j], r]
-            full |= total[r] > _ROOM
-    return short
+def _arrivals(timeline: Timeline) -> Floats:
+    """Return when each task had all that it waits for."""
+    graph = timeline.graph
+    arrival, edges = graph.tasks.release_ns.astype(np.float64), graph.edges
+    since = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source])
+    np.maximum.at(arrival, edges.target, since + edges.lag_ns)
+    return arrival
 
 
-@compiled
-def _added(times, demand, rates):  # type: ignore[no-untyped-def]
-    """Return the changes of the sum of what active tasks use, and the sums from each on."""
-    start, end, ends = times
-    fits, rest = rates
-    n, resources = demand.shape
-    total, free, scarce = np.zeros(resources), np.zeros(resources), np.zeros(resources)
-    at, use = np.zeros(2 * n), np.zeros((2 * n, resources))
-    i = 0
-    for j in range(n):
-        begins = True
-        while begins:
-            begins = i < n and start[i] < end[j]
-            task, sign, k = (i, 1.0, i + j) if begins else (ends[j], -1.0, i + j)
-            at[k] = start[i] if begins else end[j]
-            i += 1 if begins else 0
-            full = False
-            for r in range(resources):
-                if not begins and i == j + 1:
-                    total[r], free[r], scarce[r] = 0.0, 0.0, 0.0
-                else:
-                    total[r] += sign * demand[task, r]
-                    free[r] += sign * demand[task, r] * fits[task]
-                    scarce[r] += sign * demand[task, r] * rest[task]
-                full |= total[r] > _ROOM
-            for r in range(resources):
-                use[k, r] = max(scarce[r] if full else free[r], 0.0)
-    return at, use
+def _steps_of(timeline: Timeline, shared: Shared, arrival: Floats, rows: Ints) -> tuple[Floats, Floats]:
+    events = events_of((timeline.start_ns, timeline.end_ns), rows, arrival[rows])
+    room = Record(np.zeros(4 * len(rows) + 1), np.zeros((4 * len(rows) + 1, len(RESOURCES))))
+    noted = walk(events, shared, np.zeros(len(timeline.graph.tasks)), room)
+    return room.at[:noted], room.use[:noted]

@@ -16,7 +16,13 @@ Chart = Any  # HoloViews has no types
 
 #: Okabe and Ito's, as far as they can be told from each other as lines, then others that can.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#332288", "#56B4E9", "#666666")
-_NAMES = {"cu": "compute units", "hbm": "memory bandwidth", "link": "links", "dma": "copy engines"}
+_NAMES = {
+    "cu": "compute units",
+    "l2": "last-level cache bandwidth",
+    "hbm": "memory bandwidth",
+    "link": "links",
+    "dma": "copy engines",
+}
 
 
 def resource_usage(timeline: Timeline, *, bins: int = 300, max_devices: int = 8) -> Chart:

@@ -1,0 +1,207 @@
+"""Runs of the engine in steps, which can be kept in a file and gone on with to the same bits."""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.atomic import written_whole
+from profilers.errors import InvalidInputError, NotFoundError
+from replay.engine import State, begin, check_finished, run, state_of
+from replay.graph import KernelGraph
+from replay.timeline import Timeline
+
+__all__ = ["Run"]
+
+_FORMAT = 1
+#: Of the rows of tasks, what a run changes.
+_ROWS = ("left", "rate", "ready", "start", "end", "granted", "waiting")
+#: By device.
+_DEVICES = ("count", "pending", "settled", "version", "is_changed")
+_SIZES = ("times", "changed", "free", "next")  # in the order of `State.size`
+#: Events between two looks at the clock and the keyboard: about a tenth of a second.
+_EVENTS = 500_000
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+class Run:
+    """The replay of one graph, as far as it has come.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+
+    Examples
+    --------
+    >>> run = Run(graph)  # doctest: +SKIP
+    >>> while not run.advance():
+    ...     run.save("replay.checkpoint")
+    """
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self.graph = graph
+        self._state: State = state_of(graph)
+        begin(self._state)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing more to happen."""
+        return int(self._state.size[0]) == 0
+
+    @property
+    def share(self) -> float:
+        """How much of the tasks has ended, 0 to 1."""
+        ended = np.count_nonzero(~np.isnan(self._state.rows["end"]))
+        return float(ended / max(len(self.graph.tasks), 1))
+
+    def advance(self, events: int = _EVENTS) -> bool:
+        """Let up to `events` events happen; return whether the run is finished."""
+        if events < 1:
+            raise InvalidInputError(f"{events} events: give one or more")
+        return int(run(self._state, events)) == 0
+
+    def finish(self, progress: Callable[[float], None] | None = None) -> Timeline:
+        """Run to the end and return the timeline.
+
+        Parameters
+        ----------
+        progress : callable, optional
+            Called with the share of tasks that have ended, a few times a second.
+
+        Raises
+        ------
+        InvalidInputError
+            Tasks wait for each other in a circle; the message names it.
+        """
+        while not self.advance():
+            if progress is not None:
+                progress(self.share)
+        check_finished(self.graph, self._state)
+        return Timeline(self.graph, self._state.rows["start"].copy(), self._state.rows["end"].copy())
+
+    def save(self, path: Path | str) -> None:
+        """Write how far the run has come; a file that is there is replaced as a whole or not at all.
+
+        Raises
+        ------
+        InvalidInputError
+            It cannot be written.
+        """
+        content = _arrays(self._state)
+        content["about"] = np.frombuffer(f"{_FORMAT} {_fingerprint(self.graph)} {_digest(content)}".encode(), np.uint8)
+        with written_whole(Path(path)) as stream:
+            np.savez(stream, **content)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, graph: KernelGraph, path: Path | str) -> "Run":
+        """Return the run that `save` wrote, to go on with.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such file.
+        InvalidInputError
+            It is no checkpoint, is damaged, or is of another graph.
+        """
+        result = cls(graph)
+        found = _read(Path(path), {name: (a.dtype, a.ndim) for name, a in _arrays(result._state).items()}, graph)
+        about = bytes(found.pop("about")).decode(errors="replace").split()
+        if about[:1] != [str(_FORMAT)] or len(about) != 3:
+            raise InvalidInputError(f"{path}: no checkpoint of this version")
+        if about[1] != _fingerprint(graph):
+            raise InvalidInputError(f"{path}: a checkpoint of another graph")
+        if about[2] != _digest(found):
+            raise InvalidInputError(f"{path}: damaged; delete it and start again")
+        _check(found, result._state, str(path))
+        _restore(found, result._state)
+        return result
+
+
+def _arrays(state: State) -> Arrays:
+    """Return copies of all that a run changes; of queues, only what is in them."""
+    content: Arrays = {f"rows_{name}": state.rows[name].copy() for name in _ROWS}
+    content |= {name: getattr(state, name).copy() for name in (*_DEVICES, "size")}
+    content |= {name: getattr(state, name)[:n].copy() for name, n in zip(_SIZES, state.size.tolist(), strict=True)}
+    content["codes"] = state.codes[: state.size[0]].copy()
+    spans = zip(state.base.tolist(), state.count.tolist(), strict=True)
+    content["active"] = np.concatenate([state.active[:0], *(state.active[b : b + n] for b, n in spans)])
+    return content
+
+
+def _restore(found: Arrays, state: State) -> None:
+    for name in _ROWS:
+        state.rows[name] = found[f"rows_{name}"]
+    for name in (*_DEVICES, "size"):
+        getattr(state, name)[:] = found[name]
+    for name in (*_SIZES, "codes"):
+        getattr(state, name)[: len(found[name])] = found[name]
+    place = 0
+    for base, count in zip(state.base.tolist(), state.count.tolist(), strict=True):
+        state.active[base : base + count] = found["active"][place : place + count]
+        place += count
+
+
+def _read(path: Path, expected: dict[str, tuple[Any, int]], graph: KernelGraph) -> Arrays:
+    """Return the arrays of a checkpoint, none larger than the graph allows; nothing in it is run."""
+    most = 64 * (4 * len(graph.tasks) + 1000)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+            if set(sizes) != {f"{name}.npy" for name in (*expected, "about")} or max(sizes.values()) > most:
+                raise InvalidInputError(f"{path}: no checkpoint of this graph")
+            found = {
+                name.removesuffix(".npy"): np.lib.format.read_array(io.BytesIO(archive.read(name)), allow_pickle=False)
+                for name in sizes
+            }
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: no such file") from error
+    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
+        raise InvalidInputError(f"{path}: no checkpoint, or a damaged one ({error})") from error
+    for name, (dtype, ndim) in expected.items():
+        if found[name].dtype != dtype or found[name].ndim != ndim:
+            raise InvalidInputError(f"{path}: {name} is of {found[name].dtype}, not of {dtype}")
+    return found
+
+
+def _check(found: Arrays, state: State, path: str) -> None:
+    """Make sure that every number which the compiled code follows leads to a place that there is."""
+    n, devices = len(state.rows), len(state.base)
+    members = np.diff([*state.base.tolist(), int((state.rows["device"] >= 0).sum())])
+    task = found["codes"] - (1 << 58)
+    device = found["codes"] & ((1 << int(state.bits)) - 1)
+    fine = [
+        all(len(found[f"rows_{name}"]) == n for name in _ROWS),
+        all(len(found[name]) == devices for name in _DEVICES),
+        len(found["size"]) == len(_SIZES),
+        [len(found[name]) for name in _SIZES] == found["size"].tolist(),
+        len(found["codes"]) == len(found["times"]) <= len(state.times),
+        len(found["free"]) <= n and len(found["next"]) <= n and len(found["changed"]) <= devices,
+        bool(((found["count"] >= 0) & (found["count"] <= members)).all()),
+        found["count"].sum() == len(found["active"]),
+        all(bool(((found[name] >= 0) & (found[name] < n)).all()) for name in ("active", "free", "next")),
+        bool(((found["changed"] >= 0) & (found["changed"] < devices)).all()),
+        bool((np.where(task >= 0, task < n, (found["codes"] >= 0) & (device < devices))).all()),
+    ]
+    if not all(fine):
+        raise InvalidInputError(f"{path}: its arrays do not fit each other")
+
+
+def _digest(content: Arrays) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(content):
+        digest.update(f"{name} {content[name].dtype} {content[name].shape}".encode())
+        digest.update(np.ascontiguousarray(content[name]).tobytes())
+    return digest.hexdigest()
+
+
+def _fingerprint(graph: KernelGraph) -> str:
+    """Return what tells one graph from another, as far as the engine sees it."""
+    columns = {f"task_{f.name}": getattr(graph.tasks, f.name) for f in fields(graph.tasks)}
+    columns |= {f"edge_{f.name}": getattr(graph.edges, f.name) for f in fields(graph.edges)}
+    return hashlib.sha256((_digest(columns) + repr(graph.policy)).encode()).hexdigest()
