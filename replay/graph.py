@@ -20,6 +20,7 @@ __all__ = [
     "LAUNCH_EDGES",
     "RECORDED_EDGES",
     "RESOURCES",
+    "STREAM_EDGES",
     "SYNC_EDGES",
     "Basis",
     "EdgeKind",
@@ -109,6 +110,8 @@ RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
 #: The kinds that join a launch to what it launched, and work to the host that waits for it.
 LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
 SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED})
+#: The kinds that are order on a stream, where both ends are on it.
+STREAM_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.STREAM, EdgeKind.GAP, EdgeKind.BACKLOG, EdgeKind.GRAPH_GAP})
 #: The kinds whose lag is time of the host, or stands for it.
 HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
 
@@ -176,6 +179,7 @@ _DEFAULTS: Mapping[str, float | int | bool] = MappingProxyType(
         "engine": -1,
         "footprint": 0.0,
         "hit_share": 0.0,
+        "ranks": 0,
     }
 )
 
@@ -237,6 +241,8 @@ class Tasks:
         Of the last-level cache, as a share of its size.
     hit_share : array of float64, optional
         Of its accesses, below 1, that this cache serves when it runs alone.
+    ranks : array of int64, optional
+        That take part in a collective; 0 where unknown.
     """
 
     kind: Ints
@@ -266,6 +272,7 @@ class Tasks:
     engine: Ints = field(default_factory=_absent)
     footprint: Floats = field(default_factory=_absent)
     hit_share: Floats = field(default_factory=_absent)
+    ranks: Ints = field(default_factory=_absent)
 
     def __post_init__(self) -> None:
         defaults = {**_DEFAULTS, "occupies": self.demand[:, 0].copy() if len(self) else 0.0}

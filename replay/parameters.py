@@ -1,7 +1,7 @@
 """The parameters of the models: value, range, source; and draws from their ranges."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -38,12 +38,14 @@ class Parameter:
     def draw(self, random: np.random.Generator) -> float:
         """Return a value from the range: normal on each side of `value`, cut at one and a half times its width.
 
-        A parameter that cannot be negative is drawn on a logarithmic scale.
+        A parameter that cannot be negative is drawn on a logarithmic scale. Of a share, what is beyond `high` ends
+        half-way to 1.
         """
         step = float(np.clip(random.standard_normal() / _Z90, -1.5, 1.5))
         side = self.high if step > 0 else self.low
         if self.low > 0:
-            return float(self.value * (side / self.value) ** abs(step))
+            drawn = float(self.value * (side / self.value) ** abs(step))
+            return min(drawn, (1 + self.high) / 2) if self.unit.startswith("share") else drawn
         return self.value + abs(step) * (side - self.value)
 
 
@@ -63,6 +65,11 @@ class Parameters:
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
+
+    def with_values(self, values: Iterable[tuple[str, float]]) -> "Parameters":
+        """Return parameters of which some have these values, in place of their own or drawn ones."""
+        given = dict(values)
+        return Parameters(self.known, {**self.values, **given}) if given else self
 
     def drawn(self, random: np.random.Generator) -> "Parameters":
         """Return parameters whose values are drawn from their ranges."""

@@ -1,10 +1,9 @@
 """Projections: what a what-if would gain, how sure that is, and what it rests on."""
 
-import hashlib
-import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,15 @@ from replay.engine import simulate
 from replay.graph import Basis, KernelGraph
 from replay.notes import joined_notes
 from replay.parameters import Parameters, load_parameters
+from replay.provenance import QUANTILES, provenance_of
+from replay.sweep import Steps, jobs_for, sweep
 from replay.timeline import Timeline
+from replay.what_ifs.choice import check_patterns
 from replay.what_ifs.what_if import WhatIf
 
 __all__ = ["Projection", "ProjectionOptions", "ProjectionRow", "project"]
 
 Floats = npt.NDArray[np.float64]
-_QUANTILES = (0.05, 0.95)
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,18 @@ class ProjectionOptions:
         Called with (steps done, steps in all, what) as draws are done.
     iterations : sequence of int
         Numbers of the iterations that the graphs are of, for notes that hold for some.
+    jobs : int
+        Draws at a time; 0: one a core, as far as the memory that is free allows.
+    parameters : Parameters, optional
+        In place of the shipped ones.
     """
 
     draws: int = 32
     seed: int = 0
     progress: Callable[[int, int, str], None] | None = None
     iterations: Sequence[int] = ()
+    jobs: int = 0
+    parameters: Parameters | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,8 @@ class ProjectionRow:
     measured_share, derived_share, assumed_share : float
         Of the projected time of all tasks, by what their duration rests on; they add up to 1.
     notes : tuple of str
+    title : str
+        What a plan file calls it.
     """
 
     what_if: tuple[str, ...]
@@ -75,6 +84,12 @@ class ProjectionRow:
     derived_share: float
     assumed_share: float
     notes: tuple[str, ...] = ()
+    title: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its title, or its parts in one line: what `Projection.timelines` has it under."""
+        return self.title or "+".join(self.what_if)
 
 
 @dataclass(frozen=True)
@@ -121,6 +136,9 @@ def project(
 ) -> Projection:
     """Return what each what-if would gain over the weighted iterations.
 
+    A draw is one run: its parameters take the contention out of each graph, and every what-if is applied to that. The
+    numbers are the same, bit for bit, however many threads there are.
+
     Parameters
     ----------
     graphs : sequence of KernelGraph
@@ -134,44 +152,87 @@ def project(
 
     Raises
     ------
-    InvalidInputError
-        There is no graph, or the weights do not fit; or a what-if cannot be applied.
+    SeqPointError
+        There is no graph, the weights do not fit, or a what-if cannot be applied or names a kernel that no graph has.
     """
     options = options or ProjectionOptions()
-    _check(graphs, weights)
-    nominal = load_parameters()
-    weight = np.asarray(weights, dtype=np.float64)
+    _check(graphs, weights, what_ifs)
+    nominal = options.parameters or load_parameters()
+    if nominal.values != load_parameters().values:
+        graphs = [isolate(graph, nominal) for graph in graphs]
     base = [Timeline(graph, *simulate(graph)) for graph in graphs]
-    baseline = float(weight @ [timeline.makespan_ns for timeline in base])
+    baseline = _weighted(weights, [timeline.makespan_ns for timeline in base])
     drawn = _draws(nominal, options)
+    steps = Steps((len(what_ifs) + 1) * len(graphs) * options.draws, options.progress)
+    jobs = jobs_for(graphs, options.jobs)
+    after = sweep([partial(_nominal, what_if, graphs, nominal) for what_if in what_ifs], jobs, Steps(0))
+    runs = [partial(_draw, graphs, weights, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
+    samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
     error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
-    tell, steps = options.progress or _quiet, (len(what_ifs) + 1) * options.draws
-    loaded: list[list[KernelGraph]] = []
-    for done, parameters in enumerate(drawn if what_ifs else []):
-        tell(done, steps, "durations without contention")
-        loaded.append([isolate(graph, parameters) for graph in graphs])
     rows, timelines = [], {"baseline": base[0]}
-    for number, what_if in enumerate(what_ifs, 1):
-        after = [_applied(what_if, graph, nominal) for graph in graphs]
-        timelines[what_if.name] = after[0]
-        samples = np.zeros(options.draws)
-        for draw, (parameters, changed) in enumerate(zip(drawn, loaded, strict=True)):
-            tell(number * options.draws + draw, steps, what_if.name)
-            samples[draw] = weight @ [_applied(what_if, graph, parameters).makespan_ns for graph in changed]
-        rows.append(_row(what_if, baseline, (after, weight), samples * error, options.iterations))
-    measured = float(weight @ [graph.measured_ns for graph in graphs])
-    return Projection(baseline, measured, tuple(rows), _provenance(meta, graphs, options), timelines)
+    for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True)):
+        rows.append(_row(what_if, baseline, (found, weights), samples[:, i] * error, options.iterations))
+        timelines[what_if.label] = found.first
+    measured = _weighted(weights, [graph.measured_ns for graph in graphs])
+    provenance = provenance_of(meta, graphs[0].hardware, what_ifs, nominal, options)
+    return Projection(baseline, measured, tuple(rows), provenance, timelines)
 
 
-def _quiet(_done: int, _total: int, _what: str) -> None:
-    """Show no progress."""
+@dataclass(frozen=True)
+class _Found:
+    """A what-if under nominal parameters: by graph the makespan, time by `Basis` and notes; the first's timeline."""
+
+    makespans: list[float]
+    spent: list[Floats]
+    notes: list[tuple[str, ...]]
+    first: Timeline
 
 
-def _check(graphs: Sequence[KernelGraph], weights: Sequence[float]) -> None:
+def _nominal(what_if: WhatIf, graphs: Sequence[KernelGraph], nominal: Parameters) -> _Found:
+    makespans, spent, notes, first = [], [], [], None
+    own = nominal.with_values(what_if.parameters)
+    for graph in graphs:
+        timeline = _applied(what_if, isolate(graph, own) if what_if.parameters else graph, own)
+        first = first or timeline
+        makespans.append(timeline.makespan_ns)
+        spent.append(_spent(timeline))
+        notes.append(timeline.graph.notes)
+    assert first is not None
+    return _Found(makespans, spent, notes, first)
+
+
+def _draw(
+    graphs: Sequence[KernelGraph],
+    weights: Sequence[float],
+    what_ifs: Sequence[WhatIf],
+    parameters: Parameters,
+    steps: Steps,
+) -> list[float]:
+    """Return what each what-if comes to under one draw of the parameters; one graph is in memory at a time."""
+    found: list[list[float]] = [[] for _ in what_ifs]
+    for graph in graphs:
+        steps.next("durations without contention")
+        plain = isolate(graph, parameters)
+        for what_if, makespans in zip(what_ifs, found, strict=True):
+            steps.next(what_if.label)
+            own = parameters.with_values(what_if.parameters)
+            isolated = isolate(graph, own) if what_if.parameters else plain
+            makespans.append(_applied(what_if, isolated, own).makespan_ns)
+    return [_weighted(weights, makespans) for makespans in found]
+
+
+def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
+    """Return the weighted sum, rounded once: the same on every machine."""
+    return math.fsum(w * v for w, v in zip(weights, values, strict=True))
+
+
+def _check(graphs: Sequence[KernelGraph], weights: Sequence[float], what_ifs: Sequence[WhatIf]) -> None:
     if not graphs:
         raise InvalidInputError("there is no iteration to project")
     if len(graphs) != len(weights) or not all(w > 0 for w in weights):
         raise InvalidInputError(f"{len(graphs)} iterations need as many weights above zero, not {list(weights)}")
+    for what_if in what_ifs:
+        check_patterns(what_if, graphs)
 
 
 def _draws(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:
@@ -187,56 +248,40 @@ def _applied(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> Tim
 def _row(
     what_if: WhatIf,
     baseline: float,
-    nominal: tuple[list[Timeline], Floats],
+    nominal: tuple[_Found, Sequence[float]],
     samples: Floats,
     iterations: Sequence[int],
 ) -> ProjectionRow:
-    after, weight = nominal
-    projected = float(weight @ [timeline.makespan_ns for timeline in after])
+    found, weights = nominal
+    projected = _weighted(weights, found.makespans)
     speedups = np.append(baseline / np.maximum(samples, 1e-9), baseline / max(projected, 1e-9))
-    low, high = np.quantile(speedups, _QUANTILES)
+    low, high = np.quantile(speedups, QUANTILES)
     speedup = float(speedups[-1])
-    shares = _shares(after, weight)
     return ProjectionRow(
         what_if.steps,
         projected,
         speedup,
         min(float(low), speedup),
         max(float(high), speedup),
-        *shares,
-        notes=joined_notes([timeline.graph.notes for timeline in after], iterations),
+        *_shares(found.spent, weights),
+        notes=joined_notes(found.notes, iterations),
+        title=what_if.title,
     )
 
 
-def _shares(timelines: Sequence[Timeline], weight: Floats) -> tuple[float, float, float]:
+def _spent(timeline: Timeline) -> Floats:
+    """Return the time of the iteration's own tasks, all added up, by `Basis`."""
+    tasks = timeline.graph.tasks
+    spent = np.where(tasks.own, timeline.end_ns - timeline.start_ns, 0.0)
+    return np.asarray(np.bincount(tasks.basis, weights=spent, minlength=len(Basis)), dtype=np.float64)
+
+
+def _shares(spent: Sequence[Floats], weights: Sequence[float]) -> tuple[float, float, float]:
     """Return the share of all tasks' projected time that rests on each `Basis`."""
-    total = np.zeros(len(Basis))
-    for timeline, w in zip(timelines, weight, strict=True):
-        tasks = timeline.graph.tasks
-        spent = np.where(tasks.own, timeline.end_ns - timeline.start_ns, 0.0)
-        total += w * np.bincount(tasks.basis, weights=spent, minlength=len(Basis))
-    measured, derived, assumed = (total / total.sum()).tolist() if total.sum() else (1.0, 0.0, 0.0)
+    times = [_weighted(weights, [float(one[i]) for one in spent]) for i in range(len(Basis))]
+    total = math.fsum(times)
+    measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)
     return measured, derived, assumed
-
-
-def _provenance(meta: TraceMeta, graphs: Sequence[KernelGraph], options: ProjectionOptions) -> dict[str, Any]:
-    parameters = {name: [p.value, p.low, p.high] for name, p in load_parameters().known.items()}
-    text = json.dumps(parameters, sort_keys=True)
-    hardware = graphs[0].hardware
-    return {
-        "trace_fingerprint": meta.fingerprint,
-        "trace_format": meta.format,
-        "sources": list(meta.sources),
-        "synthetic": meta.synthetic,
-        "device": hardware.device.name if hardware.device else None,
-        "device_known_by": hardware.known_by,
-        "version": version("seqpoint"),
-        "parameters": parameters,
-        "parameters_sha256": hashlib.sha256(text.encode()).hexdigest(),
-        "draws": options.draws,
-        "seed": options.seed,
-        "confidence": round(_QUANTILES[1] - _QUANTILES[0], 6),
-    }
 
 
 def with_provenance(projection: Projection, more: dict[str, Any]) -> Projection:

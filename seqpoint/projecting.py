@@ -11,12 +11,21 @@ from profilers.trace import Trace
 from replay.build import build_graph, index_trace
 from replay.graph import KernelGraph
 from replay.hardware import hardware_named
+from replay.parameters import Parameters
 from replay.projection import Projection, ProjectionOptions, project, with_provenance
-from replay.what_ifs import WhatIf
+from replay.what_ifs import WhatIf, parse_what_if, read_plan
 from seqpoint.iterations import iteration_table
 from seqpoint.selecting import SelectOptions, select
 
-__all__ = ["DEFAULT_WHAT_IFS", "Chosen", "ProjectOptions", "choose_iterations", "graphs_of", "project_trace"]
+__all__ = [
+    "DEFAULT_WHAT_IFS",
+    "Chosen",
+    "ProjectOptions",
+    "asked_what_ifs",
+    "choose_iterations",
+    "graphs_of",
+    "project_trace",
+]
 
 Progress = Callable[[int, int, str], None]
 
@@ -36,7 +45,10 @@ class ProjectOptions:
         Representatives at most.
     device : str, optional
         What the trace was recorded on, where it does not say.
-    draws, seed : int
+    weights : sequence of float
+        How many iterations each of `iterations` stands for; by default one.
+    draws, seed, jobs : int
+    parameters : Parameters, optional
         See `replay.projection.ProjectionOptions`.
     progress : callable, optional
         Called with (steps done, steps in all, what).
@@ -48,6 +60,9 @@ class ProjectOptions:
     draws: int = 32
     seed: int = 0
     progress: Progress | None = None
+    jobs: int = 0
+    weights: Sequence[float] = ()
+    parameters: Parameters | None = None
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,22 @@ class Chosen:
     iterations: list[int]
     weights: list[float]
     how: str
+
+
+def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
+    """Return the what-ifs of texts; one that starts with ``@`` names a plan file, with several.
+
+    Raises
+    ------
+    SeqPointError
+        As `replay.what_ifs.parse_what_if` and `replay.what_ifs.read_plan`.
+
+    Examples
+    --------
+    >>> [what_if.name for what_if in asked_what_ifs(["overlap:ideal", "scale_links:2"])]
+    ['overlap:ideal', 'scale_links:2']
+    """
+    return [one for text in texts for one in (read_plan(text[1:]) if text.startswith("@") else (parse_what_if(text),))]
 
 
 def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int = 8) -> Chosen:
@@ -109,8 +140,12 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     """
     options = options or ProjectOptions()
     chosen = choose_iterations(trace, options.iterations, options.max_points)
+    if options.weights:
+        chosen = Chosen(list(options.iterations), list(options.weights), "as asked")
     graphs = graphs_of(trace, chosen.iterations, options.device, options.progress)
-    drawing = ProjectionOptions(options.draws, options.seed, options.progress, chosen.iterations)
+    drawing = ProjectionOptions(
+        options.draws, options.seed, options.progress, chosen.iterations, options.jobs, options.parameters
+    )
     result = project(graphs, chosen.weights, what_ifs, meta=trace.meta, options=drawing)
     facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
     return with_provenance(result, facts)

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -47,3 +48,17 @@ def test_the_example_of_a_device_of_ones_own_has_all_that_is_run_with_it(
     monkeypatch.setenv(USER_DEVICES, str(tmp_path / "my_gpu.toml"))
     found = CliRunner().invoke(cli, [str(trace) if one == "TRACE" else one for one in arguments])
     assert found.exit_code == 0, found.exception
+
+
+def test_the_plan_in_the_documentation_is_read_and_projected(tmp_path: Path) -> None:
+    (plan,) = [text for text in blocks("docs/what_ifs.md", "toml") if "[[alternative]]" in text]
+    (tmp_path / "plan.toml").write_text(plan)
+    trace = write_trace(tmp_path / "t.json")
+    found = CliRunner().invoke(cli, ["project", str(trace), "-w", f"@{tmp_path / 'plan.toml'}", "--json"])
+    assert found.exit_code == 0, found.exception
+    assert [row["title"] for row in json.loads(found.output)["rows"]] == ["DMA on MI355X", "own GEMM"]
+
+
+def test_the_entry_point_in_the_documentation_is_the_example_s() -> None:
+    (shown,) = [text for text in blocks("docs/what_ifs.md", "toml") if "entry-points" in text]
+    assert shown.strip() in (ROOT / "tests/plugin/pyproject.toml").read_text()

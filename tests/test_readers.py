@@ -18,13 +18,13 @@ PLUGIN = Path(__file__).parent / "plugin"
 ROOT = Path(__file__).parents[1]
 
 
-def install(folder: Path, distribution: str, points: dict[str, str]) -> None:
+def install(folder: Path, distribution: str, points: dict[str, str], group: str = "seqpoint.readers") -> None:
     """Put beside a module what an installer writes, which is all that entry points are found by."""
     info = folder / f"{distribution.replace('-', '_')}-0.1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 0.1.0\n")
     lines = "".join(f"{name} = {target}\n" for name, target in points.items())
-    (info / "entry_points.txt").write_text(f"[seqpoint.readers]\n{lines}")
+    (info / "entry_points.txt").write_text(f"[{group}]\n{lines}")
 
 
 def run(folder: Path, code: str) -> str:

@@ -76,9 +76,11 @@ def _about(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
         work.is_copy, int(TaskKind.COPY), np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
     )
     of_name = np.array([_CLASS[name] for name in window.index.work.names.class_], dtype=np.int64)
-    size = np.zeros(len(work), dtype=np.int64)
+    size, ranks = np.zeros(len(work), dtype=np.int64), np.zeros(len(work), dtype=np.int64)
     if is_collective.any():
-        size[place != MISSING] = integers(table.select(["bytes"]).take(place[place != MISSING]), "bytes")
+        found_at = place != MISSING
+        of_rows = table.select(["bytes", "group_size"]).take(place[found_at])
+        size[found_at], ranks[found_at] = integers(of_rows, "bytes"), integers(of_rows, "group_size")
     operator = np.full(len(work), -1)
     for row, found in window_operators(window).items():
         operator[row] = draft.operator(found)
@@ -90,6 +92,7 @@ def _about(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
         "dtype": (window_dtypes(window), -1),
         "collective": (np.where(is_collective, _collective_kinds(window, place), -1), -1),
         "operator": (operator, -1),
+        "ranks": (np.maximum(ranks, 0), 0),
     }
 
 

@@ -22,7 +22,7 @@ _COLUMNS: Mapping[str, tuple[type, float]] = {
     **dict.fromkeys(("measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
     "own": (np.bool_, True),
     "event": (np.int64, -1),
-    **dict.fromkeys(("workgroups", "bytes"), (np.int64, 0)),
+    **dict.fromkeys(("workgroups", "bytes", "ranks"), (np.int64, 0)),
     **dict.fromkeys(("dtype", "collective", "operator"), (np.int64, -1)),
 }
 

@@ -1,20 +1,49 @@
 """What-ifs: pure functions from graph to graph, which compose."""
 
-from replay.what_ifs.algebra import WhatIf, compose, parse_what_if, what_ifs
+from replay.what_ifs.algebra import compose, parse_what_if, recipe_named
+from replay.what_ifs.choice import TaskChoice, check_patterns
 from replay.what_ifs.device import scale_device, scale_links
+from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
+from replay.what_ifs.fuse import fuse
+from replay.what_ifs.launch_overhead import remove_launch_overhead
 from replay.what_ifs.modified import scale_clock, scale_compute_units, scale_memory_bandwidth
 from replay.what_ifs.overlap import overlap
+from replay.what_ifs.plan import parse_plan, read_plan
+from replay.what_ifs.power import limit_power
+from replay.what_ifs.recipe import Argument, Recipe
+from replay.what_ifs.registry import Registry, registry, what_ifs
 from replay.what_ifs.scale import scale_host, scale_kernels
+from replay.what_ifs.stream import change_stream
+from replay.what_ifs.swap import swap_kernel
+from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.world_size import change_world_size
 
 __all__ = [
+    "Argument",
+    "Recipe",
+    "Registry",
+    "TaskChoice",
     "WhatIf",
     "change_dtype",
+    "change_priority",
+    "change_stream",
+    "change_world_size",
+    "check_patterns",
     "compose",
+    "cu_order",
     "dma_collectives",
+    "fuse",
+    "limit_power",
     "overlap",
+    "parse_plan",
     "parse_what_if",
+    "partition",
+    "read_plan",
+    "recipe_named",
+    "registry",
+    "remove_launch_overhead",
     "scale_clock",
     "scale_compute_units",
     "scale_device",
@@ -22,5 +51,6 @@ __all__ = [
     "scale_kernels",
     "scale_links",
     "scale_memory_bandwidth",
+    "swap_kernel",
     "what_ifs",
 ]

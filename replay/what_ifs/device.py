@@ -17,7 +17,9 @@ from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
 from replay.hardware import hardware_named
 from replay.parameters import Parameters
 from replay.retiming import above_floor, retimed
+from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.writing import written
 
 __all__ = ["moved_to", "scale_device", "scale_links", "source_device"]
 
@@ -39,6 +41,10 @@ def scale_device(name: str | Device) -> WhatIf:
 
     Scaling to the same device changes nothing, and going there and back returns what was traced.
 
+    Not modelled: cache effects, power, and other kernels that a library would choose there.
+
+    Source: `replay.retiming`; wave scaling as in Habitat (USENIX ATC 2021); errors in docs/devices.md.
+
     Raises
     ------
     NotFoundError
@@ -50,7 +56,7 @@ def scale_device(name: str | Device) -> WhatIf:
         same = source_device(graph) == target
         return graph if same else moved_to(graph, target, target.compute_units, parameters)
 
-    return WhatIf(f"scale_device:{target.name}", transform)
+    return WhatIf(written("scale_device", target.name), transform)
 
 
 def moved_to(graph: KernelGraph, target: Device, units: int, parameters: Parameters) -> KernelGraph:
@@ -102,6 +108,10 @@ def _collectives(graph: KernelGraph, target: Device, parameters: Parameters, dur
 def scale_links(factor: float) -> WhatIf:
     """Links between devices have `factor` times their bandwidth; a collective's latency stays.
 
+    Not modelled: another algorithm that a library would choose then, and which links a collective crosses.
+
+    Source: `collective_latency_ns` of `datasets/parameters.toml`.
+
     Raises
     ------
     InvalidInputError
@@ -121,4 +131,25 @@ def scale_links(factor: float) -> WhatIf:
             basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
         )
 
-    return WhatIf(f"scale_links:{factor:g}", transform)
+    return WhatIf(written("scale_links", factor), transform)
+
+
+RECIPES = (
+    Recipe(
+        "scale_device",
+        lambda device: scale_device(device),
+        (Argument("device", "of `seqpoint devices`"),),
+        "Every kernel is re-timed for another device by what models say of it on both.",
+        "scale_device:H100-SXM5-80GB",
+        "device",
+        scale_device.__doc__ or "",
+    ),
+    Recipe(
+        "scale_links",
+        scale_links,
+        (Argument("factor", "of their bandwidth", "number"),),
+        "Links between devices have FACTOR times their bandwidth.",
+        "scale_links:2",
+        "communication",
+    ),
+)

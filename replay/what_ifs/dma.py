@@ -4,6 +4,7 @@ import numpy as np
 
 from replay.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind
 from replay.parameters import Parameters
+from replay.what_ifs.recipe import Recipe
 from replay.what_ifs.what_if import WhatIf
 
 __all__ = ["dma_collectives"]
@@ -18,6 +19,11 @@ def dma_collectives() -> WhatIf:
 
     Each takes its isolated time over `dma_bandwidth_ratio` plus one command, `dma_command_ns`. Collectives
     that reduce, or whose kind the trace does not say, stay as they are; a note counts them.
+
+    Not modelled: engines that copies between host and device keep busy are shared with those, as in any replay; how an
+    algorithm that suits engines differs from the traced one.
+
+    Source: ConCCL (arXiv 2412.14335).
     """
     return WhatIf("dma_collectives", _transform)
 
@@ -40,3 +46,15 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     ).with_notes(
         [note + (f"; {left} need arithmetic, which DMA engines do not have, or are of unknown kind" if left else "")]
     )
+
+
+RECIPES = (
+    Recipe(
+        "dma_collectives",
+        dma_collectives,
+        (),
+        "Collectives without arithmetic move to the DMA engines (ConCCL).",
+        "dma_collectives",
+        "communication",
+    ),
+)

@@ -1,16 +1,17 @@
 """What if what is computed in one data type were computed in another?"""
 
-import difflib
-
 import numpy as np
 
 from profilers.devices import DTYPES
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from replay.graph import Basis, KernelGraph
 from replay.parameters import Parameters
 from replay.retiming import retyped
 from replay.what_ifs.device import source_device
+from replay.what_ifs.nearest import unknown
+from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.writing import written
 
 __all__ = ["change_dtype"]
 
@@ -22,7 +23,11 @@ def change_dtype(old: str, new: str) -> WhatIf:
 
     Products, convolutions and attention go by the rate that the device sustains in the type, and by the bytes of their
     operands; other kernels of the type by the bytes alone. A kernel whose type neither its name nor its operator tells
-    stays as it is, and so do casts: those that a mixed precision adds or makes needless are not modelled.
+    stays as it is.
+
+    Not modelled: casts that a mixed precision adds or makes needless, and accuracy.
+
+    Source: `replay.retiming`.
 
     Raises
     ------
@@ -33,8 +38,7 @@ def change_dtype(old: str, new: str) -> WhatIf:
     """
     for dtype in (old, new):
         if dtype not in DTYPES:
-            near = difflib.get_close_matches(dtype, _TYPES, n=1, cutoff=0.5) or list(_TYPES)
-            raise NotFoundError(f"no data type is called {dtype!r}; did you mean {', '.join(near)}?")
+            raise unknown("no data type is called", dtype, _TYPES)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         device, tasks = source_device(graph), graph.tasks
@@ -52,4 +56,24 @@ def change_dtype(old: str, new: str) -> WhatIf:
             basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
         ).with_notes([f"change_dtype: {int(chosen.sum())} kernels in {old}"])
 
-    return WhatIf(f"change_dtype:{old}->{new}", transform)
+    return WhatIf(written("change_dtype", f"{old}->{new}"), transform)
+
+
+def _of_types(types: str) -> WhatIf:
+    old, arrow, new = types.partition("->")
+    if not arrow:
+        raise InvalidInputError(f"data types {types!r}: write OLD->NEW, as in fp32->bf16")
+    return change_dtype(old.strip(), new.strip())
+
+
+RECIPES = (
+    Recipe(
+        "change_dtype",
+        _of_types,
+        (Argument("types", "OLD->NEW"),),
+        "Kernels that compute in data type OLD compute in NEW, with operands of its size.",
+        "change_dtype:fp32->bf16",
+        "kernels",
+        change_dtype.__doc__ or "",
+    ),
+)

@@ -9,7 +9,9 @@ from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
 from replay.parameters import Parameters
 from replay.what_ifs.device import moved_to, source_device
+from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.writing import written
 
 __all__ = ["scale_clock", "scale_compute_units", "scale_memory_bandwidth"]
 
@@ -19,8 +21,11 @@ _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
 def scale_clock(factor: float) -> WhatIf:
     """The device's compute units run at `factor` times their clock; its memory and links stay.
 
-    Arithmetic, and latency within kernels whose shape is known, go by the clock; the power limit, which may not allow
-    a higher one, is not modelled.
+    Arithmetic, and latency within kernels whose shape is known, go by the clock.
+
+    Not modelled: the power limit, which may not allow a higher one (`limit_power`).
+
+    Source: `replay.retiming`.
 
     Raises
     ------
@@ -34,6 +39,10 @@ def scale_clock(factor: float) -> WhatIf:
 def scale_compute_units(factor: float) -> WhatIf:
     """The device has `factor` times as many compute units, rounded to whole ones; its memory and links stay.
 
+    Not modelled: another grid that a library would choose for them.
+
+    Source: `replay.retiming`.
+
     Raises
     ------
     InvalidInputError
@@ -45,6 +54,10 @@ def scale_compute_units(factor: float) -> WhatIf:
 
 def scale_memory_bandwidth(factor: float) -> WhatIf:
     """The device's memory has `factor` times its bandwidth; its compute units and links stay.
+
+    Not modelled: its latency, and caches, which stay.
+
+    Source: `replay.retiming`.
 
     Raises
     ------
@@ -58,14 +71,14 @@ def scale_memory_bandwidth(factor: float) -> WhatIf:
 def _modified(what: str, factor: float, changes: Mapping[str, float]) -> WhatIf:
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         source = source_device(graph)
-        target = _changed(source, f"what-if {what}:{factor:g}", changes)
+        target = _changed(source, f"what-if {written(what, factor)}", changes)
         if target == source:
             return graph
         # The profiler may have seen fewer units than the catalogue lists: a partition, or an early model.
         units = max(round(graph.hardware.compute_units * target.compute_units / source.compute_units), 1)
         return moved_to(graph, target, units, parameters)
 
-    return WhatIf(f"{what}:{factor:g}", transform)
+    return WhatIf(written(what, factor), transform)
 
 
 def _changed(device: Device, source: str, changes: Mapping[str, float]) -> Device:
@@ -91,3 +104,32 @@ def _changed(device: Device, source: str, changes: Mapping[str, float]) -> Devic
 def _check(factor: float, what: str) -> None:
     if not (math.isfinite(factor) and factor > 0):
         raise InvalidInputError(f"{what} of {factor} times as much: give a factor above zero")
+
+
+_FACTOR = (Argument("factor", "of what the device has", "number"),)
+RECIPES = (
+    Recipe(
+        "scale_clock",
+        scale_clock,
+        _FACTOR,
+        "Compute units run at FACTOR times their clock; memory and links stay.",
+        "scale_clock:0.8",
+        "device",
+    ),
+    Recipe(
+        "scale_compute_units",
+        scale_compute_units,
+        _FACTOR,
+        "The device has FACTOR times as many compute units; memory and links stay.",
+        "scale_compute_units:0.5",
+        "device",
+    ),
+    Recipe(
+        "scale_memory_bandwidth",
+        scale_memory_bandwidth,
+        _FACTOR,
+        "The device's memory has FACTOR times its bandwidth.",
+        "scale_memory_bandwidth:1.5",
+        "device",
+    ),
+)

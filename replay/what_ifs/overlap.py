@@ -1,16 +1,16 @@
 """What if overlap were removed, cost nothing, or hid all communication?"""
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.errors import NotFoundError
 from replay.engine import simulate
 from replay.graph import EdgeKind, Edges, KernelGraph, TaskKind
 from replay.parameters import Parameters
+from replay.what_ifs.nearest import unknown
+from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
 
 __all__ = ["overlap"]
@@ -26,14 +26,15 @@ def overlap(mode: str) -> WhatIf:
     - ``ideal``: as ``no_contention``, and nothing but other communication waits for a collective: the bound
       that no schedule of the same work can beat.
 
+    Not modelled: what a schedule that comes near to the bound would cost.
+
     Raises
     ------
     NotFoundError
         There is no such mode.
     """
     if mode not in _MODES:
-        near = difflib.get_close_matches(mode, _MODES, n=1, cutoff=0.3) or list(_MODES)
-        raise NotFoundError(f"overlap has no mode {mode!r}; did you mean {', '.join(near)}?")
+        raise unknown("overlap has no mode", mode, _MODES)
     return WhatIf(f"overlap:{mode}", _MODES[mode])
 
 
@@ -107,3 +108,13 @@ _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {
     "no_contention": _no_contention,
     "ideal": _ideal,
 }
+RECIPES = (
+    Recipe(
+        "overlap",
+        overlap,
+        (Argument("mode", "none, no_contention or ideal"),),
+        "Device work runs one at a time; or communication slows nothing; or nothing waits for communication.",
+        "overlap:ideal",
+        "communication",
+    ),
+)

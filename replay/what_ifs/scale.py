@@ -1,22 +1,28 @@
 """What if the kernels of a class, or the host, were faster or slower?"""
 
-import difflib
 import math
 from dataclasses import replace
 
 import numpy as np
 
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES
 from replay.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
 from replay.parameters import Parameters
+from replay.what_ifs.nearest import unknown
+from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.writing import written
 
 __all__ = ["scale_host", "scale_kernels"]
 
 
 def scale_kernels(class_: str, factor: float) -> WhatIf:
     """Kernels of `class_` (``"all"`` for every class) take `factor` times as long, alone.
+
+    Shares of bandwidth and of compute units stay, so how much they slow each other does.
+
+    Not modelled: why they would; the factor is an assumption, and durations that rest on it are marked so.
 
     Raises
     ------
@@ -26,8 +32,7 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
         `factor` is negative or not finite.
     """
     if class_ != "all" and class_ not in CLASSES:
-        near = difflib.get_close_matches(class_, CLASSES, n=3, cutoff=0.4) or list(CLASSES)
-        raise NotFoundError(f"no class of kernels is called {class_!r}; did you mean {', '.join(near)}?")
+        raise unknown("no class of kernels is called", class_, ("all", *CLASSES))
     _check(factor)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
@@ -39,11 +44,13 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
             basis=np.where(changed, int(Basis.ASSUMED), tasks.basis),
         ).with_notes([f"scale_kernels:{class_}: {int(chosen.sum())} tasks"])
 
-    return WhatIf(f"scale_kernels:{class_}:{factor:g}", transform)
+    return WhatIf(written("scale_kernels", class_, factor), transform)
 
 
 def scale_host(factor: float) -> WhatIf:
     """Calls on the host, and the time between them, take `factor` times as long; waiting for devices does not.
+
+    Not modelled: the lag from a call to its kernel, which stays, and why the host would be faster.
 
     Raises
     ------
@@ -63,9 +70,29 @@ def scale_host(factor: float) -> WhatIf:
         )
         return replace(changed, edges=replace(edges, lag_ns=np.where(between, edges.lag_ns * factor, edges.lag_ns)))
 
-    return WhatIf(f"scale_host:{factor:g}", transform)
+    return WhatIf(written("scale_host", factor), transform)
 
 
 def _check(factor: float) -> None:
     if not (math.isfinite(factor) and factor >= 0):
         raise InvalidInputError(f"a factor of {factor} scales nothing; give one of zero or more")
+
+
+RECIPES = (
+    Recipe(
+        "scale_kernels",
+        scale_kernels,
+        (Argument("class", "all, or a class of kernels"), Argument("factor", "of their time", "number")),
+        "Kernels of a class take FACTOR times as long.",
+        "scale_kernels:gemm:0.5",
+        "kernels",
+    ),
+    Recipe(
+        "scale_host",
+        scale_host,
+        (Argument("factor", "of the host's time", "number"),),
+        "Calls on the host, and the time between them, take FACTOR times as long.",
+        "scale_host:0.5",
+        "host",
+    ),
+)

@@ -21,16 +21,25 @@ class WhatIf:
     Parameters
     ----------
     name : str
-        As the command line writes it, arguments included: ``"scale_device:MI355X"``.
+        As the command line writes it, arguments included: ``"scale_device:MI355X"``. Reading it gives this what-if.
     transform : callable
         (graph, parameters) to graph.
     parts : tuple of str
         Names of the what-ifs that a composition is made of.
+    patterns : tuple of str
+        The names or patterns of kernels that it acts on.
+    title : str
+        What a plan file calls it.
+    parameters : tuple of (str, float)
+        Values that a plan file gives parameters of the models under it, in place of their own.
     """
 
     name: str
     transform: Transform
     parts: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    title: str = ""
+    parameters: tuple[tuple[str, float], ...] = ()
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         """Return `graph` with the change made.
@@ -54,3 +63,8 @@ class WhatIf:
     def steps(self) -> tuple[str, ...]:
         """The names of its parts, or its own."""
         return self.parts or (self.name,)
+
+    @property
+    def label(self) -> str:
+        """Its title, or its name."""
+        return self.title or self.name

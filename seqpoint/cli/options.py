@@ -105,7 +105,7 @@ def what_if_option(function: F) -> F:
         "texts",
         multiple=True,
         metavar="NAME:ARGUMENT[+...]",
-        help="May be given several times; + composes. `seqpoint what-ifs` lists them.",
+        help="May be given several times; + composes; @FILE.toml is a plan. `seqpoint what-ifs` lists them.",
     )(function)
 
 

@@ -1,13 +1,14 @@
 """`seqpoint project`."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from replay.perfetto import write_perfetto
-from replay.projection import Projection
-from replay.what_ifs import parse_what_if
+from replay.projection import Projection, with_provenance
 from seqpoint.cli.options import (
     as_json,
     hardware_option,
@@ -19,7 +20,9 @@ from seqpoint.cli.options import (
     what_if_option,
 )
 from seqpoint.cli.output import duration, message, print_json, print_table, progress, say
-from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, project_trace
+from seqpoint.cli.what_ifs import warn_of_left_out
+from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
+from seqpoint.projection_result import read_result, reproduce, result_of
 
 #: Devices that work less than this share of the time wait for the host.
 _HOST_BOUND = 0.6
@@ -32,6 +35,8 @@ _HOST_BOUND = 0.6
 @max_points_option(8)
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(8, 10000), help="For the interval.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the draws.")
+@click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Draws at a time.  [default: one a core]")
+@click.option("--from", "result", metavar="RESULT.json", help="Compute this result of --json again, and compare.")
 @perfetto_option
 @hardware_option
 @as_json
@@ -40,40 +45,54 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
 
     \b
     seqpoint project job.trace -w dma_collectives -w scale_device:MI355X -w dma_collectives+scale_device:MI355X
+    seqpoint project job.trace -w @plan.toml --json > result.json
+    seqpoint project job.trace --from result.json
     """
-    what_ifs = [parse_what_if(text) for text in options.pop("texts") or DEFAULT_WHAT_IFS]
+    warn_of_left_out()
+    options["jobs"] = options["jobs"] or 0
+    if (result := options.pop("result")) is not None:
+        _again(trace, result, options, json_)
+        return
+    what_ifs = asked_what_ifs(options.pop("texts") or DEFAULT_WHAT_IFS)
     perfetto = options.pop("perfetto")
     loaded = load(trace, marker, length)
     projection = project_trace(loaded, what_ifs, ProjectOptions(**options, progress=progress("projecting")))
+    projection = with_provenance(projection, {"reading": {"iterations": marker, "length": length}})
     if projection.provenance["device_known_by"] == "file name":
         message(f"note: the device {projection.provenance['device']} is a guess from the file's name (see --device)")
     if perfetto:
-        lines, after = projection.timelines, what_ifs[0].name
+        lines, after = projection.timelines, what_ifs[0].label
         write_perfetto(Path(perfetto), {"before": lines["baseline"], f"after {after}": lines[after]})
         message(f"wrote {perfetto}")
     if json_:
-        print_json(content(projection))
+        print_json(result_of(projection))
     else:
         show(projection)
 
 
-def content(projection: Projection) -> dict[str, Any]:
-    """Return a projection as JSON with stable keys."""
-    names = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
-    return {
-        "baseline_ns": projection.baseline_ns,
-        "measured_ns": projection.measured_ns,
-        "device_busy_share": projection.device_busy_share,
-        "rows": [
-            {
-                "what_if": list(row.what_if),
-                **{name: getattr(row, name) for name in names},
-                "notes": list(row.notes),
-            }
-            for row in projection.rows
-        ],
-        "provenance": projection.provenance,
-    }
+def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> None:
+    """Compute a result again, print whether it is the same, and exit 1 where it is not."""
+    context = click.get_current_context()
+    for name in ("texts", "iterations", "max_points", "draws", "seed", "device", "perfetto", "marker", "length"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--from takes what was asked from the result; give it beside TRACE and --jobs only")
+    recorded = read_result(result)
+    reading = recorded["provenance"].get("reading") or {}
+    loaded = load(trace, reading.get("iterations") or "auto", reading.get("length"))
+    found = reproduce(loaded, recorded, jobs=options["jobs"], progress=progress("projecting"))
+    if json_:
+        differences = [dict(zip(("where", "recorded", "now"), one, strict=True)) for one in found.differences]
+        content = {"identical": found.identical, "compared": found.compared}
+        print_json({**content, "differences": differences, "notes": list(found.notes)})
+    else:
+        if found.differences:
+            print_table("Differences", ("where~", "recorded~", "now~"), found.differences)
+        what = "identical, bit for bit" if found.identical else "not identical"
+        say(f"{found.compared} numbers and texts of {result}: {what}")
+        for note in found.notes:
+            say(f"note: {note}")
+    if not found.identical:
+        context.exit(1)
 
 
 def show(projection: Projection) -> None:
@@ -90,7 +109,7 @@ def show(projection: Projection) -> None:
         ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %"),
         [
             (
-                " + ".join(row.what_if),
+                row.title or " + ".join(row.what_if),
                 f"{row.speedup:.3f}",
                 f"{row.low:.3f}",
                 f"{row.high:.3f}",

@@ -7,11 +7,10 @@ import click
 import numpy as np
 
 from profilers.atomic import file_to_write
-from replay.what_ifs import parse_what_if
 from seqpoint.cli.options import hardware_option, load, max_points_option, trace_argument, what_if_option
 from seqpoint.cli.output import message, progress, say, working
 from seqpoint.describe import Description, describe
-from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, project_trace
+from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
 from seqpoint.report import ReportContent, ReportSection, write_report
 from seqpoint.selecting import SelectionResult, SelectOptions, select
 
@@ -35,7 +34,7 @@ def command(trace: str, marker: str, length: str | None, output: str, **options:
     with working("describing"):
         description = describe(loaded)
         selection = _selection(description, options["max_points"])
-    what_ifs = [parse_what_if(text) for text in options["texts"] or DEFAULT_WHAT_IFS]
+    what_ifs = asked_what_ifs(options["texts"] or DEFAULT_WHAT_IFS)
     how = ProjectOptions(max_points=options["max_points"], device=options["device"], progress=progress("projecting"))
     projection = project_trace(loaded, what_ifs, how)
     label = "synthetic" if loaded.meta.synthetic else ""

@@ -59,4 +59,4 @@ def best_row(projection: Projection) -> ProjectionRow | None:
 
 def timeline_name(row: ProjectionRow) -> str:
     """Return the name of a what-if's timeline in `Projection.timelines`."""
-    return "+".join(row.what_if)
+    return row.label

@@ -1,0 +1,172 @@
+"""Plan files: several alternatives in TOML, each a list of steps with named arguments."""
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
+from replay.parameters import load_parameters
+from replay.what_ifs.algebra import compose, made, parse_what_if, recipe_named
+from replay.what_ifs.nearest import unknown
+from replay.what_ifs.what_if import WhatIf
+
+__all__ = ["parse_plan", "read_plan"]
+
+#: A plan is written by hand; more is another file, or an attack.
+_BYTES, _ALTERNATIVES, _STEPS, _TITLE = 2**20, 1000, 64, 200
+_WHAT_IF = "what_if"
+
+
+def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
+    """Return the alternatives of a plan file.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file, or no such what-if, argument or parameter as it names; the nearest are offered.
+    BrokenFileError
+        It is no TOML, or larger than 1 MiB; the message says where.
+    InvalidInputError
+        An entry is not what it has to be; the message says which.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise NotFoundError(f"{path}: no such plan file")
+    if not path.is_file():
+        raise InvalidInputError(f"{path}: no regular file; a plan is a TOML file")
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_BYTES + 1)
+    except OSError as error:
+        raise BrokenFileError(f"{path}: cannot be read: {error.strerror}") from error
+    if len(content) > _BYTES:
+        raise BrokenFileError(f"{path}: a plan has {_BYTES} bytes at most")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BrokenFileError(f"{path}: not UTF-8 at byte {error.start}") from error
+    return parse_plan(text, str(path))
+
+
+def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
+    """Return the alternatives of a plan.
+
+    Parameters
+    ----------
+    text : str
+        TOML: ``[[alternative]]`` tables with ``steps``, each a text as the command line has it or a table with
+        ``what_if`` and its arguments by name; optionally ``title`` and a table ``parameters``, which stand in for those
+        of the models. A table ``parameters`` at the top is for all alternatives.
+    source : str
+        For messages.
+
+    Raises
+    ------
+    SeqPointError
+        As `read_plan`.
+
+    Examples
+    --------
+    >>> plan = '[[alternative]]\\ntitle = "A"\\nsteps = [{what_if = "scale_links", factor = 2}, "dma_collectives"]'
+    >>> parse_plan(plan)[0].label, parse_plan(plan)[0].name
+    ('A', 'scale_links:2+dma_collectives')
+    """
+    try:
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise BrokenFileError(f"{source}: no TOML: {why}") from error
+    _only(content, ("alternative", "parameters", "title"), source)
+    _title(content, source)
+    alternatives = content.get("alternative")
+    if not isinstance(alternatives, list) or not 1 <= len(alternatives) <= _ALTERNATIVES:
+        raise InvalidInputError(f"{source}: a plan has 1 to {_ALTERNATIVES} tables [[alternative]]")
+    common = _parameters(content, source)
+    found = tuple(_alternative(one, common, f"{source}: alternative {i}") for i, one in enumerate(alternatives, 1))
+    titles = ["baseline", *(what_if.title for what_if in found if what_if.title)]
+    if twice := {title for title in titles if titles.count(title) > 1}:
+        raise InvalidInputError(f"{source}: title {min(twice)!r} is used twice; results go by it")
+    return found
+
+
+def _alternative(entry: object, common: Mapping[str, float], place: str) -> WhatIf:
+    table = _table(entry, place)
+    title = _title(table, place)
+    if title:
+        place = f"{place} ({title[:40]})"
+    _only(table, ("title", "steps", "parameters"), place)
+    steps = table.get("steps")
+    if not isinstance(steps, list) or not 1 <= len(steps) <= _STEPS:
+        raise InvalidInputError(f"{place}: steps is a list of 1 to {_STEPS} steps")
+    parts = [_step(step, f"{place}, step {i}") for i, step in enumerate(steps, 1)]
+    parameters = {**common, **_parameters(table, place)}
+    what_if = parts[0] if len(parts) == 1 else compose(*parts)
+    return replace(what_if, title=title, parameters=tuple(sorted(parameters.items())))
+
+
+def _step(entry: object, place: str) -> WhatIf:
+    try:
+        if isinstance(entry, str):
+            return parse_what_if(entry)
+        table = dict(_table(entry, place))
+        name = table.pop(_WHAT_IF, None)
+        if not isinstance(name, str):
+            raise InvalidInputError(f'a step is a text, or a table with {_WHAT_IF} = "NAME"')
+        recipe = recipe_named(name)
+        for key, value in table.items():
+            if not isinstance(value, str | int | float) or isinstance(value, bool):
+                raise InvalidInputError(f"{key} is a {_type(value)}; it has to be a text or a number")
+        return made(recipe, recipe.texts(table))
+    except SeqPointError as error:
+        text = str(error)
+        raise type(error)(text if text.startswith(place) else f"{place}: {text}") from error
+
+
+def _parameters(table: Mapping[str, Any], place: str) -> dict[str, float]:
+    known = load_parameters().known
+    found = {}
+    for name, value in _table(table.get("parameters", {}), f"{place}: parameters").items():
+        if name not in known:
+            raise unknown(f"{place}: no parameter is called", name, known)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise InvalidInputError(f"{place}: parameter {name} has to be a finite number, not a {_type(value)}")
+        most = 1.0 if known[name].unit.startswith("share") else 1e15
+        least = min(known[name].low, 0.0)
+        if not least <= value <= most or (known[name].low > 0 and value == 0):
+            raise InvalidInputError(f"{place}: parameter {name} is {value:g}, in {known[name].unit}: not plausible")
+        found[name] = float(value)
+    return found
+
+
+def _title(table: Mapping[str, Any], place: str) -> str:
+    title = table.get("title", "")
+    if not isinstance(title, str) or len(title) > _TITLE:
+        raise InvalidInputError(f"{place}: title is a text of {_TITLE} characters at most")
+    return title
+
+
+def _only(table: Mapping[str, Any], keys: tuple[str, ...], place: str) -> None:
+    for key in table:
+        if key not in keys:
+            raise unknown(f"{place}: there is no key", key, keys)
+
+
+def _table(value: object, place: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{place}: this has to be a table, not a {_type(value)}")
+    return value
+
+
+def _type(value: object) -> str:
+    names = {
+        str: "text",
+        bool: "boolean",
+        list: "list",
+        dict: "table",
+        int: "number",
+        float: "number that is not finite",
+    }
+    return names.get(type(value), type(value).__name__)

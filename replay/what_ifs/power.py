@@ -1,0 +1,78 @@
+"""What if the device might draw less power, or more?"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.errors import InvalidInputError
+from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
+from replay.parameters import Parameters
+from replay.retiming.tasks import arithmetic_tasks
+from replay.what_ifs.recipe import Argument, Recipe
+from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.writing import written
+
+__all__ = ["limit_power"]
+
+_POWER = RESOURCES.index("power")
+
+
+def limit_power(factor: float) -> WhatIf:
+    """Devices may draw `factor` times the power that they might; what asks for more lowers the clock.
+
+    A task draws a share of today's limit by what it is bound by (`power_share_compute_bound`,
+    `power_share_memory_bound`, `power_share_collective` of `datasets/parameters.toml`, all assumed). Where the tasks on
+    a device together ask for more than the limit, their clock falls with the third root of the excess; arithmetic
+    goes by the clock, memory and links do not. A kernel that alone asks for more takes longer alone.
+
+    Not modelled: what the limit already cost when the trace was recorded, idle power, temperature, and a clock that
+    rises where the limit does. A factor of 1 changes nothing.
+
+    Source: dynamic power goes with V^2 f and V about with f; the shares are assumptions.
+
+    Raises
+    ------
+    InvalidInputError
+        `factor` is not above zero.
+    """
+    if not (math.isfinite(factor) and factor > 0):
+        raise InvalidInputError(f"a limit of {factor} times the power: give a factor above zero")
+
+    def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        if factor == 1.0:
+            return graph
+        asked = _shares(graph, parameters) / factor
+        tasks = graph.tasks
+        slower = np.maximum(asked, 1.0) ** (1.0 / graph.policy.power_exponent)
+        duration = np.where(arithmetic_tasks(graph), tasks.duration_ns * slower, tasks.duration_ns)
+        demand = tasks.demand.copy()
+        demand[:, _POWER] = np.minimum(asked, 1.0)
+        basis = np.where(duration != tasks.duration_ns, int(Basis.ASSUMED), tasks.basis)
+        return graph.with_tasks(duration_ns=duration, demand=demand, basis=basis)
+
+    return WhatIf(written("limit_power", factor), transform)
+
+
+def _shares(graph: KernelGraph, parameters: Parameters) -> npt.NDArray[np.float64]:
+    """Return the share of the power limit that each task asks for, running alone."""
+    tasks = graph.tasks
+    kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
+    by_class = np.where(
+        arithmetic_tasks(graph), parameters["power_share_compute_bound"], parameters["power_share_memory_bound"]
+    )
+    shares = np.where(kernel, by_class * np.sqrt(np.minimum(tasks.occupies, 1.0)), 0.0)
+    collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
+    return np.asarray(np.where(collective, parameters["power_share_collective"], shares))
+
+
+RECIPES = (
+    Recipe(
+        "limit_power",
+        limit_power,
+        (Argument("factor", "of today's power limit", "number"),),
+        "Devices may draw FACTOR times the power; what asks for more lowers the clock.",
+        "limit_power:0.7",
+        "device",
+    ),
+)

@@ -1,0 +1,90 @@
+"""Plan files: alternatives, named arguments, parameters; and everything that can be wrong with them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
+from replay.what_ifs import parse_plan, read_plan
+
+PLAN = """
+title = "What next"
+[parameters]
+dma_command_ns = 3000
+
+[[alternative]]
+title = "DMA on another GPU"
+steps = [
+  "dma_collectives",
+  {what_if = "scale_device", device = "MI355X"},
+]
+
+[[alternative]]
+steps = [{what_if = "swap_kernel", kernel = "at::mm*", by = 0.1, workgroups = 64}]
+parameters = {dma_command_ns = 4000, replay_error = 0}
+"""
+
+
+def test_alternatives_have_steps_titles_and_parameters(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    one, two = read_plan(tmp_path / "plan.toml")
+    assert (one.label, one.steps) == ("DMA on another GPU", ("dma_collectives", "scale_device:MI355X"))
+    assert one.parameters == (("dma_command_ns", 3000.0),)
+    assert two.name == r"swap_kernel:at\:\:mm*:0.1::64" and two.title == ""
+    assert two.parameters == (("dma_command_ns", 4000.0), ("replay_error", 0.0))
+
+
+STEPS = '[[alternative]]\ntitle = "T"\nsteps = [%s]\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("[[alternative]\n", BrokenFileError, r"plan: no TOML: .*line 1"),
+        ("a = " + "[" * 5000, BrokenFileError, "no TOML: nested too deep"),
+        ("a = " + "9" * 5000, BrokenFileError, "no TOML"),
+        ("", InvalidInputError, "a plan has 1 to 1000 tables"),
+        ("alternative = 3", InvalidInputError, "a plan has 1 to 1000 tables"),
+        ("[[alternativ]]", NotFoundError, "there is no key 'alternativ'; did you mean alternative"),
+        ("[[alternative]]\nstep = []", NotFoundError, "alternative 1: there is no key 'step'; did you mean steps"),
+        ("[[alternative]]\n", InvalidInputError, "alternative 1: steps is a list of 1 to 64"),
+        (STEPS % "3", InvalidInputError, r"alternative 1 \(T\), step 1: this has to be a table, not a number"),
+        (STEPS % "{device = 'A100'}", InvalidInputError, "step 1: a step is a text, or a table with what_if"),
+        (STEPS % "'dma_collectives', 'scale_lnks:2'", NotFoundError, "step 2: .*did you mean scale_links"),
+        (STEPS % "{what_if = 'scale_links', facter = 2}", NotFoundError, "no argument 'facter'; did you mean factor"),
+        (STEPS % "{what_if = 'scale_links'}", InvalidInputError, "step 1: scale_links needs factor"),
+        (STEPS % "{what_if = 'scale_links', factor = true}", InvalidInputError, "factor is a boolean"),
+        (STEPS % "{what_if = 'scale_links', factor = [2]}", InvalidInputError, "factor is a list"),
+        (STEPS % "{what_if = 'scale_links', factor = 'x'}", InvalidInputError, "factor 'x' is no number"),
+        (STEPS % "{what_if = 'scale_links', factor = inf}", InvalidInputError, "step 1: .*above zero"),
+        (STEPS % "'overlap:ideal'" + "parameters = {dma_comand_ns = 1}", NotFoundError, "did you mean dma_command_ns"),
+        (STEPS % "'overlap:ideal'" + "parameters = {dma_command_ns = -1}", InvalidInputError, "not plausible"),
+        (STEPS % "'overlap:ideal'" + "parameters = {hbm_share_collective = 1.5}", InvalidInputError, "not plausible"),
+        (STEPS % "'overlap:ideal'" + "parameters = {dma_command_ns = nan}", InvalidInputError, "finite number"),
+        (STEPS % "'overlap:ideal'" + "parameters = 3", InvalidInputError, "parameters: this has to be a table"),
+        (STEPS.replace('"T"', "5") % "'overlap:ideal'", InvalidInputError, "alternative 1: title is a text"),
+        ((STEPS % "'overlap:ideal'") * 2, InvalidInputError, "title 'T' is used twice"),
+        (STEPS.replace("T", "baseline") % "'overlap:ideal'", InvalidInputError, "'baseline' is used twice"),
+        (STEPS % ",".join(["'overlap:ideal'"] * 65), InvalidInputError, "1 to 64 steps"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(text: str, error: type[SeqPointError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        parse_plan(text)
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no such plan file"):
+        read_plan(tmp_path / "absent.toml")
+    with pytest.raises(InvalidInputError, match="no regular file"):
+        read_plan(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InvalidInputError, match="no regular file"):
+        read_plan(tmp_path / "pipe")
+    (tmp_path / "large.toml").write_bytes(b"#" * (2**20 + 1))
+    with pytest.raises(BrokenFileError, match="1048576 bytes at most"):
+        read_plan(tmp_path / "large.toml")
+    (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
+    with pytest.raises(BrokenFileError, match="not UTF-8 at byte 5"):
+        read_plan(tmp_path / "latin.toml")
