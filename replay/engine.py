@@ -265,7 +265,9 @@ def run(sim, events):  # type: ignore[no-untyped-def]
         _pop(sim)
         device = code & ((1 << sim.bits) - 1)
         if code >= _KIND:
-            _arrive(sim, code - _KIND, now)
+            if sim.size[3] == _AT_ONCE:
+                _arrive_all(sim, now)
+            _insert(sim, code - _KIND)
         elif sim.version[device] == code >> sim.bits:
             _advance(sim, device, now)
         _tell_on(sim, now)

@@ -5,6 +5,7 @@ import pytest
 from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_engine import simulate_plainly
 
 from profilers.errors import InvalidInputError
 from replay.engine import simulate
@@ -181,6 +182,15 @@ def test_every_edge_is_kept(graph: KernelGraph) -> None:
     edges = graph.edges
     since = np.where(edges.from_start, start[edges.source], end[edges.source])
     assert (start[edges.target] >= since + edges.lag_ns - 1e-6).all()
+
+
+@settings(deadline=None, max_examples=300)
+@given(graphs(waves=True), st.lists(st.integers(0, 2), min_size=12, max_size=12))
+def test_it_does_what_the_plain_rules_do(graph: KernelGraph, priority: list[int]) -> None:
+    graph = graph.with_tasks(priority=np.array(priority[: len(graph.tasks)]))
+    plain = simulate_plainly(graph)
+    for one, other in zip(simulate(graph), plain, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=0.5)
 
 
 @settings(deadline=None, max_examples=1000)
