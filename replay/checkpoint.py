@@ -36,12 +36,6 @@ class Run:
     Parameters
     ----------
     graph : KernelGraph
-
-    Examples
-    --------
-    >>> run = Run(graph)  # doctest: +SKIP
-    >>> while not run.advance():
-    ...     run.save("replay.checkpoint")
     """
 
     def __init__(self, graph: KernelGraph) -> None:

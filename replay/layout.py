@@ -88,7 +88,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
         A demand or share is not within 0 to 1, or a task may run on no partition.
     """
     at, resources = _named(tasks)
-    rows = np.zeros(len(tasks), TASK)
+    rows = np.empty(len(tasks), TASK)
     shares = (tasks.occupies, tasks.waves, tasks.footprint, tasks.hit_share)
     numbers = (tasks.kind, tasks.device, tasks.priority, tasks.cu_mask, tasks.interleaved)
     rules = ((1 << len(policy.partitions)) - 1, policy.in_order)
@@ -125,8 +125,9 @@ def _write(rows, times, shares, numbers, rules):  # type: ignore[no-untyped-def]
     for task in range(len(duration)):
         row = rows[task]
         row.left, row.ready, row.rate = duration[task], release[task], 1.0
-        row.start = np.nan
-        row.end = np.nan
+        row.start, row.end = np.nan, np.nan
+        row.granted, row.resident = 0.0, 0.0
+        row.first, row.beyond, row.waiting = 0, 0, 0
         row.device = -1 if kind[task] == _MARK else device[task]
         row.priority, row.mask, row.let_in = priority[task], mask[task], interleaved[task] or not in_order
         row.need = demand[task, _CU]

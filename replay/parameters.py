@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
+from zlib import crc32
 
 import numpy as np
 
@@ -72,8 +73,13 @@ class Parameters:
         return Parameters(self.known, {**self.values, **given}) if given else self
 
     def drawn(self, random: np.random.Generator) -> "Parameters":
-        """Return parameters whose values are drawn from their ranges."""
-        return Parameters(self.known, {name: p.draw(random) for name, p in self.known.items()})
+        """Return parameters whose values are drawn from their ranges, each from numbers of its own.
+
+        So a parameter that is added, or used nowhere, changes no other's.
+        """
+        key = int(random.integers(2**63))
+        streams = {name: np.random.default_rng((key, crc32(name.encode()))) for name in self.known}
+        return Parameters(self.known, {name: p.draw(streams[name]) for name, p in self.known.items()})
 
 
 @cache
