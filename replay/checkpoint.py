@@ -3,6 +3,7 @@
 import hashlib
 import io
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -155,7 +156,7 @@ def _read(path: Path, expected: dict[str, tuple[Any, int]], graph: KernelGraph) 
             }
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: no such file") from error
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, RuntimeError) as error:
         raise InvalidInputError(f"{path}: no checkpoint, or a damaged one ({error})") from error
     for name, (dtype, ndim) in expected.items():
         if found[name].dtype != dtype or found[name].ndim != ndim:

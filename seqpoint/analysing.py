@@ -20,7 +20,7 @@ from replay.graph import KernelGraph
 from replay.parameters import load_parameters
 from replay.timeline import Timeline, replay
 from replay.what_ifs import WhatIf
-from seqpoint.projecting import graphs_of
+from seqpoint.graphs import graphs_of
 
 __all__ = ["Analysis", "TimelineAnalysis", "analyze_timeline", "analyze_trace", "graph_of", "typical_iteration"]
 

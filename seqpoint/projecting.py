@@ -1,19 +1,15 @@
 """Project what-ifs over a whole trace: choose iterations, build their graphs, weigh them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from profilers.devices import find_device
-from profilers.errors import InvalidInputError
 from profilers.trace import Trace
-from replay.build import build_graph, index_trace
-from replay.graph import KernelGraph
-from replay.hardware import hardware_named
 from replay.parameters import Parameters
 from replay.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.what_ifs import WhatIf, parse_what_if, read_plan
+from seqpoint.graphs import Progress, all_iterations, graphs_of
 from seqpoint.iterations import iteration_table
 from seqpoint.selecting import SelectOptions, select
 
@@ -23,11 +19,8 @@ __all__ = [
     "ProjectOptions",
     "asked_what_ifs",
     "choose_iterations",
-    "graphs_of",
     "project_trace",
 ]
-
-Progress = Callable[[int, int, str], None]
 
 #: What is projected when nothing is asked for.
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
@@ -98,9 +91,7 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
     InvalidInputError
         The trace has no iteration.
     """
-    have = list(dict.fromkeys(asked)) or sorted(set(trace.iterations["iteration"].to_pylist()))
-    if not have:
-        raise InvalidInputError("the trace has no iteration")
+    have = list(dict.fromkeys(asked)) or all_iterations(trace)
     if asked or len(have) <= max_points:
         return Chosen(have, [1.0] * len(have), "as asked" if asked else "all")
     table = iteration_table(trace)
@@ -109,25 +100,6 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
         return Chosen([int(n) for n in result.table.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
     spaced = [have[i] for i in np.unique(np.linspace(0, len(have) - 1, max_points).round().astype(int))]
     return Chosen(spaced, [len(have) / len(spaced)] * len(spaced), "evenly spaced")
-
-
-def graphs_of(
-    trace: Trace, iterations: Sequence[int], device: str | None = None, progress: Progress | None = None
-) -> list[KernelGraph]:
-    """Return the graphs of some iterations.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        The device or an iteration is unknown.
-    """
-    hardware = None if device is None else hardware_named(find_device(device), "user")
-    graphs, index = [], index_trace(trace)
-    for number, iteration in enumerate(iterations):
-        if progress:
-            progress(number, len(iterations), f"graph of iteration {iteration}")
-        graphs.append(build_graph(index, iteration, hardware))
-    return graphs
 
 
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> Projection:

@@ -12,7 +12,8 @@ from profilers.trace import Trace
 from replay.parameters import Parameters, load_parameters
 from replay.projection import Projection
 from replay.what_ifs import WhatIf, compose, parse_what_if
-from seqpoint.projecting import Progress, ProjectOptions, project_trace
+from seqpoint.graphs import Progress
+from seqpoint.projecting import ProjectOptions, project_trace
 
 __all__ = ["Reproduction", "read_result", "reproduce", "result_of"]
 

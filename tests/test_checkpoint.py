@@ -76,6 +76,12 @@ def test_a_damaged_checkpoint_is_refused_whatever_the_damage(tmp_path: Path) -> 
         else:  # what the zip itself does not need
             np.testing.assert_array_equal(again.finish().end_ns, simulate(graph)[1])
     assert refused > 150
+    locked = bytearray(whole)
+    at = whole.index(b"PK\x01\x02")  # the first entry of the directory says that it is encrypted
+    locked[at + 8] |= 1
+    path.write_bytes(locked)
+    with pytest.raises(InvalidInputError, match="encrypted"):
+        Run.load(graph, path)
     path.unlink()
     with pytest.raises(NotFoundError, match="no such file"):
         Run.load(graph, path)

@@ -14,7 +14,7 @@ from replay.perfetto import write_perfetto
 from replay.timeline import Timeline, replay
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import clean, duration, message, print_json, print_table, progress
-from seqpoint.projecting import choose_iterations, graphs_of
+from seqpoint.graphs import all_iterations, graphs_of
 
 
 @click.command("replay")
@@ -33,7 +33,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     seqpoint replay job.trace
     """
     loaded = load(trace, marker, length)
-    iterations = choose_iterations(loaded, options["iterations"], max_points=loaded.iterations.num_rows).iterations
+    iterations = list(dict.fromkeys(options["iterations"])) or all_iterations(loaded)
     timelines = [replay(g) for g in graphs_of(loaded, iterations, options["device"], progress("building"))]
     found = [dependencies(timeline) for timeline in timelines]
     rows = [_row(*row) for row in zip(iterations, timelines, found, strict=True)]
