@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from profilers.atomic import written_whole
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.engine import State, begin, check_finished, run, state_of
+from replay.engine import State, begin, run, state_of, times_of
 from replay.graph import KernelGraph
 from replay.timeline import Timeline
 
@@ -77,8 +77,7 @@ class Run:
         while not self.advance():
             if progress is not None:
                 progress(self.share)
-        check_finished(self.graph, self._state)
-        return Timeline(self.graph, self._state.rows["start"].copy(), self._state.rows["end"].copy())
+        return Timeline(self.graph, *times_of(self.graph, self._state))
 
     def save(self, path: Path | str) -> None:
         """Write how far the run has come; a file that is there is replaced as a whole or not at all.

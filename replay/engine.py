@@ -19,7 +19,7 @@ from replay.graph import KernelGraph
 from replay.layout import lay_out
 from replay.sharing import share
 
-__all__ = ["DONE_NS", "State", "begin", "check_finished", "run", "simulate", "state_of"]
+__all__ = ["DONE_NS", "State", "begin", "run", "simulate", "state_of", "times_of"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -356,21 +356,31 @@ def simulate(graph: KernelGraph) -> tuple[Floats, Floats]:
     sim = state_of(graph)
     begin(sim)
     run(sim, _ALL)
-    check_finished(graph, sim)
-    return sim.rows["start"].copy(), sim.rows["end"].copy()
+    return times_of(graph, sim)
 
 
-def check_finished(graph: KernelGraph, sim: State) -> None:
-    """Make sure that every task has ended.
+def times_of(graph: KernelGraph, sim: State) -> tuple[Floats, Floats]:
+    """Return the starts and ends of a run that is over.
 
     Raises
     ------
     InvalidInputError
         Tasks wait for each other in a circle; the message names it.
     """
-    stuck = np.isnan(sim.rows["end"])
-    if stuck.any():
-        raise InvalidInputError(f"tasks wait for each other in a circle: {_circle(graph, stuck)}")
+    start, end, stuck = _read(sim.rows)
+    if stuck:
+        raise InvalidInputError(f"tasks wait for each other in a circle: {_circle(graph, np.isnan(end))}")
+    return start, end
+
+
+@compiled
+def _read(rows):  # type: ignore[no-untyped-def]
+    """Return starts and ends of all tasks, and whether one of them has none."""
+    start, end, stuck = np.empty(len(rows)), np.empty(len(rows)), False
+    for task in range(len(rows)):
+        start[task], end[task] = rows[task].start, rows[task].end
+        stuck |= np.isnan(end[task])
+    return start, end, stuck
 
 
 def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:

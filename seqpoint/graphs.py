@@ -9,7 +9,7 @@ from replay.build import build_graph, index_trace
 from replay.graph import KernelGraph
 from replay.hardware import hardware_named
 
-__all__ = ["Progress", "all_iterations", "graphs_of"]
+__all__ = ["all_iterations", "graphs_of"]
 
 Progress = Callable[[int, int, str], None]
 
