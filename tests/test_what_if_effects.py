@@ -207,6 +207,22 @@ def test_launches_and_the_gaps_between_shrink_to_the_floor_and_waits_stay() -> N
     assert applied("remove_launch_overhead", graph).edges.lag_ns.tolist() == [1_000, 7_000, 1_000, 400, 0]
 
 
+def test_the_host_s_time_around_fused_launches_shrinks_too() -> None:
+    host, kernel = TaskKind.HOST, TaskKind.KERNEL
+    graph = make_graph(
+        [5_000] * 3 + [3_000] * 3,
+        edges=[(0, 1, 10_000.0), (1, 2, 10_000.0), (0, 3), (1, 4), (2, 5), (3, 4), (4, 5)],
+        kind=[host] * 3 + [kernel] * 3,
+        device=[-1] * 3 + [0] * 3,
+        class_=[-1] * 3 + [ELEMENTWISE, ELEMENTWISE, GEMM],
+    )
+    graph = kinds(graph, [EdgeKind.HOST] * 2 + [EdgeKind.LAUNCH] * 3 + [EdgeKind.STREAM] * 2)
+    second = "remove_launch_overhead:500ns"
+    both = applied(f"fuse:elementwise+{second}", graph)
+    assert both.edges.lag_ns[both.edges.kind == EdgeKind.HOST].tolist() == [500, 500]
+    assert replay(both).makespan_ns <= replay(applied(second, graph)).makespan_ns
+
+
 # -- dispatch ---------------------------------------------------------------------------------------------------------
 
 

@@ -165,7 +165,9 @@ def _unlaunched(graph: KernelGraph, before: Ints) -> KernelGraph:
     left = np.bincount(edges.source[launch & ~gone], minlength=n)
     idle = (np.bincount(edges.source[gone], minlength=n) > 0) & (left == 0) & (graph.tasks.kind == TaskKind.HOST)
     duration = np.where(idle, 0.0, graph.tasks.duration_ns)
-    return replace(graph, edges=edges.select(~gone)).with_tasks(duration_ns=duration)
+    # `remove_launch_overhead` knows a call that launches no more by its basis.
+    basis = np.where(idle, int(Basis.ASSUMED), graph.tasks.basis)
+    return replace(graph, edges=edges.select(~gone)).with_tasks(duration_ns=duration, basis=basis)
 
 
 def _without(graph: KernelGraph, gone: Bools, head: Ints) -> KernelGraph:
