@@ -268,7 +268,7 @@ def test_partitions_are_taken_from_what_the_rest_still_has() -> None:
 @pytest.mark.parametrize("share", [1e-12, 0.009, 0.992])
 def test_a_partition_has_one_compute_unit_at_least_and_so_has_the_rest(share: float) -> None:
     graph = make_graph([100] * 2, class_=[GEMM, ELEMENTWISE])  # on 108 compute units
-    with pytest.raises(InvalidInputError, match="of the 108 compute units leaves .* each needs one"):
+    with pytest.raises(InvalidInputError, match=r"of the 108 compute units leaves .* each needs one"):
         applied(f"partition:gemm:{share!r}", graph)
     assert applied("partition:gemm:0.01", graph).notes == ("partition: 1 tasks on 0.01 of the compute units",)
 

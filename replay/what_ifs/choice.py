@@ -17,7 +17,7 @@ from replay.what_ifs.nearest import unknown
 if TYPE_CHECKING:
     from replay.what_ifs.what_if import WhatIf
 
-__all__ = ["TaskChoice", "check_patterns"]
+__all__ = ["TaskChoice", "check_patterns", "kernel_choice"]
 
 Bools = npt.NDArray[np.bool_]
 _KINDS = {"kernels": TaskKind.KERNEL, "collectives": TaskKind.COLLECTIVE, "copies": TaskKind.COPY}

@@ -25,7 +25,7 @@ _ON_STREAM = sorted(STREAM_EDGES)
 
 
 def change_stream(tasks: str, stream: str) -> WhatIf:
-    """Chosen tasks run on another stream of their device: ``new`` (for each old stream one of its own), or the number of one.
+    """Chosen tasks run on another stream of their device: ``new``, one for each old stream, or the number of one.
 
     A trace says in which order kernels ran and not which needs whose result, so this is assumed: a moved task still
     waits for what stood before it on its old stream; what stands after it on that stream does not wait for it any more;
