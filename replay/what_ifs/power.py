@@ -28,7 +28,7 @@ def limit_power(factor: float) -> WhatIf:
 
     Not modelled: what the limit already cost when the trace was recorded, idle power, temperature, and a clock that
     rises where the limit does. A factor of 1 changes nothing. Given twice, it neither composes (0.5
-    twice is not 0.25) nor goes back (2 after 0.5): each starts from today's limit, and what the first slowed stays slow.
+    twice is not 0.25) nor goes back (2 after 0.5): each starts from today's limit, and what was slowed stays slow.
 
     Source: dynamic power goes with V^2 f and V about with f; the shares are assumptions.
 
