@@ -13,7 +13,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace import TraceMeta
 from replay.demand import isolate
 from replay.engine import simulate
-from replay.graph import Basis, KernelGraph
+from replay.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, KernelGraph
 from replay.notes import joined_notes
 from replay.parameters import Parameters, load_parameters
 from replay.provenance import QUANTILES, provenance_of
@@ -25,6 +25,9 @@ from replay.what_ifs.what_if import WhatIf
 __all__ = ["Projection", "ProjectionOptions", "ProjectionRow", "project"]
 
 Floats = npt.NDArray[np.float64]
+#: Sums of times up to this are finite; whatever is longer is a mistake.
+_LONGEST_NS = 1e100
+_HOST_LAGS = sorted(HOST_TIME_EDGES | LAUNCH_EDGES)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,9 @@ class ProjectionRow:
     low, high : float
         Central 90 % of the speed-up over the draws of the parameters, widened by the error of the replay.
     measured_share, derived_share, assumed_share : float
-        Of the projected time of all tasks, by what their duration rests on; they add up to 1.
+        Of the time of all tasks, by what their duration rests on; they add up to 1. A task counts with its time before
+        or after the what-if, whichever is longer, so that what is taken away counts; a task that is gone, and what
+        changed of lags on the host and from launches, are assumed.
     notes : tuple of str
     title : str
         What a plan file calls it.
@@ -165,7 +170,7 @@ def project(
     drawn = _draws(nominal, options)
     steps = Steps((len(what_ifs) + 1) * len(graphs) * options.draws, options.progress)
     jobs = jobs_for(graphs, options.jobs)
-    after = sweep([partial(_nominal, what_if, graphs, nominal) for what_if in what_ifs], jobs, Steps(0))
+    after = sweep([partial(_nominal, what_if, base, nominal) for what_if in what_ifs], jobs, Steps(0))
     runs = [partial(_draw, graphs, weights, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
     error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
@@ -188,14 +193,17 @@ class _Found:
     first: Timeline
 
 
-def _nominal(what_if: WhatIf, graphs: Sequence[KernelGraph], nominal: Parameters) -> _Found:
+def _nominal(what_if: WhatIf, base: Sequence[Timeline], nominal: Parameters) -> _Found:
     makespans, spent, notes, first = [], [], [], None
     own = nominal.with_values(what_if.parameters)
-    for graph in graphs:
-        timeline = _applied(what_if, isolate(graph, own) if what_if.parameters else graph, own)
+    for before in base:
+        graph = isolate(before.graph, own) if what_if.parameters else before.graph
+        timeline = _applied(what_if, graph, own)
         first = first or timeline
+        if not timeline.makespan_ns <= _LONGEST_NS:
+            raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {timeline.makespan_ns:.3g} ns")
         makespans.append(timeline.makespan_ns)
-        spent.append(_spent(timeline))
+        spent.append(_spent(before, timeline))
         notes.append(timeline.graph.notes)
     assert first is not None
     return _Found(makespans, spent, notes, first)
@@ -269,15 +277,41 @@ def _row(
     )
 
 
-def _spent(timeline: Timeline) -> Floats:
-    """Return the time of the iteration's own tasks, all added up, by `Basis`."""
-    tasks = timeline.graph.tasks
-    spent = np.where(tasks.own, timeline.end_ns - timeline.start_ns, 0.0)
-    return np.asarray(np.bincount(tasks.basis, weights=spent, minlength=len(Basis)), dtype=np.float64)
+def _spent(before: Timeline, after: Timeline) -> Floats:
+    """Return the time of the iteration's own tasks before or after, whichever is longer, added up by `Basis`.
+
+    Tasks are known again by their event, since a what-if may drop some; what is gone, and by how much the lags on the
+    host and from launches changed, is assumed.
+    """
+    tasks = after.graph.tasks
+    count = 2 + max(int(line.graph.tasks.event.max(initial=-1)) for line in (before, after))
+    lost = np.maximum(_by_event(before, count) - _by_event(after, count), 0.0)
+    basis = np.full(count, -1)
+    np.maximum.at(basis, tasks.event + 1, tasks.basis)
+    spent = np.bincount(tasks.basis, weights=_own_time(after), minlength=len(Basis))
+    spent += np.bincount(np.where(basis < 0, int(Basis.ASSUMED), basis), weights=lost, minlength=len(Basis))
+    spent[Basis.ASSUMED] += np.abs(_lags(before.graph, count) - _lags(after.graph, count)).sum()
+    return np.asarray(spent, dtype=np.float64)
+
+
+def _own_time(line: Timeline) -> Floats:
+    return np.where(line.graph.tasks.own, line.end_ns - line.start_ns, 0.0)
+
+
+def _by_event(line: Timeline, count: int) -> Floats:
+    """Return the time of all tasks of each event, those of none first."""
+    return np.asarray(np.bincount(line.graph.tasks.event + 1, weights=_own_time(line), minlength=count))
+
+
+def _lags(graph: KernelGraph, count: int) -> Floats:
+    """Return the lags on the host and from launches, added up by the event that they count from."""
+    edges, own = graph.edges, graph.tasks.own
+    lag = np.where(np.isin(edges.kind, _HOST_LAGS) & own[edges.source], edges.lag_ns, 0.0)
+    return np.asarray(np.bincount(graph.tasks.event[edges.source] + 1, weights=lag, minlength=count))
 
 
 def _shares(spent: Sequence[Floats], weights: Sequence[float]) -> tuple[float, float, float]:
-    """Return the share of all tasks' projected time that rests on each `Basis`."""
+    """Return the share of all tasks' time that rests on each `Basis`."""
     times = [_weighted(weights, [float(one[i]) for one in spent]) for i in range(len(Basis))]
     total = math.fsum(times)
     measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)

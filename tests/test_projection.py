@@ -1,13 +1,18 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from graphs import make_graph
 from traces import write_trace
 
 from profilers.collect import collect
 from profilers.errors import InvalidInputError
+from profilers.kernels import CLASSES
 from profilers.trace import TraceMeta
 from replay.build import build_graph
+from replay.graph import EdgeKind, TaskKind
 from replay.perfetto import perfetto_json
 from replay.projection import Projection, ProjectionOptions, project
 from replay.what_ifs import parse_what_if
@@ -38,6 +43,42 @@ def test_shares_follow_what_a_what_if_touches(tmp_path: Path) -> None:
     assert dma.measured_share > device.measured_share
     assert device.derived_share > dma.derived_share
     assert scaled.assumed_share > dma.assumed_share > 0  # the GEMM beside the collective was slowed by it
+
+
+@pytest.mark.parametrize(
+    ("text", "least"), [("scale_kernels:all:0", 0.5), ("remove_launch_overhead:0ns", 0.02), ("scale_host:0", 0.02)]
+)
+def test_what_is_assumed_away_counts_as_assumed(tmp_path: Path, text: str, least: float) -> None:
+    (row,) = projected(tmp_path, text).rows
+    assert row.assumed_share > least
+
+
+def test_kernels_that_are_merged_away_and_lags_that_shrink_count_by_what_was() -> None:
+    host, kernel = TaskKind.HOST, TaskKind.KERNEL
+    graph = make_graph(
+        [100, 300, 600],
+        edges=[(0, 1, 1000.0), (1, 2)],
+        kind=[host, kernel, kernel],
+        device=[-1, 0, 0],
+        class_=[-1, CLASSES.index("gemm"), CLASSES.index("elementwise")],
+    )
+    graph = replace(graph, edges=replace(graph.edges, kind=np.array([EdgeKind.LAUNCH, EdgeKind.STREAM])))
+    texts = ["remove_launch_overhead:0ns", "scale_kernels:elementwise:0", "scale_kernels:gemm:2", "nothing"]
+    what_ifs = [parse_what_if(text) for text in texts]
+    found = project([graph], [1.0], what_ifs, meta=TraceMeta("kineto"), options=ProjectionOptions(draws=1))
+    assert [row.assumed_share for row in found.rows] == pytest.approx([1100 / 2000, 600 / 1000, 600 / 1300, 0])
+
+
+def test_shares_of_a_graph_that_lost_tasks() -> None:
+    graph = make_graph([5000, 5000], edges=[(0, 1)], class_=[CLASSES.index("elementwise")] * 2)
+    (row,) = project([graph], [1.0], [parse_what_if("fuse:elementwise")], meta=TraceMeta("kineto")).rows
+    assert row.assumed_share == 1.0  # the one that stays is assumed, and so is that the other goes
+
+
+def test_a_time_beyond_all_plausible_is_an_error_that_names_the_what_if(tmp_path: Path) -> None:
+    text = "+".join(["scale_kernels:gemm:1e6"] * 40)
+    with pytest.raises(InvalidInputError, match=r"what-if scale_kernels.*: a projected time of .* ns"):
+        projected(tmp_path, text)
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_another_interval(tmp_path: Path) -> None:

@@ -119,6 +119,14 @@ def test_the_demands_of_a_swapped_kernel_follow_its_class_and_grid() -> None:
     [
         ("swap_kernel:gemm:-1", "a factor of -1"),
         ("swap_kernel:gemm:nan", "a factor of nan"),
+        ("swap_kernel:gemm:1::9999999999999999999", "^9999999999999999999 workgroups: give a number from 1 to"),
+        ("swap_kernel:collectives:0.5", "swap_kernel acts on kernels that compute, and 'collectives' are none"),
+        ("swap_kernel:gemm:collectives", "swap_kernel acts on kernels that compute"),
+        ("fuse:copies", "fuse acts on kernels that compute, and 'copies' are none"),
+        ("scale_kernels:gemm:1e300", "scale_kernels: a factor of 1e.300; give zero, or one from 1e-06 to 1e.06"),
+        ("scale_host:1e-7", "scale_host: a factor of 1e-07"),
+        ("scale_links:1e7", "scale_links: a factor of 1e.07; give one above zero, from"),
+        ("limit_power:0.01", "limit_power: a factor of 0.01; give one above zero, from 0.05"),
         ("swap_kernel:gemm:1:gem", "did you mean gemm"),
         ("swap_kernel:gemm:1:gemm:-5", "-5 workgroups"),
         ("swap_kernel:gemm:1:gemm:many", "workgroups 'many' is no whole number"),
@@ -207,6 +215,22 @@ def test_launches_and_the_gaps_between_shrink_to_the_floor_and_waits_stay() -> N
     assert applied("remove_launch_overhead", graph).edges.lag_ns.tolist() == [1_000, 7_000, 1_000, 400, 0]
 
 
+def test_the_host_s_time_around_fused_launches_shrinks_too() -> None:
+    host, kernel = TaskKind.HOST, TaskKind.KERNEL
+    graph = make_graph(
+        [5_000] * 3 + [3_000] * 3,
+        edges=[(0, 1, 10_000.0), (1, 2, 10_000.0), (0, 3), (1, 4), (2, 5), (3, 4), (4, 5)],
+        kind=[host] * 3 + [kernel] * 3,
+        device=[-1] * 3 + [0] * 3,
+        class_=[-1] * 3 + [ELEMENTWISE, ELEMENTWISE, GEMM],
+    )
+    graph = kinds(graph, [EdgeKind.HOST] * 2 + [EdgeKind.LAUNCH] * 3 + [EdgeKind.STREAM] * 2)
+    second = "remove_launch_overhead:500ns"
+    both = applied(f"fuse:elementwise+{second}", graph)
+    assert both.edges.lag_ns[both.edges.kind == EdgeKind.HOST].tolist() == [500, 500]
+    assert replay(both).makespan_ns <= replay(applied(second, graph)).makespan_ns
+
+
 # -- dispatch ---------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +263,21 @@ def test_partitions_are_taken_from_what_the_rest_still_has() -> None:
     assert both.tasks.cu_mask.tolist() == [2, 4, 1]
     with pytest.raises(InvalidInputError, match=r"leaves none of the 0\.5"):
         applied("partition:gemm:0.5+partition:elementwise:0.5", graph)
+
+
+@pytest.mark.parametrize("share", [1e-12, 0.009, 0.992])
+def test_a_partition_has_one_compute_unit_at_least_and_so_has_the_rest(share: float) -> None:
+    graph = make_graph([100] * 2, class_=[GEMM, ELEMENTWISE])  # on 108 compute units
+    with pytest.raises(InvalidInputError, match=r"of the 108 compute units leaves .* each needs one"):
+        applied(f"partition:gemm:{share!r}", graph)
+    assert applied("partition:gemm:0.01", graph).notes == ("partition: 1 tasks on 0.01 of the compute units",)
+
+
+def test_a_partition_for_no_task_changes_nothing_and_says_so() -> None:
+    graph = make_graph([100] * 2, demands=[(1,)] * 2, class_=[ELEMENTWISE] * 2)
+    same = applied("partition:gemm:0.9", graph)
+    assert same.policy == graph.policy and "nothing changes" in same.notes[0]
+    assert replay(same).makespan_ns == replay(graph).makespan_ns
 
 
 def test_fair_order_halves_what_in_order_queues() -> None:
@@ -280,6 +319,14 @@ def test_the_place_on_a_stream_that_exists_is_by_start() -> None:
     graph = named(replace(graph, lanes=(Lane(0, 0, 7), Lane(0, 0, 8))), ["a", "b", "x", "y"])
     timeline = replay(applied("change_stream:b:8", graph))  # x starts at 0, y at 50, b at 100
     assert timeline.start_ns.tolist() == [0, 350, 0, 50]
+
+
+def test_each_stream_that_tasks_leave_has_a_new_one_of_its_own() -> None:
+    graph = make_graph([100, 100, 50, 300], edges=[(0, 1), (2, 3)], lane=[0, 0, 1, 1])
+    graph = replace(graph, lanes=(Lane(0, 0, 7), Lane(0, 0, 8)))
+    moved = applied("change_stream:all:new", graph)
+    assert moved.tasks.lane.tolist() == [2, 2, 3, 3] and moved.lanes[2:] == (Lane(0, 0, 9), Lane(0, 0, 10))
+    assert replay(moved).makespan_ns == replay(graph).makespan_ns
 
 
 def test_what_followed_the_first_of_a_stream_does_not_come_before_it() -> None:
@@ -381,6 +428,7 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
 
 NOTHING = (
     "nothing",
+    "nothing+scale_links:1 + nothing",
     "scale_kernels:all:1",
     "swap_kernel:all:1",
     "scale_host:1",
@@ -466,11 +514,17 @@ def test_composing_is_applying_one_after_the_other_and_is_read_back(graph: Kerne
         np.testing.assert_array_equal(replay(other).end_ns, replay(step).end_ns)
 
 
-@given(st.floats(1e-6, 1e6))
+@given(st.floats(0.05, 1e6))
 def test_a_factor_is_read_back_to_the_last_bit(factor: float) -> None:
     for name in ("scale_kernels:gemm", "scale_host", "scale_links", "swap_kernel:gemm", "limit_power"):
         what_if = parse_what_if(f"{name}:{factor!r}".replace("e+", "e"))
         assert float(parse_what_if(what_if.name).name.rsplit(":", 1)[1]) == factor
+
+
+def test_names_in_errors_are_cut() -> None:
+    graph = named(make_graph([1, 1], class_=[GEMM, GEMM]), ["void " + "x" * 200, "b"])
+    with pytest.raises(NotFoundError, match=r"there are void x{52}\.\.\., b$"):
+        applied("swap_kernel:gemm:?????????z", graph)
 
 
 def test_every_what_if_says_what_it_models_and_what_not() -> None:

@@ -55,8 +55,6 @@ def parse_what_if(text: str) -> WhatIf:
         raise InvalidInputError(
             f"{text[:80]!r}: a plan has several what-ifs; `seqpoint project` and `report` read plans"
         )
-    if text.strip() == "nothing":
-        return compose()
     steps = split_steps(text)
     if len(steps) > _STEPS:
         raise InvalidInputError(f"a what-if of {len(steps)} steps; {_STEPS} at most")
@@ -65,6 +63,8 @@ def parse_what_if(text: str) -> WhatIf:
 
 
 def _parse_one(step: str) -> WhatIf:
+    if step == "nothing":
+        return compose()
     name, *texts = split_words(step)
     return made(recipe_named(name), texts)
 

@@ -10,17 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
+from profilers.kernels import CLASSES, COLLECTIVE
 from replay.graph import KernelGraph, TaskKind
 from replay.what_ifs.nearest import unknown
 
 if TYPE_CHECKING:
     from replay.what_ifs.what_if import WhatIf
 
-__all__ = ["TaskChoice", "check_patterns"]
+__all__ = ["TaskChoice", "check_patterns", "kernel_choice"]
 
 Bools = npt.NDArray[np.bool_]
 _KINDS = {"kernels": TaskKind.KERNEL, "collectives": TaskKind.COLLECTIVE, "copies": TaskKind.COPY}
+#: What is of another kind than kernels; each kernel of the class is a collective.
+_NO_KERNELS = ("collectives", "copies", COLLECTIVE)
 #: A pattern is matched with every name of a trace.
 _LONGEST, _STARS = 200, 16
 
@@ -66,6 +68,19 @@ class TaskChoice:
             return np.asarray((tasks.class_ == CLASSES.index(self.text)) & graph.on_device())
         fits = np.array([name_fits(self.text, name) for name in graph.names], dtype=bool)
         return np.asarray(fits[tasks.name] & graph.on_device()) if len(fits) else graph.on_device()
+
+
+def kernel_choice(what: str, text: str) -> TaskChoice:
+    """Return the choice of a what-if that acts on kernels alone.
+
+    Raises
+    ------
+    InvalidInputError
+        As `TaskChoice`, or it chooses collectives or copies.
+    """
+    if text in _NO_KERNELS:
+        raise InvalidInputError(f"{what} acts on kernels that compute, and {text!r} are none: nothing would change")
+    return TaskChoice(text)
 
 
 def name_fits(pattern: str, name: str) -> bool:

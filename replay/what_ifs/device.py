@@ -4,7 +4,6 @@ Relative re-timing: a traced duration is scaled by the ratio of what models say 
 efficiency of kernels on another device may differ from that is in the interval.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +16,7 @@ from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
 from replay.hardware import hardware_named
 from replay.parameters import Parameters
 from replay.retiming import above_floor, retimed
+from replay.what_ifs.factor import check_factor
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
 from replay.what_ifs.writing import written
@@ -115,10 +115,9 @@ def scale_links(factor: float) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `factor` is not above zero.
+        `factor` is not within 1e-6 to 1e6.
     """
-    if not (math.isfinite(factor) and factor > 0):
-        raise InvalidInputError(f"links with {factor} times their bandwidth: give a factor above zero")
+    check_factor("scale_links", factor)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         tasks = graph.tasks

@@ -57,24 +57,33 @@ def partition(tasks: str, share: float) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `tasks` can choose none, or the share is not between 0 and 1; when applied: nothing is left for the rest.
+        `tasks` can choose none, or the share is not between 0 and 1; when applied: it or the rest has less than one
+        compute unit.
     """
     choice = TaskChoice(tasks)
     if not 0 < share < 1:
         raise InvalidInputError(f"a partition of {share:g} of the compute units: give a share between 0 and 1")
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
+        rows = choice.rows(graph)
+        if not rows.any():
+            return graph.with_notes(["partition: no task is chosen, so nothing changes"])
         first, *others = graph.policy.partitions
         if first - share <= 1e-9:
             raise InvalidInputError(
                 f"a share of {share:g} of the compute units leaves none of the {first:g} for the rest"
             )
-        rows = choice.rows(graph)
+        units = graph.hardware.compute_units
+        if min(share, first - share) * units < 1 - 1e-9:
+            raise InvalidInputError(
+                f"a share of {share:g} of the {units} compute units leaves {share * units:.3g} for what is chosen and "
+                f"{(first - share) * units:.3g} for the rest; each needs one at least"
+            )
         # Bit 0 is what everything else runs on.
         rest = graph.tasks.cu_mask & ((1 << (1 + len(others))) - 1)
         mask = np.where(rows, 1 << (1 + len(others)), rest)
         policy = replace(graph.policy, partitions=(first - share, *others, share))
-        note = f"partition: {int(rows.sum())} tasks on {share:.0%} of the compute units"
+        note = f"partition: {int(rows.sum())} tasks on {share:g} of the compute units"
         return replace(graph.with_tasks(cu_mask=mask), policy=policy).with_notes([note])
 
     return WhatIf(written("partition", tasks, share), transform, patterns=choice.patterns)

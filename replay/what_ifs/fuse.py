@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from replay.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
 from replay.parameters import Parameters
-from replay.what_ifs.choice import TaskChoice
+from replay.what_ifs.choice import kernel_choice
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
 from replay.what_ifs.writing import written
@@ -43,7 +43,7 @@ def fuse(kernel: str) -> WhatIf:
     InvalidInputError
         `kernel` cannot choose kernels.
     """
-    choice = TaskChoice(kernel)
+    choice = kernel_choice("fuse", kernel)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         before = _joined_to(graph, choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL))
@@ -165,7 +165,9 @@ def _unlaunched(graph: KernelGraph, before: Ints) -> KernelGraph:
     left = np.bincount(edges.source[launch & ~gone], minlength=n)
     idle = (np.bincount(edges.source[gone], minlength=n) > 0) & (left == 0) & (graph.tasks.kind == TaskKind.HOST)
     duration = np.where(idle, 0.0, graph.tasks.duration_ns)
-    return replace(graph, edges=edges.select(~gone)).with_tasks(duration_ns=duration)
+    # `remove_launch_overhead` knows a call that launches no more by its basis.
+    basis = np.where(idle, int(Basis.ASSUMED), graph.tasks.basis)
+    return replace(graph, edges=edges.select(~gone)).with_tasks(duration_ns=duration, basis=basis)
 
 
 def _without(graph: KernelGraph, gone: Bools, head: Ints) -> KernelGraph:

@@ -20,9 +20,9 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
 
     That is what graphs of a recorded sequence do (CUDA graphs, HIP graphs). REMAINS (``500ns``, ``1us``) is what stays
     of each; by default `graph_launch_ns` of `datasets/parameters.toml`. What is shorter already stays. Where a trace
-    has no calls, the pauses on streams that stand for them shrink. The host still
-    waits where it waited for the device, what it does between such a call and the next stays as it is, and so does the
-    time before the first launch.
+    has no calls, the pauses on streams that stand for them shrink. A call whose kernel `fuse` merged into another
+    counts as one that launches. The host still waits where it waited for the device, what it does between such a call
+    and the next stays as it is, and so does the time before the first launch.
 
     Not modelled: whether the sequence can be recorded (shapes that change, values that the host reads); the cost of
     recording it; pauses between kernels on a stream that no launch explains.
@@ -44,7 +44,8 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
         launches = np.zeros(len(tasks), dtype=bool)
         launch = np.isin(edges.kind, sorted(LAUNCH_EDGES))
         launches[edges.source[launch]] = True
-        calls = launches & (tasks.kind == TaskKind.HOST)
+        fused = (tasks.duration_ns == 0.0) & (tasks.basis == Basis.ASSUMED)  # whose kernel `fuse` took
+        calls = (launches | fused) & (tasks.kind == TaskKind.HOST)
         shorter = np.where(calls, np.minimum(tasks.duration_ns, floor), tasks.duration_ns)
         between = np.isin(edges.kind, sorted(HOST_TIME_EDGES)) & calls[edges.source] & calls[edges.target]
         floored = between | launch | (edges.kind == EdgeKind.GAP)

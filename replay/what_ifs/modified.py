@@ -1,6 +1,5 @@
 """What if the job's own device had another clock, more compute units, or faster memory?"""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -9,6 +8,7 @@ from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
 from replay.parameters import Parameters
 from replay.what_ifs.device import moved_to, source_device
+from replay.what_ifs.factor import check_factor
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
 from replay.what_ifs.writing import written
@@ -30,9 +30,8 @@ def scale_clock(factor: float) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `factor` is not above zero.
+        `factor` is not within 1e-6 to 1e6.
     """
-    _check(factor, "a clock")
     return _modified("scale_clock", factor, dict.fromkeys(("clock_mhz", "llc_gbps", *_PEAKS), factor))
 
 
@@ -46,9 +45,8 @@ def scale_compute_units(factor: float) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `factor` is not above zero.
+        `factor` is not within 1e-6 to 1e6.
     """
-    _check(factor, "compute units")
     return _modified("scale_compute_units", factor, dict.fromkeys(("compute_units", *_PEAKS), factor))
 
 
@@ -62,13 +60,14 @@ def scale_memory_bandwidth(factor: float) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `factor` is not above zero.
+        `factor` is not within 1e-6 to 1e6.
     """
-    _check(factor, "memory bandwidth")
     return _modified("scale_memory_bandwidth", factor, {"memory_gbps": factor})
 
 
 def _modified(what: str, factor: float, changes: Mapping[str, float]) -> WhatIf:
+    check_factor(what, factor)
+
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         source = source_device(graph)
         target = _changed(source, f"what-if {written(what, factor)}", changes)
@@ -99,11 +98,6 @@ def _changed(device: Device, source: str, changes: Mapping[str, float]) -> Devic
                 )
             figures[name] = replace(figures[name], value=value, source=f"{source}: {figures[name].source}")
     return replace(device, figures=figures)
-
-
-def _check(factor: float, what: str) -> None:
-    if not (math.isfinite(factor) and factor > 0):
-        raise InvalidInputError(f"{what} of {factor} times as much: give a factor above zero")
 
 
 _FACTOR = (Argument("factor", "of what the device has", "number"),)

@@ -1,14 +1,13 @@
 """What if the kernels of a class, or the host, were faster or slower?"""
 
-import math
 from dataclasses import replace
 
 import numpy as np
 
-from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES
 from replay.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
 from replay.parameters import Parameters
+from replay.what_ifs.factor import check_factor
 from replay.what_ifs.nearest import unknown
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
@@ -29,11 +28,11 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
     NotFoundError
         There is no such class.
     InvalidInputError
-        `factor` is negative or not finite.
+        `factor` is neither zero nor within 1e-6 to 1e6.
     """
     if class_ != "all" and class_ not in CLASSES:
         raise unknown("no class of kernels is called", class_, ("all", *CLASSES))
-    _check(factor)
+    check_factor("scale_kernels", factor, zero=True)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         tasks = graph.tasks
@@ -55,9 +54,9 @@ def scale_host(factor: float) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `factor` is negative or not finite.
+        `factor` is neither zero nor within 1e-6 to 1e6.
     """
-    _check(factor)
+    check_factor("scale_host", factor, zero=True)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         tasks, edges = graph.tasks, graph.edges
@@ -71,11 +70,6 @@ def scale_host(factor: float) -> WhatIf:
         return replace(changed, edges=replace(edges, lag_ns=np.where(between, edges.lag_ns * factor, edges.lag_ns)))
 
     return WhatIf(written("scale_host", factor), transform)
-
-
-def _check(factor: float) -> None:
-    if not (math.isfinite(factor) and factor >= 0):
-        raise InvalidInputError(f"a factor of {factor} scales nothing; give one of zero or more")
 
 
 RECIPES = (

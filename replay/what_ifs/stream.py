@@ -25,7 +25,7 @@ _ON_STREAM = sorted(STREAM_EDGES)
 
 
 def change_stream(tasks: str, stream: str) -> WhatIf:
-    """Chosen tasks run on another stream of their device: ``new``, or the number of one.
+    """Chosen tasks run on another stream of their device: ``new``, one for each old stream, or the number of one.
 
     A trace says in which order kernels ran and not which needs whose result, so this is assumed: a moved task still
     waits for what stood before it on its old stream; what stands after it on that stream does not wait for it any more;
@@ -90,7 +90,7 @@ def _lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[Lane, 
     lanes, lane = list(graph.lanes), tasks.lane.copy()
     for old in np.unique(tasks.lane[goes]).tolist():
         place = graph.lanes[old]
-        here = [one.number for one in graph.lanes if (one.rank, one.device) == (place.rank, place.device)]
+        here = [one.number for one in lanes if (one.rank, one.device) == (place.rank, place.device)]
         target = Lane(place.rank, place.device, max(here) + 1 if stream == "new" else int(stream))
         if target not in lanes:
             lanes.append(target)

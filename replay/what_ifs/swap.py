@@ -9,8 +9,9 @@ from profilers.errors import InvalidInputError
 from profilers.kernels import CLASSES
 from replay.graph import Basis, KernelGraph, TaskKind
 from replay.parameters import Parameters
-from replay.what_ifs.choice import TaskChoice
+from replay.what_ifs.choice import TaskChoice, kernel_choice
 from replay.what_ifs.demands import with_demands_of
+from replay.what_ifs.factor import check_factor
 from replay.what_ifs.nearest import unknown
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
@@ -19,6 +20,8 @@ from replay.what_ifs.writing import written
 __all__ = ["duration_ns", "swap_kernel"]
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
+#: More than any grid has.
+_MOST_WORKGROUPS = 10**12
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 #: What a kernel takes over from the one that it is swapped for.
 _TAKEN = ("name", "class_", "workgroups", "dtype", "operator", "demand", "occupies", "waves", "footprint", "hit_share")
@@ -43,13 +46,13 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
     InvalidInputError, NotFoundError
         There is no such class, or a number is not plausible.
     """
-    choice = TaskChoice(kernel)
+    choice = kernel_choice("swap_kernel", kernel)
     if class_ and class_ not in CLASSES:
         raise unknown("no class of kernels is called", class_, CLASSES)
-    if workgroups < 0:
-        raise InvalidInputError(f"{workgroups} workgroups: give a number above zero, or none")
+    if not 0 <= workgroups <= _MOST_WORKGROUPS:
+        raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or none")
     time, factor = duration_ns(by), _factor(by)
-    donors = TaskChoice(by) if time is None and factor is None else None
+    donors = kernel_choice("swap_kernel", by) if time is None and factor is None else None
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         rows = choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL)
@@ -81,8 +84,7 @@ def _factor(text: str) -> float | None:
         factor = float(text)
     except ValueError:
         return None
-    if not (np.isfinite(factor) and factor >= 0):
-        raise InvalidInputError(f"a factor of {text}: give one of zero or more, a time as in 120us, or a kernel")
+    check_factor("swap_kernel", factor, zero=True)
     return factor
 
 
