@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from seqpoint.cli.output import working
+from seqpoint.cli.output import duration, working
 
 
 class Terminal(io.StringIO):
@@ -29,3 +29,7 @@ def test_where_no_terminal_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -
     with working("fitting"):
         time.sleep(1.1)
     assert shown.getvalue() == ""
+
+
+def test_residue_of_rounding_is_no_time() -> None:
+    assert [duration(ns) for ns in (5.52e-09, -4.9e-4, 0.0, 0.0005, -0.25)] == ["0 ns"] * 3 + ["0.0005 ns", "-0.25 ns"]

@@ -66,10 +66,26 @@ STEPS = '[[alternative]]\ntitle = "T"\nsteps = [%s]\n'
         (STEPS % "'overlap:ideal'" + "parameters = {dma_command_ns = -1}", InvalidInputError, "not plausible"),
         (STEPS % "'overlap:ideal'" + "parameters = {hbm_share_collective = 1.5}", InvalidInputError, "not plausible"),
         (STEPS % "'overlap:ideal'" + "parameters = {dma_command_ns = nan}", InvalidInputError, "finite number"),
-        (STEPS % "'overlap:ideal'" + f"parameters = {{graph_launch_ns = {'9' * 400}}}", InvalidInputError, "not plausible"),
-        (STEPS % "'overlap:ideal'" + "parameters = {graph_launch_ns = 1e12}", InvalidInputError, "not plausible; .* to"),
-        (STEPS % "'overlap:ideal'" + "parameters = {graph_launch_ns = 1e-3}", InvalidInputError, "not plausible; .* to"),
-        (STEPS % "'overlap:ideal'" + "parameters = {replay_error = 0}", InvalidInputError, "replay_error cannot be given"),
+        (
+            STEPS % "'overlap:ideal'" + f"parameters = {{graph_launch_ns = {'9' * 400}}}",
+            InvalidInputError,
+            "not plausible",
+        ),
+        (
+            STEPS % "'overlap:ideal'" + "parameters = {graph_launch_ns = 1e12}",
+            InvalidInputError,
+            "not plausible; .* to",
+        ),
+        (
+            STEPS % "'overlap:ideal'" + "parameters = {graph_launch_ns = 1e-3}",
+            InvalidInputError,
+            "not plausible; .* to",
+        ),
+        (
+            STEPS % "'overlap:ideal'" + "parameters = {replay_error = 0}",
+            InvalidInputError,
+            "replay_error cannot be given",
+        ),
         (
             STEPS % f"{{what_if = 'change_world_size', ranks = 0x{'f' * 5000}}}",
             InvalidInputError,

@@ -156,7 +156,7 @@ def _parameters(table: Mapping[str, Any], place: str) -> dict[str, float]:
         if name not in known:
             raise unknown(f"{place}: no parameter is called", name, known)
         if name == "replay_error":
-            raise InvalidInputError(f"{place}: replay_error cannot be given; it is of the replay, not of an alternative")
+            raise InvalidInputError(f"{place}: replay_error cannot be given; it is the replay's, not an alternative's")
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
             raise InvalidInputError(f"{place}: parameter {name} has to be a finite number, not a {_type(value)}")
         one = known[name]
@@ -164,7 +164,7 @@ def _parameters(table: Mapping[str, Any], place: str) -> dict[str, float]:
         if not least <= value <= most:
             shown = f"{value:g}" if abs(value) < 2**63 else "too large"
             raise InvalidInputError(
-                f"{place}: parameter {name} is {shown}, in {one.unit}: not plausible; it is within {least:g} to {most:g}"
+                f"{place}: parameter {name} is {shown}, in {one.unit}: not plausible; {least:g} to {most:g} is taken"
             )
         found[name] = float(value)
     return found
