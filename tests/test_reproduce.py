@@ -184,7 +184,7 @@ def test_parameters_that_have_not_the_recorded_digest_are_an_error(
     assert read_result(tmp_path / "r.json")["rows"]
     content["provenance"]["parameters_sha256"] = digest
     (tmp_path / "r.json").write_text(json.dumps(content))
-    with pytest.raises(BrokenFileError, match="r.json: provenance.parameters has not its parameters_sha256"):
+    with pytest.raises(BrokenFileError, match=r"r.json: provenance.parameters has not its parameters_sha256"):
         read_result(tmp_path / "r.json")
 
 
@@ -192,7 +192,7 @@ def test_an_alternatives_number_of_400_digits_is_one_clear_line(trace: Path, tmp
     content = recorded(trace, "dma_collectives")
     content["provenance"]["what_ifs"][0]["parameters"] = {"dma_command_ns": 10**400}
     (tmp_path / "r.json").write_text(json.dumps(content))
-    with pytest.raises(BrokenFileError, match="r.json: provenance.what_ifs is missing or not"):
+    with pytest.raises(BrokenFileError, match=r"r.json: provenance.what_ifs is missing or not"):
         read_result(tmp_path / "r.json")
 
 
