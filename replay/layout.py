@@ -159,7 +159,7 @@ def _complain(tasks: Tasks, policy: SharingPolicy, task: int) -> None:
     if not tasks.cu_mask[task] & ((1 << len(policy.partitions)) - 1):
         raise InvalidInputError(f"task {task} may run on none of the {len(policy.partitions)} partitions")
     names = ("demand", "occupies", "waves", "footprint", "hit_share")
-    found = ", ".join(f"{name} {getattr(tasks, name)[task]}" for name in names)
+    found = ", ".join(f"{name} {getattr(tasks, name)[task].tolist()}" for name in names)
     raise InvalidInputError(
         f"task {task}: {found}; demands and what it occupies are shares within 0 to 1, hits below 1, waves and "
         "footprint not negative"

@@ -10,6 +10,7 @@ from zlib import crc32
 import numpy as np
 
 from profilers.datasets import dataset_path
+from profilers.errors import InvalidInputError
 
 __all__ = ["Parameter", "Parameters", "load_parameters"]
 
@@ -41,11 +42,19 @@ class Parameter:
 
         A parameter that cannot be negative is drawn on a logarithmic scale. Of a share, what is beyond `high` ends
         half-way to 1.
+
+        Raises
+        ------
+        InvalidInputError
+            The range is so wide that a value beyond it is no number.
         """
         step = float(np.clip(random.standard_normal() / _Z90, -1.5, 1.5))
         side = self.high if step > 0 else self.low
         if self.low > 0:
-            drawn = float(self.value * (side / self.value) ** abs(step))
+            try:
+                drawn = float(self.value * (side / self.value) ** abs(step))
+            except OverflowError as error:
+                raise InvalidInputError(f"{self.low:g} to {self.high:g} is too wide a range to draw from") from error
             return min(drawn, (1 + self.high) / 2) if self.unit.startswith("share") else drawn
         return self.value + abs(step) * (side - self.value)
 

@@ -18,7 +18,7 @@ from replay.what_ifs.what_if import WhatIf
 if TYPE_CHECKING:
     from replay.projection import ProjectionOptions
 
-__all__ = ["QUANTILES", "provenance_of", "versions"]
+__all__ = ["QUANTILES", "digest", "provenance_of", "versions"]
 
 #: The ends of intervals.
 QUANTILES = (0.05, 0.95)
@@ -57,7 +57,7 @@ def provenance_of(
         "libraries": versions(),
         "what_ifs": [_alternative(one) for one in what_ifs],
         "parameters": parameters,
-        "parameters_sha256": _digest(parameters),
+        "parameters_sha256": digest(parameters),
         "models_sha256": _models_digest(),
         "draws": options.draws,
         "seed": options.seed,
@@ -79,7 +79,8 @@ def _alternative(what_if: WhatIf) -> dict[str, Any]:
     }
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of facts, in whatever order they are."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -89,7 +90,7 @@ def _models_digest() -> str:
         device.name: {name: figure.value for name, figure in device.figures.items()}
         for device in load_devices().values()
     }
-    return hashlib.sha256(f"{_fits_digest()}{_digest(figures)}".encode()).hexdigest()
+    return hashlib.sha256(f"{_fits_digest()}{digest(figures)}".encode()).hexdigest()
 
 
 @cache

@@ -11,6 +11,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.trace import Trace
 from replay.parameters import Parameters, load_parameters
 from replay.projection import Projection
+from replay.provenance import digest
 from replay.what_ifs import WhatIf, compose, parse_what_if
 from seqpoint.graphs import Progress
 from seqpoint.projecting import ProjectOptions, project_trace
@@ -22,6 +23,9 @@ _NAMES = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_s
 _COMPARED = ("baseline_ns", "measured_ns", "device_busy_share", "rows")
 _BYTES, _DRAWS, _ITERATIONS, _WHAT_IFS, _SHOWN = 2**26, 100_000, 1_000_000, 10_000, 100
 _TEXT = 500
+#: Numbers of a record, and by how much those of a parameter's range may differ: what models can multiply.
+_LARGEST, _WIDEST = 1e18, 1e12
+_WRITES = "what `seqpoint project --json` writes"
 
 
 def result_of(projection: Projection) -> dict[str, Any]:
@@ -60,11 +64,7 @@ def read_result(path: str | Path) -> dict[str, Any]:
         content = stream.read(_BYTES + 1)
     if len(content) > _BYTES:
         raise BrokenFileError(f"{path}: larger than {_BYTES} bytes, so not the result of a projection")
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise BrokenFileError(f"{path}: no JSON: {why}") from error
+    found = _loaded(content, str(path))
     facts = found.get("provenance") if isinstance(found, dict) else None
     if not isinstance(facts, dict):
         raise BrokenFileError(f"{path}: has no provenance, so it is not what `seqpoint project --json` wrote")
@@ -76,6 +76,17 @@ def read_result(path: str | Path) -> dict[str, Any]:
     return found
 
 
+def _loaded(content: bytes, place: str) -> Any:
+    try:
+        return json.loads(content)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BrokenFileError(f"{place}: no JSON: {error}") from error
+    except RecursionError as error:
+        raise BrokenFileError(f"{place}: no JSON: nested too deep") from error
+    except ValueError as error:  # Python reads no number that is longer
+        raise BrokenFileError(f"{place}: a number has thousands of digits") from error
+
+
 def _check_facts(facts: dict[str, Any], place: str) -> None:
     weights, iterations = facts.get("weights") or [], facts.get("iterations") or []
     fine = {
@@ -84,14 +95,19 @@ def _check_facts(facts: dict[str, Any], place: str) -> None:
         "seed": _whole(facts.get("seed")) and facts["seed"] >= 0,
         "iterations": _is_list(iterations, _ITERATIONS) and all(_whole(one) for one in iterations),
         "weights": _is_list(weights, _ITERATIONS) and all(_number(w) and w > 0 for w in weights),
-        "parameters": isinstance(facts.get("parameters"), dict) and all(map(_is_range, facts["parameters"].values())),
+        "parameters": isinstance(facts.get("parameters"), dict),
         "what_ifs": _is_list(facts.get("what_ifs"), _WHAT_IFS) and all(map(_is_alternative, facts["what_ifs"])),
         "device": facts.get("device") is None or isinstance(facts["device"], str),
         "reading": _is_reading(facts.get("reading")),
     }
     for key, good in fine.items():
         if not good:
-            raise BrokenFileError(f"{place}: provenance.{key} is missing or not what `seqpoint project --json` writes")
+            raise BrokenFileError(f"{place}: provenance.{key} is missing or not {_WRITES}")
+    for name, value in facts["parameters"].items():
+        if not _is_range(value):
+            raise BrokenFileError(f"{place}: provenance.parameters.{name[:60]} is not {_WRITES}: value, low and high")
+    if digest(facts["parameters"]) != facts.get("parameters_sha256"):
+        raise BrokenFileError(f"{place}: provenance.parameters has not its parameters_sha256; the file was changed")
     if len(weights) != len(iterations):
         raise BrokenFileError(f"{place}: provenance has {len(iterations)} iterations and {len(weights)} weights")
 
@@ -101,7 +117,7 @@ def _whole(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
 
 
 def _is_list(value: object, most: int) -> bool:
@@ -109,7 +125,10 @@ def _is_list(value: object, most: int) -> bool:
 
 
 def _is_range(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 3 and all(map(_number, value)) and value[1] <= value[0] <= value[2]
+    if not isinstance(value, list) or len(value) != 3 or not all(map(_number, value)):
+        return False
+    nominal, low, high = value
+    return bool(low <= nominal <= high and (low <= 0 or high <= _WIDEST * low))
 
 
 def _is_alternative(value: object) -> bool:

@@ -15,6 +15,8 @@ class TimeUnit:
 
 _UNITS = (TimeUnit("s", 1e9), TimeUnit("ms", 1e6), TimeUnit("us", 1e3), TimeUnit("ns", 1.0))
 
+_RESIDUE = 0.0005
+
 
 def time_unit(ns: float) -> TimeUnit:
     """Return the unit in which a time of `ns` has one to three digits before the point.
@@ -28,12 +30,14 @@ def time_unit(ns: float) -> TimeUnit:
 
 
 def duration(ns: float) -> str:
-    """Return a time, four digits.
+    """Return a time, four digits; what is below 0.0005 ns is the residue of rounding, and nothing.
 
     Examples
     --------
     >>> duration(1_234_567)
     '1.235 ms'
     """
+    if abs(ns) < _RESIDUE:
+        return "0 ns"
     unit = time_unit(ns)
     return f"{ns / unit.ns:.4g} {unit.name}"

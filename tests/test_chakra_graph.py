@@ -391,6 +391,16 @@ def test_a_damaged_file_is_an_error_or_the_same_form(data: st.DataObject) -> Non
             assert str(path) in str(error) or "g.0.et" in str(error) or "ranks" in str(error)
 
 
+@pytest.mark.parametrize("column", ["duration_ns", "release_ns", "edge_lag_ns"])
+def test_times_that_nothing_lasts_are_refused_with_file_and_node(tmp_path: Path, column: str) -> None:
+    graph = make_graph([5000, 77_000], edges=[(0, 1, 2e18 if column == "edge_lag_ns" else 3.0, False)])
+    if column != "edge_lag_ns":
+        graph = graph.with_tasks(**{column: np.array([5000.0, 2e18])})
+    (path,) = write_chakra(graph, tmp_path / "g").paths
+    with pytest.raises(BrokenFileError, match=rf"{path.name}: node \d+ has seqpoint_{column} .*; 1e\+18 at most$"):
+        read_chakra([path])
+
+
 def test_a_duration_that_another_tool_changed_is_no_surprise(tmp_path: Path) -> None:
     (path,) = write_chakra(make_graph([5000, 77_000]), tmp_path / "g").paths
     raw = path.read_bytes()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from seqpoint.cli.output import working
+from seqpoint.cli.output import duration, print_table, working
 
 
 class Terminal(io.StringIO):
@@ -29,3 +29,40 @@ def test_where_no_terminal_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -
     with working("fitting"):
         time.sleep(1.1)
     assert shown.getvalue() == ""
+
+
+def test_residue_of_rounding_is_no_time() -> None:
+    assert [duration(ns) for ns in (5.52e-09, -4.9e-4, 0.0, 0.0005, -0.25)] == ["0 ns"] * 3 + ["0.0005 ns", "-0.25 ns"]
+
+
+COLUMNS = ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %")
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, width: str, *what_ifs: str) -> list[str]:
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setenv("COLUMNS", width)
+    row = ("1.234", "1.001", "1.500", "123.4 ms", "100", "100", "100")
+    print_table("What-ifs", COLUMNS, [(what_if, *row) for what_if in what_ifs])
+    return shown.getvalue().splitlines()
+
+
+def test_a_table_of_80_columns_breaks_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(monkeypatch, "80", "overlap:ideal+fuse:elementwise", "communication_free + x", "a" * 50)
+    assert max(map(len, lines)) <= 80
+    words = {word for line in lines for word in line.translate(str.maketrans("┃│", "  ")).split()}
+    assert {"speed-up", "projected", "measured", "derived", "assumed", "1.234", "123.4"} <= words
+    assert {"overlap:ideal+fuse:", "elementwise", "communication_free"} <= words
+
+
+def test_a_table_is_as_wide_as_it_has_to_be_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    (head,) = (line for line in printed(monkeypatch, "200", "overlap:ideal+fuse:elementwise") if "low" in line)
+    assert head.split("┃")[1:-1] == [
+        " what-if                        ",
+        *(f" {name} " if name != "low" and name != "high" else f" {name:>5} " for name in COLUMNS[1:]),
+    ]
+    assert max(map(len, printed(monkeypatch, "x", "overlap:ideal+" * 20))) <= 140
+
+
+def test_numbers_are_whole_where_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any("│1.234│" in line.replace(" ", "") for line in printed(monkeypatch, "20", "overlap:ideal"))

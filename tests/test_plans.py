@@ -1,6 +1,7 @@
 """Plan files: alternatives, named arguments, parameters; and everything that can be wrong with them."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ steps = [
 
 [[alternative]]
 steps = [{what_if = "swap_kernel", kernel = "at::mm*", by = 0.1, workgroups = 64}]
-parameters = {dma_command_ns = 4000, replay_error = 0}
+parameters = {dma_command_ns = 4000, graph_launch_ns = 9000}
 """
 
 
@@ -32,7 +33,7 @@ def test_alternatives_have_steps_titles_and_parameters(tmp_path: Path) -> None:
     assert (one.label, one.steps) == ("DMA on another GPU", ("dma_collectives", "scale_device:MI355X"))
     assert one.parameters == (("dma_command_ns", 3000.0),)
     assert two.name == r"swap_kernel:at\:\:mm*:0.1::64" and two.title == ""
-    assert two.parameters == (("dma_command_ns", 4000.0), ("replay_error", 0.0))
+    assert two.parameters == (("dma_command_ns", 4000.0), ("graph_launch_ns", 9000.0))
 
 
 STEPS = '[[alternative]]\ntitle = "T"\nsteps = [%s]\n'
@@ -43,7 +44,10 @@ STEPS = '[[alternative]]\ntitle = "T"\nsteps = [%s]\n'
     [
         ("[[alternative]\n", BrokenFileError, r"plan: no TOML: .*line 1"),
         ("a = " + "[" * 5000, BrokenFileError, "no TOML: nested too deep"),
-        ("a = " + "9" * 5000, BrokenFileError, "no TOML"),
+        ("a = " + "9" * 5000, BrokenFileError, "^plan: a number has thousands of digits$"),
+        (".".join(["a"] * 66) + " = 1", BrokenFileError, "^plan: a key has more than 64 dots$"),
+        ("[" + ".".join(["'a#'"] * 66) + "]", BrokenFileError, "more than 64 dots"),
+        ("#" * (2**16 + 1), BrokenFileError, "^plan: a plan has 65536 bytes at most$"),
         ("", InvalidInputError, "a plan has 1 to 1000 tables"),
         ("alternative = 3", InvalidInputError, "a plan has 1 to 1000 tables"),
         ("[[alternativ]]", NotFoundError, "there is no key 'alternativ'; did you mean alternative"),
@@ -62,6 +66,31 @@ STEPS = '[[alternative]]\ntitle = "T"\nsteps = [%s]\n'
         (STEPS % "'overlap:ideal'" + "parameters = {dma_command_ns = -1}", InvalidInputError, "not plausible"),
         (STEPS % "'overlap:ideal'" + "parameters = {hbm_share_collective = 1.5}", InvalidInputError, "not plausible"),
         (STEPS % "'overlap:ideal'" + "parameters = {dma_command_ns = nan}", InvalidInputError, "finite number"),
+        (
+            STEPS % "'overlap:ideal'" + f"parameters = {{graph_launch_ns = {'9' * 400}}}",
+            InvalidInputError,
+            "not plausible",
+        ),
+        (
+            STEPS % "'overlap:ideal'" + "parameters = {graph_launch_ns = 1e12}",
+            InvalidInputError,
+            "not plausible; .* to",
+        ),
+        (
+            STEPS % "'overlap:ideal'" + "parameters = {graph_launch_ns = 1e-3}",
+            InvalidInputError,
+            "not plausible; .* to",
+        ),
+        (
+            STEPS % "'overlap:ideal'" + "parameters = {replay_error = 0}",
+            InvalidInputError,
+            "replay_error cannot be given",
+        ),
+        (
+            STEPS % f"{{what_if = 'change_world_size', ranks = 0x{'f' * 5000}}}",
+            InvalidInputError,
+            "step 1: ranks is a whole number of more than 63 bits$",
+        ),
         (STEPS % "'overlap:ideal'" + "parameters = 3", InvalidInputError, "parameters: this has to be a table"),
         (STEPS.replace('"T"', "5") % "'overlap:ideal'", InvalidInputError, "alternative 1: title is a text"),
         ((STEPS % "'overlap:ideal'") * 2, InvalidInputError, "title 'T' is used twice"),
@@ -82,9 +111,22 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidInputError, match="no regular file"):
         read_plan(tmp_path / "pipe")
-    (tmp_path / "large.toml").write_bytes(b"#" * (2**20 + 1))
-    with pytest.raises(BrokenFileError, match="1048576 bytes at most"):
+    (tmp_path / "large.toml").write_bytes(b"#" * (2**16 + 1))
+    with pytest.raises(BrokenFileError, match="65536 bytes at most"):
         read_plan(tmp_path / "large.toml")
     (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
     with pytest.raises(BrokenFileError, match="not UTF-8 at byte 5"):
         read_plan(tmp_path / "latin.toml")
+
+
+def test_long_keys_are_refused_at_once_and_dots_elsewhere_are_not() -> None:
+    before = time.perf_counter()
+    with pytest.raises(BrokenFileError, match="more than 64 dots"):
+        parse_plan(".".join(["a"] * 20_000) + " = 1")
+    for unfinished in (r'"""\"""' * 8000, "'''" * 20_001, '"\\' * 30_000, "'" * 60_001, '"""\\'):
+        with pytest.raises(BrokenFileError):
+            parse_plan(unfinished)
+    assert time.perf_counter() - before < 2
+    dots = "." * 100
+    for text in (f"# {dots}\n", f'title = "{dots}\\"{dots[80:]}"\n', f"title = '''\n{dots}\n'''\n"):
+        assert len(parse_plan(text + STEPS % "'overlap:ideal'")) == 1

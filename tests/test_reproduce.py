@@ -3,9 +3,11 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from traces import write_trace
 
@@ -144,6 +146,53 @@ def test_a_record_that_was_damaged_is_one_clear_line(trace: Path, tmp_path: Path
     content["provenance"][key] = value
     (tmp_path / "r.json").write_text(json.dumps(content))
     with pytest.raises(BrokenFileError, match="provenance"):
+        read_result(tmp_path / "r.json")
+
+
+def test_a_number_of_thousands_of_digits_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text('{"provenance": %s}' % ("9" * 5000))
+    with pytest.raises(BrokenFileError, match=r"r.json: a number has thousands of digits$"):
+        read_result(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[0.75, 0.5, 1e308], [1e-300, 1e-300, 1.0], [10**399, 1, 10**400], [1, -(10**400), 2], [1, 0.5, float("inf")]],
+)
+def test_parameters_that_cannot_be_drawn_from_are_named(trace: Path, tmp_path: Path, value: list[float]) -> None:
+    content = recorded(trace, "dma_collectives")
+    content["provenance"]["parameters"]["dma_command_ns"] = value
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    done = seqpoint("project", trace, "--from", tmp_path / "r.json")
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert "r.json: provenance.parameters.dma_command_ns is not what" in done.stderr
+
+
+def test_a_range_too_wide_to_draw_from_is_an_error() -> None:
+    one = replace(load_parameters().known["dma_command_ns"], low=0.5, value=0.75, high=1e308)
+    with pytest.raises(InvalidInputError, match="too wide a range"):
+        for seed in range(100):
+            one.draw(np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("digest", [None, "0" * 64])
+def test_parameters_that_have_not_the_recorded_digest_are_an_error(
+    trace: Path, tmp_path: Path, digest: str | None
+) -> None:
+    content = recorded(trace, "dma_collectives")
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    assert read_result(tmp_path / "r.json")["rows"]
+    content["provenance"]["parameters_sha256"] = digest
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(BrokenFileError, match=r"r.json: provenance.parameters has not its parameters_sha256"):
+        read_result(tmp_path / "r.json")
+
+
+def test_an_alternatives_number_of_400_digits_is_one_clear_line(trace: Path, tmp_path: Path) -> None:
+    content = recorded(trace, "dma_collectives")
+    content["provenance"]["what_ifs"][0]["parameters"] = {"dma_command_ns": 10**400}
+    (tmp_path / "r.json").write_text(json.dumps(content))
+    with pytest.raises(BrokenFileError, match=r"r.json: provenance.what_ifs is missing or not"):
         read_result(tmp_path / "r.json")
 
 

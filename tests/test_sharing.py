@@ -111,8 +111,9 @@ def test_power_above_the_limit_lowers_the_clock_and_not_the_bandwidth() -> None:
     ],
 )
 def test_what_is_no_share_is_refused(columns: dict[str, list[float]], message: str) -> None:
-    with pytest.raises(InvalidInputError, match=message):
-        rates([(0.5,)], **columns)
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        rates([(1 / 3, 1e-12, 1 / 7, 1 / 3, 1 / 3, 1 / 3)], **columns)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("parts", [(), (0.0, 1.0), (0.7, 0.7), (1 / 70,) * 70])

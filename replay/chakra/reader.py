@@ -21,6 +21,8 @@ from replay.graph import RESOURCES, Edges, Hardware, KernelGraph, Tasks
 __all__ = ["read_chakra"]
 
 _EDGE = f"{OWN}edge_"
+#: No time is longer, ns: 31 years.
+_LONGEST_NS = 1e18
 
 
 def read_chakra(paths: Sequence[Path], hardware: Hardware | None = None) -> KernelGraph:
@@ -91,6 +93,9 @@ def _graph(files: Sequence[RankFile]) -> KernelGraph:
         nodes = _tasks_of(files, facts)
         columns = filled(facts.task_columns, nodes, OWN)
         edges = _edges(facts, list(nodes.values()))
+        for name in ("duration_ns", "release_ns"):
+            _check_times(files, nodes, name, (columns[name], np.arange(facts.tasks)))
+        _check_times(files, nodes, "edge_lag_ns", (edges.lag_ns, edges.target))
         parts: dict[str, Any] = {"tasks": _tasks(columns, facts), "edges": edges}
         parts["names"] = _names(columns, facts, nodes)
         hints = get_type_hints(KernelGraph)
@@ -166,6 +171,22 @@ def _names(columns: Mapping[str, npt.NDArray[Any]], facts: _Facts, nodes: Mappin
     for number, node in zip(numbers, nodes.values(), strict=True):
         names[number] = node.name
     return tuple(names)
+
+
+def _check_times(
+    files: Sequence[RankFile],
+    nodes: Mapping[int, Node],
+    name: str,
+    times: tuple[npt.NDArray[Any], npt.NDArray[Any]],
+) -> None:
+    """Refuse times, each with the task that it is of, that are longer than anything lasts."""
+    values, tasks = times
+    if (long := np.flatnonzero(values > _LONGEST_NS)).size:
+        node = nodes[int(tasks[long[0]])]
+        file = next(file for file in files if any(one is node for one in file.nodes))
+        raise BrokenFileError(
+            f"{file.path.name}: node {node.id} has {OWN}{name} {values[long[0]]:g}; {_LONGEST_NS:g} at most"
+        )
 
 
 def _check_places(graph: KernelGraph) -> None:

@@ -1,6 +1,6 @@
 """Plan files: several alternatives in TOML, each a list of steps with named arguments."""
 
-import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,20 @@ from replay.what_ifs.what_if import WhatIf
 __all__ = ["parse_plan", "read_plan"]
 
 #: A plan is written by hand; more is another file, or an attack.
-_BYTES, _ALTERNATIVES, _STEPS, _TITLE = 2**20, 1000, 64, 200
+_BYTES, _ALTERNATIVES, _STEPS, _TITLE = 2**16, 1000, 64, 200
+#: Dots of a key; the TOML reader takes time that grows with their square.
+_DOTS = 64
+#: A parameter is at most this far outside the range that is shipped.
+_FACTOR = 1000.0
+#: Where dots are of no key: texts, also those that do not end, and comments.
+_NO_KEY = re.compile(
+    r'"""(?:\\.?|[^\\])*?(?:"""|\Z)'
+    r"|'''.*?(?:'''|\Z)"
+    r'|"(?:\\.|[^"\\\n])*"?'
+    r"|'[^'\n]*'?"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
 _WHAT_IF = "what_if"
 
 
@@ -28,7 +41,7 @@ def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
     NotFoundError
         There is no such file, or no such what-if, argument or parameter as it names; the nearest are offered.
     BrokenFileError
-        It is no TOML, or larger than 1 MiB; the message says where.
+        It is no TOML, larger than 64 KiB, or has a key of more than 64 dots; the message says which.
     InvalidInputError
         An entry is not what it has to be; the message says which.
     """
@@ -74,11 +87,7 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     >>> parse_plan(plan)[0].label, parse_plan(plan)[0].name
     ('A', 'scale_links:2+dma_collectives')
     """
-    try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        why = "nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise BrokenFileError(f"{source}: no TOML: {why}") from error
+    content = _loaded(text, source)
     _only(content, ("alternative", "parameters", "title"), source)
     _title(content, source)
     alternatives = content.get("alternative")
@@ -90,6 +99,21 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     if twice := {title for title in titles if titles.count(title) > 1}:
         raise InvalidInputError(f"{source}: title {min(twice)!r} is used twice; results go by it")
     return found
+
+
+def _loaded(text: str, source: str) -> dict[str, Any]:
+    if len(text) > _BYTES:
+        raise BrokenFileError(f"{source}: a plan has {_BYTES} bytes at most")
+    if any(part.count(".") > _DOTS for part in re.split(r"[=,{}\[\]\n]", _NO_KEY.sub("_", text))):
+        raise BrokenFileError(f"{source}: a key has more than {_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BrokenFileError(f"{source}: no TOML: {error}") from error
+    except RecursionError as error:
+        raise BrokenFileError(f"{source}: no TOML: nested too deep") from error
+    except ValueError as error:  # Python reads no number that is longer
+        raise BrokenFileError(f"{source}: a number has thousands of digits") from error
 
 
 def _alternative(entry: object, common: Mapping[str, float], place: str) -> WhatIf:
@@ -131,12 +155,17 @@ def _parameters(table: Mapping[str, Any], place: str) -> dict[str, float]:
     for name, value in _table(table.get("parameters", {}), f"{place}: parameters").items():
         if name not in known:
             raise unknown(f"{place}: no parameter is called", name, known)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if name == "replay_error":
+            raise InvalidInputError(f"{place}: replay_error cannot be given; it is the replay's, not an alternative's")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
             raise InvalidInputError(f"{place}: parameter {name} has to be a finite number, not a {_type(value)}")
-        most = 1.0 if known[name].unit.startswith("share") else 1e15
-        least = min(known[name].low, 0.0)
-        if not least <= value <= most or (known[name].low > 0 and value == 0):
-            raise InvalidInputError(f"{place}: parameter {name} is {value:g}, in {known[name].unit}: not plausible")
+        one = known[name]
+        least, most = one.low / _FACTOR, 1.0 if one.unit.startswith("share") else one.high * _FACTOR
+        if not least <= value <= most:
+            shown = f"{value:g}" if abs(value) < 2**63 else "too large"
+            raise InvalidInputError(
+                f"{place}: parameter {name} is {shown}, in {one.unit}: not plausible; {least:g} to {most:g} is taken"
+            )
         found[name] = float(value)
     return found
 

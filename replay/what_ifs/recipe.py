@@ -17,6 +17,8 @@ GROUPS: tuple[str, ...] = ("kernels", "device", "communication", "host", "schedu
 _KINDS = ("text", "number", "whole")
 #: An argument is a name or a number; longer is a mistake.
 _LONGEST = 300
+#: Whole numbers in plans are below.
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,10 @@ class Recipe:
         if missing:
             raise InvalidInputError(f"{self.name} needs {', '.join(missing)}, as in {self.example}")
         last = max((names.index(name) for name in named), default=-1)
-        return [_text(named.get(a.name, a.default or "")) for a in self.arguments[: last + 1]]
+        return [_text(a.name, named.get(a.name, a.default or "")) for a in self.arguments[: last + 1]]
 
 
-def _text(value: str | float | int) -> str:
+def _text(name: str, value: str | float | int) -> str:
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        raise InvalidInputError(f"{name} is a whole number of more than 63 bits")
     return number_text(value) if isinstance(value, float) else str(value)

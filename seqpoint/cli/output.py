@@ -1,6 +1,7 @@
 """Printing: tables and JSON to stdout, messages and progress to stderr."""
 
 import json
+import os
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from seqpoint.cli.fitting import fit
 from seqpoint.units import duration
 
 __all__ = ["byte_progress", "clean", "duration", "message", "print_json", "print_table", "progress", "say", "working"]
@@ -49,15 +51,28 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns whose name ends in a tilde are text, the others are numbers at the right."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for name in columns:
-        is_text = name.endswith("~")
-        table.add_column(name.rstrip("~"), justify="left" if is_text else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(clean(cell)) for cell in row))
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 140)
+    """Print a table; columns whose name ends in a tilde are text, the others are numbers at the right.
+
+    It is as wide as the terminal, or as COLUMNS says, at most; wider only where numbers and headers, which are not
+    broken inside a word, need it.
+    """
+    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _width())
+    names, texts = [name.rstrip("~") for name in columns], [name.endswith("~") for name in columns]
+    cells = [[clean(cell) for cell in row] for row in rows]
+    fitted = fit(names, cells, texts, console.width)
+    console.width = max(console.width, fitted.width)
+    table = Table(title=title, title_justify="left", header_style="bold", padding=(0, fitted.padding))
+    for name, is_text, width in zip(fitted.header, texts, fitted.widths, strict=True):
+        table.add_column(Text(name), justify="left" if is_text else "right", width=width, overflow="fold")
+    for row in fitted.rows:
+        table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _width() -> int:
+    """Return how wide to print where stdout is no terminal."""
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isascii() and given.isdigit() and 0 < len(given) < 5 and int(given) else 140
 
 
 def byte_progress(what: str) -> Callable[[int, int, str], None] | None:
