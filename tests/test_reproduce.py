@@ -81,16 +81,14 @@ def test_what_is_not_the_same_is_shown_and_exits_1(trace: Path, tmp_path: Path) 
 
 def test_the_record_counts_not_what_this_version_ships(trace: Path) -> None:
     content = recorded(trace, "dma_collectives")
-    content["provenance"]["parameters"]["dma_command_ns"] = [50_000.0, 40_000.0, 60_000.0]
+    content["provenance"]["parameters"]["replay_error"] = [0.0, -0.2, 0.3]
     found = reproduce(collect([trace]), content)
     assert not found.identical
     known = dict(load_parameters().known)
-    known["dma_command_ns"] = found_parameter = type(known["dma_command_ns"])(
-        50_000, 40_000, 60_000, "ns", "", "assumed"
-    )
+    known["replay_error"] = found_parameter = type(known["replay_error"])(0.0, -0.2, 0.3, "1", "", "assumed")
     values = {name: one.value for name, one in known.items()}
     other = recorded(trace, "dma_collectives", parameters=type(load_parameters())(known, values))
-    assert found_parameter.value == other["provenance"]["parameters"]["dma_command_ns"][0]
+    assert found_parameter.value == other["provenance"]["parameters"]["replay_error"][0]
     assert reproduce(collect([trace]), other).identical
 
 
