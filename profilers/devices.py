@@ -3,7 +3,6 @@
 import difflib
 import math
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from profilers.datasets import dataset_path
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.toml_text import parse_toml
 
 __all__ = [
     "CERTAINTIES",
@@ -356,8 +356,8 @@ def _parse(path: Path) -> dict[str, Any]:
     if len(content) > _SIZE_LIMIT_BYTES:
         raise InvalidInputError(f"{path}: larger than 1 MiB, which is no device catalogue; split it")
     try:
-        return tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:
+        return parse_toml(content.decode())
+    except ValueError as error:
         raise BrokenFileError(f"{path}: no valid TOML: {error}; correct it there") from error
 
 

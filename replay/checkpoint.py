@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from profilers.atomic import written_whole
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.engine import State, begin, run, state_of, times_of
+from replay.engine import TASK_EVENT, State, begin, run, state_of, times_of
 from replay.graph import KernelGraph
 from replay.timeline import Timeline
 
@@ -112,7 +112,7 @@ class Run:
             raise InvalidInputError(f"{path}: a checkpoint of another graph")
         if about[2] != _digest(found):
             raise InvalidInputError(f"{path}: damaged; delete it and start again")
-        _check(found, result._state, str(path))
+        _check(found, result._state, graph, str(path))
         _restore(found, result._state)
         return result
 
@@ -163,27 +163,41 @@ def _read(path: Path, expected: dict[str, tuple[Any, int]], graph: KernelGraph) 
     return found
 
 
-def _check(found: Arrays, state: State, path: str) -> None:
+def _check(found: Arrays, state: State, graph: KernelGraph, path: str) -> None:
     """Make sure that every number which the compiled code follows leads to a place that there is."""
     n, devices = len(state.rows), len(state.base)
-    members = np.diff([*state.base.tolist(), int((state.rows["device"] >= 0).sum())])
-    task = found["codes"] - (1 << 58)
-    device = found["codes"] & ((1 << int(state.bits)) - 1)
-    fine = [
+    lengths = [
         all(len(found[f"rows_{name}"]) == n for name in _ROWS),
         all(len(found[name]) == devices for name in _DEVICES),
         len(found["size"]) == len(_SIZES),
         [len(found[name]) for name in _SIZES] == found["size"].tolist(),
         len(found["codes"]) == len(found["times"]) <= len(state.times),
-        len(found["free"]) <= n and len(found["next"]) <= n and len(found["changed"]) <= devices,
-        bool(((found["count"] >= 0) & (found["count"] <= members)).all()),
-        found["count"].sum() == len(found["active"]),
-        all(bool(((found[name] >= 0) & (found[name] < n)).all()) for name in ("active", "free", "next")),
-        bool(((found["changed"] >= 0) & (found["changed"] < devices)).all()),
-        bool((np.where(task >= 0, task < n, (found["codes"] >= 0) & (device < devices))).all()),
+        len(found["next"]) <= n and len(found["changed"]) <= devices and len(found["free"]) == 0,
+        bool(np.isfinite(found["times"]).all()),
     ]
-    if not all(fine):
+    if not all(lengths) or not _is_whole(found, state, graph):
         raise InvalidInputError(f"{path}: its arrays do not fit each other")
+
+
+def _is_whole(found: Arrays, state: State, graph: KernelGraph) -> bool:
+    """Return whether every task is at one place: waiting, to come, active or over; and devices have what is theirs."""
+    codes, active, device = found["codes"], found["active"], state.rows["device"]
+    coming = np.concatenate([codes[codes >= TASK_EVENT] - TASK_EVENT, found["next"]])
+    of_device = codes[codes < TASK_EVENT]
+    over = np.flatnonzero(~np.isnan(found["rows_end"]))
+    places = np.sort(np.concatenate([coming, active, over]))
+    edges = graph.edges
+    since = np.where(edges.from_start, found["rows_start"][edges.source], found["rows_end"][edges.source])
+    waiting = np.bincount(edges.target[np.isnan(since)], minlength=len(state.rows))
+    whole = [
+        np.array_equal(found["rows_waiting"], waiting),
+        np.array_equal(places, np.flatnonzero(waiting == 0)),
+        ((found["changed"] >= 0) & (found["changed"] < len(state.base))).all(),
+        ((of_device >= 0) & (of_device & ((1 << int(state.bits)) - 1) < len(state.base))).all(),
+        ((found["version"] >= 0) & (found["version"] < 1 << 40)).all(),
+        (found["count"] >= 0).all() and int(found["count"].sum()) == len(active),
+    ]
+    return all(whole) and bool((device[active] == np.repeat(np.arange(len(state.base)), found["count"])).all())
 
 
 def _digest(content: Arrays) -> str:

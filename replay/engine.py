@@ -19,13 +19,13 @@ from replay.graph import KernelGraph
 from replay.layout import lay_out
 from replay.sharing import share
 
-__all__ = ["DONE_NS", "State", "begin", "run", "simulate", "state_of", "times_of"]
+__all__ = ["DONE_NS", "TASK_EVENT", "State", "begin", "run", "simulate", "state_of", "times_of"]
 
 Floats = npt.NDArray[np.float64]
 
-#: An event is one number. That a task comes is `_KIND` plus the task; a device's event, at which the first of its tasks
-#: is done, carries the version of the device's schedule, so that one that has been overtaken shows.
-_KIND = 1 << 58
+#: An event is one number. That a task comes is `TASK_EVENT` plus the task; a device's event, at which the first of its
+#: tasks is done, carries the version of the device's schedule, so that one that has been overtaken shows.
+TASK_EVENT = 1 << 58
 #: More events than any run has.
 _ALL = 1 << 62
 #: Tasks that start at one time and are kept in order outside the heap.
@@ -106,7 +106,7 @@ def _known(sim, task, now):  # type: ignore[no-untyped-def]
         sim.free[sim.size[2]] = task
         sim.size[2] += 1
     elif row.ready > now or sim.size[3] == _AT_ONCE:
-        _push(sim, row.ready, _KIND + task)
+        _push(sim, row.ready, TASK_EVENT + task)
     else:
         _insert(sim, task)
 
@@ -264,10 +264,10 @@ def run(sim, events):  # type: ignore[no-untyped-def]
         now, code = sim.times[0], sim.codes[0]
         _pop(sim)
         device = code & ((1 << sim.bits) - 1)
-        if code >= _KIND:
+        if code >= TASK_EVENT:
             if sim.size[3] == _AT_ONCE:
                 _arrive_all(sim, now)
-            _insert(sim, code - _KIND)
+            _insert(sim, code - TASK_EVENT)
         elif sim.version[device] == code >> sim.bits:
             _advance(sim, device, now)
         _tell_on(sim, now)

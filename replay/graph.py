@@ -275,7 +275,7 @@ class Tasks:
     ranks: Ints = field(default_factory=_absent)
 
     def __post_init__(self) -> None:
-        defaults = {**_DEFAULTS, "occupies": self.demand[:, 0].copy() if len(self) else 0.0}
+        defaults = {**_DEFAULTS, "occupies": self.demand[:, RESOURCES.index("cu")].copy() if len(self) else 0.0}
         for name, value in defaults.items():
             if getattr(self, name) is _ABSENT:
                 whole = np.asarray(value)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.compiled import bare
+from replay.engine import DONE_NS
 from replay.graph import RESOURCES
 from replay.layout import COLUMNS
 from replay.sharing import share
@@ -19,7 +20,7 @@ _FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power
 
 
 class Record(NamedTuple):
-    """Room for what is in use from one change to the next; three rows a task are enough, none to record nothing."""
+    """Room for what is in use from one change to the next, four rows a task: come, last wave, gone, idle; or none."""
 
     at: Floats
     use: Floats  #: shape (rows, len(RESOURCES))
@@ -69,13 +70,13 @@ def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
             for i in range(count):
                 row = rows[active[i]]
                 if short and row.left > row.resident and row.rate > 0.0:
-                    step = min(
-                        step, max((row.left - row.resident) / row.rate, 1.0 + 1e-12 * now)
-                    )  # a step a ns at most
+                    step = min(step, (row.left - row.resident) / row.rate)
             for i in range(count):
                 row = rows[active[i]]
                 work[active[i]] += row.rate * step
                 row.left -= row.rate * step
+                if row.resident < row.left <= row.resident + DONE_NS:  # to the digit, as in the engine
+                    row.left = row.resident
             before = min(before + step, now) if step < now - before else now
         before = now
         if begins[k]:

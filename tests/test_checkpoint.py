@@ -91,7 +91,9 @@ def test_numbers_that_lead_nowhere_are_refused_though_the_file_is_whole(tmp_path
     graph, path = busy_graph(), tmp_path / "a.checkpoint"
     run = Run(graph)
     run.advance(30)
-    for name, value in (("active", 10**9), ("codes", 10**18), ("count", 10**6), ("changed", -7), ("size", 3)):
+    changes = (("active", 10**9), ("codes", 10**18), ("count", 10**6), ("changed", -7), ("size", 3), ("version", 2**50))
+    changes += (("active", 0), ("rows_waiting", 7), ("rows_waiting", -1), ("times", np.nan), ("codes", (1 << 58) + 1))
+    for name, value in changes:
         content = None
         with monkeypatch.context() as patch:
             patch.setattr("replay.checkpoint._arrays", _changed(name, value))

@@ -218,6 +218,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ("[devices", "no valid TOML"),
         ("a = " + "[" * 5000, "no valid TOML"),
         ("value = " + "9" * 5000, "no valid TOML"),
+        (".".join(["a"] * 20_000) + " = 1", "no valid TOML: a key has more than 64 dots"),
     ],
 )
 def test_a_file_that_is_no_toml(tmp_path: Path, text: str, message: str) -> None:

@@ -59,11 +59,11 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     devices = timeline.graph.devices
     edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
     use = np.zeros((len(devices), bins, len(RESOURCES)))
-    shared, arrival = lay_out(timeline.graph.tasks, timeline.graph.policy), _arrivals(timeline)
+    known = _known(timeline)
     busy = np.flatnonzero(_takes_time(timeline))
     by_device = np.split(*_grouped(busy, timeline.graph.tasks.device[busy], len(devices)))
     for device, rows in enumerate(by_device if edges[-1] > 0 else ()):
-        times, steps = _steps_of(timeline, shared, arrival, rows)
+        times, steps = _steps_of(timeline, known, rows)
         if len(times):
             before = np.zeros_like(steps)
             before[1:] = np.cumsum(steps[:-1] * np.diff(times)[:, None], axis=0)
@@ -100,7 +100,7 @@ def resource_steps(timeline: Timeline, device: int) -> tuple[Floats, Floats]:
     if not 0 <= device < len(timeline.graph.devices):
         raise InvalidInputError(f"no device {device}: the graph has {len(timeline.graph.devices)}")
     rows = np.flatnonzero(_takes_time(timeline) & (timeline.graph.tasks.device == device))
-    return _steps_of(timeline, lay_out(timeline.graph.tasks, timeline.graph.policy), _arrivals(timeline), rows)
+    return _steps_of(timeline, _known(timeline), rows)
 
 
 def _grouped(rows: Ints, device: Ints, devices: int) -> tuple[Ints, Ints]:
@@ -122,8 +122,15 @@ def _arrivals(timeline: Timeline) -> Floats:
     return arrival
 
 
-def _steps_of(timeline: Timeline, shared: Shared, arrival: Floats, rows: Ints) -> tuple[Floats, Floats]:
+def _steps_of(timeline: Timeline, known: tuple[Shared, Floats, Floats], rows: Ints) -> tuple[Floats, Floats]:
+    """Return the steps of the tasks `rows` of one device, given all rows, arrivals, and room for what they do."""
+    shared, arrival, work = known
     events = events_of((timeline.start_ns, timeline.end_ns), rows, arrival[rows])
     room = Record(np.zeros(4 * len(rows) + 1), np.zeros((4 * len(rows) + 1, len(RESOURCES))))
-    noted = walk(events, shared, np.zeros(len(timeline.graph.tasks)), room)
+    noted = walk(events, shared, work, room)
     return room.at[:noted], room.use[:noted]
+
+
+def _known(timeline: Timeline) -> tuple[Shared, Floats, Floats]:
+    graph = timeline.graph
+    return lay_out(graph.tasks, graph.policy), _arrivals(timeline), np.zeros(len(graph.tasks))

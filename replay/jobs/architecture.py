@@ -1,6 +1,5 @@
 """`Transformer`: the sizes of a transformer, and how its implementation runs a layer."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +8,7 @@ from types import MappingProxyType
 
 from profilers.datasets import dataset_path
 from profilers.errors import InvalidInputError, NotFoundError
+from profilers.toml_text import parse_toml
 from replay.sizes import LARGEST, checked_size
 
 __all__ = ["STYLES", "Transformer", "find_transformer", "load_transformers"]
@@ -110,10 +110,10 @@ def _read(file: Path) -> Mapping[str, Transformer]:
             text = stream.read(_LIMIT_BYTES + 1)
         if len(text) > _LIMIT_BYTES:
             raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of models")
-        content = tomllib.loads(text.decode("utf-8")).get("transformers")
+        content = parse_toml(text.decode("utf-8")).get("transformers")
     except OSError as error:
         raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:  # besides what is no TOML: thousands of digits, or of brackets
+    except ValueError as error:
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
     if not isinstance(content, dict) or not content:
         raise InvalidInputError(f"{file}: no table [transformers.NAME]")

@@ -1,13 +1,12 @@
 """Plan files: several alternatives in TOML, each a list of steps with named arguments."""
 
-import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
+from profilers.toml_text import parse_toml
 from replay.parameters import load_parameters
 from replay.what_ifs.algebra import compose, made, parse_what_if, recipe_named
 from replay.what_ifs.nearest import unknown
@@ -17,19 +16,8 @@ __all__ = ["parse_plan", "read_plan"]
 
 #: A plan is written by hand; more is another file, or an attack.
 _BYTES, _ALTERNATIVES, _STEPS, _TITLE = 2**16, 1000, 64, 200
-#: Dots of a key; the TOML reader takes time that grows with their square.
-_DOTS = 64
 #: A parameter is at most this far outside the range that is shipped.
 _FACTOR = 1000.0
-#: Where dots are of no key: texts, also those that do not end, and comments.
-_NO_KEY = re.compile(
-    r'"""(?:\\.?|[^\\])*?(?:"""|\Z)'
-    r"|'''.*?(?:'''|\Z)"
-    r'|"(?:\\.|[^"\\\n])*"?'
-    r"|'[^'\n]*'?"
-    r"|#[^\n]*",
-    re.DOTALL,
-)
 _WHAT_IF = "what_if"
 
 
@@ -104,16 +92,10 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
 def _loaded(text: str, source: str) -> dict[str, Any]:
     if len(text) > _BYTES:
         raise BrokenFileError(f"{source}: a plan has {_BYTES} bytes at most")
-    if any(part.count(".") > _DOTS for part in re.split(r"[=,{}\[\]\n]", _NO_KEY.sub("_", text))):
-        raise BrokenFileError(f"{source}: a key has more than {_DOTS} dots")
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return parse_toml(text)
+    except ValueError as error:
         raise BrokenFileError(f"{source}: no TOML: {error}") from error
-    except RecursionError as error:
-        raise BrokenFileError(f"{source}: no TOML: nested too deep") from error
-    except ValueError as error:  # Python reads no number that is longer
-        raise BrokenFileError(f"{source}: a number has thousands of digits") from error
 
 
 def _alternative(entry: object, common: Mapping[str, float], place: str) -> WhatIf:
