@@ -10,6 +10,7 @@ SUITES = {
     "kernels": ("seqpoint.cli.validate.kernels:kernels", "Durations of operators."),
     "collectives": ("seqpoint.cli.validate.collectives:collectives", "Times of collectives."),
     "models": ("seqpoint.cli.validate.models:models", "Times of whole transformers."),
+    "published": ("seqpoint.cli.validate.published:published", "What papers report, against our models of them."),
     "training": ("seqpoint.cli.validate.training:training", "Times of training steps."),
 }
 
