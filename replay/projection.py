@@ -27,6 +27,8 @@ __all__ = ["Projection", "ProjectionOptions", "ProjectionRow", "project"]
 Floats = npt.NDArray[np.float64]
 #: Sums of times up to this are finite; whatever is longer is a mistake.
 _LONGEST_NS = 1e100
+#: A speed-up this far below 1 is a loss.
+_SLOWER = 1e-6
 _HOST_LAGS = sorted(HOST_TIME_EDGES | LAUNCH_EDGES)
 
 
@@ -261,10 +263,13 @@ def _row(
     iterations: Sequence[int],
 ) -> ProjectionRow:
     found, weights = nominal
+    notes = joined_notes(found.notes, iterations)
     projected = _weighted(weights, found.makespans)
     speedups = np.append(baseline / np.maximum(samples, 1e-9), baseline / max(projected, 1e-9))
     low, high = np.quantile(speedups, QUANTILES)
     speedup = float(speedups[-1])
+    if speedup < 1 - _SLOWER:
+        notes = (*notes, f"{what_if.label}: slower than doing nothing")
     return ProjectionRow(
         what_if.steps,
         projected,
@@ -272,7 +277,7 @@ def _row(
         min(float(low), speedup),
         max(float(high), speedup),
         *_shares(found.spent, weights),
-        notes=joined_notes(found.notes, iterations),
+        notes=notes,
         title=what_if.title,
     )
 

@@ -37,6 +37,14 @@ class Timeline:
         own = self.graph.tasks.own
         return float(self.end_ns[own].max()) if own.any() else 0.0
 
+    def arrivals_ns(self) -> Floats:
+        """Return when each task had all that it waits for; it starts later where it has to wait for compute units."""
+        graph = self.graph
+        arrival, edges = graph.tasks.release_ns.astype(np.float64), graph.edges
+        since = np.where(edges.from_start, self.start_ns[edges.source], self.end_ns[edges.source])
+        np.maximum.at(arrival, edges.target, since + edges.lag_ns)
+        return arrival
+
     def busy_ns(self) -> Floats:
         """Return per device how long at least one task of the iteration was active on it."""
         rows = self.graph.on_device() & self.graph.tasks.own

@@ -1,29 +1,33 @@
 """Project what-ifs over a whole trace: choose iterations, build their graphs, weigh them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profilers.trace import Trace
 from replay.parameters import Parameters
 from replay.projection import Projection, ProjectionOptions, project, with_provenance
-from replay.what_ifs import WhatIf, parse_what_if, read_plan
+from replay.what_ifs import OVERLAPS, WhatIf, parse_what_if, read_plan
 from seqpoint.graphs import Progress, all_iterations, graphs_of
 from seqpoint.iterations import iteration_table
 from seqpoint.selecting import SelectOptions, select
 
 __all__ = [
+    "ALL_OVERLAPS",
     "DEFAULT_WHAT_IFS",
     "Chosen",
     "ProjectOptions",
     "asked_what_ifs",
     "choose_iterations",
     "project_trace",
+    "ranked",
 ]
 
 #: What is projected when nothing is asked for.
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
+#: Stands for all of `replay.what_ifs.OVERLAPS`, which are then ranked.
+ALL_OVERLAPS = "overlap:all"
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Chosen:
 
 
 def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
-    """Return the what-ifs of texts; one that starts with ``@`` names a plan file, with several.
+    """Return the what-ifs of texts; one that starts with ``@`` names a plan file, with several, as has ``overlap:all``.
 
     Raises
     ------
@@ -80,7 +84,21 @@ def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
     >>> [what_if.name for what_if in asked_what_ifs(["overlap:ideal", "scale_links:2"])]
     ['overlap:ideal', 'scale_links:2']
     """
-    return [one for text in texts for one in (read_plan(text[1:]) if text.startswith("@") else (parse_what_if(text),))]
+    return [one for text in texts for one in _asked(text)]
+
+
+def _asked(text: str) -> Sequence[WhatIf]:
+    if text.startswith("@"):
+        return read_plan(text[1:])
+    return [parse_what_if(one) for one in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
+
+
+def ranked(projection: Projection) -> Projection:
+    """Return `projection` with its what-ifs by what they gain, the most first; its provenance in the same order."""
+    order = sorted(range(len(projection.rows)), key=lambda i: (-projection.rows[i].speedup, i))
+    facts = projection.provenance
+    rows = tuple(projection.rows[i] for i in order)
+    return replace(projection, rows=rows, provenance={**facts, "what_ifs": [facts["what_ifs"][i] for i in order]})
 
 
 def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int = 8) -> Chosen:

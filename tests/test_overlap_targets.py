@@ -140,7 +140,7 @@ def test_kernels_between_which_the_host_waits_are_not_cut() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 8])
 def test_more_pieces_may_follow_those_that_carry_data_as_it_comes(pieces: int) -> None:
     graph = chain([GEMM, "all_reduce", GEMM], [40.0, 40.0, 10.0])
-    result = send_in_pieces(graph, producers(graph, ("all_reduce",), ("gemm",)).found, [pieces], 1)
+    result = send_in_pieces(graph, producers(graph, ("all_reduce",), ("gemm",)).found, [pieces], [1])
     start, end = simulate(result.graph)
     assert len(result.collectives[0]) == pieces + 1
     assert start[result.collectives[0][-1]] >= end[0] and start[2] == end[1]

@@ -113,15 +113,6 @@ def _takes_time(timeline: Timeline) -> npt.NDArray[np.bool_]:
     return np.asarray(timeline.graph.on_device() & (timeline.end_ns > timeline.start_ns))
 
 
-def _arrivals(timeline: Timeline) -> Floats:
-    """Return when each task had all that it waits for."""
-    graph = timeline.graph
-    arrival, edges = graph.tasks.release_ns.astype(np.float64), graph.edges
-    since = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source])
-    np.maximum.at(arrival, edges.target, since + edges.lag_ns)
-    return arrival
-
-
 def _steps_of(timeline: Timeline, known: tuple[Shared, Floats, Floats], rows: Ints) -> tuple[Floats, Floats]:
     """Return the steps of the tasks `rows` of one device, given all rows, arrivals, and room for what they do."""
     shared, arrival, work = known
@@ -133,4 +124,4 @@ def _steps_of(timeline: Timeline, known: tuple[Shared, Floats, Floats], rows: In
 
 def _known(timeline: Timeline) -> tuple[Shared, Floats, Floats]:
     graph = timeline.graph
-    return lay_out(graph.tasks, graph.policy), _arrivals(timeline), np.zeros(len(graph.tasks))
+    return lay_out(graph.tasks, graph.policy), timeline.arrivals_ns(), np.zeros(len(graph.tasks))

@@ -34,7 +34,9 @@ class Pipeline:
     collectives: tuple[Ints, ...]
 
 
-def send_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int], more: int = 0) -> Pipeline:
+def send_in_pieces(
+    graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int], more: Sequence[int] = ()
+) -> Pipeline:
     """Return a graph in which a collective sends each piece of its data as soon as that is computed and packed.
 
     A piece is sent when all ranks that meet have computed theirs. What else a collective or kernel waited for, its
@@ -47,10 +49,10 @@ def send_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Sequen
         As `replay.overlap.targets.producers` finds them.
     pieces : sequence of int
         Of each target.
-    more : int
-        Pieces that each collective has behind those that carry data as it comes.
+    more : sequence of int, optional
+        Of each target, pieces that its collective has behind those that carry data as it comes.
     """
-    return _joined(graph, targets, (pieces, more), _send)
+    return _joined(graph, targets, (pieces, more or [0] * len(targets)), _send)
 
 
 def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int]) -> Pipeline:
@@ -64,7 +66,7 @@ def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Seq
     pieces : sequence of int
         Of each target.
     """
-    return _joined(graph, targets, (pieces, 0), _receive)
+    return _joined(graph, targets, (pieces, [0] * len(targets)), _receive)
 
 
 #: Of one target, its pieces and the split graph: pairs of tasks of which the second waits for the first.
@@ -72,11 +74,10 @@ _Rewiring = Callable[[Target, Ints, Ints, Split], list[tuple[npt.ArrayLike, npt.
 
 
 def _joined(
-    graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], int], rewire: _Rewiring
+    graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], Sequence[int]], rewire: _Rewiring
 ) -> Pipeline:
-    pieces, more = counts
     parts: dict[int, int] = {}
-    for target, count in zip(targets, pieces, strict=True):
+    for target, count, more in zip(targets, *counts, strict=True):
         parts.update(dict.fromkeys(target.kernels, count))
         parts[target.collective] = count + more
         if rewire is _send and target.meeting >= 0:

@@ -1,15 +1,18 @@
 """What-ifs: pure functions from graph to graph, which compose."""
 
 from replay.what_ifs.algebra import compose, parse_what_if, recipe_named
+from replay.what_ifs.c3 import c3
 from replay.what_ifs.choice import TaskChoice, check_patterns
 from replay.what_ifs.device import scale_device, scale_links
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
+from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
+from replay.what_ifs.fuse_collectives import fuse_collectives
 from replay.what_ifs.launch_overhead import remove_launch_overhead
 from replay.what_ifs.modified import scale_clock, scale_compute_units, scale_memory_bandwidth
-from replay.what_ifs.overlap import overlap
+from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.power import limit_power
 from replay.what_ifs.recipe import Argument, Recipe
@@ -17,15 +20,18 @@ from replay.what_ifs.registry import Registry, registry, what_ifs
 from replay.what_ifs.scale import scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
+from replay.what_ifs.t3 import t3
 from replay.what_ifs.what_if import WhatIf
 from replay.what_ifs.world_size import change_world_size
 
 __all__ = [
+    "OVERLAPS",
     "Argument",
     "Recipe",
     "Registry",
     "TaskChoice",
     "WhatIf",
+    "c3",
     "change_dtype",
     "change_priority",
     "change_stream",
@@ -34,7 +40,9 @@ __all__ = [
     "compose",
     "cu_order",
     "dma_collectives",
+    "ficco",
     "fuse",
+    "fuse_collectives",
     "limit_power",
     "overlap",
     "parse_plan",
@@ -52,5 +60,6 @@ __all__ = [
     "scale_links",
     "scale_memory_bandwidth",
     "swap_kernel",
+    "t3",
     "what_ifs",
 ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from profilers.errors import InvalidInputError
 from replay.engine import simulate
 from replay.graph import EdgeKind, Edges, KernelGraph, TaskKind
 from replay.parameters import Parameters
@@ -13,7 +14,21 @@ from replay.what_ifs.nearest import unknown
 from replay.what_ifs.recipe import Argument, Recipe
 from replay.what_ifs.what_if import WhatIf
 
-__all__ = ["overlap"]
+__all__ = ["OVERLAPS", "overlap"]
+
+#: What ``overlap:all`` asks of a trace: each published way to hide communication, and the bounds.
+OVERLAPS: tuple[str, ...] = (
+    "c3:sp",
+    "c3:rp",
+    "c3:dma",
+    "c3:dma_rp",
+    "t3",
+    "ficco",
+    "fuse_collectives",
+    "overlap:none",
+    "overlap:no_contention",
+    "overlap:ideal",
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -32,7 +47,11 @@ def overlap(mode: str) -> WhatIf:
     ------
     NotFoundError
         There is no such mode.
+    InvalidInputError
+        It is ``all``, which stands for `OVERLAPS`.
     """
+    if mode == "all":
+        raise InvalidInputError("overlap:all stands for several what-ifs: give it by itself, to project or report")
     if mode not in _MODES:
         raise unknown("overlap has no mode", mode, _MODES)
     return WhatIf(f"overlap:{mode}", _MODES[mode])
@@ -112,8 +131,8 @@ RECIPES = (
     Recipe(
         "overlap",
         overlap,
-        (Argument("mode", "none, no_contention or ideal"),),
-        "Device work runs one at a time; or communication slows nothing; or nothing waits for communication.",
+        (Argument("mode", "none, no_contention, ideal, or by itself all"),),
+        "Device work runs one at a time; communication slows nothing; nothing waits for it; or all ways, ranked.",
         "overlap:ideal",
         "communication",
     ),

@@ -14,11 +14,14 @@ from profilers.errors import InvalidInputError, SeqPointError
 from replay.graph import KernelGraph
 from replay.parameters import Parameters
 from replay.what_ifs import (
+    c3,
     device,
     dispatch,
     dma,
     dtype,
+    ficco,
     fuse,
+    fuse_collectives,
     launch_overhead,
     modified,
     overlap,
@@ -26,6 +29,7 @@ from replay.what_ifs import (
     scale,
     stream,
     swap,
+    t3,
     world_size,
 )
 from replay.what_ifs.recipe import GROUPS, Recipe
@@ -45,6 +49,10 @@ _MODULES = (
     power,
     overlap,
     dma,
+    c3,
+    t3,
+    ficco,
+    fuse_collectives,
     world_size,
     launch_overhead,
     dispatch,

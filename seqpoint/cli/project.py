@@ -21,7 +21,14 @@ from seqpoint.cli.options import (
 )
 from seqpoint.cli.output import duration, message, print_json, print_table, progress, say
 from seqpoint.cli.what_ifs import warn_of_left_out
-from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
+from seqpoint.projecting import (
+    ALL_OVERLAPS,
+    DEFAULT_WHAT_IFS,
+    ProjectOptions,
+    asked_what_ifs,
+    project_trace,
+    ranked,
+)
 from seqpoint.projection_result import read_result, reproduce, result_of
 
 #: Devices that work less than this share of the time wait for the host.
@@ -45,6 +52,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
 
     \b
     seqpoint project job.trace -w dma_collectives -w scale_device:MI355X -w dma_collectives+scale_device:MI355X
+    seqpoint project job.trace -w overlap:all
     seqpoint project job.trace -w @plan.toml --json > result.json
     seqpoint project job.trace --from result.json
     """
@@ -53,7 +61,8 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     if (result := options.pop("result")) is not None:
         _again(trace, result, options, json_)
         return
-    what_ifs = asked_what_ifs(options.pop("texts") or DEFAULT_WHAT_IFS)
+    texts = options.pop("texts") or DEFAULT_WHAT_IFS
+    what_ifs = asked_what_ifs(texts)
     perfetto = options.pop("perfetto")
     loaded = load(trace, marker, length)
     projection = project_trace(loaded, what_ifs, ProjectOptions(**options, progress=progress("projecting")))
@@ -64,6 +73,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         lines, after = projection.timelines, what_ifs[0].label
         write_perfetto(Path(perfetto), {"before": lines["baseline"], f"after {after}": lines[after]})
         message(f"wrote {perfetto}")
+    projection = ranked(projection) if ALL_OVERLAPS in texts else projection
     if json_:
         print_json(result_of(projection))
     else:

@@ -1,0 +1,97 @@
+"""What if collectives beside other work were dispatched first, or elsewhere? (C3 and ConCCL, arXiv 2412.14335)"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from replay.graph import KernelGraph, TaskKind
+from replay.parameters import Parameters
+from replay.timeline import Timeline
+from replay.timeline import replay as replay_graph
+from replay.what_ifs.dispatch import change_priority, partition
+from replay.what_ifs.dma import dma_collectives
+from replay.what_ifs.nearest import unknown
+from replay.what_ifs.recipe import Argument, Recipe
+from replay.what_ifs.what_if import WhatIf
+
+__all__ = ["c3"]
+
+_POLICIES = ("sp", "rp", "sp_rp", "dma", "dma_rp")
+#: Compute units for communication that are tried, as C3 does on 304.
+_UNITS, _OF = (8, 16, 32, 64, 128), 304
+_SOME = 1e-6
+
+
+def c3(policy: str) -> WhatIf:
+    """Collectives that run beside other work are dispatched by another policy.
+
+    - ``sp``: first (schedule prioritisation).
+    - ``rp``: on compute units of their own, 8, 16, 32, 64 or 128 of 304: whichever ends first in a replay.
+    - ``sp_rp``: both.
+    - ``dma``: by DMA engines, those without arithmetic (ConCCL); ``dma_rp``: and the others as ``rp``.
+
+    Not modelled: caches that memory-bound kernels use better on fewer compute units, from which the paper's last policy
+    gains as well; a collective that the trace shows beside other work was let in by the dispatcher already.
+
+    Source: C3 and ConCCL (arXiv 2412.14335).
+
+    Raises
+    ------
+    NotFoundError
+        There is no such policy.
+    """
+    if policy not in _POLICIES:
+        raise unknown("c3 has no policy", policy, _POLICIES)
+    return WhatIf(f"c3:{policy}", _Policy(policy))
+
+
+class _Policy:
+    def __init__(self, name: str) -> None:
+        self._parts = name.split("_")
+
+    def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        before = replay_graph(graph)
+        if not _beside(before):
+            reason = "no collective runs beside other work of its device"
+            return graph.with_notes([f"c3:{'_'.join(self._parts)}: nothing to apply it to: {reason}"])
+        if "sp" in self._parts:
+            graph = change_priority("collectives", 1)(graph, parameters)
+        if "dma" in self._parts:
+            graph = dma_collectives()(graph, parameters)
+        return _best_partition(graph, parameters) if "rp" in self._parts else graph
+
+
+def _beside(timeline: Timeline) -> bool:
+    """Return whether a collective runs, or waits for compute units, while something else runs on its device."""
+    tasks = timeline.graph.tasks
+    start = np.where(tasks.kind == TaskKind.COLLECTIVE, timeline.arrivals_ns(), timeline.start_ns)
+    total, exposed = replace(timeline, start_ns=np.minimum(start, timeline.end_ns)).communication_ns()
+    return bool((total - exposed > _SOME).any())
+
+
+def _best_partition(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+    tasks = graph.tasks
+    on_units = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.occupies > 0)
+    if not on_units.any():
+        return graph.with_notes(["c3: no collective is left on compute units, so none are set aside"])
+    units = graph.hardware.compute_units
+    tried = {}
+    for count in _UNITS:
+        share = max(round(units * count / _OF), 1) / units
+        if share < 1 - _SOME:
+            tried[share] = partition("collectives", share)(graph, parameters)
+    best = min(tried, key=lambda share: (replay_graph(tried[share]).makespan_ns, share))
+    note = f"c3: {round(best * units)} of {units} compute units for collectives"
+    return replace(tried[best], notes=(*graph.notes, note))
+
+
+RECIPES = (
+    Recipe(
+        "c3",
+        c3,
+        (Argument("policy", "how collectives get their compute units", choices=_POLICIES),),
+        "Collectives beside other work go first, have compute units of their own, or go by DMA (C3, ConCCL).",
+        "c3:sp_rp",
+        "communication",
+    ),
+)

@@ -1,0 +1,87 @@
+"""What if kernels sent their own results, slice by slice? (fused computation-collectives, arXiv 2305.06942)"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from replay.graph import LAUNCH_EDGES, Basis, KernelGraph, TaskKind
+from replay.overlap.pipeline import Pipeline, send_in_pieces
+from replay.overlap.targets import Target, producers
+from replay.parameters import Parameters
+from replay.what_ifs.pieces import bytes_time, nothing_to_apply, ranks_of, without_units
+from replay.what_ifs.recipe import Recipe
+from replay.what_ifs.what_if import WhatIf
+
+__all__ = ["fuse_collectives"]
+
+_KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")
+
+
+def fuse_collectives() -> WhatIf:
+    """A kernel whose result is exchanged or reduced sends each slice itself as soon as it is done.
+
+    An embedding or product and the all-to-all or all-reduce that follows become one persistent kernel with a slice a
+    rank (8 where the trace does not tell). Registers for communication cost it `persistent_kernel_loss` of its
+    throughput; what packed the buffer is gone, since slices are stored where they belong; so are the launches of what
+    follows the kernel; each slice pays `put_latency_ns` and its part of the collective's time that goes with bytes. The
+    transfers take no compute units of their own.
+
+    Not modelled: whether what packs does more than move data, and how slices to other nodes differ from those in the
+    node (`replay.overlap.fused` does, for given sizes).
+
+    Source: fused computation-collectives (arXiv 2305.06942).
+    """
+    return WhatIf("fuse_collectives", _transform)
+
+
+def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+    targets = producers(graph, _KINDS, _CLASSES)
+    if not targets.found:
+        return nothing_to_apply(graph, "fuse_collectives", targets)
+    slices = ranks_of(graph, targets.found)
+    result = send_in_pieces(graph, targets.found, slices)
+    changed = _one_kernel(result, parameters)
+    for target, sent, n in zip(targets.found, result.collectives, slices, strict=True):
+        moving = bytes_time(float(graph.tasks.duration_ns[target.collective]), parameters)
+        changed = without_units(changed, sent, np.full(n, moving / n + parameters["put_latency_ns"]))
+    return _unlaunched(changed, graph, targets.found).with_notes([f"fuse_collectives: {targets.note}"])
+
+
+def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
+    """Return the graph with slower kernels that send, and nothing left of what packed."""
+    tasks = result.graph.tasks
+    duration, demand, occupies = tasks.duration_ns.copy(), tasks.demand.copy(), tasks.occupies.copy()
+    basis, waves = tasks.basis.copy(), tasks.waves.copy()
+    for kernels in result.kernels:
+        duration[kernels[0]] /= 1 - parameters["persistent_kernel_loss"]
+        packs = kernels[1:].ravel()
+        duration[packs], demand[packs], occupies[packs], waves[packs] = 0.0, 0.0, 0.0, 0.0
+        basis[kernels] = int(Basis.ASSUMED)
+    return result.graph.with_tasks(duration_ns=duration, demand=demand, occupies=occupies, basis=basis, waves=waves)
+
+
+def _unlaunched(changed: KernelGraph, graph: KernelGraph, targets: tuple[Target, ...]) -> KernelGraph:
+    """Return the graph in which what packs and sends waits for no launch of its own."""
+    rest = np.zeros(len(changed.tasks), dtype=np.bool_)
+    tasks = graph.tasks
+    parts = {task for target in targets for task in (*target.kernels[1:], target.collective)}
+    ahead = [task - 1 for task in parts if task > 0 and tasks.kind[task - 1] == TaskKind.MARK]
+    alike = [one for one in ahead if tasks.event[one] == tasks.event[one + 1]]
+    rest[[*parts, *alike]] = True
+    # A task in pieces is launched by the edges into its first, which stands behind all tasks of the old graph.
+    event = np.isin(changed.tasks.event, tasks.event[list(parts)]) & (changed.tasks.device >= 0)
+    rest[len(tasks) :] = event[len(tasks) :]
+    edges = changed.edges
+    return replace(changed, edges=edges.select(~(np.isin(edges.kind, sorted(LAUNCH_EDGES)) & rest[edges.target])))
+
+
+RECIPES = (
+    Recipe(
+        "fuse_collectives",
+        fuse_collectives,
+        (),
+        "Embeddings and products send their own results, slice by slice, from one persistent kernel.",
+        "fuse_collectives",
+        "communication",
+    ),
+)

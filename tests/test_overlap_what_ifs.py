@@ -1,0 +1,183 @@
+"""The what-ifs that hide communication: c3, t3, ficco, fuse_collectives, and all of them ranked."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from graphs import make_graph
+from test_overlap_targets import COPY, GEMM, NORM, chain, ranks
+
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.kernels import CLASSES
+from replay.engine import simulate
+from replay.graph import RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
+from replay.parameters import load_parameters
+from replay.what_ifs import OVERLAPS, compose, parse_what_if
+from seqpoint.cli import cli
+
+PARAMETERS = load_parameters()
+#: Nothing that is paid once or a piece.
+FREE = PARAMETERS.with_values(
+    [
+        ("collective_latency_ns", 0.0),
+        ("chunk_trigger_ns", 0.0),
+        ("put_latency_ns", 0.0),
+        ("dma_command_ns", 0.0),
+        ("persistent_kernel_loss", 0.0),
+    ]
+)
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT.parent / "shared" / "data" / "traces"
+NAMED = (
+    "kineto/ddp4/mi300_4ranks_merged.json.gz",
+    "kineto/tracelens/other/resnet_act_checkpoint_mi300_rank0.json.gz",
+    "kineto/dlrm8",
+    "rocm/rocprofv3_mi350x_50steps.json.gz",
+    "nsys/mfu_2gpu_before_2026.2.sqlite",
+)
+
+
+def end_of(graph: KernelGraph, text: str, parameters: object = FREE) -> float:
+    return float(simulate(parse_what_if(text)(graph, parameters))[1].max())  # type: ignore[arg-type]
+
+
+def test_t3_hides_the_half_of_an_all_reduce_that_reduces() -> None:
+    graph = chain([GEMM, "all_reduce", NORM], [80e3, 40e3, 10e3]).with_tasks(ranks=np.array([0, 4, 0]))
+    # Four stages of 20; chunks of 5 follow each; the last is there at 85, then 20 to gather and the norm.
+    assert end_of(graph, "t3") == pytest.approx(80e3 + 5e3 + 20e3 + 10e3)
+    graph = chain([GEMM, "reduce_scatter", NORM], [80e3, 40e3, 10e3]).with_tasks(ranks=np.array([0, 4, 0]))
+    assert end_of(graph, "t3") == pytest.approx(80e3 + 10e3 + 10e3)
+
+
+def test_t3_pays_latency_and_triggers() -> None:
+    graph = chain([GEMM, "reduce_scatter"], [80e3, 400e3]).with_tasks(ranks=np.array([0, 4]))
+    latency, trigger = PARAMETERS["collective_latency_ns"], PARAMETERS["chunk_trigger_ns"]
+    assert end_of(graph, "t3", PARAMETERS) == pytest.approx(20e3 + (400e3 - latency) + 4 * trigger)
+
+
+def test_ficco_begins_with_the_first_piece_and_pays_for_waves() -> None:
+    graph = chain(["all_gather", GEMM], [80e3, 80e3])
+    assert end_of(graph, "ficco:4") == pytest.approx(20e3 + 80e3)
+    assert end_of(graph, "ficco:1") == pytest.approx(160e3)
+    waves = graph.with_tasks(waves=np.array([0.0, 5.0]))  # in 4 pieces: 2 waves each, 8 instead of 5
+    assert end_of(waves, "ficco:4") == pytest.approx(20e3 + 80e3 * 8 / 5)
+    commands = FREE.with_values([("dma_command_ns", 3e3)])
+    assert end_of(graph, "ficco:4", commands) == pytest.approx(23e3 + 3 * 23e3 + 20e3)
+
+
+def test_fused_collectives_need_no_packing_and_no_launch() -> None:
+    graph = chain([GEMM, COPY, "all_to_all"], [80e3, 10e3, 80e3]).with_tasks(ranks=np.array([0, 0, 8]))
+    assert end_of(graph, "fuse_collectives") == pytest.approx(10e3 + 80e3)
+    loss = FREE.with_values([("persistent_kernel_loss", 0.2), ("put_latency_ns", 1e3)])
+    assert end_of(graph, "fuse_collectives", loss) == pytest.approx(100e3 + 11e3)
+
+
+def test_what_is_fused_waits_for_no_launch_of_its_own() -> None:
+    kinds = [TaskKind.KERNEL, TaskKind.COLLECTIVE, TaskKind.HOST]
+    graph = make_graph(
+        [80e3, 80e3, 500e3],
+        [(1.0,), (0.1, 0.1, 1.0), (0.0,)],
+        [(0, 1), (2, 1)],
+        kind=kinds,
+        class_=[CLASSES.index("embedding"), -1, -1],
+        collective=[-1, 3, -1],
+        device=[0, 0, -1],
+        measured_start_ns=[0.0, 500e3, 0.0],
+        measured_end_ns=[80e3, 580e3, 500e3],
+    )
+    launched = graph.edges.kind.copy()
+    launched[1] = EdgeKind.LAUNCH
+    graph = graph.__class__(
+        **{**graph.__dict__, "edges": graph.edges.__class__(**{**graph.edges.__dict__, "kind": launched})}
+    )
+    found = parse_what_if("fuse_collectives")(graph, FREE)
+    assert simulate(graph)[1][1] == 580e3
+    assert simulate(found)[1][1] == pytest.approx(90e3)
+
+
+@pytest.mark.parametrize("text", ["t3", "ficco", "fuse_collectives", "c3:sp", "c3:rp", "c3:dma"])
+def test_what_does_not_apply_changes_nothing_and_says_why(text: str) -> None:
+    graph = chain([NORM, "broadcast", NORM], [5e3, 5e3, 5e3])
+    found = parse_what_if(text)(graph, PARAMETERS)
+    assert simulate(found)[1].tolist() == simulate(graph)[1].tolist()
+    assert any(": nothing to apply it to: " in note for note in found.notes)
+
+
+def beside(order: tuple[int, int]) -> KernelGraph:
+    """A product of ten waves, and an all-gather that needs a quarter of the device, dispatched in this order."""
+    durations, demands = np.array([100e3, 100e3]), [(1.0, 0.2), (0.25, 0.1, 1.0)]
+    graph = make_graph(
+        durations[list(order)].tolist(),
+        [demands[i] for i in order],
+        kind=[(TaskKind.KERNEL, TaskKind.COLLECTIVE)[i] for i in order],
+        class_=[(GEMM, -1)[i] for i in order],
+        collective=[(-1, 1)[i] for i in order],
+        waves=[(10.0, 0.25)[i] for i in order],
+    )
+    return graph
+
+
+def test_a_collective_behind_a_product_starves_and_policies_end_that() -> None:
+    graph = beside((0, 1))
+    starved = end_of(graph, "nothing")
+    first = end_of(graph, "c3:sp")
+    engines = end_of(graph, "c3:dma")
+    assert starved == pytest.approx(190e3, rel=0.1)  # it starts with the product's last wave
+    assert engines == pytest.approx(100e3)
+    assert engines < first < starved
+    assert end_of(graph, "c3:rp") < starved
+
+
+def test_pieces_of_all_ranks_wait_for_each_other() -> None:
+    graph = ranks((40e3, 80e3)).with_tasks(
+        ranks=np.array([0, 0, 4, 0, 0, 4, 0]), duration_ns=np.array([40e3, 0, 40e3, 80e3, 0, 40e3, 0])
+    )
+    found = parse_what_if("fuse_collectives")(graph, FREE)
+    assert simulate(found)[1][[2, 5]].tolist() == pytest.approx([90e3, 90e3])
+
+
+def test_results_rest_on_what_they_say() -> None:
+    graph = chain([GEMM, COPY, "all_reduce"], [80e3, 10e3, 80e3])
+    fused = parse_what_if("fuse_collectives")(graph, PARAMETERS).tasks
+    assert (fused.basis[fused.event <= 1] == Basis.ASSUMED).all() and (
+        fused.basis[fused.event == 2] == Basis.DERIVED
+    ).all()
+    tracked = parse_what_if("t3")(graph, PARAMETERS).tasks
+    assert (tracked.basis[tracked.event <= 1] == Basis.MEASURED).all()
+    assert not tracked.demand[(tracked.event == 2)][:-1, RESOURCES.index("cu")].any()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(NotFoundError, match="policy cannot be"):
+        parse_what_if("c3:xx")
+    for pieces in (0, 65):
+        with pytest.raises(InvalidInputError, match="pieces"):
+            parse_what_if(f"ficco:{pieces}")
+    with pytest.raises(InvalidInputError, match="by itself"):
+        parse_what_if("overlap:all")
+
+
+def test_all_compose() -> None:
+    graph = chain([GEMM, "all_reduce", "all_gather", GEMM], [80e3, 40e3, 40e3, 80e3])
+    both = compose(parse_what_if("t3"), parse_what_if("ficco"))(graph, FREE)
+    assert simulate(both)[1].max() < min(end_of(graph, "t3"), end_of(graph, "ficco"))
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no traces at {TRACES}")
+@pytest.mark.parametrize("name", NAMED)
+def test_every_named_trace_has_a_projection_or_a_reason(name: str) -> None:
+    result = CliRunner().invoke(
+        cli, ["project", str(TRACES / name), "-w", "overlap:all", "--json", "--draws", "8", "--max-points", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert sorted(row["what_if"][0] for row in rows) == sorted("ficco:8" if one == "ficco" else one for one in OVERLAPS)
+    assert [row["speedup"] for row in rows] == sorted((row["speedup"] for row in rows), reverse=True)
+    for row in rows:
+        assert row["low"] <= row["speedup"] <= row["high"]
+        if row["speedup"] < 1 - 1e-6:
+            assert any("slower than doing nothing" in note for note in row["notes"])
+        if row["what_if"][0] in ("t3", "ficco:8", "fuse_collectives"):
+            assert any("collectives matched" in note or "nothing to apply" in note for note in row["notes"])
