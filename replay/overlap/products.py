@@ -1,0 +1,233 @@
+"""A matrix product as the engine sees it: how long it takes alone, and what share of the device it uses meanwhile."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil, sqrt
+from types import MappingProxyType
+
+from profilers.devices import Device
+from profilers.errors import InvalidInputError
+from profilers.kernels import CLASSES
+from replay.durations import predict
+from replay.operators import DTYPE_BYTES
+from replay.parameters import Parameters, load_parameters
+
+__all__ = ["Product", "product_columns", "product_ns"]
+
+#: Rows and columns of a tile that one workgroup computes, as in `replay.durations.models` for halves.
+_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32))
+#: Cost of a tile's edge, in elements (the prior of `replay.durations.models`), and parts that the depth is split into.
+_EDGE, _MOST_PARTS = 2.0, 16
+#: How many of them are large: what libraries take where they fill the device.
+_LARGE = 3
+#: How sharply the slower of computing and moving rules, the prior of `replay.durations.models`.
+_SHARPNESS = 3.0
+#: Compute units of one die, which share an L2 cache; elsewhere all units share it.
+_DIE_UNITS: Mapping[str, int] = MappingProxyType({"CDNA 3": 38, "CDNA 4": 32})
+#: Memory so fast that it never binds, GB/s.
+_BOUNDLESS_GBPS = 1e6
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product, m x k by k x n, on the compute units that it may use.
+
+    Parameters
+    ----------
+    m, n, k : int
+    device : Device
+    dtype : str
+        One of `profilers.devices.DTYPES`.
+    units : int, optional
+        Compute units that it may run on; by default all of the device.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is below one, or there are more units than the device has, or none.
+    """
+
+    m: int
+    n: int
+    k: int
+    device: Device
+    dtype: str = "bf16"
+    units: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.n, self.k) < 1:
+            raise InvalidInputError(f"a product of {self.m} x {self.n} x {self.k}: each size must be 1 or more")
+        object.__setattr__(self, "units", self.units or self.device.compute_units)
+        if not 1 <= self.units <= self.device.compute_units:
+            raise InvalidInputError(f"{self.units} compute units; {self.device.name} has {self.device.compute_units}")
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def operand_bytes(self) -> tuple[float, float, float]:
+        """Of the left operand, the right one, and the result."""
+        size = DTYPE_BYTES[self.dtype]
+        return float(size * self.m * self.k), float(size * self.k * self.n), float(size * self.m * self.n)
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether its FLOP per compulsory byte are below what the device's peaks allow (the ridge)."""
+        ridge = self.device.flops_per_s(self.dtype) / self.device.memory_bytes_per_s
+        return self.flops / sum(self.operand_bytes) < ridge
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Rows and columns of a workgroup's tile, and parts of the depth.
+
+        A library tunes them for the whole device, so that fewer units change nothing: the least time in whole waves,
+        of large tiles where these fill the device, else of smaller ones and of parts.
+        """
+        units, tiles = self.device.compute_units, _TILES[:_LARGE]
+        if min(_count(self, *tile) for tile in tiles) >= units:
+            return min(((*tile, 1) for tile in tiles), key=lambda one: _cost(self, one))
+        parts = [2**i for i in range(_MOST_PARTS.bit_length())]
+        fitting = [(*tile, p) for tile in _TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
+        return min(fitting, key=lambda one: _cost(self, one))
+
+    @property
+    def workgroups(self) -> int:
+        """One for each tile and part of the depth."""
+        rows, columns, parts = self.grid
+        return _count(self, rows, columns) * parts
+
+
+def product_ns(product: Product) -> float:
+    """Return how long a product takes alone on its units, ns.
+
+    On the whole device as `replay.durations` says. On fewer units the part of it that is arithmetic takes more whole
+    waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> whole, part = (Product(8192, 8192, 8192, find_device("MI300X"), units=units) for units in (304, 152))
+    >>> bool(1.8 < product_ns(part) / product_ns(whole) < 2.2)
+    True
+    """
+    whole, arithmetic = _predicted_ns(product, product.device), _arithmetic_ns(product)
+    waves = ceil(product.workgroups / product.units) / ceil(product.workgroups / product.device.compute_units)
+    moving = max(whole**_SHARPNESS - arithmetic**_SHARPNESS, 0.0)
+    return float((moving + (arithmetic * waves) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def product_columns(product: Product, parameters: Parameters | None = None) -> dict[str, float]:
+    """Return a product as columns of `replay.assembly.Assembly.tasks`.
+
+    Parameters
+    ----------
+    product : Product
+    parameters : Parameters, optional
+
+    Returns
+    -------
+    dict
+        `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: what its workgroups
+        fill, and what of it arithmetic needs in that time, at least `cu_share_saturating_memory`. `waves` count over
+        its own units. `hbm` is a share of what memory delivers to mixed streams
+        (`memory_efficiency_mixed`).
+
+    Notes
+    -----
+    Traffic is that of a blocked product: the workgroups that run at one time compute a nearly square block of the
+    result and read its rows and columns of the operands once (Hong and Kung, 1981). The block of one die's units says
+    what the last-level cache delivers; that of all units, what memory does, and there the operand whose panel fits the
+    last-level cache is read once in all.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> columns = product_columns(Product(8192, 8192, 8192, find_device("MI300X")))
+    >>> round(columns["cu"], 2), columns["workgroups"], 0 < columns["hbm"] < 0.2
+    (1.0, 2048, True)
+    """
+    known = parameters or load_parameters()
+    device, seconds = product.device, product_ns(product) / 1e9
+    memory, cached, panel = _traffic(product)
+    occupies = min(product.workgroups, product.units) / device.compute_units
+    busy = _arithmetic_ns(product) / 1e9 / seconds * device.compute_units / product.units
+    enough = max(busy, known["cu_share_saturating_memory"])
+    delivered = device.memory_bytes_per_s * known["memory_efficiency_mixed"]
+    cache_rate = (
+        device.value("llc_gbps") * 1e9
+        if "llc_gbps" in device.figures
+        else known["l2_bandwidth_ratio"] * device.memory_bytes_per_s
+    )
+    return {
+        "duration_ns": seconds * 1e9,
+        "class_": CLASSES.index("gemm"),
+        "cu": occupies * min(enough, 1.0),
+        "occupies": occupies,
+        "hbm": min(memory / seconds / delivered, 1.0),
+        "l2": min(cached / seconds / cache_rate, 1.0),
+        "workgroups": product.workgroups,
+        "waves": product.workgroups / product.units,
+        "footprint": min(panel / cache_bytes(device), 1.0),
+        "hit_share": 1.0 - memory / cached,
+    }
+
+
+def cache_bytes(device: Device) -> float:
+    """Return the size of the last-level cache."""
+    return device.value("llc_mb" if "llc_mb" in device.figures else "l2_mb") * 2.0**20
+
+
+def _count(product: Product, rows: int, columns: int) -> int:
+    return ceil(product.m / rows) * ceil(product.n / columns)
+
+
+def _cost(product: Product, grid: tuple[int, int, int]) -> float:
+    """Return what a tile's arithmetic takes in whole waves of the device, in elements of the result."""
+    rows, columns, parts = grid
+    waves = ceil(_count(product, rows, columns) * parts / product.device.compute_units)
+    return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
+
+
+def _predicted_ns(product: Product, device: Device) -> float:
+    dims = [[1, product.m, product.n, product.k]]
+    return float(predict("matmul", dims, device, dtype=product.dtype).seconds[0]) * 1e9
+
+
+def _arithmetic_ns(product: Product) -> float:
+    """Return how long a product would take on the whole device if nothing had to be moved."""
+    figures = dict(product.device.figures)
+    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
+    return min(_predicted_ns(product, replace(product.device, figures=figures)), _predicted_ns(product, product.device))
+
+
+def _traffic(product: Product) -> tuple[float, float, float]:
+    """Return bytes from memory, bytes from the last-level cache, and the panel of an operand that this cache keeps."""
+    left, right, result = product.operand_bytes
+    apart = _DIE_UNITS.get(product.device.architecture, 1 if "llc_mb" not in product.device.figures else product.units)
+    cached = _blocked(product, min(apart, product.units))[0] + result
+    (both, rows, columns) = _blocked(product, product.units)
+    size, room = DTYPE_BYTES[product.dtype], cache_bytes(product.device)
+    choices = [(both, 0.0)]
+    for extent, kept, again, passes in (
+        (min(rows, product.m), left, right, ceil(product.m / rows)),
+        (min(columns, product.n), right, left, ceil(product.n / columns)),
+    ):
+        panel = size * extent * product.k
+        if panel <= room:
+            choices.append((kept + passes * again, panel))
+    memory, panel = min(choices)
+    return memory + result, max(cached, memory + result), panel
+
+
+def _blocked(product: Product, units: int) -> tuple[float, float, float]:
+    """Return bytes of operands that nearly square blocks of `units` tiles read, and the rows and columns of one."""
+    rows, columns, parts = product.grid
+    left, right, _ = product.operand_bytes
+    tiles = max(units / parts, 1.0)
+    block = sqrt(tiles * rows * columns)
+    high = min(max(block, rows), product.m)
+    wide = min(max(tiles * rows * columns / high, columns), product.n)
+    high = min(max(tiles * rows * columns / wide, rows), product.m)
+    return left * ceil(product.n / wide) + right * ceil(product.m / high), high, wide
