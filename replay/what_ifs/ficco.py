@@ -75,7 +75,7 @@ RECIPES = (
         ficco,
         (Argument("pieces", "of each collective and product", "whole", default="8"),),
         "Products begin on the first pieces of what is gathered or exchanged, which DMA engines bring (FiCCO).",
-        "ficco",
+        "ficco:8",
         "communication",
     ),
 )

@@ -23,7 +23,7 @@ OVERLAPS: tuple[str, ...] = (
     "c3:dma",
     "c3:dma_rp",
     "t3",
-    "ficco",
+    "ficco:8",
     "fuse_collectives",
     "overlap:none",
     "overlap:no_contention",
