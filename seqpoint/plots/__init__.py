@@ -1,6 +1,7 @@
 """Charts of selections, traces, timelines and projections, as HoloViews objects for the Bokeh backend."""
 
 from seqpoint.plots.frame import plain_text
+from seqpoint.plots.overlap import choice_map, speedup_by_scenario, sweep_curves
 from seqpoint.plots.projections import projection_intervals
 from seqpoint.plots.selections import (
     baseline_errors,
@@ -15,6 +16,7 @@ from seqpoint.plots.usage import resource_usage
 __all__ = [
     "baseline_errors",
     "before_after",
+    "choice_map",
     "class_breakdown",
     "errors_by_points",
     "interval_coverage",
@@ -22,6 +24,8 @@ __all__ = [
     "plain_text",
     "projection_intervals",
     "resource_usage",
+    "speedup_by_scenario",
     "statistic_by_length",
+    "sweep_curves",
     "timeline_lanes",
 ]
