@@ -118,8 +118,8 @@ def share_not_copying(size_bytes: float, parameters: Parameters | None = None) -
 def crossover_bytes(parameters: Parameters | None = None) -> float:
     """Return from which size on an all-gather on DMA engines beats one on compute units that is dispatched first.
 
-    Each is beside a compute-bound product that takes as long as it; 0 where DMA engines always win, infinity where
-    they never do.
+    Each is beside a compute-bound product that takes as long as it; 0 where DMA engines win beside the shortest of
+    these, infinity where they lose beside the longest.
     """
     known = parameters or load_parameters()
     model = next(iter(load_scenarios().values()))
@@ -127,7 +127,7 @@ def crossover_bytes(parameters: Parameters | None = None) -> float:
     for step in range(_STEPS, 0, -1):
         product = Product(_SIDE, _SIDE, _DEPTH * step, model.product.device)
         if product.memory_bound:
-            return least
+            break
         transfer = _as_long(model.transfer, product_ns(product, known), known)
         scenario = Scenario("crossover", product, transfer)
         first, dma = (run_scenario(scenario, name, known).concurrent_ns for name in ("c3_sp", "conccl"))
