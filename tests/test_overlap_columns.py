@@ -88,7 +88,7 @@ def test_a_reduce_scatter_reads_again_what_came() -> None:
     assert Transfer("reduce_scatter", 8e9, MESH, MI300X).memory_bytes == 23e9
 
 
-@given(st.floats(1e3, 1e11), st.integers(2, 8), st.floats(0, 1e5))
+@given(st.floats(1e3, 1e11), st.integers(2, 8), st.floats(1, 1e5))
 def test_copies_end_with_the_last_command_and_its_copy(size: float, workers: int, command: float) -> None:
     one = Transfer("all_to_all", size, Topology(workers, node_devices=8, fabric="mesh"), MI300X)
     parameters = load_parameters().with_values([("dma_command_ns", command)])
@@ -97,7 +97,7 @@ def test_copies_end_with_the_last_command_and_its_copy(size: float, workers: int
     ends = simulate(work.graph())[1]
     # A link of 64 GB/s carries 48; each copy goes over its own.
     expected = (workers - 1) * command + parameters["dma_latency_ns"] + size / workers / 48
-    assert ends[added.copies[-1]] == pytest.approx(expected, rel=1e-9)
+    assert ends[added.copies[-1]] == pytest.approx(expected, rel=1e-9, abs=1e-2)
 
 
 def test_copies_leave_the_compute_units_alone() -> None:

@@ -88,8 +88,8 @@ def slowdown_by_units(product: Product, fewer: int) -> float:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> round(slowdown_by_units(Product(8192, 8192, 8192, find_device("MI300X")), 64), 3)
-    1.25
+    >>> round(slowdown_by_units(Product(8192, 8192, 8192, find_device("MI300X")), 64), 2)
+    1.24
     """
     share = fewer / product.device.compute_units
     work = Assembly()
