@@ -33,7 +33,7 @@ class PublishedScore:
             case=f"{self.system}: {figure.quantity}",
             reference=figure.value,
             ours=self.ours,
-            error=abs(self.ours - figure.value) / abs(figure.value),
+            error=abs(self.ours - figure.value) / figure.scale,
             limit=figure.relative_limit if figure.gated else None,
             fitted=figure.fitted,
             source=f"{figure.paper} [{figure.grade}] {figure.source}: {figure.setting}",

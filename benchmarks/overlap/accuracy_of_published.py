@@ -1,0 +1,41 @@
+"""Published figures beside ours, as tests/accuracy/published.csv keeps them.
+
+python benchmarks/overlap/accuracy_of_published.py > tests/accuracy/published.csv
+"""
+
+import csv
+import sys
+
+from seqpoint.validation.published import score_published
+
+COLUMNS = ("system", "name", "published", "ours", "unit", "grade", "fitted", "met")
+
+
+def table() -> list[dict[str, str]]:
+    """Return a row a published figure."""
+    rows = []
+    for score in score_published():
+        figure, met = score.figure, score.row.met
+        values = (
+            score.system,
+            figure.name,
+            f"{figure.value:g}",
+            f"{score.ours:.4g}",
+            figure.unit,
+            figure.grade,
+            "yes" if figure.fitted else "",
+            {True: "yes", False: "NO", None: ""}[met],
+        )
+        rows.append(dict(zip(COLUMNS, values, strict=True)))
+    return rows
+
+
+def main() -> None:
+    """Write the table to stdout."""
+    writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(table())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What papers report, beside what our models of their set-ups say."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from profilers.errors import BrokenFileError, NotFoundError
+from replay.overlap.published import SYSTEMS, published_figures, read_figures, reproduced
+from replay.parameters import load_parameters
+from seqpoint.cli import cli
+from seqpoint.validation.published import score_published
+
+ROOT = Path(__file__).parents[1]
+TABLE = list(csv.DictReader((ROOT / "tests" / "accuracy" / "published.csv").read_text().splitlines()))
+#: Parameters that may be fitted over all four papers (the project's own bound).
+MOST_FITTED = 8
+ENTRY = {
+    "paper": '"arXiv 1"',
+    "setting": '"s"',
+    "quantity": '"q"',
+    "value": "2.0",
+    "unit": '"x"',
+    "grade": '"A"',
+    "limit": "0.1",
+    "limit_is": '"relative"',
+    "fitted": "false",
+    "source": '"abstract"',
+}
+
+
+def write(folder: Path, **changes: str) -> Path:
+    entry = {**ENTRY, **changes}
+    path = folder / "figures.toml"
+    path.write_text("[figures.one]\n" + "\n".join(f"{name} = {text}" for name, text in entry.items() if text))
+    return path
+
+
+def test_no_figure_is_another_than_the_table_says() -> None:
+    sys.path.insert(0, str(ROOT / "benchmarks" / "overlap"))
+    from accuracy_of_published import table
+
+    found = table()
+    assert [(row["system"], row["name"]) for row in found] == [(row["system"], row["name"]) for row in TABLE]
+    for row, expected in zip(found, TABLE, strict=True):
+        assert float(row["ours"]) == pytest.approx(float(expected["ours"]), rel=2e-3, abs=1e-9), row
+        assert {k: v for k, v in row.items() if k != "ours"} == {k: v for k, v in expected.items() if k != "ours"}
+
+
+def test_few_parameters_are_fitted_and_each_says_on_what() -> None:
+    fitted = [
+        name
+        for name, one in load_parameters().known.items()
+        if one.certainty == "fitted"
+        and any(paper in one.source for paper in ("2412.14335", "2401.16677", "2512.10236", "2305.06942"))
+    ]
+    assert 1 <= len(fitted) <= MOST_FITTED, fitted
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_figure_has_ours_and_nothing_else_is_there(system: str) -> None:
+    assert {one.name for one in published_figures(system)} == set(reproduced(system))
+
+
+def test_closed_forms_are_exact_and_orderings_hold() -> None:
+    gated = [score for score in score_published() if score.figure.grade == "D" or score.figure.unit == "cases"]
+    gated = [score for score in gated if score.figure.gated]
+    assert len(gated) > 8
+    assert [score.figure.name for score in gated if not score.row.met] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grade": '"X"'}, "a grade is one of"),
+        ({"limit_is": '"twice"'}, "a limit one of"),
+        ({"limit": "-1.0"}, "not negative"),
+        ({"value": "0.0"}, "the limit of a value of 0 is absolute"),
+        ({"value": '"2"'}, "value is '2'"),
+        ({"fitted": "1"}, "fitted is 1"),
+        ({"value": "true"}, "value is True"),
+        ({"unit": ""}, "its fields are"),
+        ({"more": "1"}, "its fields are"),
+        ({"value": "["}, "no TOML"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(BrokenFileError, match=message):
+        read_figures(write(tmp_path, **changes))
+
+
+def test_a_whole_number_is_a_number_and_limits_are_shares(tmp_path: Path) -> None:
+    (figure,) = read_figures(write(tmp_path, value="4", limit="1", limit_is='"absolute"'))
+    assert figure.relative_limit == 0.25 and figure.gated
+
+
+def test_unknown_systems_are_named() -> None:
+    with pytest.raises(NotFoundError, match="no published system is called 'x'; there are c3, t3"):
+        published_figures("x")
+
+
+def test_the_command_shows_and_gates() -> None:
+    shown = CliRunner().invoke(cli, ["validate", "published", "c3"])
+    assert shown.exit_code == 0 and "gated figures within their limit" in shown.stdout
+    result = CliRunner().invoke(cli, ["validate", "published", "c3", "--json", "--gate"])
+    content = json.loads(result.stdout)
+    assert result.exit_code == int(any(row["met"] is False for row in content["rows"]))
+    assert len(content["rows"]) == len(content["figures"]) == len(published_figures("c3"))
+    assert {"system", "name", "published", "ours", "grade", "fitted"} <= content["figures"][0].keys()
