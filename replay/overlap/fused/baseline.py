@@ -10,7 +10,7 @@ from replay.overlap.fused.job import Job
 from replay.overlap.fused.schedule import slices_of
 from replay.parameters import load_parameters
 
-__all__ = ["add_baseline"]
+__all__ = ["add_baseline", "collective_columns"]
 
 
 def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
@@ -34,6 +34,7 @@ def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, 
     share = np.array([slices_of(job.cluster, job.schedule, rank, groups).work.sum() for rank in ranks])
     launch = work.tasks("launch", main, {"duration_ns": costs.launch_ns})
     columns = {"duration_ns": job.compute_ns * share, "cu": 1.0, "hbm": job.memory_demand, "workgroups": groups}
+    columns["priority"] = 1  # as the fused kernel has
     last = work.tasks("compute", main, columns)
     work.edges(launch, last)
     if job.cluster.ranks == 1:
@@ -44,15 +45,15 @@ def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, 
         last = pack
     met = work.tasks("all ranks are there", side[0], {"kind": TaskKind.MARK})
     work.edges(last, np.repeat(met, len(ranks)), lag_ns=costs.sync_ns, kind=EdgeKind.RENDEZVOUS)
-    exchange = work.tasks(job.work.collective, side, _collective(job))
+    exchange = work.tasks(job.work.collective, side, collective_columns(job))
     work.edges(np.repeat(met, len(ranks)), exchange, kind=EdgeKind.RENDEZVOUS)
     done = work.tasks("received", main, {"kind": TaskKind.MARK})
     work.edges(exchange, done, lag_ns=costs.sync_ns, kind=EdgeKind.WAIT)
     return launch, done
 
 
-def _collective(job: Job) -> dict[str, object]:
-    """Return the columns of the collective: its demands are what it carries over its time."""
+def collective_columns(job: Job) -> dict[str, object]:
+    """Return the columns of a job's collective as a library runs it: its demands are what it carries over its time."""
     size, longest = job.work.output_bytes, max(job.collective_ns, 1.0)
     return {
         "kind": TaskKind.COLLECTIVE,

@@ -31,6 +31,8 @@ class Costs:
         The adapter's time for a put beside its bytes.
     occupancy_loss : float
         Share of the resident workgroups that the fused kernel lacks, below 1.
+    store_share : float
+        Of what a library's copies reach over a link in a node, what stores of workgroups reach.
     memory_share : float
         Of the peak memory bandwidth, what streaming kernels reach.
 
@@ -48,17 +50,18 @@ class Costs:
     store_ns: float
     issue_ns: float
     occupancy_loss: float
+    store_share: float
     memory_share: float
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value >= 0 or value == float("inf"):
                 raise InvalidInputError(f"{name} is {value}; it must be finite and not negative")
-        if self.occupancy_loss >= 1 or not 0 < self.memory_share <= 1:
-            raise InvalidInputError(
-                f"an occupancy loss of {self.occupancy_loss} and a memory share of {self.memory_share}: give a loss "
-                "below 1, and a share above 0 and at most 1"
-            )
+        if self.occupancy_loss >= 1:
+            raise InvalidInputError(f"an occupancy loss of {self.occupancy_loss}; it must be below 1")
+        for name in ("store_share", "memory_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise InvalidInputError(f"{name} is {getattr(self, name)}; it must be above 0, and at most 1")
 
     @classmethod
     def of(cls, parameters: Parameters | None = None) -> "Costs":
@@ -85,10 +88,11 @@ class Costs:
             store_ns=steps["device"] * 1e9,
             issue_ns=known["put_issue_ns"],
             occupancy_loss=known["persistent_occupancy_loss"],
+            store_share=known["store_link_share"],
             memory_share=known["hbm_share_memory_bound"],
         )
 
     def without_overheads(self) -> "Costs":
         """Return costs of computing and carrying bytes alone; the loss of occupancy stays."""
         nothing = dict.fromkeys(("launch_ns", "sync_ns", "packs", "library", "put_ns", "store_ns", "issue_ns"), 0.0)
-        return replace(self, **nothing)
+        return replace(self, **nothing, store_share=1.0)

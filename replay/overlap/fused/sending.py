@@ -50,7 +50,8 @@ def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
     sent, as much arrives from others at the same time, and is written to memory.
     """
     cluster = job.cluster
-    far, rate = what.offset >= cluster.devices_per_node, cluster.bytes_per_s(what.offset)
+    far = what.offset >= cluster.devices_per_node
+    rate = cluster.bytes_per_s(what.offset) * np.where(far, 1.0, job.costs.store_share)
     link = cluster.links(what.offset)
     if not len(link):
         return Sends(what.source, what.offset, what.part, what.size, np.zeros(0, np.int64))
