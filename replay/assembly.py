@@ -19,7 +19,9 @@ _NAN = float("nan")
 #: is a share, so the link that it is of is told by `link_number`.
 _COLUMNS: Mapping[str, tuple[type, float]] = {
     "kind": (np.int64, float(TaskKind.KERNEL)),
-    **dict.fromkeys(("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine"), (np.int64, -1.0)),
+    **dict.fromkeys(
+        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine"), (np.int64, -1.0)
+    ),
     **dict.fromkeys(("workgroups", "bytes", "ranks", "priority"), (np.int64, 0.0)),
     **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),
     "occupies": (np.float64, _NAN),
@@ -66,7 +68,8 @@ class Assembly:
             As `lane` returned them.
         columns : mapping
             Columns of `replay.graph.Tasks` and shares of `RESOURCES` by name, each an array of length n or one value
-            for all; ``"link"`` is the share, and ``"link_number"`` which link it is of. A task occupies the compute units that it demands, where nothing else is said.
+            for all; ``"link"`` is the share, and ``"link_number"`` which link it is of. A task occupies the compute
+            units that it demands, where nothing else is said.
 
         Raises
         ------

@@ -7,7 +7,7 @@ from replay.overlap.fused.costs import Costs
 from replay.overlap.fused.job import Job
 from replay.overlap.fused.persistent import add_fused
 from replay.overlap.fused.recommendation import Recommendation, compare_training, training_graph
-from replay.overlap.fused.schedule import ORDERS, Schedule, Slices, slices_of
+from replay.overlap.fused.schedule import ORDERS, Schedule, Slices, common_slices, slices_of
 from replay.overlap.fused.work import COLLECTIVES, Work, embedding, gemm, gemv
 from replay.overlap.fused.workloads import SWEEPS, Workloads, load_workloads
 
@@ -27,6 +27,7 @@ __all__ = [
     "add_baseline",
     "add_fused",
     "baseline_graph",
+    "common_slices",
     "compare",
     "compare_training",
     "embedding",

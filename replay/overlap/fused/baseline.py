@@ -7,7 +7,6 @@ import numpy as np
 from replay.assembly import Assembly, Ints
 from replay.graph import COLLECTIVE_KINDS, EdgeKind, TaskKind
 from replay.overlap.fused.job import Job
-from replay.overlap.fused.schedule import slices_of
 from replay.parameters import load_parameters
 
 __all__ = ["add_baseline", "collective_columns"]
@@ -31,7 +30,7 @@ def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, 
     main = [work.lane(device=rank) for rank in ranks]
     side = [work.lane(device=rank, stream=1) for rank in ranks]
     costs, groups = job.costs, job.work.workgroups
-    share = np.array([slices_of(job.cluster, job.schedule, rank, groups).work.sum() for rank in ranks])
+    share = np.array([job.slices(rank).work.sum() for rank in ranks])
     launch = work.tasks("launch", main, {"duration_ns": costs.launch_ns})
     columns = {"duration_ns": job.compute_ns * share, "cu": 1.0, "hbm": job.memory_demand, "workgroups": groups}
     columns["priority"] = 1  # as the fused kernel has

@@ -10,7 +10,7 @@ from replay.collectives import algorithms_of, fastest, machine_of, phases_of
 from replay.graph import Hardware
 from replay.overlap.fused.cluster import Cluster
 from replay.overlap.fused.costs import Costs
-from replay.overlap.fused.schedule import Schedule
+from replay.overlap.fused.schedule import Schedule, Slices, common_slices, slices_of
 from replay.overlap.fused.work import Work
 
 __all__ = ["Job"]
@@ -32,7 +32,7 @@ class Job:
         By default those of the shipped parameters.
     shots : int, optional
         Of a fused all-reduce: 1, each rank sends all to all others, and each sums; 2, each rank owns a part, sums it
-        and sends it on. By default what takes less time.
+        and sends it on. By default what takes less time by size, where no computation hides it.
 
     Raises
     ------
@@ -66,6 +66,11 @@ class Job:
         return min(self.work.moved_bytes / (self.memory_bytes_per_s * self.compute_ns * 1e-9), 1.0)
 
     @property
+    def memory_bound(self) -> bool:
+        """Whether memory, rather than arithmetic, limits the computation."""
+        return self.work.moved_bytes / self.memory_bytes_per_s * 1e9 >= self.work.arithmetic_ns
+
+    @property
     def wire_ns(self) -> float:
         """What the busiest link of a device takes to carry the collective by the algorithm that sends least."""
         topology, kind = self.cluster.topology, self.work.collective
@@ -97,10 +102,17 @@ class Job:
         """Whether a fused all-reduce sends everything to everyone, rather than in two shots."""
         if self.work.collective != "all_reduce" or self.shots:
             return self.shots == 1 and self.work.collective == "all_reduce"
-        n, size, cluster = self.cluster.ranks, self.work.output_bytes, self.cluster
-        latency = self.costs.put_ns if cluster.topology.nodes > 1 else self.costs.store_ns
+        size, cluster, costs = self.work.output_bytes, self.cluster, self.costs
+        latency = costs.put_ns if cluster.topology.nodes > 1 else costs.store_ns
+        latency += costs.issue_ns * len(cluster.network_offsets) * self.schedule.parts
         once = latency + cluster.exchange_seconds(size) * 1e9
-        return once <= 2 * (latency + cluster.exchange_seconds(size / n) * 1e9)
+        return once <= 2 * (latency + cluster.exchange_seconds(size / cluster.ranks) * 1e9)
+
+    def slices(self, rank: int) -> Slices:
+        """Return what a rank computes in the fused kernel, slice after slice."""
+        if self.in_one_shot:
+            return common_slices(self.schedule, rank, self.work.workgroups)
+        return slices_of(self.cluster, self.schedule, rank, self.work.workgroups)
 
     def with_work(self, work: Work) -> "Job":
         """Return the same of other work."""

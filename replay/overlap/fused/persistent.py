@@ -9,7 +9,7 @@ import numpy.typing as npt
 from replay.assembly import Assembly, Ints
 from replay.graph import TaskKind
 from replay.overlap.fused.job import Job
-from replay.overlap.fused.schedule import Slices, slices_of
+from replay.overlap.fused.schedule import Slices
 from replay.overlap.fused.sending import Sends, add_sends, arrive
 
 __all__ = ["add_fused"]
@@ -50,7 +50,7 @@ def add_fused(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Int
     launch = work.tasks("launch", lanes, {"duration_ns": job.costs.launch_ns})
     members = []
     for place, rank in enumerate(ranks):  # at most a few hundred ranks: more are one that stands for all
-        slices = slices_of(job.cluster, job.schedule, rank, job.work.workgroups)
+        slices = job.slices(rank)
         chunks = _compute(work, job, rank, slices)
         work.edges(launch[place], chunks[0])
         members.append(_Rank(rank, slices, chunks, _send(work, job, rank, (slices, chunks))))
@@ -96,7 +96,7 @@ def _unwritten_ns(job: Job, slices: Slices) -> Floats:
     What goes to a peer of the node is stored there, not here.
     """
     inside = (slices.offset > 0) & (slices.offset < job.cluster.devices_per_node)
-    if job.in_one_shot or job.memory_demand < 1:
+    if job.in_one_shot or not job.memory_bound:
         return np.zeros(len(slices))
     return np.where(inside, slices.work * job.work.output_bytes / job.memory_bytes_per_s * 1e9, 0.0)
 
@@ -127,7 +127,7 @@ def _reduce(work: Assembly, job: Job, members: Sequence[_Rank], done: Ints) -> N
     """
     ranks, sums = [one.rank for one in members], []
     for one in members:
-        own = np.flatnonzero(one.slices.offset == 0) if not job.in_one_shot else np.arange(len(one.slices))
+        own = np.flatnonzero(one.slices.offset == 0)
         read = (job.cluster.ranks + 1) * one.slices.work[own] * job.work.output_bytes
         columns = {"duration_ns": read / job.memory_bytes_per_s * 1e9, "hbm": 1.0, "bytes": read}
         sums.append(work.tasks("sum", work.lane(device=one.rank, stream=2), columns))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
@@ -111,7 +112,7 @@ class _Step:
 
     def gradients(self, widths: Sequence[int], after: Ints, stream: int) -> None:
         """Append the all-reduce of an MLP's gradients, and the update of its weights."""
-        size = _SIZE * sum(a * b for a, b in zip(widths, widths[1:], strict=False))
+        size = _SIZE * sum(a * b for a, b in pairwise(widths))
         reduced = self.collective(self.job.with_work(_gradient(size, self.job.cluster.device)), after, stream)
         self.kernel("update", reduced, 3.0 * size)
 
@@ -121,12 +122,12 @@ def _gradient(size: int, device: Device) -> Work:
 
 
 def _forward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
-    return [(batch, b, a) for a, b in zip(widths, widths[1:], strict=False)]
+    return [(batch, b, a) for a, b in pairwise(widths)]
 
 
 def _backward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
     """Return the products of the backward pass: gradients of weights and of inputs, from the last layer on."""
-    layers = list(zip(widths, widths[1:], strict=False))[::-1]
+    layers = list(pairwise(widths))[::-1]
     return [shape for a, b in layers for shape in ((a, b, batch), (batch, a, b))]
 
 

@@ -11,7 +11,7 @@ from profilers.errors import InvalidInputError
 from replay.overlap.fused.cluster import Cluster
 from replay.sizes import checked_size
 
-__all__ = ["ORDERS", "Schedule", "Slices", "slices_of"]
+__all__ = ["ORDERS", "Schedule", "Slices", "common_slices", "slices_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -123,6 +123,25 @@ def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) 
         offset = np.concatenate([np.tile(group, parts) for group in groups])
         part = np.concatenate([np.repeat(each, len(group)) for group in groups])
     return Slices(offset, part, _work(schedule, rank, offset * parts + part))
+
+
+def common_slices(schedule: Schedule, rank: int, workgroups: int) -> Slices:
+    """Return what `rank` computes where every rank needs all of it, in an order that is the same on all.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    rank : int
+    workgroups : int
+        Of the whole: no slice is smaller than one.
+
+    Examples
+    --------
+    >>> common_slices(Schedule(parts=2), 0, 64).work.tolist()
+    [0.5, 0.5]
+    """
+    part = np.arange(min(schedule.parts, workgroups))
+    return Slices(np.zeros_like(part), part, _work(schedule, rank, part))
 
 
 def _work(schedule: Schedule, rank: int, slices: Ints) -> Floats:

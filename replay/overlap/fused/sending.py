@@ -46,8 +46,8 @@ def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
     -----
     A put starts when its slice is computed; puts go one after another through the device's part of the adapters. They
     read local memory. Stores start with the task that computes the slice, and what the link is behind at its
-    end goes on after it; the next task that stores over the link waits for that, since little of it is buffered. Of all that is
-    sent, as much arrives from others at the same time, and is written to memory.
+    end goes on after it; the next task that stores over the link waits for that, since little of it is buffered. Of all
+    that is sent, as much arrives from others at the same time, and is written to memory.
     """
     cluster = job.cluster
     far = what.offset >= cluster.devices_per_node

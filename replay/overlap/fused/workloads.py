@@ -136,7 +136,9 @@ def _checked(name: str, row: object, known: Mapping[str, type]) -> dict[str, Any
         fits = number if known.get(key) is float else isinstance(value, known.get(key, ())) and value is not True
         if not fits:
             shown = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(f"{name}: {shown}; keys are {', '.join(f'{k} ({known[k].__name__})' for k in known)}")
+            raise InvalidInputError(
+                f"{name}: {shown}; keys are {', '.join(f'{k} ({known[k].__name__})' for k in known)}"
+            )
     if missing := [key for key in known if key not in row]:
         raise InvalidInputError(f"{name} lacks {', '.join(missing)}")
     return row
@@ -159,11 +161,15 @@ def _sweep(name: str, row: object) -> tuple[tuple[Any, ...], ...]:
         sizes = [size for one in several for size in (one if key == "shape" and isinstance(one, list) else [one])]
         pairs = key != "shape" or all(isinstance(one, list) and len(one) == 2 for one in several)
         if not sizes or not pairs or any(not isinstance(size, int) or isinstance(size, bool) for size in sizes):
-            raise InvalidInputError(f"sweeps.{name}: {key} = {several!r}"[:200] + "; give whole numbers (pairs of a shape)")
+            raise InvalidInputError(
+                f"sweeps.{name}: {key} = {several!r}"[:200] + "; give whole numbers (pairs of a shape)"
+            )
         count *= len(several)
     if count > _MOST_CASES:
         raise InvalidInputError(f"sweeps.{name}: {count} cases; at most {_MOST_CASES:,}")
-    return tuple(product(*(tuple(map(tuple, v)) if k == "shape" else v for k, v in zip(SWEEPS[name], values, strict=True))))
+    return tuple(
+        product(*(tuple(map(tuple, v)) if k == "shape" else v for k, v in zip(SWEEPS[name], values, strict=True)))
+    )
 
 
 def _model(name: str, row: object) -> Recommendation:
