@@ -162,9 +162,12 @@ def test_the_fused_kernel_takes_no_less_than_its_parts(work: Work, cluster: Clus
 def test_a_faster_network_slows_nothing(work: Work, cluster: Cluster, factor: float, shots: int) -> None:
     job = Job(work, cluster, shots=shots)
     faster = replace(job, cluster=replace(cluster, adapter_bytes_per_s=factor * cluster.adapter_bytes_per_s))
-    for graph in (baseline_graph, fused_graph):
-        # Beside its bytes a faster network takes more of the memory's bandwidth at a time, never more in all.
-        assert replay(graph(faster)).makespan_ns <= replay(graph(job)).makespan_ns * 1.02 + 1.0
+    assert replay(baseline_graph(faster)).makespan_ns <= replay(baseline_graph(job)).makespan_ns + 1.0
+    after = replay(fused_graph(faster))
+    # What is sent asks for more memory bandwidth at a time, and slows the computation by no more than its bytes.
+    tasks = after.graph.tasks
+    sent = (tasks.duration_ns * tasks.demand[:, RESOURCES.index("hbm")])[tasks.kind == TaskKind.COPY].sum()
+    assert after.makespan_ns <= replay(fused_graph(job)).makespan_ns + sent + 1.0
 
 
 @pytest.mark.parametrize("order", ["remote_first", "local_first"])
