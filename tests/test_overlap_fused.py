@@ -35,6 +35,7 @@ from replay.overlap.fused import (
     slices_of,
 )
 from replay.overlap.fused.reproduction import reproduce
+from replay.parameters import load_parameters
 from replay.timeline import replay
 
 MI210 = find_device("MI210")
@@ -314,3 +315,10 @@ def test_what_is_not_there_is_told() -> None:
 def test_what_cannot_be_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidInputError):
         wrong()  # type: ignore[operator]
+
+
+def test_every_draw_of_the_parameters_gives_costs() -> None:
+    random = np.random.default_rng(7)
+    drawn = [Costs.of(load_parameters().drawn(random)) for _ in range(200)]
+    assert len({one.occupancy_loss for one in drawn}) > 100
+    assert all(0 < one.occupancy_loss < 0.5 and 0 < one.store_share <= 1 for one in drawn)
