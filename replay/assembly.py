@@ -15,10 +15,13 @@ __all__ = ["Assembly"]
 
 Ints = npt.NDArray[np.int64]
 _NAN = float("nan")
-#: What a task is made of, as what, and what it is where nothing is said; what it shares is in `RESOURCES`.
+#: What a task is made of, as what, and what it is where nothing is said; what it shares is in `RESOURCES`. There `link`
+#: is a share, so the link that it is of is told by `link_number`.
 _COLUMNS: Mapping[str, tuple[type, float]] = {
     "kind": (np.int64, float(TaskKind.KERNEL)),
-    **dict.fromkeys(("class_", "dtype", "collective", "operator", "cu_mask", "link", "engine"), (np.int64, -1.0)),
+    **dict.fromkeys(
+        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine"), (np.int64, -1.0)
+    ),
     **dict.fromkeys(("workgroups", "bytes", "ranks", "priority"), (np.int64, 0.0)),
     **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),
     "occupies": (np.float64, _NAN),
@@ -65,7 +68,8 @@ class Assembly:
             As `lane` returned them.
         columns : mapping
             Columns of `replay.graph.Tasks` and shares of `RESOURCES` by name, each an array of length n or one value
-            for all. A task occupies the compute units that it demands, where nothing else is said.
+            for all; ``"link"`` is the share, and ``"link_number"`` which link it is of. A task occupies the compute
+            units that it demands, where nothing else is said.
 
         Raises
         ------
@@ -128,6 +132,7 @@ class Assembly:
         demand = np.stack([columns.pop(name) for name in RESOURCES], axis=1)
         of_lane = np.array([self._devices[(lane.rank, lane.rank)] for lane in self._lanes], dtype=np.int64)
         tasks = Tasks(
+            link=columns.pop("link_number"),
             **columns,
             device=of_lane[columns["lane"]],
             demand=demand,

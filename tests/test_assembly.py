@@ -25,6 +25,15 @@ def test_columns_are_spread_and_devices_told_apart() -> None:
     assert simulate(graph)[1].tolist() == [10.0, 10.0, 10.0, 10.0, 16.0]
 
 
+def test_links_can_be_told_apart() -> None:
+    work = Assembly()
+    lane = work.lane(device=0)
+    work.tasks("put", lane, {"duration_ns": [4.0, 4.0, 4.0], "link": 1.0, "link_number": [0, 0, 1]})
+    graph = work.graph()
+    assert graph.tasks.link.tolist() == [0, 0, 1]
+    assert simulate(graph)[1].tolist() == [8.0, 8.0, 4.0]
+
+
 def test_a_chain_ends_at_its_sum_with_its_lags() -> None:
     work = Assembly()
     work.chain(work.tasks("a", work.lane(device=0), {"duration_ns": [1.0, 2.0, 3.0]}), lag_ns=0.5)
