@@ -1,0 +1,1 @@
+"""Hiding communication behind computation: four published systems over one graph and engine."""
