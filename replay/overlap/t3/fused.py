@@ -26,17 +26,17 @@ class Parts(NamedTuple):
     graph : KernelGraph
     product, reduced, gathered : array of int64, shape (gpus,)
         The last of the product, of the reduce-scatter, of the all-gather.
-    chunks : array of int64, shape (chunks, gpus)
-        With which each chunk of the result is complete where it was computed, in the order of production.
-    arrivals : tuple of Transfer
-        Of the chunks that a neighbour sends, in the same order; what is stored directly has as many as stages.
+    stages : array of int64, shape (stages, gpus)
+        With which the result of each stage is where it stays.
+    arrivals : tuple of tuple of Transfer
+        What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
     """
 
     graph: KernelGraph
     product: Ints
     reduced: Ints
     gathered: Ints
-    chunks: Ints
+    stages: Ints
     arrivals: tuple[tuple[Transfer, ...], ...] = ()
 
 
@@ -57,7 +57,7 @@ def sequential(product: Product, ring: Ring) -> Parts:
     ring.wait(reads[1:], writes[:-1])
     reduced = reduce_scatter(ring, part, writes[-1])
     gathered = all_gather(ring, part, reduced)
-    return Parts(ring.graph(), writes[-1], reduced, gathered, writes[product.last_stages()])
+    return Parts(ring.graph(), writes[-1], reduced, gathered, writes)
 
 
 def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
@@ -79,7 +79,7 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
     Notes
     -----
     The part of a stage's result that stays is in memory before the next stage reads. What goes to the neighbour leaves
-    beside the next stage, while the last-level cache holds it; the stage after that waits.
+    beside later stages, while the last-level cache holds what two of them have computed; the stage after these waits.
     """
     done, stores = _computed(product, ring, update_cost)
     sizes, complete = product.written_bytes.sum(axis=0), done[product.last_stages()]
@@ -97,7 +97,7 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
     for one in arrivals[-1]:
         ring.wait_for_arrival(reduced, one)
     gathered = all_gather(ring, Part(len(sizes), float(sizes[-1])), reduced)
-    return Parts(ring.graph(), done[-1], reduced, gathered, complete, tuple(arrivals))
+    return Parts(ring.graph(), done[-1], reduced, gathered, done, tuple(arrivals))
 
 
 def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, list[Transfer]]:
@@ -115,8 +115,8 @@ def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, l
         message = Message(STORES, float(away[stage]), ("", 0.0), (RS_WRITES, float(away[stage])), update_cost)
         stores.append(ring.send(message, stores[-1] if stores else None))
         ring.wait(stores[-1].first, ends[stage])
-        if stage + 2 < len(reads):
-            ring.wait(reads[stage + 2], stores[-1].left)
+        if stage + 3 < len(reads):
+            ring.wait(reads[stage + 3], stores[-1].left)
     return done, stores
 
 

@@ -17,7 +17,7 @@ __all__ = ["Message", "Ring", "Transfer"]
 Ints = npt.NDArray[np.int64]
 _ACCESS, _LINK, _OUT, _IN = range(4)  #: streams of a memory: bursts of the product, the link, reads for it, writes
 #: Blocks that a sender has read, and a receiver has not yet written, at most.
-_BUFFERED = 2
+_BUFFERED = 4
 
 
 class Message(NamedTuple):
@@ -48,12 +48,13 @@ class Transfer(NamedTuple):
     ----------
     first, left : array of int64
         By sender: what must wait for the data, and the last part that crosses the link.
-    came : array of int64
-        By receiver: the last part that is written.
+    comes, came : array of int64
+        By receiver: the first and the last part that is written.
     """
 
     first: Ints
     left: Ints
+    comes: Ints
     came: Ints
 
 
@@ -111,9 +112,9 @@ class Ring:
         Notes
         -----
         It goes block by block: read, over the link, written. A block is passed on as it comes, so that the link starts
-        with the read of a block and the write a latency after the link; a sender reads no more than two blocks ahead, and
-        the link waits for a receiver that lags by two. Reads and writes are bursts at the bandwidth of the memory, so what
-        waits beside a burst of the product catches up afterwards, as far as two blocks go.
+        with the read of a block and the write a latency after the link; a sender reads no more than four blocks ahead,
+        and the link waits for a receiver that lags by four. Reads and writes are bursts at the bandwidth of the memory, so what
+        waits beside a burst of the product catches up afterwards, as far as four blocks go.
         """
         system, n = self.system, max(1, round(message.size_bytes / self.system.block_bytes))
         links = self._blocks(_LINK, message.name, n, {"duration_ns": system.link_ns(message.size_bytes), "link": 1.0})
@@ -129,7 +130,7 @@ class Ring:
             self._work.edges(reads.ravel(), links.ravel(), from_start=True)
             self._work.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
             first = reads[0]
-        return Transfer(first, links[-1], writes[-1])
+        return Transfer(first, links[-1], writes[0], writes[-1])
 
     def wait(self, tasks: Ints, *others: Ints) -> None:
         """Let tasks wait for others of the same GPU, one by one in the same order."""
