@@ -62,9 +62,10 @@ def compute_first(starvation: float) -> Arbitration:
 
     Notes
     -----
-    arXiv 2401.16677: communication issues while the queue of the memory is under a threshold that is set from the memory
-    intensity of the product, or after it has waited for a limit. The threshold bounds how many accesses of communication
-    stand before a burst when it begins, some ten ns, which shares of bandwidth do not see; the limit is the share here.
+    arXiv 2401.16677: communication issues while the queue of the memory is under a threshold that is set from the
+    memory intensity of the product, or after it has waited for a limit. The threshold bounds how many accesses of
+    communication stand before a burst when it begins, some ten ns, which shares of bandwidth do not see; the limit is
+    the share here.
 
     Examples
     --------

@@ -7,7 +7,16 @@ import numpy.typing as npt
 
 from replay.overlap.t3.ring import Message, Ring, Transfer
 
-__all__ = ["AG_READS", "AG_WRITES", "RS_READS", "RS_WRITES", "Part", "all_gather", "near_memory_reduce_scatter", "reduce_scatter"]
+__all__ = [
+    "AG_READS",
+    "AG_WRITES",
+    "RS_READS",
+    "RS_WRITES",
+    "Part",
+    "all_gather",
+    "near_memory_reduce_scatter",
+    "reduce_scatter",
+]
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,8 +40,8 @@ class Part(NamedTuple):
 def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
     """Append a reduce-scatter on compute units; return what it ends with, by GPU.
 
-    At each step but the first a GPU reads the partial sum that has come and its own part, and sends the sum; at the end it
-    reads both once more and writes the result.
+    At each step but the first a GPU reads the partial sum that has come and its own part, and sends the sum; at the
+    end it reads both once more and writes the result.
 
     Parameters
     ----------
@@ -49,7 +58,8 @@ def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
     for step in range(part.workers - 1):
         reads = (RS_READS, part.bytes * (1 if step == 0 else 2))
         last = _step(ring, Message("RS", part.bytes, reads, (RS_WRITES, part.bytes)), (after, last))
-    read, written = ring.access(RS_READS, [2 * part.bytes])[0], ring.access(RS_WRITES, [part.bytes])[0]
+    read: Ints = ring.access(RS_READS, [2 * part.bytes])[0]
+    written: Ints = ring.access(RS_WRITES, [part.bytes])[0]
     if last is not None:
         ring.wait_for_arrival(read, last)
     ring.wait(written, read)

@@ -26,8 +26,8 @@ class Parts(NamedTuple):
     graph : KernelGraph
     product, reduced, gathered : array of int64, shape (gpus,)
         The last of the product, of the reduce-scatter, of the all-gather.
-    stages : array of int64, shape (stages, gpus)
-        With which the result of each stage is where it stays.
+    begins, stages : array of int64, shape (stages, gpus)
+        The first of each stage, and with what its result is where it stays.
     arrivals : tuple of tuple of Transfer
         What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
     """
@@ -36,6 +36,7 @@ class Parts(NamedTuple):
     product: Ints
     reduced: Ints
     gathered: Ints
+    begins: Ints
     stages: Ints
     arrivals: tuple[tuple[Transfer, ...], ...] = ()
 
@@ -57,7 +58,7 @@ def sequential(product: Product, ring: Ring) -> Parts:
     ring.wait(reads[1:], writes[:-1])
     reduced = reduce_scatter(ring, part, writes[-1])
     gathered = all_gather(ring, part, reduced)
-    return Parts(ring.graph(), writes[-1], reduced, gathered, writes)
+    return Parts(ring.graph(), writes[-1], reduced, gathered, reads, writes)
 
 
 def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
@@ -81,7 +82,7 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
     The part of a stage's result that stays is in memory before the next stage reads. What goes to the neighbour leaves
     beside later stages, while the last-level cache holds what two of them have computed; the stage after these waits.
     """
-    done, stores = _computed(product, ring, update_cost)
+    begins, done, stores = _computed(product, ring, update_cost)
     sizes, complete = product.written_bytes.sum(axis=0), done[product.last_stages()]
     arrivals = [tuple(stores)]
     for chunk in range(1, len(sizes) - 1):
@@ -97,11 +98,11 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
     for one in arrivals[-1]:
         ring.wait_for_arrival(reduced, one)
     gathered = all_gather(ring, Part(len(sizes), float(sizes[-1])), reduced)
-    return Parts(ring.graph(), done[-1], reduced, gathered, done, tuple(arrivals))
+    return Parts(ring.graph(), done[-1], reduced, gathered, begins, done, tuple(arrivals))
 
 
-def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, list[Transfer]]:
-    """Append the stages; return what each ends with, and the stores to the neighbour."""
+def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, Ints, list[Transfer]]:
+    """Append the stages; return what each begins and ends with, and the stores to the neighbour."""
     ends, reads = _stages(product, ring)
     away, stays = product.written_bytes[:, 0], product.written_bytes[:, 1:].sum(axis=1)
     local = np.flatnonzero(stays)
@@ -117,7 +118,7 @@ def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, l
         ring.wait(stores[-1].first, ends[stage])
         if stage + 3 < len(reads):
             ring.wait(reads[stage + 3], stores[-1].left)
-    return done, stores
+    return reads, done, stores
 
 
 def _stages(product: Product, ring: Ring) -> tuple[Ints, Ints]:

@@ -88,11 +88,11 @@ def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Pr
 
     Notes
     -----
-    Without T3 (the result in the cache) all takes what `replay.durations` says. Workgroups of a stage run together: they
-    read a slice of the operands and compute, slice by slice, and write. Memory is taken to be used in bursts at its full
-    bandwidth, beside which nothing is computed; what is left of the time is computing, the same in every stage. Rows of operands are read once for each group of panels; columns once too, and
-    again for every later group as far as the cache has not kept them, while it also had to hold the rows of the group and
-    its result.
+    Without T3 (the result in the cache) all takes what `replay.durations` says. Workgroups of a stage run together:
+    they read a slice of the operands and compute, slice by slice, and write. Memory is taken to be used in bursts at
+    its full bandwidth, beside which nothing is computed; what is left of the time is computing, the same in every
+    stage. Rows of the first operand are read once; columns of the second once too, and again for every later group
+    as far as the cache has not kept them, while it also had to hold the rows of the group and its result.
 
     Examples
     --------
@@ -160,4 +160,5 @@ def _read(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache: floa
     hits = cached_share(footprint / (system.device.value("l2_mb") * 2**20))
     again = np.where(passes[0] == 0, 1.0, 1.0 - hits)
     read = np.bincount(grid.stage[panels], minlength=grid.stages) * system.tile_rows * row_bytes
-    return read + np.bincount(grid.stage[columns], grid.widths[grid.column[columns]] * row_bytes * again, grid.stages)
+    columns_read = np.bincount(grid.stage[columns], grid.widths[grid.column[columns]] * row_bytes * again, grid.stages)
+    return np.asarray(read + columns_read, dtype=np.float64)

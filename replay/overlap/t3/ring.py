@@ -62,9 +62,9 @@ class Transfer(NamedTuple):
 class Ring:
     """Tasks of all GPUs of a ring, one of each kind at a time for all of them.
 
-    GPU g is device g; its memory with the link to the next GPU is device gpus + g. All GPUs of a ring do the same at the
-    same time, so a ring of one GPU, whose next is itself, stands for one of any number: what comes to it at a step is what
-    it sends at that step.
+    GPU g is device g; its memory with the link to the next GPU is device gpus + g. All GPUs of a ring do the same at
+    the same time, so a ring of one GPU, whose next is itself, stands for one of any number: what comes to it at a
+    step is what it sends at that step.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class Ring:
 
     def compute(self, name: str, durations_ns: npt.ArrayLike) -> Ints:
         """Let compute units work so long, time after time; return the tasks, shape (times, gpus)."""
-        columns = {"duration_ns": np.repeat(durations_ns, self.gpus), "cu": 1.0}
+        columns: dict[str, npt.ArrayLike] = {"duration_ns": np.repeat(durations_ns, self.gpus), "cu": 1.0}
         return self._tasks((0, 0), name, columns)
 
     def access(self, name: str, sizes: npt.ArrayLike, cost: float = 1.0, release_ns: float = 0.0) -> Ints:
@@ -103,7 +103,11 @@ class Ring:
         array of int64, shape (bursts, gpus)
         """
         sizes = np.repeat(np.asarray(sizes, dtype=np.float64), self.gpus)
-        columns = {"duration_ns": cost * self.system.memory_ns(1.0) * sizes, "bytes": sizes, "release_ns": release_ns}
+        columns: dict[str, npt.ArrayLike] = {
+            "duration_ns": cost * self.system.memory_ns(1.0) * sizes,
+            "bytes": sizes,
+            "release_ns": release_ns,
+        }
         return self._tasks((self.gpus, _ACCESS), name, {**self.arbitration.product(), **columns})
 
     def send(self, message: Message, before: Transfer | None = None) -> Transfer:
@@ -111,10 +115,11 @@ class Ring:
 
         Notes
         -----
-        It goes block by block: read, over the link, written. A block is passed on as it comes, so that the link starts
-        with the read of a block and the write a latency after the link; a sender reads no more than four blocks ahead,
-        and the link waits for a receiver that lags by four. Reads and writes are bursts at the bandwidth of the memory, so what
-        waits beside a burst of the product catches up afterwards, as far as four blocks go.
+        It goes block by block: read, over the link, written. A block is passed on as it comes, so that the link
+        starts with the read of a block and the write a latency after the link; a sender reads no more than four
+        blocks ahead, and the link waits for a receiver that lags by four. Reads and writes are bursts at the
+        bandwidth of the memory, so what waits beside a burst of the product catches up afterwards, as far as four
+        blocks go.
         """
         system, n = self.system, max(1, round(message.size_bytes / self.system.block_bytes))
         links = self._blocks(_LINK, message.name, n, {"duration_ns": system.link_ns(message.size_bytes), "link": 1.0})
@@ -144,7 +149,8 @@ class Ring:
 
     def mark(self, name: str) -> Ints:
         """Return tasks that take no time, one a GPU."""
-        return self._tasks((0, 0), name, {"duration_ns": np.zeros(self.gpus), "kind": TaskKind.MARK})[0]
+        tasks: Ints = self._tasks((0, 0), name, {"duration_ns": np.zeros(self.gpus), "kind": int(TaskKind.MARK)})[0]
+        return tasks
 
     def graph(self) -> KernelGraph:
         """Return the graph of all GPUs."""
@@ -161,7 +167,7 @@ class Ring:
     def _blocks(self, stream: int, name: str, n: int, columns: Mapping[str, float]) -> Ints:
         """Append what is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
         bounds = np.rint(np.linspace(0.0, columns.get("bytes", 0.0), n + 1))
-        own = {
+        own: dict[str, npt.ArrayLike] = {
             **columns,
             "duration_ns": np.full(n * self.gpus, columns["duration_ns"] / n),
             "bytes": np.repeat(np.diff(bounds), self.gpus),

@@ -10,9 +10,8 @@ from profilers.errors import InvalidInputError
 from replay.overlap.t3.arbitration import compute_first, first_come
 from replay.overlap.t3.collective import AG_READS, AG_WRITES, RS_READS, RS_WRITES
 from replay.overlap.t3.fused import GEMM_READS, GEMM_WRITES, Parts, fused, sequential
-from replay.overlap.t3.product import product_of
+from replay.overlap.t3.product import Product, product_of
 from replay.overlap.t3.ring import Ring
-from replay.overlap.t3.tracker import tracked_tiles
 from replay.overlap.t3.workload import SubLayer, System, load_workload
 from replay.parameters import Parameters, load_parameters
 from replay.timeline import Timeline, replay
@@ -29,16 +28,32 @@ class Run:
 
     Parameters
     ----------
+    product : Product
+    parts : Parts
+        The graph, and its tasks that say when what is over.
     timeline : Timeline
-        Its lanes: of a GPU its compute units; of its memory bursts of the product, the link, reads for it, and what comes.
-    product_ns, reduced_ns, gathered_ns : float
-        When the product, the reduce-scatter and the all-gather are over on the last GPU.
+        Of that graph. Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, what is
+        read for it, and what comes.
     """
 
+    product: Product
+    parts: Parts
     timeline: Timeline
-    product_ns: float
-    reduced_ns: float
-    gathered_ns: float
+
+    @property
+    def product_ns(self) -> float:
+        """When the product is over on the last GPU."""
+        return float(self.timeline.end_ns[self.parts.product].max())
+
+    @property
+    def reduced_ns(self) -> float:
+        """When the reduce-scatter is."""
+        return float(self.timeline.end_ns[self.parts.reduced].max())
+
+    @property
+    def gathered_ns(self) -> float:
+        """When the all-gather is, and all."""
+        return float(self.timeline.end_ns[self.parts.gathered].max())
 
     @property
     def movement_bytes(self) -> Mapping[str, float]:
@@ -59,15 +74,12 @@ class Outcome:
     sublayer : SubLayer
     baseline, t3, t3_mca : Run
         One part after the other; overlapped, with memory first come, first served; and with the product first.
-    tracked_tiles : int
-        The most tiles that the tracker of `t3_mca` counts at one time.
     """
 
     sublayer: SubLayer
     baseline: Run
     t3: Run
     t3_mca: Run
-    tracked_tiles: int
 
     def speedup(self, run: Run) -> float:
         """Return the time of the baseline over that of a run, all-gather included."""
@@ -121,13 +133,11 @@ def study(
     cost, starvation = known["t3_update_cost"], known["t3_starvation_share"]
     if not cost >= 1:
         raise InvalidInputError(f"t3_update_cost is {cost}; an update takes no less than a write: give 1 or more")
-    before = sequential(cached, Ring(system, gpus))
-    ways = [fused(around, Ring(system, gpus, way), cost) for way in (first_come(), compute_first(starvation))]
-    runs = [_run(parts) for parts in (before, *ways)]
-    return Outcome(sublayer, *runs, tracked_tiles(around, ways[-1], runs[-1].timeline))
+    runs = [_run(cached, sequential(cached, Ring(system, gpus)))]
+    for way in (first_come(), compute_first(starvation)):
+        runs.append(_run(around, fused(around, Ring(system, gpus, way), cost)))
+    return Outcome(sublayer, *runs)
 
 
-def _run(parts: Parts) -> Run:
-    timeline = replay(parts.graph)
-    ends = [float(timeline.end_ns[tasks].max()) for tasks in (parts.product, parts.reduced, parts.gathered)]
-    return Run(timeline, *ends)
+def _run(product: Product, parts: Parts) -> Run:
+    return Run(product, parts, replay(parts.graph))

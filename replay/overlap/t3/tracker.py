@@ -3,29 +3,34 @@
 import numpy as np
 import numpy.typing as npt
 
-from replay.overlap.t3.fused import Parts
-from replay.overlap.t3.product import Product
-from replay.timeline import Timeline
+from replay.overlap.t3.study import Run
 
 __all__ = ["tiles_per_entry", "tracked_tiles"]
 
 Floats = npt.NDArray[np.float64]
 
 
-def tracked_tiles(product: Product, parts: Parts, timeline: Timeline) -> int:
+def tracked_tiles(run: Run) -> int:
     """Return the most tiles of GPU 0 that have got one of their two updates at one time.
 
-    A tile of a chunk that is added to in memory is updated by the GPU's own workgroup and by the neighbour's partial sum. It
-    holds an entry from the first of them to the second. What comes from the neighbour is taken to come tile by tile.
+    A tile of a chunk that is added to in memory is updated by the GPU's own workgroup and by the neighbour's partial
+    sum. It holds an entry from the first of them to the second. What comes from the neighbour is taken to come tile
+    by tile.
 
     Parameters
     ----------
-    product : Product
-    parts : Parts
-        As `replay.overlap.t3.fused` returns them.
-    timeline : Timeline
-        Of their graph.
+    run : Run
+        With T3: of one without, where no tile is updated twice, 0 are tracked.
+
+    Examples
+    --------
+    >>> from replay.overlap.t3 import find_sublayer, study
+    >>> tracked_tiles(study(find_sublayer("t_nlg/fc2/8")).t3_mca)
+    266
     """
+    product, parts, timeline = run.product, run.parts, run.timeline
+    if not parts.arrivals:
+        return 0
     opens, closes = [], []
     for chunk in range(1, product.tiles.shape[1]):
         tiles = product.tiles[:, chunk]
@@ -41,8 +46,8 @@ def tracked_tiles(product: Product, parts: Parts, timeline: Timeline) -> int:
 def tiles_per_entry(tiles: int, entries: int) -> int:
     """Return how many neighbouring tiles share an entry where there are more tiles than entries.
 
-    An entry then counts the updates of all its tiles. A chunk is complete when all its entries are, no later than before:
-    what is lost is the place of a missing update, not time.
+    An entry then counts the updates of all its tiles. A chunk is complete when all its entries are, no later than
+    before: what is lost is the place of a missing update, not time.
 
     Examples
     --------

@@ -16,7 +16,15 @@ from replay.sizes import checked_size
 __all__ = ["SubLayer", "System", "Workload", "find_sublayer", "load_workload"]
 
 _LIMIT_BYTES, _SHOWN = 2**20, 60
-_SYSTEM = ("latency_ns", "tracker_entries", "tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
+_SYSTEM = (
+    "latency_ns",
+    "tracker_entries",
+    "tile_rows",
+    "tile_columns",
+    "panels_in_group",
+    "slice_depth",
+    "block_bytes",
+)
 _TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
     {
         "system": {"device": str, **dict.fromkeys(_SYSTEM, int), "source": str},
