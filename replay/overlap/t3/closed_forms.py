@@ -14,8 +14,8 @@ from replay.timeline import replay
 
 __all__ = ["near_memory_gain", "speedup_beside_few_units", "with_link"]
 
-#: Of a chunk, in the comparison of reduce-scatters: large, so that no rounding of a time shows.
-_CHUNK_BYTES = 2.0**33
+#: Of a chunk in the comparison of reduce-scatters, large, so that no rounding of a time shows; and of its blocks.
+_CHUNK_BYTES, _BLOCK_BYTES = 2.0**33, 2**31
 
 
 def with_link(system: System, gbps: float) -> System:
@@ -46,7 +46,7 @@ def near_memory_gain(system: System, workers: int) -> float:
     """
     times = []
     for kind in (reduce_scatter, near_memory_reduce_scatter):
-        ring = Ring(replace(system, latency_ns=0.0), 1)
+        ring = Ring(replace(system, latency_ns=0.0, block_bytes=_BLOCK_BYTES), 1)
         kind(ring, Part(workers, _CHUNK_BYTES), ring.mark("start"))
         times.append(replay(ring.graph()).makespan_ns)
     return times[0] / times[1] - 1.0

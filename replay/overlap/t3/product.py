@@ -51,23 +51,32 @@ class Product:
         return last
 
 
-def cached_share(footprint: float) -> float:
+def cached_share(footprint: float, replacement: str) -> float:
     """Return which share of accesses hit, of a stream that goes over `footprint` times the size of a cache in circles.
+
+    Parameters
+    ----------
+    footprint : float
+    replacement : str
+        One of `replay.overlap.t3.workload.REPLACEMENTS`.
 
     Notes
     -----
-    With random replacement a line is still there after the F (1 - h) misses of a round with probability
-    (1 - 1/C)^(F (1 - h)), so h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. Least
-    recently used would keep nothing, the best replacement C/F.
+    A line that was least recently used is always the next that is needed, so nothing of a stream that does not fit is
+    kept. With random replacement a line is still there after the F (1 - h) misses of a round with probability
+    (1 - 1/C)^(F (1 - h)), so h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. At best
+    one part of the stream stays, C/F.
 
     Examples
     --------
-    >>> cached_share(0.5), round(cached_share(1.5), 3)
-    (1.0, 0.417)
+    >>> cached_share(0.5, "lru"), [round(cached_share(1.5, name), 3) for name in ("lru", "random", "best")]
+    (1.0, [0.0, 0.417, 0.667])
     """
     if footprint <= 1.0:
         return 1.0
-    return float(-lambertw(-footprint * np.exp(-footprint)).real / footprint)
+    if replacement == "random":
+        return float(-lambertw(-footprint * np.exp(-footprint)).real / footprint)
+    return 1.0 / footprint if replacement == "best" else 0.0
 
 
 def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Product:
@@ -157,7 +166,7 @@ def _read(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache: floa
     passes, columns = np.unique(np.stack([grid.group, grid.column]), axis=1, return_index=True)
     rows_of_group = system.tile_rows * min(system.panels_in_group, len(panels) // sublayer.workers)
     footprint = (sublayer.hidden + rows_of_group) * row_bytes + output_in_cache * 2.0 * rows_of_group * sublayer.hidden
-    hits = cached_share(footprint / (system.device.value("l2_mb") * 2**20))
+    hits = cached_share(footprint / (system.device.value("l2_mb") * 2**20), system.replacement)
     again = np.where(passes[0] == 0, 1.0, 1.0 - hits)
     read = np.bincount(grid.stage[panels], minlength=grid.stages) * system.tile_rows * row_bytes
     columns_read = np.bincount(grid.stage[columns], grid.widths[grid.column[columns]] * row_bytes * again, grid.stages)

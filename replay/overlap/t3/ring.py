@@ -18,6 +18,8 @@ Ints = npt.NDArray[np.int64]
 _ACCESS, _LINK, _OUT, _IN = range(4)  #: streams of a memory: bursts of the product, the link, reads for it, writes
 #: Blocks that a sender has read, and a receiver has not yet written, at most.
 _BUFFERED = 4
+#: Of a message, however small a block is.
+_MOST_BLOCKS = 4096
 
 
 class Message(NamedTuple):
@@ -121,7 +123,8 @@ class Ring:
         bandwidth of the memory, so what waits beside a burst of the product catches up afterwards, as far as four
         blocks go.
         """
-        system, n = self.system, max(1, round(message.size_bytes / self.system.block_bytes))
+        system = self.system
+        n = min(max(1, round(message.size_bytes / system.block_bytes)), _MOST_BLOCKS)
         links = self._blocks(_LINK, message.name, n, {"duration_ns": system.link_ns(message.size_bytes), "link": 1.0})
         writes = self._blocks(_IN, message.writes[0], n, self._memory(message.writes[1], message.cost))
         there, lag = np.roll(writes, -1, axis=1), system.latency_ns  # written by the receiver of each link

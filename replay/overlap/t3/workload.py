@@ -13,7 +13,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.toml_text import parse_toml
 from replay.sizes import checked_size
 
-__all__ = ["SubLayer", "System", "Workload", "find_sublayer", "load_workload"]
+__all__ = ["REPLACEMENTS", "SubLayer", "System", "Workload", "find_sublayer", "load_workload"]
 
 _LIMIT_BYTES, _SHOWN = 2**20, 60
 _SYSTEM = (
@@ -25,9 +25,11 @@ _SYSTEM = (
     "slice_depth",
     "block_bytes",
 )
+#: How a cache chooses what it drops: the least recently used, any, or so that it serves best.
+REPLACEMENTS = ("lru", "random", "best")
 _TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
     {
-        "system": {"device": str, **dict.fromkeys(_SYSTEM, int), "source": str},
+        "system": {"device": str, **dict.fromkeys(_SYSTEM, int), "replacement": str, "source": str},
         "sublayers": {"factor": int, "title": str, "source": str},
         "models": {"title": str, "hidden": int, "tokens": int, "workers": list, "source": str},
     }
@@ -56,6 +58,8 @@ class System:
         Of the product, for which operands are read at a time.
     block_bytes : int
         In which transfers are read, sent and written.
+    replacement : str
+        Of the last-level cache: one of `REPLACEMENTS`.
     """
 
     device: Device
@@ -66,10 +70,14 @@ class System:
     panels_in_group: int = 8
     slice_depth: int = 128
     block_bytes: int = 2**18
+    replacement: str = "random"
 
     def __post_init__(self) -> None:
         for name in _SYSTEM[1:]:
             object.__setattr__(self, name, checked_size(f"system: {name}", getattr(self, name)))
+        if self.replacement not in REPLACEMENTS:
+            names = ", ".join(REPLACEMENTS)
+            raise InvalidInputError(f"system: no replacement is called {self.replacement!r:.60}; there are {names}")
         if not 0 <= self.latency_ns < float("inf"):
             raise InvalidInputError(f"system: a latency of {self.latency_ns} ns; it is finite and not negative")
 
@@ -209,7 +217,7 @@ def _read(file: Path) -> Workload:
 def _workload(content: Mapping[str, Any]) -> Workload:
     given = _checked("system", content["system"], "system")
     devices = load_devices(dataset_path("workloads/t3_device.toml"))
-    system = System(find_device(given["device"], devices), *(given[name] for name in _SYSTEM))
+    system = System(find_device(given["device"], devices), **{name: given[name] for name in (*_SYSTEM, "replacement")})
     parts = {name: _checked("sublayers", row, name) for name, row in _rows(content, "sublayers")}
     sublayers = {}
     for name, row in _rows(content, "models"):
