@@ -137,6 +137,18 @@ def test_replacements_are_ordered_and_named() -> None:
         dataclasses.replace(SYSTEM, replacement="fifo")
 
 
+@pytest.mark.parametrize(
+    ("one", "slice_depth", "message"),
+    [
+        (SubLayer("own", "op", 2**30, 2**14, 1, 8), 128, "at most 1,048,576: raise tile_rows"),
+        (SubLayer("own", "op", 2**15, 2**14, 4, 8), 1, "at most 1,048,576 in all: raise slice_depth"),
+    ],
+)
+def test_products_too_large_to_simulate_are_refused(one: SubLayer, slice_depth: int, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        study(one, dataclasses.replace(SYSTEM, slice_depth=slice_depth))
+
+
 def test_tokens_that_make_no_whole_chunks_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="take a multiple of 1024"):
         study(SubLayer("own", "op", 1000, 1024, 1, 8))

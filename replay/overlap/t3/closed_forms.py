@@ -24,8 +24,8 @@ def with_link(system: System, gbps: float) -> System:
     Examples
     --------
     >>> from replay.overlap.t3.workload import load_workload
-    >>> with_link(load_workload().system, 150.0).link_share
-    0.15
+    >>> with_link(load_workload().system, 150.0).link_ns(1.5e6)
+    10000.0
     """
     link = Figure(gbps, "GB/s", "of a comparison", "published")
     return replace(system, device=replace(system.device, figures={**system.device.figures, "link_gbps": link}))

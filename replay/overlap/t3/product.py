@@ -15,6 +15,9 @@ __all__ = ["Product", "cached_share", "product_of"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
+#: Tiles of a product, and slices of all its stages, at most: some hundred times the largest that was studied.
+_MOST_TILES, _MOST_SLICES = 2**20, 2**20
+
 
 @dataclass(frozen=True)
 class Product:
@@ -93,7 +96,8 @@ def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Pr
     Raises
     ------
     InvalidInputError
-        The rows of tiles cannot be divided among the workers.
+        The rows of tiles cannot be divided among the workers, or the product has more than a million tiles, or of
+        slices in all its stages.
 
     Notes
     -----
@@ -121,6 +125,11 @@ def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Pr
     np.add.at(written, (grid.stage, grid.chunk), sizes)
     np.add.at(tiles, (grid.stage, grid.chunk), 1)
     slices = -(-sublayer.depth // system.slice_depth)
+    if slices * grid.stages > _MOST_SLICES:
+        raise InvalidInputError(
+            f"{sublayer.label}: {grid.stages} stages of {slices} slices; at most {_MOST_SLICES:,} in all: "
+            "raise slice_depth"
+        )
     return Product(1e9 * whole.start_s, compute_ns, read, written, tiles, slices)
 
 
@@ -148,6 +157,10 @@ def _grid(sublayer: SubLayer, system: System) -> _Grid:
             f"{sublayer.workers} workers; take a multiple of {rows}"
         )
     panels, columns = sublayer.tokens // system.tile_rows, -(-sublayer.hidden // system.tile_columns)
+    if panels * columns > _MOST_TILES:
+        raise InvalidInputError(
+            f"{sublayer.label}: {panels} x {columns} tiles; at most {_MOST_TILES:,}: raise tile_rows"
+        )
     panel, column = (one.ravel() for one in np.indices((panels, columns)))
     of_chunk = panels // sublayer.workers
     chunk, within = panel // of_chunk, panel % of_chunk // system.panels_in_group

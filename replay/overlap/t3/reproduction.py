@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from replay.overlap.t3.closed_forms import near_memory_gain, speedup_beside_few_units, with_link
-from replay.overlap.t3.study import Outcome, study
+from replay.overlap.t3.outcome import Outcome, study
 from replay.overlap.t3.workload import load_workload
 from replay.parameters import Parameters
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from replay.overlap.t3.study import Run
+from replay.overlap.t3.outcome import Run
 
 __all__ = ["tiles_per_entry", "tracked_tiles"]
 

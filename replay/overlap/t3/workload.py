@@ -81,14 +81,6 @@ class System:
         if not 0 <= self.latency_ns < float("inf"):
             raise InvalidInputError(f"system: a latency of {self.latency_ns} ns; it is finite and not negative")
 
-    @property
-    def link_share(self) -> float:
-        """What a link carries, over the bandwidth of the memory."""
-        share = self.device.link_bytes_per_s / self.device.memory_bytes_per_s
-        if share > 1:
-            raise InvalidInputError(f"{self.device.name}: its link is faster than its memory; check link_gbps")
-        return share
-
     def link_ns(self, size_bytes: float) -> float:
         """Return how long a link carries so many bytes, ns, without its latency."""
         return 1e9 * size_bytes / self.device.link_bytes_per_s

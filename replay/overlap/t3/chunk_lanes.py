@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from replay.overlap.t3.study import Run
+from replay.overlap.t3.outcome import Run
 
 __all__ = ["lanes"]
 
