@@ -25,7 +25,7 @@ FREE = PARAMETERS.with_values(
         ("chunk_trigger_ns", 0.0),
         ("put_latency_ns", 0.0),
         ("dma_command_ns", 0.0),
-        ("persistent_kernel_loss", 0.0),
+        ("persistent_occupancy_loss", 0.0),
     ]
 )
 ROOT = Path(__file__).parents[1]
@@ -70,7 +70,7 @@ def test_ficco_begins_with_the_first_piece_and_pays_for_waves() -> None:
 def test_fused_collectives_need_no_packing_and_no_launch() -> None:
     graph = chain([GEMM, COPY, "all_to_all"], [80e3, 10e3, 80e3]).with_tasks(ranks=np.array([0, 0, 8]))
     assert end_of(graph, "fuse_collectives") == pytest.approx(10e3 + 80e3)
-    loss = FREE.with_values([("persistent_kernel_loss", 0.2), ("put_latency_ns", 1e3)])
+    loss = FREE.with_values([("persistent_occupancy_loss", 0.2), ("put_latency_ns", 1e3)])
     assert end_of(graph, "fuse_collectives", loss) == pytest.approx(100e3 + 11e3)
 
 

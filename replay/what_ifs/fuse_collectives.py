@@ -21,7 +21,7 @@ def fuse_collectives() -> WhatIf:
     """A kernel whose result is exchanged or reduced sends each slice itself as soon as it is done.
 
     An embedding or product and the all-to-all or all-reduce that follows become one persistent kernel with a slice a
-    rank (8 where the trace does not tell). Registers for communication cost it `persistent_kernel_loss` of its
+    rank (8 where the trace does not tell). Registers for communication cost it `persistent_occupancy_loss` of its
     throughput; what packed the buffer is gone, since slices are stored where they belong; so are the launches of what
     follows the kernel; each slice pays `put_latency_ns` and its part of the collective's time that goes with bytes. The
     transfers take no compute units of their own.
@@ -53,7 +53,7 @@ def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
     duration, demand, occupies = tasks.duration_ns.copy(), tasks.demand.copy(), tasks.occupies.copy()
     basis, waves = tasks.basis.copy(), tasks.waves.copy()
     for kernels in result.kernels:
-        duration[kernels[0]] /= 1 - parameters["persistent_kernel_loss"]
+        duration[kernels[0]] /= 1 - parameters["persistent_occupancy_loss"]
         packs = kernels[1:].ravel()
         duration[packs], demand[packs], occupies[packs], waves[packs] = 0.0, 0.0, 0.0, 0.0
         basis[kernels] = int(Basis.ASSUMED)
