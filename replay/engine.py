@@ -167,13 +167,16 @@ def _settle(sim, device, now):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _arrive(sim, task, now):  # type: ignore[no-untyped-def]
-    """Seat a task among those that its device is shared by."""
-    device = sim.shared.device[task]
-    _settle(sim, device, now)
-    seat(sim.shared, sim.base[device], sim.count[device], task)
-    sim.count[device] += 1
-    sim.pending[device] += 1
+def _arrive(sim, now):  # type: ignore[no-untyped-def]
+    """Seat the tasks whose time has come among those that their devices are shared by."""
+    while sim.size[3] > 0:
+        sim.size[3] -= 1
+        task = sim.next[sim.size[3]]
+        device = sim.shared.device[task]
+        _settle(sim, device, now)
+        seat(sim.shared, sim.base[device], sim.count[device], task)
+        sim.count[device] += 1
+        sim.pending[device] += 1
 
 
 @inlined
@@ -237,15 +240,6 @@ def _soonest(seats, first, count, short):  # type: ignore[no-untyped-def]
     return soonest
 
 
-@inlined
-def _arrive_all(sim, now):  # type: ignore[no-untyped-def]
-    """Let in the tasks whose time has come, and those that this lets come."""
-    while sim.size[3] > 0:
-        sim.size[3] -= 1
-        _arrive(sim, sim.next[sim.size[3]], now)
-        _tell_on(sim, now)
-
-
 @bare
 def begin(sim):  # type: ignore[no-untyped-def]
     """Note the tasks that wait for nothing."""
@@ -264,18 +258,17 @@ def run(sim, events):  # type: ignore[no-untyped-def]
         _pop(sim)
         device = code & ((1 << sim.bits) - 1)
         if code >= TASK_EVENT:
-            if sim.size[3] == _AT_ONCE:
-                _arrive_all(sim, now)
             _insert(sim, code - TASK_EVENT)
         elif sim.version[device] == code >> sim.bits:
             _advance(sim, device, now)
         _tell_on(sim, now)
-        if sim.size[0] == 0 or sim.times[0] > now:
-            _arrive_all(sim, now)
-            while sim.size[1] > 0:  # a start can let others start at once
-                _reschedule(sim, now)
-                _tell_on(sim, now)
-                _arrive_all(sim, now)
+        over = sim.size[0] == 0 or sim.times[0] > now  # nothing more at this time
+        while over or sim.size[3] == _AT_ONCE:
+            _arrive(sim, now)
+            if sim.size[1] == 0 or not over:
+                break
+            _reschedule(sim, now)
+            _tell_on(sim, now)  # a start can let others start at once
     return sim.size[0]
 
 
