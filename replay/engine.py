@@ -49,6 +49,7 @@ class State(NamedTuple):
     target: Any
     lag: Any
     from_start: Any
+    early: Any  #: whether any edge is from the start
     base: Any  #: the active tasks of device d have count[d] seats from base[d] on, in the order of dispatch
     count: Any
     pending: Any  #: active tasks that have not started, for want of compute units
@@ -226,7 +227,8 @@ def _start(sim, device, now):  # type: ignore[no-untyped-def]
             row.started = 1
             sim.start[row.task] = now
             sim.pending[device] -= 1
-            _tell(sim, row.task, now, True, now)
+            if sim.early:
+                _tell(sim, row.task, now, True, now)
 
 
 @inlined
@@ -315,6 +317,7 @@ def state_of(graph: KernelGraph) -> State:
         target=target,
         lag=plain(edges.lag_ns),
         from_start=plain(edges.from_start, np.bool_),
+        early=bool(edges.from_start.any()),
         base=np.concatenate([[0], np.cumsum(members)[:-1]]),
         count=np.zeros(devices, np.int64),
         pending=np.zeros(devices, np.int64),

@@ -38,7 +38,7 @@ SEAT = np.dtype(
         ("granted", np.float64),  # of them
         ("aside", np.float64),  # of them, what was set aside because it is let in
         ("cap", np.float64),  # of the rate
-        ("counts", np.float64),  # 1 where what it asks is to be added up, or taken off again, else 0
+        ("counts", np.float64),  # how often what it asks is to be added up: once, not, or taken off (-1)
         ("asks", np.float64, COLUMNS),  # of each resource that is shared max-min, at full rate
     ]
 )

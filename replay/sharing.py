@@ -100,15 +100,17 @@ def _dispatch(s, first, count):  # type: ignore[no-untyped-def]
     if lets_in or not s.whole:
         return _dispatch_among(s, first, count)
     left = 1.0
-    for k in range(first, first + count):  # what runs already stays
-        row = s.seats[k]
-        held = min(row.granted, row.wants) if row.left <= row.resident else 0.0
-        row.granted = min(held, left)
-        left -= row.granted
+    if s.stays:
+        for k in range(first, first + count):  # what runs already stays
+            row = s.seats[k]
+            held = min(row.granted, row.wants) if row.left <= row.resident else 0.0
+            row.granted = min(held, left)
+            left -= row.granted
     for k in range(first, first + count):
         row = s.seats[k]
-        more = min(row.wants - row.granted, left)
-        row.granted += more
+        held = row.granted if s.stays else 0.0
+        more = min(row.wants - held, left)
+        row.granted = held + more
         left -= more
         row.cap = _cap(s, row)
     return True
@@ -215,19 +217,19 @@ def _press(s, first, count):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _add_up(at, s, first, count, sign):  # type: ignore[no-untyped-def]
-    """Add what the tasks that count ask of each resource at full rate; with a negative sign, take it off."""
+def _add_up(at, s, first, count):  # type: ignore[no-untyped-def]
+    """Add what the tasks that count ask of each resource at full rate."""
     if at is None:
         for c in range(COLUMNS):
             asked = s.filled[1, c]
             for k in range(first, first + count):
-                asked += sign * s.seats[k].counts * s.seats[k].asks[c]
+                asked += s.seats[k].counts * s.seats[k].asks[c]
             s.filled[1, c] = asked
         return
     for k in range(first, first + count):
         row = s.seats[k]
         for c in range(COLUMNS):
-            s.filled[1, at[row.task, c]] += sign * row.counts * row.asks[c]
+            s.filled[1, at[row.task, c]] += row.counts * row.asks[c]
 
 
 @inlined
@@ -252,7 +254,7 @@ def _fill(s, first, count):  # type: ignore[no-untyped-def]
         row.rate = -1.0 if row.cap > 0.0 else 0.0
         lowest = min(lowest, row.cap if row.cap > 0.0 else 1.0)
     filled[0, :], filled[1, :] = 1.0, 0.0
-    _add_up(s.at, s, first, count, 1.0)
+    _add_up(s.at, s, first, count)
     while True:
         rise = lowest - level
         for r in range(resources):
@@ -266,7 +268,7 @@ def _fill(s, first, count):  # type: ignore[no-untyped-def]
         rises, lowest = _stop(s, first, count, (level, full))
         if not rises:
             break
-        _add_up(s.at, s, first, count, -1.0)
+        _add_up(s.at, s, first, count)
 
 
 @inlined
@@ -279,7 +281,7 @@ def _stop(s, first, count, reached):  # type: ignore[no-untyped-def]
         rising = row.rate < 0.0
         stops = rising & ((row.cap <= level + _ROUNDING) | ((row.uses & full) != 0))
         row.rate = min(level, row.cap) if stops else row.rate
-        row.counts = 1.0 if stops else 0.0
+        row.counts = -1.0 if stops else 0.0
         rising &= not stops
         rises |= rising
         lowest = min(lowest, row.cap if rising else 1.0)
