@@ -87,12 +87,13 @@ def _wanted(row):  # type: ignore[no-untyped-def]
 @inlined
 def _dispatch(s, first, count):  # type: ignore[no-untyped-def]
     """Give out the compute units, and cap rates by what each task got; return whether one got less than it wants."""
-    total, lets_in = 0.0, not s.in_order
+    total, lets_in, stays = 0.0, not s.in_order, False
     for k in range(first, first + count):
         row = s.seats[k]
         row.wants, row.cap = _wanted(row), 1.0
         total += row.wants
         lets_in |= s.lets_in and s.let_in[row.task]
+        stays |= row.left <= row.resident
     if s.whole and total <= 1.0 + _ROUNDING:
         for k in range(first, first + count):
             s.seats[k].granted = s.seats[k].wants
@@ -100,7 +101,7 @@ def _dispatch(s, first, count):  # type: ignore[no-untyped-def]
     if lets_in or not s.whole:
         return _dispatch_among(s, first, count)
     left = 1.0
-    if s.stays:
+    if stays:
         for k in range(first, first + count):  # what runs already stays
             row = s.seats[k]
             held = min(row.granted, row.wants) if row.left <= row.resident else 0.0
@@ -108,7 +109,7 @@ def _dispatch(s, first, count):  # type: ignore[no-untyped-def]
             left -= row.granted
     for k in range(first, first + count):
         row = s.seats[k]
-        held = row.granted if s.stays else 0.0
+        held = row.granted if stays else 0.0
         more = min(row.wants - held, left)
         row.granted = held + more
         left -= more
