@@ -124,7 +124,7 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
 
 def plain(column: npt.NDArray[Any], dtype: type = np.float64) -> npt.NDArray[Any]:
     """Return a column as the one kind of array that the engine is compiled for: a copy only where it is another."""
-    return np.require(column, dtype, ["C", "A", "W"])
+    return column if column.dtype == dtype and column.flags.carray else np.require(column, dtype, ["C", "A", "W"])
 
 
 @compiled
