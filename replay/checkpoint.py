@@ -16,13 +16,16 @@ from profilers.atomic import written_whole
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.engine import TASK_EVENT, State, begin, run, state_of, times_of
 from replay.graph import KernelGraph
+from replay.sharing import seat_again
 from replay.timeline import Timeline
 
 __all__ = ["Run"]
 
-_FORMAT = 1
-#: Of the rows of tasks, what a run changes.
-_ROWS = ("left", "rate", "ready", "start", "end", "granted", "waiting")
+_FORMAT = 2
+#: By task, what a run changes.
+_ROWS = ("ready", "waiting", "start", "end")
+#: By active task, what does not follow from the graph.
+_SEATS = ("left", "rate", "granted")
 #: By device.
 _DEVICES = ("count", "pending", "settled", "version", "is_changed")
 _SIZES = ("times", "changed", "free", "next")  # in the order of `State.size`
@@ -52,7 +55,7 @@ class Run:
     @property
     def share(self) -> float:
         """How much of the tasks has ended, 0 to 1."""
-        ended = np.count_nonzero(~np.isnan(self._state.rows["end"]))
+        ended = np.count_nonzero(~np.isnan(self._state.end))
         return float(ended / max(len(self.graph.tasks), 1))
 
     def advance(self, events: int = _EVENTS) -> bool:
@@ -119,26 +122,32 @@ class Run:
 
 def _arrays(state: State) -> Arrays:
     """Return copies of all that a run changes; of queues, only what is in them."""
-    content: Arrays = {f"rows_{name}": state.rows[name].copy() for name in _ROWS}
+    content: Arrays = {f"rows_{name}": getattr(state, name).copy() for name in _ROWS}
     content |= {name: getattr(state, name).copy() for name in (*_DEVICES, "size")}
     content |= {name: getattr(state, name)[:n].copy() for name, n in zip(_SIZES, state.size.tolist(), strict=True)}
     content["codes"] = state.codes[: state.size[0]].copy()
-    spans = zip(state.base.tolist(), state.count.tolist(), strict=True)
-    content["active"] = np.concatenate([state.active[:0], *(state.active[b : b + n] for b, n in spans)])
-    return content
+    seats = state.shared.seats[_taken(state)]
+    return content | {"active": seats["task"].copy()} | {f"seats_{name}": seats[name].copy() for name in _SEATS}
+
+
+def _taken(state: State) -> npt.NDArray[np.int64]:
+    """Return which seats are taken, by device, in the order of dispatch."""
+    before = np.cumsum(state.count) - state.count
+    return np.asarray(np.arange(state.count.sum()) + np.repeat(state.base - before, state.count))
 
 
 def _restore(found: Arrays, state: State) -> None:
     for name in _ROWS:
-        state.rows[name] = found[f"rows_{name}"]
+        getattr(state, name)[:] = found[f"rows_{name}"]
     for name in (*_DEVICES, "size"):
         getattr(state, name)[:] = found[name]
     for name in (*_SIZES, "codes"):
         getattr(state, name)[: len(found[name])] = found[name]
-    place = 0
-    for base, count in zip(state.base.tolist(), state.count.tolist(), strict=True):
-        state.active[base : base + count] = found["active"][place : place + count]
-        place += count
+    taken = _taken(state)
+    seat_again(state.shared, taken, found["active"])
+    for name in _SEATS:
+        state.shared.seats[name][taken] = found[f"seats_{name}"]
+    state.shared.seats["started"][taken] = ~np.isnan(state.start[found["active"]])
 
 
 def _read(path: Path, expected: dict[str, tuple[Any, int]], graph: KernelGraph) -> Arrays:
@@ -165,10 +174,11 @@ def _read(path: Path, expected: dict[str, tuple[Any, int]], graph: KernelGraph) 
 
 def _check(found: Arrays, state: State, graph: KernelGraph, path: str) -> None:
     """Make sure that every number which the compiled code follows leads to a place that there is."""
-    n, devices = len(state.rows), len(state.base)
+    n, devices = len(state.end), len(state.base)
     lengths = [
         all(len(found[f"rows_{name}"]) == n for name in _ROWS),
         all(len(found[name]) == devices for name in _DEVICES),
+        all(len(found[f"seats_{name}"]) == len(found["active"]) for name in _SEATS),
         len(found["size"]) == len(_SIZES),
         [len(found[name]) for name in _SIZES] == found["size"].tolist(),
         len(found["codes"]) == len(found["times"]) <= len(state.times),
@@ -181,14 +191,14 @@ def _check(found: Arrays, state: State, graph: KernelGraph, path: str) -> None:
 
 def _is_whole(found: Arrays, state: State, graph: KernelGraph) -> bool:
     """Return whether every task is at one place: waiting, to come, active or over; and devices have what is theirs."""
-    codes, active, device = found["codes"], found["active"], state.rows["device"]
+    codes, active, device = found["codes"], found["active"], state.shared.device
     coming = np.concatenate([codes[codes >= TASK_EVENT] - TASK_EVENT, found["next"]])
     of_device = codes[codes < TASK_EVENT]
     over = np.flatnonzero(~np.isnan(found["rows_end"]))
     places = np.sort(np.concatenate([coming, active, over]))
     edges = graph.edges
     since = np.where(edges.from_start, found["rows_start"][edges.source], found["rows_end"][edges.source])
-    waiting = np.bincount(edges.target[np.isnan(since)], minlength=len(state.rows))
+    waiting = np.bincount(edges.target[np.isnan(since)], minlength=len(state.end))
     whole = [
         np.array_equal(found["rows_waiting"], waiting),
         np.array_equal(places, np.flatnonzero(waiting == 0)),

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from profilers.compiled import bare, compiled, inlined
 from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
-from replay.layout import lay_out
-from replay.sharing import share
+from replay.layout import lay_out, plain
+from replay.sharing import seat, share
 
 __all__ = ["DONE_NS", "TASK_EVENT", "State", "begin", "run", "simulate", "state_of", "times_of"]
 
@@ -39,12 +39,18 @@ _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 class State(NamedTuple):
     """All arrays of a run: tasks, edges, devices, and the heap of events."""
 
-    rows: Any  #: by task, `replay.layout.TASK`
-    shared: Any  #: the same, and what else sharing reads and writes
-    targets: Any  #: by edge, in the order of the tasks that they leave: twice the target, and 1 if it is from the start
-    lags: Any
-    active: Any  #: the active tasks of device d stand at base[d] : base[d] + count[d], in the order of dispatch
-    base: Any
+    shared: Any  #: the columns of the tasks, the seats of those that are active, and what else sharing reads and writes
+    ready: Any  #: by task: from when on it may start, as far as is known
+    waiting: Any  #: by task: edges that have not yet fired
+    start: Any
+    end: Any
+    leaving: Any  #: by task: the first edge that leaves it; -1 where there is none
+    other: Any  #: by edge: the next that leaves the same task
+    target: Any
+    lag: Any
+    from_start: Any
+    early: Any  #: whether any edge is from the start
+    base: Any  #: the active tasks of device d have count[d] seats from base[d] on, in the order of dispatch
     count: Any
     pending: Any  #: active tasks that have not started, for want of compute units
     settled: Any  #: until when the work left is up to date
@@ -100,13 +106,13 @@ def _pop(sim):  # type: ignore[no-untyped-def]
 @inlined
 def _known(sim, task, now):  # type: ignore[no-untyped-def]
     """Note a task that waits for nothing more: it starts when it is ready, unless it has to share."""
-    row = sim.rows[task]
-    if sim.rows[task].device < 0 or row.left <= 0.0:
-        row.start, row.end = row.ready, row.ready + row.left
+    ready = sim.ready[task]
+    if sim.shared.device[task] < 0:
+        sim.start[task], sim.end[task] = ready, ready + sim.shared.duration[task]
         sim.free[sim.size[2]] = task
         sim.size[2] += 1
-    elif row.ready > now or sim.size[3] == _AT_ONCE:
-        _push(sim, row.ready, TASK_EVENT + task)
+    elif ready > now or sim.size[3] == _AT_ONCE:
+        _push(sim, ready, TASK_EVENT + task)
     else:
         _insert(sim, task)
 
@@ -125,14 +131,15 @@ def _insert(sim, task):  # type: ignore[no-untyped-def]
 @inlined
 def _tell(sim, task, now, at_start, here):  # type: ignore[no-untyped-def]
     """Tell the tasks that wait for the start or the end of `task`, which is `now`; the simulation is at `here`."""
-    for e in range(sim.rows[task].first, sim.rows[task].beyond):
-        if (sim.targets[e] & 1) != at_start:
-            continue
-        target = sim.targets[e] >> 1
-        sim.rows[target].ready = max(sim.rows[target].ready, now + sim.lags[e])
-        sim.rows[target].waiting -= 1
-        if sim.rows[target].waiting == 0:
-            _known(sim, target, here)
+    e = sim.leaving[task]
+    while e >= 0:
+        if sim.from_start[e] == at_start:
+            target = sim.target[e]
+            sim.ready[target] = max(sim.ready[target], now + sim.lag[e])
+            sim.waiting[target] -= 1
+            if sim.waiting[target] == 0:
+                _known(sim, target, here)
+        e = sim.other[e]
 
 
 @inlined
@@ -141,8 +148,8 @@ def _tell_on(sim, here):  # type: ignore[no-untyped-def]
     while sim.size[2] > 0:
         sim.size[2] -= 1
         task = sim.free[sim.size[2]]
-        _tell(sim, task, sim.rows[task].start, 1, here)
-        _tell(sim, task, sim.rows[task].end, 0, here)
+        _tell(sim, task, sim.start[task], True, here)
+        _tell(sim, task, sim.end[task], False, here)
 
 
 @inlined
@@ -151,7 +158,7 @@ def _settle(sim, device, now):  # type: ignore[no-untyped-def]
     elapsed = now - sim.settled[device]
     if elapsed > 0.0:
         for i in range(sim.base[device], sim.base[device] + sim.count[device]):
-            row = sim.rows[sim.active[i]]
+            row = sim.shared.seats[i]
             row.left -= elapsed * row.rate
     sim.settled[device] = now
     if not sim.is_changed[device]:
@@ -161,19 +168,16 @@ def _settle(sim, device, now):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _arrive(sim, task, now):  # type: ignore[no-untyped-def]
-    """Put a task among those that its device is shared by: behind all of its priority."""
-    device = sim.rows[task].device
-    _settle(sim, device, now)
-    first = sim.base[device]
-    i = first + sim.count[device]
-    while i > first and sim.rows[sim.active[i - 1]].priority < sim.rows[task].priority:
-        sim.active[i] = sim.active[i - 1]
-        i -= 1
-    sim.active[i] = task
-    sim.rows[task].rate = 0.0
-    sim.count[device] += 1
-    sim.pending[device] += 1
+def _arrive(sim, now):  # type: ignore[no-untyped-def]
+    """Seat the tasks whose time has come among those that their devices are shared by."""
+    while sim.size[3] > 0:
+        sim.size[3] -= 1
+        task = sim.next[sim.size[3]]
+        device = sim.shared.device[task]
+        _settle(sim, device, now)
+        seat(sim.shared, sim.base[device], sim.count[device], task)
+        sim.count[device] += 1
+        sim.pending[device] += 1
 
 
 @inlined
@@ -184,15 +188,14 @@ def _advance(sim, device, now):  # type: ignore[no-untyped-def]
     done = max(DONE_NS, now * _ROUNDING)
     kept = base = sim.base[device]
     for i in range(base, base + sim.count[device]):
-        task = sim.active[i]
-        row = sim.rows[task]
+        row = sim.shared.seats[i]
         if row.left <= done:
-            row.end = now
-            _tell(sim, task, now, 0, now)
+            sim.end[row.task] = now
+            _tell(sim, row.task, now, False, now)
         else:
             if row.resident < row.left <= row.resident + done:
                 row.left = row.resident
-            sim.active[kept] = task
+            sim.shared.seats[kept] = row
             kept += 1
     sim.count[device] = kept - base
 
@@ -207,10 +210,10 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
         base, count = sim.base[device], sim.count[device]
         if count == 0:
             continue
-        short = share(sim.shared, sim.active, base, count)
+        short = share(sim.shared, base, count)
         if sim.pending[device] > 0:
             _start(sim, device, now)
-        soonest = _soonest(sim.rows, sim.active, base, count, short)
+        soonest = _soonest(sim.shared.seats, base, count, short)
         _push(sim, now + soonest, (sim.version[device] << sim.bits) + device)
     sim.size[1] = 0
 
@@ -219,39 +222,31 @@ def _reschedule(sim, now):  # type: ignore[no-untyped-def]
 def _start(sim, device, now):  # type: ignore[no-untyped-def]
     """Start the tasks of a device that have got compute units for the first time."""
     for i in range(sim.base[device], sim.base[device] + sim.count[device]):
-        task = sim.active[i]
-        row = sim.rows[task]
-        if row.start != row.start and row.rate > 0.0:  # not a number: not started
-            row.start = now
+        row = sim.shared.seats[i]
+        if row.started == 0 and row.rate > 0.0:
+            row.started = 1
+            sim.start[row.task] = now
             sim.pending[device] -= 1
-            _tell(sim, task, now, 1, now)
+            if sim.early:
+                _tell(sim, row.task, now, True, now)
 
 
 @inlined
-def _soonest(rows, active, first, count, short):  # type: ignore[no-untyped-def]
+def _soonest(seats, first, count, short):  # type: ignore[no-untyped-def]
     """Return in how long a task is done or, where others want its compute units, comes to its last wave."""
     soonest = np.inf
     for i in range(first, first + count):
-        row = rows[active[i]]
+        row = seats[i]
         left = row.left - (row.resident if short & (row.left > row.resident) else 0.0)
         soonest = min(soonest, left / row.rate)  # never, at rate 0
     return soonest
 
 
-@inlined
-def _arrive_all(sim, now):  # type: ignore[no-untyped-def]
-    """Let in the tasks whose time has come, and those that this lets come."""
-    while sim.size[3] > 0:
-        sim.size[3] -= 1
-        _arrive(sim, sim.next[sim.size[3]], now)
-        _tell_on(sim, now)
-
-
 @bare
 def begin(sim):  # type: ignore[no-untyped-def]
     """Note the tasks that wait for nothing."""
-    for task in range(len(sim.rows)):
-        if sim.rows[task].waiting == 0:
+    for task in range(len(sim.waiting)):
+        if sim.waiting[task] == 0:
             _known(sim, task, -np.inf)
     _tell_on(sim, -np.inf)
 
@@ -265,45 +260,35 @@ def run(sim, events):  # type: ignore[no-untyped-def]
         _pop(sim)
         device = code & ((1 << sim.bits) - 1)
         if code >= TASK_EVENT:
-            if sim.size[3] == _AT_ONCE:
-                _arrive_all(sim, now)
             _insert(sim, code - TASK_EVENT)
         elif sim.version[device] == code >> sim.bits:
             _advance(sim, device, now)
         _tell_on(sim, now)
-        if sim.size[0] == 0 or sim.times[0] > now:
-            _arrive_all(sim, now)
-            while sim.size[1] > 0:  # a start can let others start at once
-                _reschedule(sim, now)
-                _tell_on(sim, now)
-                _arrive_all(sim, now)
+        over = sim.size[0] == 0 or sim.times[0] > now  # nothing more at this time
+        while over or sim.size[3] == _AT_ONCE:
+            _arrive(sim, now)
+            if sim.size[1] == 0 or not over:
+                break
+            _reschedule(sim, now)
+            _tell_on(sim, now)  # a start can let others start at once
     return sim.size[0]
 
 
 @compiled
-def _by_source(rows, edges, devices):  # type: ignore[no-untyped-def]
-    """Return the edges by the task that they leave, in their own order, and where those of each task stand.
+def _chained(source, target, waiting, device, members):  # type: ignore[no-untyped-def]
+    """Return the first edge that leaves each task, and the next of each edge, in their own order; -1: there is none.
 
-    Beside them, how many tasks each device has.
+    Count, beside that, what each task waits for and the tasks of each device.
     """
-    source, target, lag, at_start = edges
-    for e in range(len(source)):
-        rows[source[e]].beyond += 1
-        rows[target[e]].waiting += 1
-    place, members = 0, np.zeros(devices, np.int64)
-    for task in range(len(rows)):
-        row = rows[task]
-        row.first = place
-        place += row.beyond
-        row.beyond = row.first
-        if row.device >= 0:
-            members[row.device] += 1
-    targets, lags = np.empty(len(target), np.int64), np.empty(len(target))
-    for e in range(len(source)):
-        at = rows[source[e]].beyond
-        rows[source[e]].beyond += 1
-        targets[at], lags[at] = 2 * target[e] + at_start[e], lag[e]
-    return targets, lags, members
+    leaving, other = np.full(len(waiting), -1), np.empty(len(source), np.int64)
+    for e in range(len(source) - 1, -1, -1):
+        other[e] = leaving[source[e]]
+        leaving[source[e]] = e
+        waiting[target[e]] += 1
+    for task in range(len(device)):
+        if device[task] >= 0:
+            members[device[task]] += 1
+    return leaving, other
 
 
 def state_of(graph: KernelGraph) -> State:
@@ -318,14 +303,21 @@ def state_of(graph: KernelGraph) -> State:
     n = len(tasks)
     shared = lay_out(tasks, graph.policy)
     devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
-    leaving = (edges.source, edges.target, edges.lag_ns, edges.from_start)
-    targets, lags, members = _by_source(shared.rows, leaving, devices)
+    source, target = plain(edges.source, np.int64), plain(edges.target, np.int64)
+    waiting, members = np.zeros(n, np.int64), np.zeros(devices, np.int64)
+    leaving, other = _chained(source, target, waiting, shared.device, members)
     return State(
-        rows=shared.rows,
         shared=shared,
-        targets=targets,
-        lags=lags,
-        active=np.zeros(n, np.int64),
+        ready=np.array(tasks.release_ns, np.float64),
+        waiting=waiting,
+        start=np.full(n, np.nan),
+        end=np.full(n, np.nan),
+        leaving=leaving,
+        other=other,
+        target=target,
+        lag=plain(edges.lag_ns),
+        from_start=plain(edges.from_start, np.bool_),
+        early=bool(edges.from_start.any()),
         base=np.concatenate([[0], np.cumsum(members)[:-1]]),
         count=np.zeros(devices, np.int64),
         pending=np.zeros(devices, np.int64),
@@ -367,20 +359,10 @@ def times_of(graph: KernelGraph, sim: State) -> tuple[Floats, Floats]:
     InvalidInputError
         Tasks wait for each other in a circle; the message names it.
     """
-    start, end, stuck = _read(sim.rows)
-    if stuck:
-        raise InvalidInputError(f"tasks wait for each other in a circle: {_circle(graph, np.isnan(end))}")
-    return start, end
-
-
-@compiled
-def _read(rows):  # type: ignore[no-untyped-def]
-    """Return starts and ends of all tasks, and whether one of them has none."""
-    start, end, stuck = np.empty(len(rows)), np.empty(len(rows)), False
-    for task in range(len(rows)):
-        start[task], end[task] = rows[task].start, rows[task].end
-        stuck |= np.isnan(end[task])
-    return start, end, stuck
+    stuck = np.isnan(sim.end)
+    if stuck.any():
+        raise InvalidInputError(f"tasks wait for each other in a circle: {_circle(graph, stuck)}")
+    return sim.start, sim.end
 
 
 def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:

@@ -1,4 +1,7 @@
-"""The arrays that the engine and the sharing work on: a row a task, so that a task is at one place in memory."""
+"""What sharing works on: the columns of the graph as they are, and a seat for each active task.
+
+A task's columns are read once, when it takes its seat; what is looked at from event to event stands on the seats.
+"""
 
 from typing import Any, NamedTuple
 
@@ -10,52 +13,33 @@ from profilers.errors import InvalidInputError
 from replay.graph import RESOURCES, TaskKind, Tasks
 from replay.policy import SharingPolicy
 
-__all__ = ["COLUMNS", "HBM", "SEAT", "TASK", "Shared", "lay_out"]
+__all__ = ["COLUMNS", "FAIR", "HBM", "SEAT", "Shared", "lay_out", "plain"]
 
 #: The resources that are shared max-min, in the order of their columns.
-_FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"))
-COLUMNS = len(_FAIR)
+FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"))
+COLUMNS = len(FAIR)
 _MARK = int(TaskKind.MARK)
 _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
-HBM, _LINK, _DMA = (_FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
+HBM, _LINK, _DMA = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
 
-#: All that a run knows of a task, at one place in memory.
-TASK = np.dtype(
+#: All that a device knows of an active task, and what sharing works out for it.
+SEAT = np.dtype(
     [
+        ("task", np.int64),
+        ("started", np.int64),
+        ("uses", np.int64),  # the resources that it demands, a bit each
         ("left", np.float64),  # work, ns alone
-        ("rate", np.float64),
-        ("ready", np.float64),
-        ("start", np.float64),
-        ("end", np.float64),
+        ("rate", np.float64),  # -1 while it rises
         ("need", np.float64),  # of the compute units, for full rate
         ("occupies", np.float64),
         ("last", np.float64),  # what its last wave occupies
         ("resident", np.float64),  # with this much of its work left, or less, it is in its last wave
-        ("waves", np.float64),
-        ("granted", np.float64),  # of the compute units
-        ("use", np.float64, COLUMNS),  # of each resource that is shared max-min
-        ("footprint", np.float64),
-        ("hits", np.float64),
-        ("power", np.float64),
-        ("device", np.int64),
-        ("priority", np.int64),
-        ("uses", np.int64),  # the resources that it demands, a bit each
-        ("mask", np.int64),  # the partitions that it may run on, a bit each
-        ("first", np.int64),  # of the edges that leave it
-        ("beyond", np.int64),  # the last of them
-        ("waiting", np.int32),  # edges that have not yet fired
-        ("let_in", np.int32),
-    ]
-)
-#: What sharing works out for an active task.
-SEAT = np.dtype(
-    [
         ("wants", np.float64),  # compute units
+        ("granted", np.float64),  # of them
         ("aside", np.float64),  # of them, what was set aside because it is let in
         ("cap", np.float64),  # of the rate
-        ("gets", np.float64),  # 1 where it gets compute units or needs none, else 0
-        ("rate", np.float64),  # -1 while it rises
-        ("asks", np.float64, COLUMNS),
+        ("counts", np.float64),  # how often what it asks is to be added up: once, not, or taken off (-1)
+        ("asks", np.float64, COLUMNS),  # of each resource that is shared max-min, at full rate
     ]
 )
 #: Links and engines that can be told apart: a bit each, beside those that are not named.
@@ -65,22 +49,34 @@ _NAMED = 62 - COLUMNS
 class Shared(NamedTuple):
     """What sharing reads and writes."""
 
-    rows: Any  #: by task, of `TASK`
+    device: Any  #: that a task shares, by task; -1 where it shares none or takes no time
+    duration: Any  #: by task, as all that follow
+    demand: Any
+    occupies: Any
+    waves: Any
+    footprint: Any
+    hits: Any
+    priority: Any
+    mask: Any  #: the partitions that it may run on, a bit each
+    let_in: Any
     at: Any  #: shape (tasks, `COLUMNS`): which resource each is of; None where every column is one resource
-    whole: Any  #: whether there is one partition, of all compute units
+    ranks: Any  #: whether priorities differ
+    stays: Any  #: whether any task has a last wave
+    lets_in: Any  #: whether the dispatcher lets any task in beside others
     presses: Any  #: whether footprints can exceed the cache
     throttles: Any  #: whether power can exceed the limit
+    whole: Any  #: whether there is one partition, of all compute units
+    in_order: Any
     quantised: Any
     exponent: Any
     partitions: Any  #: by partition: share of the compute units
     pool: Any  #: by partition: what is left
     filled: Any  #: shape (2, resources): what is left of each, and what tasks whose rate still rises ask
-    seats: Any  #: by active task, of `SEAT`
-    walked: Any  #: room for the active tasks of a timeline that is known
+    seats: Any  #: of `SEAT`, as many as tasks; those of a device stand together, in the order of dispatch
 
 
 def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
-    """Return the rows of tasks, nothing of them done yet, and what sharing needs beside.
+    """Return what sharing needs to know of tasks, nothing of them done yet.
 
     Raises
     ------
@@ -88,71 +84,74 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
         A demand or share is not within 0 to 1, or a task may run on no partition.
     """
     at, resources = _named(tasks)
-    rows = np.empty(len(tasks), TASK)
-    shares = (tasks.occupies, tasks.waves, tasks.footprint, tasks.hit_share)
-    numbers = (tasks.kind, tasks.device, tasks.priority, tasks.cu_mask, tasks.interleaved)
-    rules = ((1 << len(policy.partitions)) - 1, policy.in_order)
-    wrong, presses, throttles = _write(
-        rows, (tasks.duration_ns, tasks.release_ns, tasks.demand), shares, numbers, rules
-    )
+    demand, duration, occupies = plain(tasks.demand), plain(tasks.duration_ns), plain(tasks.occupies)
+    waves, footprint, hits = plain(tasks.waves), plain(tasks.footprint), plain(tasks.hit_share)
+    priority, mask = plain(tasks.priority, np.int64), plain(tasks.cu_mask, np.int64)
+    let_in, device = plain(tasks.interleaved, np.bool_), np.empty(len(tasks), np.int64)
+    places = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
+    allowed = (1 << len(policy.partitions)) - 1
+    wrong, has = _look(places, (demand, occupies, waves, footprint, hits), (priority, mask, let_in), allowed)
     if wrong >= 0:
         _complain(tasks, policy, wrong)
-    if at is not None:
-        rows["uses"] = ((tasks.demand[:, _FAIR] > 0).astype(np.int64) << at).sum(axis=1)
+    ranks, stays, lets_in, presses, throttles = has
     return Shared(
-        rows=rows,
+        device=device,
+        duration=duration,
+        demand=demand,
+        occupies=occupies,
+        waves=waves,
+        footprint=footprint,
+        hits=hits,
+        priority=priority,
+        mask=mask,
+        let_in=let_in,
         at=at,
-        whole=policy.partitions == (1.0,),
+        ranks=ranks,
+        stays=stays,
+        lets_in=lets_in or not policy.in_order,
         presses=presses,
         throttles=throttles,
+        whole=policy.partitions == (1.0,),
+        in_order=policy.in_order,
         quantised=policy.quantised,
         exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
         pool=np.zeros(len(policy.partitions)),
         filled=np.zeros((2, resources)),
-        seats=np.zeros(len(tasks), SEAT),
-        walked=np.zeros(len(tasks) + 1, np.int64),
+        seats=np.empty(len(tasks), SEAT),
     )
 
 
+def plain(column: npt.NDArray[Any], dtype: type = np.float64) -> npt.NDArray[Any]:
+    """Return a column as the one kind of array that the engine is compiled for: a copy only where it is another."""
+    return column if column.dtype == dtype and column.flags.carray else np.require(column, dtype, ["C", "A", "W"])
+
+
 @compiled
-def _write(rows, times, shares, numbers, rules):  # type: ignore[no-untyped-def]
-    """Write the rows; return the first task whose shares are wrong (-1: none), and which of cache and power matter."""
-    (duration, release, demand), (occupies, waves, footprint, hits) = times, shares
-    kind, device, priority, mask, interleaved = numbers
-    allowed, in_order = rules
-    presses, throttles = False, False
+def _look(places, shares, numbers, allowed):  # type: ignore[no-untyped-def]
+    """Write the device that each task shares; return the first whose shares are wrong (-1: none), and what matters."""
+    shared, duration, kind, device = places
+    demand, occupies, waves, footprint, hits = shares
+    priority, mask, let_in = numbers
+    ranks, stays, lets_in, presses, throttles = False, False, False, False, False
     for task in range(len(duration)):
-        row = rows[task]
-        row.left, row.ready, row.rate = duration[task], release[task], 1.0
-        row.start, row.end = np.nan, np.nan
-        row.granted, row.resident = 0.0, 0.0
-        row.first, row.beyond, row.waiting = 0, 0, 0
-        row.device = -1 if kind[task] == _MARK else device[task]
-        row.priority, row.mask, row.let_in = priority[task], mask[task], interleaved[task] or not in_order
-        row.need = demand[task, _CU]
-        row.occupies = max(occupies[task], row.need)
-        row.last = row.occupies
-        row.waves = waves[task]
-        if waves[task] > 0.0:
-            whole = np.ceil(waves[task] - 1e-9)
-            row.resident = duration[task] / max(whole, 1.0)
-            row.last *= waves[task] - whole + 1.0 if waves[task] > 1.0 else 1.0
-        row.footprint, row.hits, row.power = footprint[task], hits[task], demand[task, _POWER]
-        fine = 0.0 <= row.occupies <= 1.0 and row.need >= 0.0 and footprint[task] >= 0.0 and 0.0 <= hits[task] < 1.0
-        fine &= 0.0 <= row.power <= 1.0 and waves[task] >= 0.0 and (mask[task] & allowed) != 0
-        uses = 0
+        shared[task] = -1 if kind[task] == _MARK or duration[task] <= 0.0 else device[task]
+        need, power = demand[task, _CU], demand[task, _POWER]
+        held = max(occupies[task], need)
+        fine = (held >= 0.0) & (held <= 1.0) & (need >= 0.0) & (power >= 0.0) & (power <= 1.0)
+        fine &= (footprint[task] >= 0.0) & (hits[task] >= 0.0) & (hits[task] < 1.0) & (waves[task] >= 0.0)
+        fine &= (mask[task] & allowed) != 0
         for c in range(COLUMNS):
-            share = demand[task, _FAIR[c]]
-            row.use[c] = share
-            fine &= 0.0 <= share <= 1.0
-            uses |= (share > 0.0) << c
-        row.uses = uses
+            share = demand[task, FAIR[c]]
+            fine &= (share >= 0.0) & (share <= 1.0)
         if not fine:
-            return task, False, False
-        presses |= footprint[task] > 0.0 and hits[task] > 0.0
-        throttles |= row.power > 0.0
-    return -1, presses, throttles
+            return task, (False, False, False, False, False)
+        ranks |= priority[task] != priority[0]
+        stays |= waves[task] > 0.0
+        lets_in |= let_in[task]
+        presses |= (footprint[task] > 0.0) & (hits[task] > 0.0)
+        throttles |= power > 0.0
+    return -1, (ranks, stays, lets_in, presses, throttles)
 
 
 def _complain(tasks: Tasks, policy: SharingPolicy, task: int) -> None:

@@ -8,15 +8,15 @@ from typing import TypeVar
 
 from profilers.errors import InvalidInputError
 from replay.graph import KernelGraph
-from replay.layout import SEAT, TASK
+from replay.layout import SEAT
 
 __all__ = ["Steps", "jobs_for", "sweep"]
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 
-#: Bytes a task of a run: its row and seat, the events, and the columns of two graphs that are its own.
-_TASK_BYTES = TASK.itemsize + SEAT.itemsize + 4 * 16 + 2 * 33 * 8
+#: Bytes a task of a run: its seat, times and edges, the events, and the columns of two graphs that are its own.
+_TASK_BYTES = SEAT.itemsize + 6 * 8 + 4 * 16 + 2 * 33 * 8
 #: Share of the memory that is free that runs may take.
 _MEMORY_SHARE = 0.5
 #: How often waiting looks up, s, so that an interrupt is seen.

@@ -8,15 +8,14 @@ import numpy.typing as npt
 from profilers.compiled import bare
 from replay.engine import DONE_NS
 from replay.graph import RESOURCES
-from replay.layout import COLUMNS
-from replay.sharing import share
+from replay.layout import COLUMNS, FAIR
+from replay.sharing import seat, share
 
 __all__ = ["Record", "events_of", "no_record", "walk"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
-_FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"))
 
 
 class Record(NamedTuple):
@@ -57,42 +56,38 @@ def events_of(times: tuple[Floats, Floats], rows: Ints, arrival: npt.NDArray[Any
 def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
     """Add rate times time of the tasks of one device to `work`; note what is in use, and return how many rows."""
     order, begins, at = events
-    rows, active = shared.rows, shared.walked
+    seats = shared.seats
     count, noted, before = 0, 0, 0.0
     for k in range(len(order)):
         task, now = order[k], at[k]
         while count > 0 and before < now:
-            short = share(shared, active, 0, count)
+            short = share(shared, 0, count)
             if noted < len(record.at):
-                _note(record, noted, before, shared, active, count)
+                _note(record, noted, before, shared, count)
                 noted += 1
             step = now - before
             for i in range(count):
-                row = rows[active[i]]
+                row = seats[i]
                 if short and row.left > row.resident and row.rate > 0.0:
                     step = min(step, (row.left - row.resident) / row.rate)
             for i in range(count):
-                row = rows[active[i]]
-                work[active[i]] += row.rate * step
+                row = seats[i]
+                work[row.task] += row.rate * step
                 row.left -= row.rate * step
                 if row.resident < row.left <= row.resident + DONE_NS:  # to the digit, as in the engine
                     row.left = row.resident
             before = min(before + step, now) if step < now - before else now
         before = now
         if begins[k]:
-            i = count
-            while i > 0 and rows[active[i - 1]].priority < rows[task].priority:
-                active[i] = active[i - 1]
-                i -= 1
-            active[i] = task
+            seat(shared, 0, count, task)
             count += 1
         else:
             i = 0
-            while active[i] != task:
+            while seats[i].task != task:
                 i += 1
             count -= 1
             for j in range(i, count):
-                active[j] = active[j + 1]
+                seats[j] = seats[j + 1]
         if count == 0 and noted < len(record.at):
             record.at[noted] = now
             record.use[noted, :] = 0.0
@@ -101,14 +96,15 @@ def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
 
 
 @bare
-def _note(record, place, time, shared, active, count):  # type: ignore[no-untyped-def]
+def _note(record, place, time, shared, count):  # type: ignore[no-untyped-def]
     """Note what the active tasks have in use: compute units as they hold them, the rest as they draw it."""
     record.at[place] = time
     record.use[place, :] = 0.0
     for i in range(count):
-        row, seat = shared.rows[active[i]], shared.seats[i]
+        row = shared.seats[i]
         record.use[place, _CU] += row.granted
-        record.use[place, _POWER] += row.rate * row.power
+        record.use[place, _POWER] += row.rate * shared.demand[row.task, _POWER]
         for c in range(COLUMNS):
-            # A task alone keeps no seat.
-            record.use[place, _FAIR[c]] += row.rate * (seat.asks[c] if count > 1 else row.use[c])
+            # One that is alone has the whole cache.
+            asks = row.asks[c] if count > 1 else shared.demand[row.task, FAIR[c]]
+            record.use[place, FAIR[c]] += row.rate * asks

@@ -214,6 +214,15 @@ def test_inverting_the_sharing_returns_the_durations_where_all_get_equal_parts(g
     np.testing.assert_allclose(found[on_device], graph.tasks.duration_ns[on_device], atol=0.1, rtol=1e-6)
 
 
+def test_what_was_measured_longer_than_it_is_known_to_take_keeps_its_units_to_its_end() -> None:
+    # The first has done its 10 ns by 20, when the second comes at a higher priority; it was measured until 100, and
+    # what runs is not preempted: the second has 0.3 of the 0.7 that it wants for 80 ns, then all for 20.
+    graph = make_graph(
+        [10, 100], [(0.7,), (0.7,)], priority=[0, 1], measured_start_ns=[0, 20], measured_end_ns=[100, 120]
+    )
+    np.testing.assert_allclose(isolated_durations(graph)[1], 80 * 0.3 / 0.7 + 20)
+
+
 @settings(deadline=None, max_examples=1000)
 @given(graphs(waves=True))
 def test_what_was_measured_is_replayed_from_the_durations_found_in_it(graph: KernelGraph) -> None:

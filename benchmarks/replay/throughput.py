@@ -75,7 +75,7 @@ def with_loop(graph: KernelGraph) -> tuple[float, float]:
         state = state_of(graph)
         begin(state)
         least = min(least, _timed(lambda state=state: run(state, 1 << 62)))
-    return least, float(state.rows["end"].max())
+    return least, float(state.end.max())
 
 
 def with_order(graph: KernelGraph) -> tuple[float, float]:
