@@ -240,7 +240,8 @@ def test_the_order_of_the_systems(outcomes: dict[str, Outcome]) -> None:
         assert t3 > 1, label
         assert t3 < 1.02 * mca < 1.02**2 * ideal, label
         bound_by_the_product = one.baseline.product_ns > one.baseline.reduced_ns - one.baseline.product_ns
-        assert not bound_by_the_product or t3 < mca < 1.02 * ideal, label  # traffic that is saved can beat what only hides time
+        # Traffic that is saved can beat what only hides time.
+        assert not bound_by_the_product or t3 < mca < 1.02 * ideal, label
 
 
 def test_movement_is_that_of_the_closed_forms(outcomes: dict[str, Outcome]) -> None:
