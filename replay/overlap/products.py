@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil, sqrt
 from types import MappingProxyType
 
@@ -15,11 +16,14 @@ from replay.parameters import Parameters, load_parameters
 __all__ = ["Product", "product_columns", "product_ns"]
 
 #: Rows and columns of a tile that one workgroup computes, as in `replay.durations.models` for halves.
-_TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32))
+_TILES = (
+    *((256, 256), (256, 128), (128, 256), (128, 128)),
+    *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)),
+)
 #: Cost of a tile's edge, in elements (the prior of `replay.durations.models`), and parts that the depth is split into.
 _EDGE, _MOST_PARTS = 2.0, 16
 #: How many of them are large: what libraries take where they fill the device.
-_LARGE = 3
+_LARGE = 4
 #: How sharply the slower of computing and moving rules, the prior of `replay.durations.models`.
 _SHARPNESS = 3.0
 #: Compute units of one die, which share an L2 cache; elsewhere all units share it.
@@ -99,11 +103,13 @@ class Product:
         return _count(self, rows, columns) * parts
 
 
-def product_ns(product: Product) -> float:
+def product_ns(product: Product, parameters: Parameters | None = None) -> float:
     """Return how long a product takes alone on its units, ns.
 
     On the whole device as `replay.durations` says. On fewer units the part of it that is arithmetic takes more whole
-    waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before.
+    waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a memory-bound
+    product drift apart, so that its arithmetic takes longer in proportion; once it leaves `memory_bound_spared_units`
+    idle, its streams disturb each other less (`memory_bound_spared_gain`).
 
     Examples
     --------
@@ -112,10 +118,15 @@ def product_ns(product: Product) -> float:
     >>> bool(1.8 < product_ns(part) / product_ns(whole) < 2.2)
     True
     """
-    whole, arithmetic = _predicted_ns(product, product.device), _arithmetic_ns(product)
-    waves = ceil(product.workgroups / product.units) / ceil(product.workgroups / product.device.compute_units)
+    known = parameters or load_parameters()
+    (whole, arithmetic), units = _alone_ns(replace(product, units=0)), product.device.compute_units
+    fewer = ceil(product.workgroups / product.units) / ceil(product.workgroups / units)
+    gain = 0.0
+    if product.memory_bound:
+        fewer = units / product.units
+        gain = known["memory_bound_spared_gain"] * (units - product.units >= known["memory_bound_spared_units"])
     moving = max(whole**_SHARPNESS - arithmetic**_SHARPNESS, 0.0)
-    return float((moving + (arithmetic * waves) ** _SHARPNESS) ** (1 / _SHARPNESS))
+    return float((1.0 - gain) * (moving + (arithmetic * fewer) ** _SHARPNESS) ** (1 / _SHARPNESS))
 
 
 def product_columns(product: Product, parameters: Parameters | None = None) -> dict[str, float]:
@@ -132,7 +143,8 @@ def product_columns(product: Product, parameters: Parameters | None = None) -> d
         `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: what its workgroups
         fill, and what of it arithmetic needs in that time, at least `cu_share_saturating_memory`. `waves` count over
         its own units. `hbm` is a share of what memory delivers to mixed streams
-        (`memory_efficiency_mixed`).
+        (`memory_efficiency_mixed`). `l2`, the way to memory, is full of its requests: a tuned product keeps as many in
+        flight as hide the latency that it has alone, so that whatever others send lengthens its time (Little's law).
 
     Notes
     -----
@@ -149,24 +161,19 @@ def product_columns(product: Product, parameters: Parameters | None = None) -> d
     (1.0, 2048, True)
     """
     known = parameters or load_parameters()
-    device, seconds = product.device, product_ns(product) / 1e9
+    device, seconds = product.device, product_ns(product, known) / 1e9
     memory, cached, panel = _traffic(product)
     occupies = min(product.workgroups, product.units) / device.compute_units
-    busy = _arithmetic_ns(product) / 1e9 / seconds * device.compute_units / product.units
+    busy = _alone_ns(replace(product, units=0))[1] / 1e9 / seconds * device.compute_units / product.units
     enough = max(busy, known["cu_share_saturating_memory"])
     delivered = device.memory_bytes_per_s * known["memory_efficiency_mixed"]
-    cache_rate = (
-        device.value("llc_gbps") * 1e9
-        if "llc_gbps" in device.figures
-        else known["l2_bandwidth_ratio"] * device.memory_bytes_per_s
-    )
     return {
         "duration_ns": seconds * 1e9,
         "class_": CLASSES.index("gemm"),
         "cu": occupies * min(enough, 1.0),
         "occupies": occupies,
         "hbm": min(memory / seconds / delivered, 1.0),
-        "l2": min(cached / seconds / cache_rate, 1.0),
+        "l2": occupies,
         "workgroups": product.workgroups,
         "waves": product.workgroups / product.units,
         "footprint": min(panel / cache_bytes(device), 1.0),
@@ -190,16 +197,15 @@ def _cost(product: Product, grid: tuple[int, int, int]) -> float:
     return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
 
 
-def _predicted_ns(product: Product, device: Device) -> float:
-    dims = [[1, product.m, product.n, product.k]]
-    return float(predict("matmul", dims, device, dtype=product.dtype).seconds[0]) * 1e9
-
-
-def _arithmetic_ns(product: Product) -> float:
-    """Return how long a product would take on the whole device if nothing had to be moved."""
+@lru_cache(maxsize=4096)
+def _alone_ns(product: Product) -> tuple[float, float]:
+    """Return how long a product takes on the whole device, and how long if nothing had to be moved."""
     figures = dict(product.device.figures)
     figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
-    return min(_predicted_ns(product, replace(product.device, figures=figures)), _predicted_ns(product, product.device))
+    devices = (product.device, replace(product.device, figures=figures))
+    dims = [[1, product.m, product.n, product.k]]
+    whole, arithmetic = (float(predict("matmul", dims, d, dtype=product.dtype).seconds[0]) * 1e9 for d in devices)
+    return whole, min(arithmetic, whole)
 
 
 def _traffic(product: Product) -> tuple[float, float, float]:

@@ -30,7 +30,6 @@ class PublishedFigure:
     name : str
     paper, setting, quantity : str
     value : float
-        Not 0.
     unit : str
         ``"cases"``: in how many of `value` cases something holds.
     grade : str
@@ -63,9 +62,14 @@ class PublishedFigure:
         return self.grade in ("A", "S", "D")
 
     @property
+    def scale(self) -> float:
+        """What errors are shares of: the value; 1 where that is 0."""
+        return abs(self.value) or 1.0
+
+    @property
     def relative_limit(self) -> float:
-        """`limit` over the value."""
-        return self.limit if self.limit_is == "relative" else self.limit / abs(self.value)
+        """`limit` as a share of `scale`."""
+        return self.limit if self.limit_is == "relative" else self.limit / self.scale
 
 
 def published_figures(system: str) -> tuple[PublishedFigure, ...]:
@@ -112,8 +116,10 @@ def _figure(name: str, entry: Any, place: str) -> PublishedFigure:
         allowed = (int, float) if type_ is float else type_
         if not isinstance(entry[field_], allowed) or isinstance(entry[field_], bool) != (type_ is bool):  # type: ignore[arg-type]
             raise BrokenFileError(f"{place}: {field_} is {entry[field_]!r}")
-    if entry["grade"] not in _GRADES or entry["limit_is"] not in _LIMITS or entry["value"] == 0 or entry["limit"] < 0:
-        raise BrokenFileError(f"{place}: a grade is one of {_GRADES}, a limit one of {_LIMITS}, a value not 0")
+    if entry["grade"] not in _GRADES or entry["limit_is"] not in _LIMITS or entry["limit"] < 0:
+        raise BrokenFileError(f"{place}: a grade is one of {_GRADES}, a limit one of {_LIMITS} and not negative")
+    if entry["value"] == 0 and entry["limit_is"] == "relative":
+        raise BrokenFileError(f"{place}: the limit of a value of 0 is absolute")
     return PublishedFigure(name, **entry)
 
 

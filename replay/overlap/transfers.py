@@ -91,8 +91,9 @@ def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> 
     """Return a collective that runs on compute units, as columns of `replay.assembly.Assembly.tasks`.
 
     It takes the time of the fastest algorithm and protocol (`replay.collectives.fastest`), uses its links whole, and
-    needs `kernel_units` all the time. What streams through the last-level cache holds a share of it in proportion to
-    its rate.
+    needs `kernel_units` all the time. It receives into a buffer and copies from there (`collective_kernel_passes`), so
+    that memory, and the way to it (`l2`), carry more than for copies of DMA engines. What streams through the
+    last-level cache holds a share of it in proportion to its rate.
 
     Examples
     --------
@@ -113,7 +114,7 @@ def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> 
         "duration_ns": seconds * 1e9,
         "cu": min(share, 1.0),
         "link": 1.0,
-        **_memory(transfer, transfer.memory_bytes / seconds, known),
+        **_memory(transfer, known["collective_kernel_passes"] * transfer.memory_bytes / seconds, known),
     }
 
 
@@ -201,6 +202,4 @@ def _common(transfer: Transfer) -> dict[str, float]:
 
 def _memory(transfer: Transfer, rate: float, known: Parameters) -> dict[str, float]:
     share = min(rate / (transfer.device.memory_bytes_per_s * known["memory_efficiency_mixed"]), 1.0)
-    cached = known["l2_bandwidth_ratio"] * transfer.device.memory_bytes_per_s
-    cached = transfer.device.value("llc_gbps") * 1e9 if "llc_gbps" in transfer.device.figures else cached
-    return {"hbm": share, "l2": min(rate / cached, 1.0), "footprint": share}
+    return {"hbm": share, "l2": share, "footprint": share}

@@ -22,7 +22,8 @@ class Policy:
     carrier : str
         What moves the collective's bytes: ``"units"`` (a kernel) or ``"dma"`` (copies on DMA engines).
     order : str
-        What is dispatched first: ``"product"``, or ``"fewest workgroups"``.
+        What is dispatched first: ``"product"``, ``"transfer"``, ``"fewest workgroups"``, or ``"either"`` as it
+        happens.
     partition : str
         Of the compute units: ``"none"``, or ``"chosen"`` among `PARTITIONS` by the run-time's rule.
     spared : int
@@ -31,16 +32,17 @@ class Policy:
 
     name: str
     carrier: str = "units"
-    order: str = "product"
+    order: str = "either"
     partition: str = "none"
     spared: int = 0
 
 
-#: By name, in the order in which the paper brings them.
+#: By name, in the order in which the paper brings them; before them, what order can cost at most.
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         one.name: one
         for one in (
+            Policy("c3_product_first", order="product"),
             Policy("c3_base"),
             Policy("c3_sp", order="fewest workgroups"),
             Policy("c3_rp", partition="chosen"),

@@ -14,7 +14,7 @@ from replay.parameters import Parameters, load_parameters
 from replay.policy import SharingPolicy
 from replay.timeline import Timeline, replay
 
-__all__ = ["Outcome", "chosen_units", "graph_of", "run_scenario", "taxonomy"]
+__all__ = ["Outcome", "chosen_units", "graph_of", "run_scenario"]
 
 #: Longer than this times the other is long (arXiv 2412.14335).
 _LONG = 1.15
@@ -30,44 +30,61 @@ class Outcome:
     policy : Policy
     units : int
         Compute units that were set apart for the collective; 0 for none.
-    product_ns, transfer_ns : float
-        Alone, the transfer on compute units.
-    timeline : Timeline
-        Both together.
+    alone_ns : (float, float)
+        The product and the transfer, each alone and on compute units.
+    timelines : tuple of Timeline
+        Both together, once for each order of dispatch that the policy leaves open.
+    chances : tuple of float
+        Of each of them; 1 together.
 
     Notes
     -----
     ``S = (Tg + Tc) / T``, ``S_ideal = (Tg + Tc) / max(Tg, Tc)``, ``% of ideal = 100 (S - 1) / (S_ideal - 1)``
-    (arXiv 2412.14335).
+    (arXiv 2412.14335). T is the mean over the orders of dispatch.
     """
 
     scenario: Scenario
     policy: Policy
     units: int
-    product_ns: float
-    transfer_ns: float
-    timeline: Timeline
+    alone_ns: tuple[float, float]
+    timelines: tuple[Timeline, ...]
+    chances: tuple[float, ...]
+
+    @property
+    def concurrent_ns(self) -> float:
+        """Until both are done, when they start together."""
+        return sum(chance * one.makespan_ns for chance, one in zip(self.chances, self.timelines, strict=True))
 
     @property
     def speedup(self) -> float:
         """Over one after the other."""
-        return (self.product_ns + self.transfer_ns) / self.timeline.makespan_ns
+        return sum(self.alone_ns) / self.concurrent_ns
 
     @property
     def ideal(self) -> float:
         """The speed-up if the shorter were hidden at no cost."""
-        return (self.product_ns + self.transfer_ns) / max(self.product_ns, self.transfer_ns)
+        return sum(self.alone_ns) / max(self.alone_ns)
 
     @property
     def percent_of_ideal(self) -> float:
         """What share of the ideal gain was reached, %."""
         return 100.0 * (self.speedup - 1.0) / (self.ideal - 1.0)
 
+    @property
+    def taxonomy(self) -> str:
+        """``"G-long"``, ``"C-long"`` or ``"GC-equal"``: which of the two takes longer alone, by 15 %."""
+        product, transfer = self.alone_ns
+        if product > _LONG * transfer:
+            return "G-long"
+        return "C-long" if transfer > _LONG * product else "GC-equal"
+
 
 def run_scenario(
     scenario: Scenario, policy: str | Policy, parameters: Parameters | None = None, *, units: int | None = None
 ) -> Outcome:
     """Simulate a scenario under a policy, on one of its devices: all do the same at the same time.
+
+    Where the order of dispatch is open, the collective comes first with `collective_first_chance`.
 
     Parameters
     ----------
@@ -95,11 +112,17 @@ def run_scenario(
     known = parameters or load_parameters()
     chosen = find_policy(policy) if isinstance(policy, str) else policy
     apart = 0
+    orders: tuple[str, ...] = (chosen.order,)
+    chances: tuple[float, ...] = (1.0,)
     if chosen.partition == "chosen":
         apart = chosen_units(scenario, known) if units is None else units
-    graph = graph_of(scenario, chosen, known, units=apart)
-    alone = float(kernel_columns(scenario.transfer, known)["duration_ns"])
-    return Outcome(scenario, chosen, apart, product_ns(scenario.product), alone, replay(graph))
+    if chosen.order == "either" and chosen.carrier == "units" and not apart:
+        first = known["collective_first_chance"]
+        orders, chances = ("product", "transfer"), (1.0 - first, first)
+    timelines = (replay(graph_of(scenario, replace(chosen, order=one), known, units=apart)) for one in orders)
+    transfer = float(kernel_columns(scenario.transfer, known)["duration_ns"])
+    alone = (product_ns(scenario.product, known), transfer)
+    return Outcome(scenario, chosen, apart, alone, tuple(timelines), chances)
 
 
 def chosen_units(scenario: Scenario, parameters: Parameters | None = None) -> int:
@@ -120,7 +143,7 @@ def chosen_units(scenario: Scenario, parameters: Parameters | None = None) -> in
     return min(
         PARTITIONS,
         key=lambda k: (
-            max(product_ns(replace(product, units=product.units - k)), alone * max(enough / k, 1.0)),
+            max(product_ns(replace(product, units=product.units - k), known), alone * max(enough / k, 1.0)),
             k,
         ),
     )
@@ -146,8 +169,9 @@ def graph_of(
 
     Notes
     -----
-    A compute-bound product loses whole waves when it gets fewer units, a memory-bound one in proportion to what it
-    lacks of the units that it needs.
+    Of two that are ready at once, what the policy dispatches first takes the units that it can; an open order counts
+    as the product first. A compute-bound product loses whole waves when it gets fewer units, a memory-bound one in
+    proportion to what it lacks of the units that it needs.
     """
     known, device = parameters or load_parameters(), scenario.product.device
     whole = device.compute_units
@@ -175,16 +199,9 @@ def graph_of(
         )
 
     fewest = kernel_units(scenario.transfer.kind, known) < product.workgroups
-    transfer_first = policy.order == "fewest workgroups" and fewest
+    transfer_first = policy.order == "transfer" or (policy.order == "fewest workgroups" and fewest)
     for add in (add_transfer, add_product) if transfer_first else (add_product, add_transfer):
         add()
     parts = ((whole - units) / whole, units / whole) if units else (1.0,)
     sharing = SharingPolicy(partitions=parts, quantised=not product.memory_bound)
     return work.graph(hardware_named(device, "user"), sharing)
-
-
-def taxonomy(outcome: Outcome) -> str:
-    """Return ``"G-long"``, ``"C-long"`` or ``"GC-equal"``: which of the two takes longer alone, by 15 %."""
-    if outcome.product_ns > _LONG * outcome.transfer_ns:
-        return "G-long"
-    return "C-long" if outcome.transfer_ns > _LONG * outcome.product_ns else "GC-equal"
