@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from profilers.devices import Device
+from replay.durations import predict
 from replay.overlap.ficco.distance import distance_factor
 from replay.overlap.ficco.schedules import Schedule
 from replay.overlap.ficco.workload import Scenario
@@ -70,11 +71,11 @@ def pieces_of(scenario: Scenario, schedule: Schedule) -> tuple[Piece, ...]:
     return (Piece(local, whole), *(Piece(remote, whole, step=i) for i in range(n)))
 
 
-def piece_ns(piece: Piece, parameters: Parameters | None = None) -> float:
+def piece_ns(piece: Piece) -> float:
     """Return how long a piece takes alone, ns.
 
-    As a product of its size whose rows lie as far apart as the whole's (`distance_factor`). One that adds moves its
-    result once more, at what memory delivers (`memory_efficiency_mixed`), beside what it computes.
+    As a product of its size whose rows lie as far apart as the whole's (`distance_factor`). One that adds reads its
+    result first, in the time that `replay.durations` gives a stream of as many elements, beside what it computes.
 
     Examples
     --------
@@ -89,11 +90,9 @@ def piece_ns(piece: Piece, parameters: Parameters | None = None) -> float:
     alone = product_ns(product) * apart
     if not piece.sums:
         return alone
-    known = parameters or load_parameters()
     arithmetic = min(product_ns(replace(product, device=_boundless(product.device))) * apart, alone)
-    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS)
-    again = product.operand_bytes[2] / _delivered(product.device, known) * 1e9
-    return float((arithmetic**_SHARPNESS + (moving + again) ** _SHARPNESS) ** (1 / _SHARPNESS))
+    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS) + _stream_ns(product)
+    return float((arithmetic**_SHARPNESS + moving**_SHARPNESS) ** (1 / _SHARPNESS))
 
 
 def piece_columns(piece: Piece, parameters: Parameters | None = None) -> dict[str, float]:
@@ -109,13 +108,13 @@ def piece_columns(piece: Piece, parameters: Parameters | None = None) -> dict[st
     """
     known = parameters or load_parameters()
     columns, device = product_columns(piece.product, known), piece.product.device
-    before, after = columns["duration_ns"], piece_ns(piece, known)
+    before, after = columns["duration_ns"], piece_ns(piece)
     if not piece.sums:
         return {**columns, "duration_ns": after, "hbm": columns["hbm"] * before / after}
-    read, rate = piece.product.operand_bytes[2], _delivered(device, known)
+    read, rate = piece.product.operand_bytes[2], device.memory_bytes_per_s * known["memory_efficiency_mixed"]
     memory = columns["hbm"] * before * rate / 1e9
     cached = memory / (1.0 - columns["hit_share"])
-    busy = piece_ns(replace(piece, sums=False), known) / after
+    busy = piece_ns(replace(piece, sums=False)) / after
     enough = min(columns["occupies"] * known["cu_share_saturating_memory"], columns["cu"])
     return {
         **columns,
@@ -126,7 +125,7 @@ def piece_columns(piece: Piece, parameters: Parameters | None = None) -> dict[st
     }
 
 
-def decomposition_loss(scenario: Scenario, schedule: Schedule, parameters: Parameters | None = None) -> float:
+def decomposition_loss(scenario: Scenario, schedule: Schedule) -> float:
     """Return DIL, the time of the pieces one after another, alone, over that of the whole product.
 
     Source: ``sum T_iso(pieces) / T_iso(whole)``, arXiv 2512.10236.
@@ -135,19 +134,21 @@ def decomposition_loss(scenario: Scenario, schedule: Schedule, parameters: Param
     --------
     >>> from replay.overlap.ficco.schedules import find_schedule
     >>> from replay.overlap.ficco.workload import load_scenarios
-    >>> scenario = load_scenarios()["g5"]
+    >>> scenario = load_scenarios()["g3"]
     >>> fused, unfused = (find_schedule(f"hetero_{name}_1d") for name in ("fused", "unfused"))
     >>> bool(1 < decomposition_loss(scenario, fused) < decomposition_loss(scenario, unfused))
     True
     """
     pieces = pieces_of(scenario, schedule)
     alike = {(piece.product, piece.sums): piece for piece in pieces}
-    times = {key: piece_ns(piece, parameters) for key, piece in alike.items()}
+    times = {key: piece_ns(piece) for key, piece in alike.items()}
     return sum(times[piece.product, piece.sums] for piece in pieces) / product_ns(scenario.product)
 
 
-def _delivered(device: Device, known: Parameters) -> float:
-    return device.memory_bytes_per_s * known["memory_efficiency_mixed"]
+def _stream_ns(product: Product) -> float:
+    """Return how long the result takes through memory once, ns."""
+    found = predict("elementwise", [[product.m * product.n, 1]], product.device, dtype=product.dtype)
+    return float(found.seconds[0] - found.start_s) * 1e9
 
 
 def _boundless(device: Device) -> Device:

@@ -12,7 +12,7 @@ __all__ = ["ring_hops", "step_transfer", "steps_of"]
 
 
 def steps_of(scenario: Scenario, schedule: Schedule) -> int:
-    """Return in how many steps a schedule's data come: one, one for each peer's shard, or one for each piece of a shard.
+    """Return in how many steps a schedule's data come: one, one a peer, or one a piece of a shard.
 
     Examples
     --------

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,10 @@ from replay.parameters import Parameters, load_parameters
 from replay.policy import SharingPolicy
 from replay.timeline import Timeline, replay
 
-__all__ = ["CARRIERS", "Outcome", "best_schedule", "graph_of", "run_schedule"]
+__all__ = ["CARRIERS", "Outcome", "best_schedule", "graph_of", "makespan_ns", "run_schedule"]
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 #: What moves the bytes: copies of DMA engines, or a kernel on compute units.
 CARRIERS = ("dma", "units")
 _PRODUCT = "product"
@@ -77,13 +79,17 @@ class Outcome:
 
         Of products that run one after another that is ``sum T_overlapped / sum T_iso``.
         """
-        graph = self.timeline.graph
-        demand = graph.tasks.demand.copy()
-        moved = ~_is_product(graph)
-        demand[moved] = 0.0
-        alone = {"demand": demand, "occupies": np.where(moved, 0.0, graph.tasks.occupies)}
-        quiet = graph.with_tasks(**alone, footprint=np.where(moved, 0.0, graph.tasks.footprint))
-        return _active_ns(self.timeline) / _active_ns(replay(quiet))
+        products = _is_product(self.timeline.graph)
+        return _active_ns(self.timeline, products) / _active_ns(
+            _without_demands(self.timeline.graph, ~products), products
+        )
+
+    @cached_property
+    def transfers_alone_ns(self) -> float:
+        """When the last transfer is done if products used nothing."""
+        products = _is_product(self.timeline.graph)
+        quiet = _without_demands(self.timeline.graph, products)
+        return float(quiet.end_ns[~products].max())
 
 
 def run_schedule(
@@ -121,9 +127,23 @@ def run_schedule(
         chosen,
         product_ns(scenario.product),
         float(kernel_columns(scenario.transfer, known)["duration_ns"]),
-        decomposition_loss(scenario, chosen, known),
+        decomposition_loss(scenario, chosen),
         replay(graph_of(scenario, chosen, known, carrier=carrier)),
     )
+
+
+def makespan_ns(scenario: Scenario, schedule: str, parameters: Parameters | None = None) -> float:
+    """Return how long a scenario takes under a schedule, ns, its transfers on DMA engines, and nothing else.
+
+    Examples
+    --------
+    >>> from replay.overlap.ficco.workload import load_scenarios
+    >>> scenario = load_scenarios()["g4"]
+    >>> makespan_ns(scenario, "serial") == run_schedule(scenario, "serial").timeline.makespan_ns
+    True
+    """
+    known = parameters or load_parameters()
+    return replay(graph_of(scenario, find_schedule(schedule), known)).makespan_ns
 
 
 def best_schedule(outcomes: dict[str, Outcome]) -> str:
@@ -183,7 +203,7 @@ def _add_steps(work: Assembly, scenario: Scenario, schedule: Schedule, how: tupl
         work.chain(np.concatenate(kernels))
         return kernels
     added = [add_copies(work, lane, transfer, known) for _ in range(steps)]
-    for before, after in zip(added, added[1:], strict=False):
+    for before, after in pairwise(added):
         # Commands are written ahead; an engine takes up its next copy when it is done with one.
         work.edges(before.commands[-1], after.commands[0])
         work.edges(before.copies, after.copies)
@@ -205,10 +225,21 @@ def _add_products(work: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints
         last[stream] = task
 
 
-def _is_product(graph: KernelGraph) -> npt.NDArray[np.bool_]:
+def _is_product(graph: KernelGraph) -> Bools:
     return np.asarray(graph.tasks.kind == TaskKind.KERNEL, dtype=np.bool_)
 
 
-def _active_ns(timeline: Timeline) -> float:
-    rows = _is_product(timeline.graph)
+def _without_demands(graph: KernelGraph, rows: Bools) -> Timeline:
+    """Run a graph in which some tasks take their time and nothing else."""
+    tasks = graph.tasks
+    return replay(
+        graph.with_tasks(
+            demand=np.where(rows[:, None], 0.0, tasks.demand),
+            occupies=np.where(rows, 0.0, tasks.occupies),
+            footprint=np.where(rows, 0.0, tasks.footprint),
+        )
+    )
+
+
+def _active_ns(timeline: Timeline, rows: Bools) -> float:
     return float(union_length(timeline.start_ns[rows], timeline.end_ns[rows]))

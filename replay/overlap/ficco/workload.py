@@ -30,7 +30,7 @@ _LIMIT_BYTES, _SHOWN = 2**20, 60
 
 @dataclass(frozen=True)
 class Scenario:
-    """A product of m x k by k x n over P devices, each with m / P rows of the left operand and n / P columns of the right.
+    """A product of m x k by k x n over P devices, each with m / P rows of the left operand, n / P columns of the right.
 
     Each device gathers the left operand, or receives as many rows of its own in an all-to-all, and multiplies it with
     its columns.
@@ -156,7 +156,9 @@ def _row(where: str, row: object, known: Mapping[str, type]) -> dict[str, Any]:
 def _scenario(name: str, sizes: Mapping[str, Any], hardware: Mapping[str, Any]) -> Scenario:
     return Scenario(
         name,
-        *(sizes[size] for size in "mnk"),
+        sizes["m"],
+        sizes["n"],
+        sizes["k"],
         find_device(hardware["device"]),
         Topology(hardware["workers"], fabric=hardware["fabric"]),
         hardware["dtype"],
