@@ -19,7 +19,8 @@ class SharingPolicy:
         Whether workgroups are dispatched in the order of priority, then of arrival, and whoever comes later gets what
         is left. Otherwise all active tasks get equal parts, up to what they ask.
     quantised : bool
-        Whether fewer compute units cost whole waves, ceil(waves / share) over ceil(waves), rather than in proportion.
+        Whether fewer compute units cost whole waves, ceil(waves / share) instead of ceil(waves), rather than in
+        proportion.
     power_exponent : float
         Above its limit a device lowers its clock to ``power ** (-1 / power_exponent)``: dynamic power goes with
         V^2 f, and V about with f.

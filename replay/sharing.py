@@ -65,7 +65,7 @@ def share(s, first, count):  # type: ignore[no-untyped-def]
 
     Return whether one of them runs below full rate for want of compute units.
     """
-    if count == 1 and s.whole:
+    if count == 1 and s.whole and not s.quantised:
         alone = s.seats[first]
         alone.granted, alone.rate = _wanted(alone), 1.0
         return False
@@ -94,7 +94,7 @@ def _dispatch(s, first, count):  # type: ignore[no-untyped-def]
         total += row.wants
         lets_in |= s.lets_in and s.let_in[row.task]
         stays |= row.left <= row.resident
-    if s.whole and total <= 1.0 + _ROUNDING:
+    if s.whole and total <= 1.0 + _ROUNDING and not s.quantised:
         for k in range(first, first + count):
             s.seats[k].granted = s.seats[k].wants
         return False
@@ -191,11 +191,25 @@ def _cap(s, row):  # type: ignore[no-untyped-def]
     """Return the rate that the compute units which a task got allow."""
     granted = row.granted
     cap = min(granted / max(row.need, _ROUNDING), 1.0)
-    if s.quantised and s.waves[row.task] > 0.0:
-        waves = row.wants if row.left <= row.resident else s.waves[row.task]
-        cap = np.ceil(waves - 1e-9) / np.ceil(waves / max(granted, _ROUNDING) - 1e-9)
+    if s.quantised and s.waves[row.task] > 0.0 and granted > _ROUNDING:
+        cap = _whole_waves(s, row)
     cap = 0.0 if granted <= _ROUNDING else cap
     return 1.0 if granted >= row.wants - _ROUNDING else cap
+
+
+@inlined
+def _whole_waves(s, row):  # type: ignore[no-untyped-def]
+    """Return the rate of a task that takes whole waves on what it got; its last wave has what those before it leave.
+
+    With a share g of its units, w waves take ceil(w / g) rounds instead of ceil(w): the last as long as its last wave
+    alone, the others at this rate.
+    """
+    got, waves = row.granted / row.wants, s.waves[row.task]
+    if row.left <= row.resident:
+        return 1.0 / np.ceil(1.0 / got - 1e-9)
+    rounds = np.ceil(waves / min(got, 1.0) - 1e-9)
+    row.last = row.occupies * (waves - (rounds - 1.0) * min(got, 1.0))
+    return (np.ceil(waves - 1e-9) - 1.0) / (rounds - 1.0)
 
 
 @bare

@@ -1,3 +1,6 @@
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from graphs import GIVEN, make_graph
@@ -6,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from profilers.errors import InvalidInputError
+from replay.engine import simulate
 from replay.policy import SharingPolicy
 from replay.sharing import shared_rates
 
@@ -68,11 +72,25 @@ def test_partitions_of_compute_units_keep_tasks_apart() -> None:
     np.testing.assert_allclose(rates([(0.75,), (0.5,)], split, cu_mask=[1, 3]), [1.0, 0.5])
 
 
-def test_fewer_units_cost_whole_waves_where_asked() -> None:
-    # 1.5 waves on all units are 2; on half of them 3: ceil(1.5) / ceil(1.5 / 0.5).
-    half = SharingPolicy(partitions=(0.5, 0.5), quantised=True)
-    np.testing.assert_allclose(rates([(1.0,)], half, cu_mask=[1], waves=[1.5]), [2 / 3])
-    np.testing.assert_allclose(rates([(1.0,)], SharingPolicy((0.5, 0.5)), cu_mask=[1], waves=[1.5]), [0.5])
+@pytest.mark.parametrize(
+    ("waves", "share", "rounds"), [(1.5, 0.5, 3), (3.37, 0.9, 4), (3.37, 0.5, 7), (0.4, 0.5, 1), (2.0, 0.3, 7)]
+)
+def test_fewer_units_cost_whole_waves_where_asked(waves: float, share: float, rounds: int) -> None:
+    """Alone 1.5 waves take 2 rounds; on half of the units 3: ceil(1.5 / 0.5)."""
+    alone = 1000.0 * math.ceil(waves)
+    occupies = min(waves, 1.0)
+    graph = make_graph([alone], [(occupies,)], cu_mask=[1], waves=[waves])
+    policies = [SharingPolicy((share, 1 - share), quantised=quantised) for quantised in (True, False)]
+    ends = [simulate(replace(graph, policy=policy))[1][0] for policy in policies]
+    assert ends[0] == pytest.approx(1000.0 * rounds)
+    assert ends[1] <= alone / min(share / occupies, 1.0) + 1e-6
+
+
+def test_whole_waves_do_not_do_more_than_there_are_units() -> None:
+    """Eight kernels of 1.25 waves, 1 us each: 10 us of the device at least."""
+    policy = SharingPolicy(quantised=True)
+    graph = make_graph([2000.0] * 8, [(1.0,)] * 8, waves=[1.25] * 8, lane=list(range(8)))
+    assert simulate(replace(graph, policy=policy))[1].max() >= 10_000.0
 
 
 def test_links_and_engines_with_a_name_are_shared_apart() -> None:
