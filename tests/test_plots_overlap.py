@@ -2,6 +2,7 @@
 
 import holoviews as hv
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from profilers.errors import InvalidInputError
@@ -37,6 +38,19 @@ def test_a_map_has_every_point_under_its_choice() -> None:
     assert (a.label, b.label) == ("a (1)", "b (2)")
     assert np.column_stack([b.dimension_values("x"), b.dimension_values("y")]).tolist() == [[1.0, 1.0], [100.0, 3.0]]
     assert hv.render(chart, backend="bokeh")
+
+
+def test_pieces_stand_on_their_lanes() -> None:
+    pieces = pa.table(
+        {"lane": ["a", "a", "b"], "number": [0, 1, 0], "start_ns": [0.0, 1e6, 2e6], "end_ns": [1e6, 2e6, 3e6]}
+    )
+    chart = plots.piece_lanes(pieces)
+    even, odd = elements(chart, hv.Rectangles)
+    assert even.dimension_values("left").tolist() == [0.0, 2.0] and odd.dimension_values("right").tolist() == [2.0]
+    assert even.dimension_values("bottom").tolist() == [0.6, -0.4]
+    assert hv.render(chart, backend="bokeh")
+    with pytest.raises(InvalidInputError, match="no piece"):
+        plots.piece_lanes(pieces.slice(0, 0))
 
 
 def test_what_cannot_be_shown_is_refused() -> None:

@@ -1,7 +1,7 @@
 """Charts of selections, traces, timelines and projections, as HoloViews objects for the Bokeh backend."""
 
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.overlap import choice_map, speedup_by_scenario, sweep_curves
+from seqpoint.plots.overlap import choice_map, piece_lanes, speedup_by_scenario, sweep_curves
 from seqpoint.plots.projections import projection_intervals
 from seqpoint.plots.selections import (
     baseline_errors,
@@ -21,6 +21,7 @@ __all__ = [
     "errors_by_points",
     "interval_coverage",
     "length_histogram",
+    "piece_lanes",
     "plain_text",
     "projection_intervals",
     "resource_usage",

@@ -6,11 +6,13 @@ from typing import Any
 import holoviews as hv
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from profilers.errors import InvalidInputError
 from seqpoint.plots.frame import INK, NAME_LENGTH, hover_tips, overlay, plain_text
+from seqpoint.units import time_unit
 
-__all__ = ["choice_map", "speedup_by_scenario", "sweep_curves"]
+__all__ = ["choice_map", "piece_lanes", "speedup_by_scenario", "sweep_curves"]
 
 Chart = Any  # HoloViews has no types
 #: Okabe and Ito's colours, and markers, so that series can be told apart without colour.
@@ -57,13 +59,13 @@ def speedup_by_scenario(speedups: Mapping[str, Mapping[str, float]], title: str 
         points = hv.Points(
             (values, place, shown), kdims=["speedup", "place"], vdims=["scenario"], label=plain_text(policy, 40)
         )
-        layers.append(points.opts(color=colour, marker=marker, size=8, line_color="white", backend="bokeh", **tips))
+        layers.append(points.opts(color=colour, marker=marker, size=9, line_color="white", backend="bokeh", **tips))
     return overlay(
         layers,
         plain_text(title, NAME_LENGTH),
         ("speed-up (1 = one after the other)", ""),
         height=120 + 18 * len(names),
-        ylim=(-0.6, len(names) - 0.4),
+        ylim=(-0.6, len(names) + 0.2),
         yticks=list(zip(place.tolist(), shown, strict=True)),
     )
 
@@ -144,6 +146,52 @@ def choice_map(
         points = hv.Points((at[mine], up[mine]), kdims=["x", "y"], label=f"{plain_text(name, 40)} ({int(mine.sum())})")
         layers.append(points.opts(color=colour, marker=marker, size=7, line_color=None, alpha=0.8, backend="bokeh"))
     return overlay(layers, plain_text(title, NAME_LENGTH), labels, height=420, logx=True, logy=True)
+
+
+def piece_lanes(pieces: pa.Table, title: str = "Stages and chunks") -> Chart:
+    """Return when pieces ran, a row a lane, neighbours in two shades with their number in the tip.
+
+    Parameters
+    ----------
+    pieces : pyarrow.Table
+        Columns `lane`, `number`, `start_ns`, `end_ns`, as `replay.overlap.t3.lanes` returns them.
+    title : str
+
+    Returns
+    -------
+    holoviews.Overlay
+        ``Rectangles`` a shade.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no piece.
+    """
+    if not len(pieces):
+        raise InvalidInputError("there is no piece to show")
+    names = pieces["lane"].to_pylist()
+    lanes = list(dict.fromkeys(names))
+    start, end, number = (pieces[name].to_numpy() for name in ("start_ns", "end_ns", "number"))
+    unit = time_unit(float(end.max()))
+    middle = np.array([len(lanes) - 1.0 - lanes.index(name) for name in names])
+    tips = hover_tips(
+        ("piece", "@number"), ("from", f"@left{{0.000}} {unit.name}"), ("to", f"@right{{0.000}} {unit.name}")
+    )
+    layers = []
+    for odd, (colour, _) in enumerate(_LOOKS[:2]):
+        mine = number % 2 == odd
+        columns = (start[mine] / unit.ns, middle[mine] - 0.4, end[mine] / unit.ns, middle[mine] + 0.4, number[mine])
+        shown = hv.Rectangles(columns, kdims=["left", "bottom", "right", "top"], vdims=["number"])
+        layers.append(shown.opts(fill_color=colour, line_color="white", line_width=0.5, backend="bokeh", **tips))
+    ticks = [(len(lanes) - 1.0 - i, plain_text(lane, 40)) for i, lane in enumerate(lanes)]
+    return overlay(
+        layers,
+        plain_text(title, NAME_LENGTH),
+        (f"time ({unit.name})", ""),
+        height=120 + 30 * len(lanes),
+        ylim=(-0.7, len(lanes) - 0.3),
+        yticks=ticks,
+    )
 
 
 def _check(names: Sequence[str], each: Sequence[Sequence[str]]) -> None:

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from profilers.kernels import CLASSES
 from replay.assembly import Assembly, Ints
 from replay.graph import COLLECTIVE_KINDS, EdgeKind, TaskKind
 from replay.overlap.fused.job import Job
 from replay.parameters import load_parameters
 
 __all__ = ["add_baseline", "collective_columns"]
+
+_COPY = CLASSES.index("copy")
 
 
 def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
@@ -33,13 +36,13 @@ def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, 
     share = np.array([job.slices(rank).work.sum() for rank in ranks])
     launch = work.tasks("launch", main, {"duration_ns": costs.launch_ns})
     columns = {"duration_ns": job.compute_ns * share, "cu": 1.0, "hbm": job.memory_demand, "workgroups": groups}
-    columns["priority"] = 1  # as the fused kernel has
+    columns |= {"priority": 1, "class_": job.work.class_}  # the priority that the fused kernel has
     last = work.tasks("compute", main, columns)
     work.edges(launch, last)
     if job.cluster.ranks == 1:
         return launch, last
     if job.pack_ns > 0:
-        pack = work.tasks("pack", main, {"duration_ns": job.pack_ns, "cu": 1.0, "hbm": 1.0})
+        pack = work.tasks("pack", main, {"duration_ns": job.pack_ns, "cu": 1.0, "hbm": 1.0, "class_": _COPY})
         work.edges(last, pack, lag_ns=costs.launch_ns)
         last = pack
     met = work.tasks("all ranks are there", side[0], {"kind": TaskKind.MARK})

@@ -83,7 +83,7 @@ def _compute(work: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
     columns = {
         "duration_ns": np.maximum(np.diff(times, prepend=0.0), 0.0),
         "workgroups": np.maximum(np.round(np.diff(ends, prepend=0.0) * job.work.workgroups), 1),
-        **{"cu": 1.0, "hbm": job.memory_demand * kept, "priority": 1},
+        **{"cu": 1.0, "hbm": job.memory_demand * kept, "priority": 1, "class_": job.work.class_},
     }
     chunks = work.tasks("slices", work.lane(device=rank), columns)
     work.chain(chunks)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from profilers.devices import Device
 from profilers.errors import InvalidInputError
+from profilers.kernels import CLASSES, classify
 from replay.durations import predict
 from replay.operators import DTYPE_BYTES
 from replay.parameters import load_parameters
@@ -52,6 +53,11 @@ class Work:
     workgroups: int
     resident: int
     packed: bool = True
+
+    @property
+    def class_(self) -> int:
+        """The class of its kernel, by its name: an index into `profilers.kernels.CLASSES`."""
+        return CLASSES.index(classify(self.name))
 
     def __post_init__(self) -> None:
         if self.collective not in COLLECTIVES:
