@@ -89,7 +89,7 @@ def slowdown_by_units(product: Product, fewer: int) -> float:
     --------
     >>> from profilers.devices import find_device
     >>> round(slowdown_by_units(Product(8192, 8192, 8192, find_device("MI300X")), 64), 2)
-    1.24
+    1.29
     """
     share = fewer / product.device.compute_units
     work = Assembly()
