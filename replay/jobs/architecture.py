@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from profilers.datasets import dataset_path
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.toml_text import parse_toml
+from profilers.toml_text import read_toml
 from replay.sizes import LARGEST, checked_size
 
 __all__ = ["STYLES", "Transformer", "find_transformer", "load_transformers"]
@@ -27,7 +27,7 @@ _SIZES = ("layers", "hidden", "heads", "feedforward", "vocabulary")
 #: Most layers and experts; those of all layers together are bounded too, since lists of steps grow with them.
 _MOST = MappingProxyType({"layers": 10_000, "experts": 2**14})
 _MOST_EXPERTS = 2**20
-_LIMIT_BYTES, _SHOWN = 2**20, 60
+_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -103,18 +103,7 @@ def _shipped() -> Mapping[str, Transformer]:
 
 
 def _read(file: Path) -> Mapping[str, Transformer]:
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file of models")
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_LIMIT_BYTES + 1)
-        if len(text) > _LIMIT_BYTES:
-            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of models")
-        content = parse_toml(text.decode("utf-8")).get("transformers")
-    except OSError as error:
-        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InvalidInputError(f"{file}: no TOML ({error})") from error
+    content = read_toml(file, "models").get("transformers")
     if not isinstance(content, dict) or not content:
         raise InvalidInputError(f"{file}: no table [transformers.NAME]")
     return MappingProxyType({name: _transformer(file, name, row) for name, row in content.items()})

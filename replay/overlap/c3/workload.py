@@ -10,7 +10,7 @@ from typing import Any
 from profilers.datasets import dataset_path
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.toml_text import parse_toml
+from profilers.toml_text import read_toml
 from replay.collectives import Topology
 from replay.overlap.products import Product
 from replay.overlap.transfers import Transfer
@@ -28,7 +28,7 @@ _TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
         "scenarios": {"product": str, "collective": str, "model": str, "weights": str, "ratio": float},
     }
 )
-_LIMIT_BYTES, _SHOWN, _ELEMENT_BYTES = 2**20, 60, 2
+_SHOWN, _ELEMENT_BYTES = 60, 2
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,7 @@ def _shipped() -> Mapping[str, Scenario]:
 
 
 def _read(file: Path) -> Mapping[str, Scenario]:
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file of scenarios")
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_LIMIT_BYTES + 1)
-        if len(text) > _LIMIT_BYTES:
-            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of scenarios")
-        content = parse_toml(text.decode("utf-8"))
-    except OSError as error:
-        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InvalidInputError(f"{file}: no TOML ({error})") from error
+    content = read_toml(file, "scenarios")
     hardware = _row(file, "hardware", content.get("hardware"), "hardware")
     tables = {table: _table(file, content, table) for table in ("models", "products", "scenarios")}
     try:

@@ -10,7 +10,7 @@ from typing import Any
 from profilers.datasets import dataset_path
 from profilers.devices import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.toml_text import parse_toml
+from profilers.toml_text import read_toml
 from replay.collectives import Topology
 from replay.overlap.products import Product
 from replay.overlap.transfers import Transfer
@@ -25,7 +25,7 @@ _HARDWARE: Mapping[str, type] = MappingProxyType(
 )
 _SIZES: Mapping[str, type] = MappingProxyType({"m": int, "n": int, "k": int, "source": str})
 _FABRICS = ("mesh", "switch", "ring")
-_LIMIT_BYTES, _SHOWN = 2**20, 60
+_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -114,18 +114,7 @@ def _shipped() -> Mapping[str, Scenario]:
 
 
 def _read(file: Path) -> Mapping[str, Scenario]:
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file of scenarios")
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_LIMIT_BYTES + 1)
-        if len(text) > _LIMIT_BYTES:
-            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of scenarios")
-        content = parse_toml(text.decode("utf-8"))
-    except OSError as error:
-        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InvalidInputError(f"{file}: no TOML ({error})") from error
+    content = read_toml(file, "scenarios")
     hardware = _row(f"{file}: hardware", content.get("hardware"), _HARDWARE)
     rows = content.get("scenarios")
     if not isinstance(rows, dict) or not rows:

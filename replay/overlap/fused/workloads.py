@@ -11,7 +11,7 @@ from typing import Any
 from profilers.datasets import dataset_path
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.toml_text import parse_toml
+from profilers.toml_text import read_toml
 from replay.collectives import Topology
 from replay.overlap.fused.cluster import Cluster
 from replay.overlap.fused.recommendation import Recommendation
@@ -19,7 +19,7 @@ from replay.overlap.fused.work import Work, embedding, gemm, gemv
 
 __all__ = ["SWEEPS", "Workloads", "load_workloads"]
 
-_LIMIT_BYTES, _SHOWN, _MOST_CASES = 2**20, 60, 100_000
+_SHOWN, _MOST_CASES = 60, 100_000
 #: Keys of the tables, and what each holds.
 _CLUSTER: Mapping[str, type] = MappingProxyType(
     {
@@ -99,18 +99,7 @@ def _shipped() -> Workloads:
 
 
 def _read(file: Path) -> Workloads:
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file of workloads")
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_LIMIT_BYTES + 1)
-        if len(text) > _LIMIT_BYTES:
-            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of workloads")
-        content = parse_toml(text.decode("utf-8"))
-    except OSError as error:
-        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InvalidInputError(f"{file}: no TOML ({error})") from error
+    content = read_toml(file, "workloads")
     try:
         return Workloads(
             MappingProxyType({name: _cluster(name, row) for name, row in _tables(content, "clusters")}),

@@ -10,12 +10,12 @@ from typing import Any
 from profilers.datasets import dataset_path
 from profilers.devices import Device, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.toml_text import parse_toml
+from profilers.toml_text import read_toml
 from replay.sizes import checked_size
 
 __all__ = ["REPLACEMENTS", "SubLayer", "System", "Workload", "find_sublayer", "load_workload"]
 
-_LIMIT_BYTES, _SHOWN = 2**20, 60
+_SHOWN = 60
 _SYSTEM = (
     "latency_ns",
     "tracker_entries",
@@ -186,18 +186,7 @@ def _shipped() -> Workload:
 
 
 def _read(file: Path) -> Workload:
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file of sub-layers")
-    try:
-        with file.open("rb") as stream:
-            text = stream.read(_LIMIT_BYTES + 1)
-        if len(text) > _LIMIT_BYTES:
-            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of sub-layers")
-        content = parse_toml(text.decode("utf-8"))
-    except OSError as error:
-        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InvalidInputError(f"{file}: no TOML ({error})") from error
+    content = read_toml(file, "sub-layers")
     if sorted(content) != sorted(_TABLES):
         raise InvalidInputError(f"{file}: has tables {', '.join(sorted(content))}; give {', '.join(_TABLES)}")
     try:
