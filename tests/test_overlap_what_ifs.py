@@ -181,3 +181,9 @@ def test_every_named_trace_has_a_projection_or_a_reason(name: str) -> None:
             assert any("slower than doing nothing" in note for note in row["notes"])
         if row["what_if"][0] in ("t3", "ficco:8", "fuse_collectives"):
             assert any("collectives matched" in note or "nothing to apply" in note for note in row["notes"])
+
+
+@pytest.mark.parametrize("text", ["t3", "ficco", "fuse_collectives"])
+def test_applied_twice_is_applied_once(text: str) -> None:
+    graph = chain([NORM, "all_gather", GEMM, NORM, GEMM, "all_reduce"], [5e3, 50e3, 60e3, 5e3, 80e3, 40e3])
+    assert end_of(graph, text, PARAMETERS) == end_of(graph, f"{text}+{text}", PARAMETERS) != end_of(graph, "nothing")
