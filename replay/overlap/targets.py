@@ -125,7 +125,7 @@ class _Search:
         return simulate(self._graph)[0]
 
     def targets(self, kinds: Collection[str], classes: Collection[str]) -> Targets:
-        """Look at every collective of the iteration; a Python loop of some 20 us each."""
+        """Look at every collective of the iteration; a Python loop of some 100 us each."""
         tasks = self._graph.tasks
         rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _ANOTHER))
         found: list[Target] = []
