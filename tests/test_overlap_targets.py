@@ -144,3 +144,40 @@ def test_more_pieces_may_follow_those_that_carry_data_as_it_comes(pieces: int) -
     start, end = simulate(result.graph)
     assert len(result.collectives[0]) == pieces + 1
     assert start[result.collectives[0][-1]] >= end[0] and start[2] == end[1]
+
+
+def test_one_piece_keeps_the_pauses_that_there_were() -> None:
+    graph = chain([GEMM, COPY, "all_reduce", COPY, GEMM], [40.0, 4.0, 40.0, 2.0, 10.0])
+    graph = replace(graph, edges=replace(graph.edges, lag_ns=np.array([3.0, 5.0, 7.0, 9.0])))
+    for found, joined in (
+        (producers(graph, ("all_reduce",), ("gemm",)).found, send_in_pieces),
+        (consumers(graph, ("all_reduce",), ("gemm",)).found, receive_in_pieces),
+    ):
+        assert simulate(joined(graph, found, [1]).graph)[1].tolist() == simulate(graph)[1].tolist()
+
+
+def test_what_is_in_pieces_is_no_target_again() -> None:
+    graph = chain(["all_gather", GEMM, "all_reduce"], [40.0, 40.0, 40.0])
+    cut = send_in_pieces(graph, producers(graph, ("all_reduce",), ("gemm",)).found, [4]).graph
+    again = producers(cut, ("all_reduce",), ("gemm",))
+    assert again.found == () and again.missed == {"they are in pieces already": 1, "they are all_gather": 1}
+    other = consumers(cut, ("all_gather",), ("gemm",))
+    assert other.found == () and other.missed == {
+        "what comes after them is in pieces already": 1,
+        "they are all_reduce": 1,
+    }
+
+
+def test_what_was_measured_in_another_order_makes_no_circle() -> None:
+    graph = make_graph(
+        [40.0, 1.0, 4.0, 40.0],
+        edges=[(0, 1), (1, 2), (0, 2), (2, 3)],
+        class_=[GEMM, NORM, COPY, -1],
+        kind=[TaskKind.KERNEL] * 3 + [TaskKind.COLLECTIVE],
+        collective=[-1, -1, -1, 0],
+        # The second was measured after the third; a what-if has put it between since.
+        measured_start_ns=[0.0, 200.0, 40.0, 44.0],
+        measured_end_ns=[40.0, 30.0, 44.0, 84.0],
+    )
+    found = producers(graph, ("all_reduce",), ("gemm",)).found
+    assert simulate(send_in_pieces(graph, found, [4] * len(found)).graph)[1].max() == 85.0

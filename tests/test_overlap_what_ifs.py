@@ -1,6 +1,7 @@
 """The what-ifs that hide communication: c3, t3, ficco, fuse_collectives, and all of them ranked."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -181,3 +182,16 @@ def test_every_named_trace_has_a_projection_or_a_reason(name: str) -> None:
             assert any("slower than doing nothing" in note for note in row["notes"])
         if row["what_if"][0] in ("t3", "ficco:8", "fuse_collectives"):
             assert any("collectives matched" in note or "nothing to apply" in note for note in row["notes"])
+
+
+@pytest.mark.parametrize("text", ["t3", "ficco", "fuse_collectives"])
+def test_applied_twice_is_applied_once(text: str) -> None:
+    graph = chain([NORM, "all_gather", GEMM, NORM, GEMM, "all_reduce"], [5e3, 50e3, 60e3, 5e3, 80e3, 40e3])
+    assert end_of(graph, text, PARAMETERS) == end_of(graph, f"{text}+{text}", PARAMETERS) != end_of(graph, "nothing")
+
+
+def test_a_device_of_one_compute_unit_has_none_to_set_aside() -> None:
+    graph = beside((0, 1))
+    graph = replace(graph, hardware=replace(graph.hardware, compute_units=1))
+    found = parse_what_if("c3:rp")(graph, PARAMETERS)
+    assert any("c3:rp: the device has too few compute units" in note for note in found.notes)

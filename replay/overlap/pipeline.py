@@ -92,10 +92,12 @@ def _joined(
     edges = found.graph.edges
     own = edges.source >= len(graph.tasks)  # of a piece to the next: they stay
     same = (group[edges.source] >= 0) & (group[edges.source] == group[edges.target]) & ~own & ~edges.from_start
-    gone = same & (edges.kind != EdgeKind.LAUNCH)
+    # What waited for the whole waits for the first piece, with the pause that there was.
+    eased = same & (edges.kind != EdgeKind.LAUNCH)
     if rewire is _send:
-        gone |= _met(graph, targets, found)
-    return Pipeline(replace(found.graph, edges=edges.select(~gone).joined(_edges(new))), kernels, collectives)
+        eased |= _met(graph, targets, found)
+    edges = replace(edges, source=np.where(eased, found.first[edges.source], edges.source))
+    return Pipeline(replace(found.graph, edges=edges.joined(_edges(new))), kernels, collectives)
 
 
 def _groups(graph: KernelGraph, targets: Sequence[Target], found: Split) -> Ints:

@@ -1,6 +1,7 @@
 """Tasks in pieces: a kernel as stages, a collective as chunks, in the graph that they are part of."""
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -38,13 +39,21 @@ class Split:
     rows: Ints
     counts: Ints
 
+    @cached_property
+    def first(self) -> Ints:
+        """The first piece of each task, in the numbers of `graph`; of one that was not split, itself."""
+        first = np.arange(len(self.graph.tasks))
+        more = self.counts - 1
+        begin = len(first) - int(more.sum()) + np.cumsum(more) - more
+        first[self.rows] = np.where(more > 0, begin, self.rows)
+        return first
+
     def of(self, row: int) -> Ints:
         """Return the pieces of a task in their order; of one that was not split, itself."""
         at = int(np.searchsorted(self.rows, row))
         if at == len(self.rows) or self.rows[at] != row:
             return np.array([row])
-        before = len(self.graph.tasks) - int((self.counts - 1).sum())
-        first = before + int((self.counts[:at] - 1).sum())
+        first = int(self.first[row])
         return np.append(np.arange(first, first + self.counts[at] - 1), row)
 
 

@@ -3,11 +3,13 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from profilers.kernels import CLASSES
+from replay.engine import simulate
 from replay.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
 from replay.operators.operator import Operator
 
@@ -21,6 +23,8 @@ _MOST_MOVES = 3
 #: A kernel wrote, or reads, what is sent where the bytes agree within this factor; a collective that gathers or
 #: exchanges counts its whole buffer, of which one rank has a part.
 _FACTOR = 2.0
+#: In `_in_pieces`: a row that stands for a task that has another row already.
+_ANOTHER = 2
 _ORDER = frozenset(
     {
         EdgeKind.STREAM,
@@ -113,17 +117,26 @@ class _Search:
         meets = (edges.kind == EdgeKind.RENDEZVOUS) & (graph.tasks.kind[edges.target] == TaskKind.COLLECTIVE)
         self._meeting[edges.target[meets]] = edges.source[meets]
         self._taken: set[int] = set()
+        self._in_pieces = _in_pieces(graph)
+
+    @cached_property
+    def _start(self) -> npt.NDArray[np.float64]:
+        """When tasks start in a replay: unlike what was measured, never before what they wait for."""
+        return simulate(self._graph)[0]
 
     def targets(self, kinds: Collection[str], classes: Collection[str]) -> Targets:
-        """Look at every collective of the iteration; a Python loop of some 20 us each."""
+        """Look at every collective of the iteration; a Python loop of some 100 us each."""
         tasks = self._graph.tasks
-        rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own)
+        rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _ANOTHER))
         found: list[Target] = []
         missed: Counter[str] = Counter()
         for row in rows.tolist():
             kind = COLLECTIVE_KINDS[tasks.collective[row]] if tasks.collective[row] >= 0 else "unknown"
             if kind not in kinds:
                 missed["their kind is not known" if kind == "unknown" else f"they are {kind}"] += 1
+                continue
+            if self._in_pieces[row]:
+                missed["they are in pieces already"] += 1
                 continue
             way = self._way(row, frozenset(classes))
             reason = way if isinstance(way, str) else self._disagreement(row, kind, way) or self._detour(way)
@@ -142,6 +155,8 @@ class _Search:
         way: list[int] = []
         at = self._next(self._arrival(collective), collective)
         while at >= 0 and at not in self._taken:
+            if self._in_pieces[at]:
+                return f"what comes {side} them is in pieces already"
             way.append(at)
             label = CLASSES[tasks.class_[at]] if tasks.class_[at] >= 0 else "copy"
             if label in classes:
@@ -196,7 +211,9 @@ class _Search:
 
         Looks at what starts before the last of them does: a handful of tasks.
         """
-        start = self._graph.tasks.measured_start_ns
+        if len(way) == 1:
+            return ""
+        start = self._start
         latest, seen = start[way[-1]], set(way)
         ahead = [(kernel, True) for kernel in way[:-1]]
         while ahead:
@@ -210,3 +227,18 @@ class _Search:
                     seen.add(target)
                     ahead.append((target, False))
         return ""
+
+
+def _in_pieces(graph: KernelGraph) -> Ints:
+    """Return 0 for what is whole; of a task that another what-if has cut, 1 for its first row, 2 for the others.
+
+    Pieces stand for one event on one queue together.
+    """
+    tasks = graph.tasks
+    rows = np.flatnonzero(graph.on_device() & (tasks.event >= 0))
+    key = tasks.event[rows] * (tasks.lane.max(initial=0) + 1) + tasks.lane[rows]
+    _, first, which, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    cut = np.zeros(len(tasks), dtype=np.int64)
+    cut[rows[counts[which] > 1]] = _ANOTHER
+    cut[rows[first[counts > 1]]] = 1
+    return cut

@@ -58,7 +58,7 @@ class _Policy:
             graph = change_priority("collectives", 1)(graph, parameters)
         if "dma" in self._parts:
             graph = dma_collectives()(graph, parameters)
-        return _best_partition(graph, parameters) if "rp" in self._parts else graph
+        return _best_partition(graph, parameters, "_".join(self._parts)) if "rp" in self._parts else graph
 
 
 def _beside(timeline: Timeline) -> bool:
@@ -69,19 +69,21 @@ def _beside(timeline: Timeline) -> bool:
     return bool((total - exposed > _SOME).any())
 
 
-def _best_partition(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+def _best_partition(graph: KernelGraph, parameters: Parameters, policy: str) -> KernelGraph:
     tasks = graph.tasks
     on_units = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.occupies > 0)
     if not on_units.any():
-        return graph.with_notes(["c3: no collective is left on compute units, so none are set aside"])
+        return graph.with_notes([f"c3:{policy}: no collective is left on compute units, so none are set aside"])
     units = graph.hardware.compute_units
     tried = {}
     for count in _UNITS:
         share = max(round(units * count / _OF), 1) / units
         if share < 1 - _SOME:
             tried[share] = partition("collectives", share)(graph, parameters)
+    if not tried:
+        return graph.with_notes([f"c3:{policy}: the device has too few compute units to set any aside"])
     best = min(tried, key=lambda share: (replay_graph(tried[share]).makespan_ns, share))
-    note = f"c3: {round(best * units)} of {units} compute units for collectives"
+    note = f"c3:{policy}: {round(best * units)} of {units} compute units for collectives"
     return replace(tried[best], notes=(*graph.notes, note))
 
 

@@ -51,19 +51,19 @@ def _transform(graph: KernelGraph, parameters: Parameters, pieces: int) -> Kerne
     if not targets.found:
         return nothing_to_apply(graph, "ficco", targets)
     result = receive_in_pieces(graph, targets.found, [pieces] * len(targets.found))
-    changed = result.graph
-    for target, sent, kernels in zip(targets.found, result.collectives, result.kernels, strict=True):
-        whole = float(graph.tasks.duration_ns[target.collective])
-        moving = bytes_time(whole, parameters)
-        each = np.full(pieces, moving / pieces / parameters["dma_bandwidth_ratio"] + parameters["dma_command_ns"])
-        each[0] += whole - moving
-        changed = without_units(changed, sent, each)
-        demand, duration, basis = (getattr(changed.tasks, n).copy() for n in ("demand", "duration_ns", "basis"))
-        demand[sent, _DMA] = 1.0
-        for kernel, parts in zip(target.kernels, kernels, strict=True):
-            duration[parts] *= quantisation(graph.tasks.waves[kernel], pieces)
-            basis[parts] = np.maximum(basis[parts], int(Basis.DERIVED))
-        changed = changed.with_tasks(demand=demand, duration_ns=duration, basis=basis)
+    rows = np.stack(result.collectives)
+    whole = graph.tasks.duration_ns[rows[:, -1]]
+    moving = np.array([bytes_time(duration, parameters) for duration in whole.tolist()])
+    sharing = moving / pieces / parameters["dma_bandwidth_ratio"] + parameters["dma_command_ns"]
+    each = np.repeat(sharing[:, None], pieces, axis=1)
+    each[:, 0] += whole - moving
+    changed = without_units(result.graph, rows.ravel(), each.ravel())
+    demand, duration, basis = (getattr(changed.tasks, n).copy() for n in ("demand", "duration_ns", "basis"))
+    demand[rows, _DMA] = 1.0
+    parts = np.concatenate(result.kernels)
+    duration[parts] *= quantisation(graph.tasks.waves[parts[:, -1:]], pieces)
+    basis[parts] = np.maximum(basis[parts], int(Basis.DERIVED))
+    changed = changed.with_tasks(demand=demand, duration_ns=duration, basis=basis)
     unknown = sum(graph.tasks.waves[target.kernels[-1]] <= 0 for target in targets.found)
     lossless = f"; {unknown} products of unknown grid are taken to lose nothing in pieces" if unknown else ""
     return changed.with_notes([f"ficco: {targets.note}{lossless}"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from replay.graph import LAUNCH_EDGES, Basis, KernelGraph, TaskKind
 from replay.overlap.pipeline import Pipeline, send_in_pieces
-from replay.overlap.targets import Target, producers
+from replay.overlap.targets import producers
 from replay.parameters import Parameters
 from replay.what_ifs.pieces import bytes_time, nothing_to_apply, ranks_of, without_units
 from replay.what_ifs.recipe import Recipe
@@ -40,11 +40,10 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         return nothing_to_apply(graph, "fuse_collectives", targets)
     slices = ranks_of(graph, targets.found)
     result = send_in_pieces(graph, targets.found, slices)
-    changed = _one_kernel(result, parameters)
-    for target, sent, n in zip(targets.found, result.collectives, slices, strict=True):
-        moving = bytes_time(float(graph.tasks.duration_ns[target.collective]), parameters)
-        changed = without_units(changed, sent, np.full(n, moving / n + parameters["put_latency_ns"]))
-    return _unlaunched(changed, graph, targets.found).with_notes([f"fuse_collectives: {targets.note}"])
+    moving = [bytes_time(float(graph.tasks.duration_ns[target.collective]), parameters) for target in targets.found]
+    each = np.repeat(np.array(moving) / slices + parameters["put_latency_ns"], slices)
+    changed = without_units(_one_kernel(result, parameters), np.concatenate(result.collectives), each)
+    return _unlaunched(changed, graph, result).with_notes([f"fuse_collectives: {targets.note}"])
 
 
 def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
@@ -60,19 +59,22 @@ def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
     return result.graph.with_tasks(duration_ns=duration, demand=demand, occupies=occupies, basis=basis, waves=waves)
 
 
-def _unlaunched(changed: KernelGraph, graph: KernelGraph, targets: tuple[Target, ...]) -> KernelGraph:
-    """Return the graph in which what packs and sends waits for no launch of its own."""
-    rest = np.zeros(len(changed.tasks), dtype=np.bool_)
+def _unlaunched(changed: KernelGraph, graph: KernelGraph, result: Pipeline) -> KernelGraph:
+    """Return the graph in which what packs and sends waits for no launch of its own, nor for a pause before it."""
     tasks = graph.tasks
-    parts = {task for target in targets for task in (*target.kernels[1:], target.collective)}
-    ahead = [task - 1 for task in parts if task > 0 and tasks.kind[task - 1] == TaskKind.MARK]
-    alike = [one for one in ahead if tasks.event[one] == tasks.event[one + 1]]
-    rest[[*parts, *alike]] = True
-    # A task in pieces is launched by the edges into its first, which stands behind all tasks of the old graph.
-    event = np.isin(changed.tasks.event, tasks.event[list(parts)]) & (changed.tasks.device >= 0)
-    rest[len(tasks) :] = event[len(tasks) :]
+    group = np.full(len(changed.tasks), -1)
+    rest = np.zeros(len(changed.tasks), dtype=np.bool_)
+    for number, (kernels, sent) in enumerate(zip(result.kernels, result.collectives, strict=True)):
+        ahead = sent[-1] - 1
+        marks = ahead >= 0 and tasks.kind[ahead] == TaskKind.MARK and tasks.event[ahead] == tasks.event[ahead + 1]
+        follows = np.concatenate([kernels[1:].ravel(), sent, [ahead] * int(marks)]).astype(np.int64)
+        rest[follows] = True
+        group[kernels[0]] = group[follows] = number
     edges = changed.edges
-    return replace(changed, edges=edges.select(~(np.isin(edges.kind, sorted(LAUNCH_EDGES)) & rest[edges.target])))
+    inside = rest[edges.target] & (group[edges.source] == group[edges.target])
+    launches = rest[edges.target] & np.isin(edges.kind, sorted(LAUNCH_EDGES))
+    edges = replace(edges, lag_ns=np.where(inside, 0.0, edges.lag_ns))
+    return replace(changed, edges=edges.select(~launches))
 
 
 RECIPES = (

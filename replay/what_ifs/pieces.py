@@ -31,7 +31,7 @@ def bytes_time(duration_ns: float, parameters: Parameters) -> float:
     return duration_ns - min(parameters["collective_latency_ns"], duration_ns / 2)
 
 
-def without_units(graph: KernelGraph, rows: Ints, durations: Floats, hbm_factor: float = 1.0) -> KernelGraph:
+def without_units(graph: KernelGraph, rows: Ints, durations: Floats, hbm_factor: Floats | float = 1.0) -> KernelGraph:
     """Return `graph` with transfers that use no compute units, take these times, and part of the memory bandwidth."""
     tasks = graph.tasks
     demand, occupies, duration = tasks.demand.copy(), tasks.occupies.copy(), tasks.duration_ns.copy()

@@ -40,16 +40,18 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     pieces = ranks_of(graph, targets.found)
     gathers = [int(graph.tasks.collective[target.collective] == _ALL_REDUCE) for target in targets.found]
     result = send_in_pieces(graph, targets.found, pieces, gathers)
-    changed = result.graph
-    for target, sent, n, gather in zip(targets.found, result.collectives, pieces, gathers, strict=True):
-        whole = float(graph.tasks.duration_ns[target.collective])
-        reducing = bytes_time(whole, parameters) / (1 + gather)
-        each = np.full(n, reducing / n + parameters["chunk_trigger_ns"])
-        changed = without_units(changed, sent[:n], each, (3 * n - 4) / (4 * n - 1))
-        if gather:
-            duration = changed.tasks.duration_ns.copy()
-            duration[sent[-1]] = whole / 2
-            changed = changed.with_tasks(duration_ns=duration)
+    whole = graph.tasks.duration_ns[[target.collective for target in targets.found]]
+    rows, each, factors = [], [], []
+    for duration, sent, n, gather in zip(whole.tolist(), result.collectives, pieces, gathers, strict=True):
+        reducing = bytes_time(duration, parameters) / (1 + gather)
+        rows.append(sent[:n])
+        each.append(np.full(n, reducing / n + parameters["chunk_trigger_ns"]))
+        factors.append(np.full(n, (3 * n - 4) / (4 * n - 1)))
+    changed = without_units(result.graph, np.concatenate(rows), np.concatenate(each), np.concatenate(factors))
+    duration_ns = changed.tasks.duration_ns.copy()
+    gathering = np.array(gathers, dtype=np.bool_)
+    duration_ns[np.array([sent[-1] for sent in result.collectives])[gathering]] = whole[gathering] / 2
+    changed = changed.with_tasks(duration_ns=duration_ns)
     return changed.with_notes([f"t3: {targets.note}"])
 
 
