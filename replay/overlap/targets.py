@@ -50,11 +50,14 @@ class Target:
         unpacks and then what computes.
     meeting : int
         The mark at which all ranks have arrived; -1 where the graph has none.
+    by_order : bool
+        Whether only the order of tasks says so: shapes or sizes that could confirm it are not known.
     """
 
     collective: int
     kernels: tuple[int, ...]
     meeting: int
+    by_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,11 @@ class Targets:
 
     @property
     def note(self) -> str:
-        """For people: how many were found, and why others were not."""
-        reasons = "; ".join(f"{count} not: {reason}" for reason, count in self.missed.items())
-        return f"{len(self.found)} collectives matched" + (f"; {reasons}" if reasons else "")
+        """For people: how many were found, how many of them by order alone, and why others were not."""
+        reasons = "".join(f"; {count} not: {reason}" for reason, count in self.missed.items())
+        by_order = sum(target.by_order for target in self.found)
+        alone = f" ({by_order} by order alone: shapes or sizes are not known)" if by_order else ""
+        return f"{len(self.found)} collectives matched{alone}{reasons}"
 
 
 def producers(graph: KernelGraph, kinds: Collection[str], classes: Collection[str]) -> Targets:
@@ -145,7 +150,7 @@ class _Search:
             else:
                 assert not isinstance(way, str)
                 self._taken.update(way)
-                found.append(Target(row, way, int(self._meeting[row])))
+                found.append(Target(row, way, int(self._meeting[row]), not self._has_sizes(row, way)))
         return Targets(tuple(found), dict(missed.most_common()))
 
     def _way(self, collective: int, classes: frozenset[str]) -> tuple[int, ...] | str:
@@ -191,13 +196,20 @@ class _Search:
         first, last = np.searchsorted(self._near, (task, task + 1))
         return self._far[first:last]
 
+    def _kernel(self, way: tuple[int, ...]) -> int:
+        """Return the one that computes."""
+        return way[0] if self._backward else way[-1]
+
+    def _has_sizes(self, collective: int, way: tuple[int, ...]) -> bool:
+        tasks = self._graph.tasks
+        return bool(tasks.bytes[collective] > 0 and tasks.operator[self._kernel(way)] >= 0)
+
     def _disagreement(self, collective: int, kind: str, way: tuple[int, ...]) -> str:
         """Return why the kernel cannot have written, or does not read, what is sent; empty where nothing says so."""
         tasks = self._graph.tasks
-        kernel = way[0] if self._backward else way[-1]
-        sent = int(tasks.bytes[collective])
-        if sent <= 0 or tasks.operator[kernel] < 0:
+        if not self._has_sizes(collective, way):
             return ""
+        kernel, sent = self._kernel(way), int(tasks.bytes[collective])
         operator: Operator = self._graph.operators[tasks.operator[kernel]]
         most = operator.bytes_written if self._backward else operator.bytes_read
         parts = max(int(tasks.ranks[collective]), 1) if kind in ("all_gather", "reduce_scatter") else 1
