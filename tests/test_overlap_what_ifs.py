@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from graphs import make_graph
 from test_overlap_targets import COPY, GEMM, NORM, chain, ranks
+from traces import write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.kernels import CLASSES
@@ -131,6 +132,17 @@ def test_a_collective_behind_a_product_starves_and_policies_end_that() -> None:
     assert end_of(graph, "c3:rp") < starved
 
 
+def test_a_partition_is_taken_only_where_it_ends_sooner() -> None:
+    graph = beside((1, 0)).with_tasks(occupies=np.array([0.01, 1.0]))  # so few units that any partition is too large
+    found = parse_what_if("c3:rp")(graph, FREE)
+    assert simulate(found)[1].tolist() == simulate(graph)[1].tolist()
+    assert any("no partition that is tried ends sooner" in note for note in found.notes)
+    starved = beside((0, 1))
+    once = parse_what_if("c3:rp")(starved, FREE)
+    assert simulate(once)[1].max() < simulate(starved)[1].max()
+    assert simulate(parse_what_if("c3:rp")(once, FREE))[1].max() <= simulate(once)[1].max()
+
+
 def test_pieces_of_all_ranks_wait_for_each_other() -> None:
     graph = ranks((40e3, 80e3)).with_tasks(
         ranks=np.array([0, 0, 4, 0, 0, 4, 0]), duration_ns=np.array([40e3, 0, 40e3, 80e3, 0, 40e3, 0])
@@ -195,3 +207,12 @@ def test_a_device_of_one_compute_unit_has_none_to_set_aside() -> None:
     graph = replace(graph, hardware=replace(graph.hardware, compute_units=1))
     found = parse_what_if("c3:rp")(graph, PARAMETERS)
     assert any("c3:rp: the device has too few compute units" in note for note in found.notes)
+
+
+def test_the_timeline_that_is_written_is_the_best_ones(tmp_path: Path) -> None:
+    trace, out = write_trace(tmp_path / "t.json", steps=1), tmp_path / "both.json"
+    asked = ["project", str(trace), "-w", "overlap:all", "--draws", "8", "--json", "--perfetto", str(out)]
+    result = CliRunner().invoke(cli, asked)
+    assert result.exit_code == 0, result.output
+    best = json.loads(result.stdout)["rows"][0]["what_if"][0]
+    assert f"after {best}" in out.read_text()

@@ -26,7 +26,7 @@ def c3(policy: str) -> WhatIf:
     """Collectives that run beside other work are dispatched by another policy.
 
     - ``sp``: first (schedule prioritisation).
-    - ``rp``: on compute units of their own, 8, 16, 32, 64 or 128 of 304: whichever ends first in a replay.
+    - ``rp``: on compute units of their own, 8, 16, 32, 64 or 128 of 304, or none: whichever ends first in a replay.
     - ``sp_rp``: both.
     - ``dma``: by DMA engines, those without arithmetic (ConCCL); ``dma_rp``: and the others as ``rp``.
 
@@ -82,7 +82,10 @@ def _best_partition(graph: KernelGraph, parameters: Parameters, policy: str) -> 
             tried[share] = partition("collectives", share)(graph, parameters)
     if not tried:
         return graph.with_notes([f"c3:{policy}: the device has too few compute units to set any aside"])
+    tried[0.0] = graph
     best = min(tried, key=lambda share: (replay_graph(tried[share]).makespan_ns, share))
+    if not best:
+        return graph.with_notes([f"c3:{policy}: no partition that is tried ends sooner than sharing all compute units"])
     note = f"c3:{policy}: {round(best * units)} of {units} compute units for collectives"
     return replace(tried[best], notes=(*graph.notes, note))
 

@@ -69,11 +69,11 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     projection = with_provenance(projection, {"reading": {"iterations": marker, "length": length}})
     if projection.provenance["device_known_by"] == "file name":
         message(f"note: the device {projection.provenance['device']} is a guess from the file's name (see --device)")
+    projection = ranked(projection) if ALL_OVERLAPS in texts else projection
     if perfetto:
-        lines, after = projection.timelines, what_ifs[0].label
+        lines, after = projection.timelines, projection.rows[0].label
         write_perfetto(Path(perfetto), {"before": lines["baseline"], f"after {after}": lines[after]})
         message(f"wrote {perfetto}")
-    projection = ranked(projection) if ALL_OVERLAPS in texts else projection
     if json_:
         print_json(result_of(projection))
     else:
