@@ -216,3 +216,8 @@ def test_the_timeline_that_is_written_is_the_best_ones(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     best = json.loads(result.stdout)["rows"][0]["what_if"][0]
     assert f"after {best}" in out.read_text()
+    page = tmp_path / "report.html"
+    made = CliRunner().invoke(cli, ["report", str(trace), "-w", "overlap:all", "-o", str(page)])
+    assert made.exit_code == 0, made.output
+    table = page.read_text().split("<h3>What-ifs</h3>")[-1]
+    assert table.index(best) < table.index("overlap:none")

@@ -10,7 +10,14 @@ from profilers.atomic import file_to_write
 from seqpoint.cli.options import hardware_option, load, max_points_option, trace_argument, what_if_option
 from seqpoint.cli.output import message, progress, say, working
 from seqpoint.describe import Description, describe
-from seqpoint.projecting import DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
+from seqpoint.projecting import (
+    ALL_OVERLAPS,
+    DEFAULT_WHAT_IFS,
+    ProjectOptions,
+    asked_what_ifs,
+    project_trace,
+    ranked,
+)
 from seqpoint.report import ReportContent, ReportSection, write_report
 from seqpoint.selecting import SelectionResult, SelectOptions, select
 
@@ -37,6 +44,7 @@ def command(trace: str, marker: str, length: str | None, output: str, **options:
     what_ifs = asked_what_ifs(options["texts"] or DEFAULT_WHAT_IFS)
     how = ProjectOptions(max_points=options["max_points"], device=options["device"], progress=progress("projecting"))
     projection = project_trace(loaded, what_ifs, how)
+    projection = ranked(projection) if ALL_OVERLAPS in options["texts"] else projection
     label = "synthetic" if loaded.meta.synthetic else ""
     section = ReportSection(title, label, description, selection, projection)
     with working("drawing"):
