@@ -25,7 +25,7 @@ from profilers.schema import make_table
 from profilers.stage import Stage
 from profilers.trace import Trace, TraceMeta
 
-DATA = Path("/work/shared/data/traces")
+DATA = Path(__file__).parents[2] / "shared/data/traces"
 needs_chakra = pytest.mark.skipif(not (DATA / "chakra").is_dir(), reason="the Chakra traces are not on this machine")
 needs_dlrm = pytest.mark.skipif(not (DATA / "kineto/dlrm8").is_dir(), reason="the DLRM traces are not on this machine")
 

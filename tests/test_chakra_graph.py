@@ -34,7 +34,7 @@ from replay.timeline import replay
 from replay.what_ifs import parse_what_if
 from seqpoint.cli import cli
 
-DATA = Path("/work/shared/data/traces")
+DATA = Path(__file__).parents[2] / "shared/data/traces"
 REAL = {
     "dlrm8": "kineto/dlrm8",
     "ddp4": "kineto/ddp4/mi300_4ranks_nccl_only.json.gz",

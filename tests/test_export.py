@@ -19,7 +19,7 @@ from profilers.perfetto_json import export_perfetto
 from profilers.schema import KINDS, make_table
 from profilers.trace import DeviceProperties, Trace, TraceMeta
 
-DATA = Path("/work/shared/data/traces/kineto")
+DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 IDS = ("launch_id", "op_id", "kernel_id", "collective_id")
 
 

@@ -15,7 +15,7 @@ from profilers.schema import KINDS, SCHEMAS
 from profilers.slicing import SliceOptions, slice_trace
 from profilers.trace import Trace
 
-DATA = Path("/work/shared/data/traces/kineto")
+DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 _IDS = ("launch_id", "op_id", "kernel_id", "collective_id")
 _END = 4_000_000
 
