@@ -380,6 +380,12 @@ class KernelGraph:
         """Return a graph in which the named columns of the tasks are replaced."""
         return replace(self, tasks=replace(self.tasks, **columns))
 
+    def arrival_of(self, task: int) -> int:
+        """Return the mark by which the rank of a collective arrives; the task itself where it has none."""
+        tasks, before = self.tasks, task - 1
+        marks = before >= 0 and tasks.kind[before] == TaskKind.MARK and tasks.event[before] == tasks.event[task]
+        return before if marks else task
+
     def on_device(self) -> Bools:
         """Return which tasks run on a device and take time there."""
         return np.asarray((self.tasks.device >= 0) & (self.tasks.kind != TaskKind.MARK))

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from replay.graph import EdgeKind, Edges, KernelGraph, TaskKind
+from replay.graph import EdgeKind, Edges, KernelGraph
 from replay.overlap.splitting import Split, split
 from replay.overlap.targets import Target
 
@@ -102,18 +102,11 @@ def _joined(
 
 def _groups(graph: KernelGraph, targets: Sequence[Target], found: Split) -> Ints:
     """Return for each task and piece the target that it is part of, with the arrival of its collective; -1 for none."""
-    tasks = graph.tasks
     group = np.full(len(found.graph.tasks), -1)
     for number, target in enumerate(targets):
+        group[graph.arrival_of(target.collective)] = number
         for task in (*target.kernels, target.collective):
             group[found.of(task)] = number
-        before = target.collective - 1
-        if (
-            before >= 0
-            and tasks.kind[before] == TaskKind.MARK
-            and tasks.event[before] == tasks.event[target.collective]
-        ):
-            group[before] = number
     return group
 
 

@@ -1,7 +1,6 @@
 """Tasks in pieces: a kernel as stages, a collective as chunks, in the graph that they are part of."""
 
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +32,14 @@ class Split:
         The tasks that were split, in ascending order.
     counts : array of int64, shape (n,)
         Pieces of each.
+    first : array of int64
+        Of each task, its first piece; of one that was not split, and of a piece, itself.
     """
 
     graph: KernelGraph
     rows: Ints
     counts: Ints
-
-    @cached_property
-    def first(self) -> Ints:
-        """The first piece of each task, in the numbers of `graph`; of one that was not split, itself."""
-        first = np.arange(len(self.graph.tasks))
-        more = self.counts - 1
-        begin = len(first) - int(more.sum()) + np.cumsum(more) - more
-        first[self.rows] = np.where(more > 0, begin, self.rows)
-        return first
+    first: Ints
 
     def of(self, row: int) -> Ints:
         """Return the pieces of a task in their order; of one that was not split, itself."""
@@ -85,17 +78,18 @@ def split(graph: KernelGraph, rows: npt.ArrayLike, counts: npt.ArrayLike) -> Spl
         raise InvalidInputError("tasks to split have to be different ones of the graph")
     if len(rows_) and not (counts_.min() >= 1 and counts_.max() <= MOST_PIECES):
         raise InvalidInputError(f"a task is split in 1 to {MOST_PIECES} pieces")
-    first = np.arange(n)
+    first = np.arange(n + int((counts_ - 1).sum()))
     first[rows_] = np.where(counts_ > 1, n + np.cumsum(counts_ - 1) - (counts_ - 1), rows_)
     edges = graph.edges
     moved = replace(
         edges, source=np.where(edges.from_start, first[edges.source], edges.source), target=first[edges.target]
     )
-    changed = replace(graph, tasks=_pieces(graph.tasks, rows_, counts_), edges=moved.joined(_chains(n, rows_, counts_)))
-    return Split(changed, rows_, counts_)
+    pieces = _pieces(graph.tasks, rows_, counts_, first)
+    changed = replace(graph, tasks=pieces, edges=moved.joined(_chains(n, rows_, counts_)))
+    return Split(changed, rows_, counts_, first)
 
 
-def _pieces(tasks: Tasks, rows: Ints, counts: Ints) -> Tasks:
+def _pieces(tasks: Tasks, rows: Ints, counts: Ints, first: Ints) -> Tasks:
     parent = np.repeat(rows, counts - 1)
     columns = {one.name: getattr(tasks, one.name).copy() for one in fields(Tasks)}
     parts = np.ones(len(tasks), dtype=np.int64)
@@ -109,7 +103,7 @@ def _pieces(tasks: Tasks, rows: Ints, counts: Ints) -> Tasks:
         changed[name] = np.where(is_piece, _NAN, changed[name])
     # Only a first piece waits for the release.
     later = is_piece.copy()
-    later[len(tasks) + np.cumsum(counts - 1)[counts > 1] - (counts - 1)[counts > 1]] = False
+    later[first[rows]] = False
     changed["release_ns"] = np.where(later, 0.0, changed["release_ns"])
     return Tasks(**changed)
 

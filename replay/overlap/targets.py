@@ -158,7 +158,7 @@ class _Search:
         tasks = self._graph.tasks
         side = "before" if self._backward else "after"
         way: list[int] = []
-        at = self._next(self._arrival(collective), collective)
+        at = self._next(self._graph.arrival_of(collective) if self._backward else collective, collective)
         while at >= 0 and at not in self._taken:
             if self._in_pieces[at]:
                 return f"what comes {side} them is in pieces already"
@@ -172,12 +172,6 @@ class _Search:
                 return f"more than {_MOST_MOVES} kernels {side} them only move data"
             at = self._next(at, at)
         return f"no kernel {side} them" if at < 0 else f"the kernel {side} them is another's already"
-
-    def _arrival(self, collective: int) -> int:
-        """Return the mark by which its rank arrives, where looking back goes through it."""
-        tasks, before = self._graph.tasks, collective - 1
-        marks = before >= 0 and tasks.kind[before] == TaskKind.MARK and tasks.event[before] == tasks.event[collective]
-        return before if self._backward and marks else collective
 
     def _next(self, one: int, other: int) -> int:
         """Return the neighbour of two tasks on their device that runs closest to them; -1 for none."""

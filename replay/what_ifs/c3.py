@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from replay.graph import KernelGraph, TaskKind
+from replay.overlap.c3.policies import PARTITIONS
 from replay.parameters import Parameters
 from replay.timeline import Timeline
 from replay.timeline import replay as replay_graph
@@ -17,8 +18,8 @@ from replay.what_ifs.what_if import WhatIf
 __all__ = ["c3"]
 
 _POLICIES = ("sp", "rp", "sp_rp", "dma", "dma_rp")
-#: Compute units for communication that are tried, as C3 does on 304.
-_UNITS, _OF = (8, 16, 32, 64, 128), 304
+#: Compute units of the device on which C3 tries `PARTITIONS`: MI300X.
+_OF = 304
 _SOME = 1e-6
 
 
@@ -76,7 +77,7 @@ def _best_partition(graph: KernelGraph, parameters: Parameters, policy: str) -> 
         return graph.with_notes([f"c3:{policy}: no collective is left on compute units, so none are set aside"])
     units = graph.hardware.compute_units
     tried = {}
-    for count in _UNITS:
+    for count in PARTITIONS:
         share = max(round(units * count / _OF), 1) / units
         if share < 1 - _SOME:
             tried[share] = partition("collectives", share)(graph, parameters)

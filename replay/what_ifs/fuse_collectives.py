@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from replay.graph import LAUNCH_EDGES, Basis, KernelGraph, TaskKind
+from replay.graph import LAUNCH_EDGES, Basis, KernelGraph
 from replay.overlap.pipeline import Pipeline, send_in_pieces
 from replay.overlap.targets import producers
 from replay.parameters import Parameters
@@ -61,13 +61,10 @@ def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
 
 def _unlaunched(changed: KernelGraph, graph: KernelGraph, result: Pipeline) -> KernelGraph:
     """Return the graph in which what packs and sends waits for no launch of its own, nor for a pause before it."""
-    tasks = graph.tasks
     group = np.full(len(changed.tasks), -1)
     rest = np.zeros(len(changed.tasks), dtype=np.bool_)
     for number, (kernels, sent) in enumerate(zip(result.kernels, result.collectives, strict=True)):
-        ahead = sent[-1] - 1
-        marks = ahead >= 0 and tasks.kind[ahead] == TaskKind.MARK and tasks.event[ahead] == tasks.event[ahead + 1]
-        follows = np.concatenate([kernels[1:].ravel(), sent, [ahead] * int(marks)]).astype(np.int64)
+        follows = np.concatenate([kernels[1:].ravel(), sent, [graph.arrival_of(int(sent[-1]))]])
         rest[follows] = True
         group[kernels[0]] = group[follows] = number
     edges = changed.edges

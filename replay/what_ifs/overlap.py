@@ -96,7 +96,7 @@ def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     bridges = [
         (before[begin], int(t))
         for s, t in zip(edges.source[leaving], edges.target[leaving], strict=True)
-        if _same_lane(graph, s, t) and (begin := _begin_of(graph, int(s))) in before
+        if _same_lane(graph, s, t) and (begin := graph.arrival_of(int(s))) in before
     ]
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
     return replace(graph, edges=edges.select(~leaving).joined(_edges(pairs[:, 0], pairs[:, 1])))
@@ -112,14 +112,6 @@ def _arrivals(graph: KernelGraph) -> npt.NDArray[np.bool_]:
     arrivals = np.zeros(len(graph.tasks), dtype=bool)
     arrivals[graph.edges.source[meets]] = True
     return np.asarray(arrivals & (graph.tasks.kind == TaskKind.MARK))
-
-
-def _begin_of(graph: KernelGraph, task: int) -> int:
-    """Return the arrival that belongs to a collective, or the task itself where it has none."""
-    event = graph.tasks.event[task]
-    if task > 0 and graph.tasks.kind[task - 1] == TaskKind.MARK and graph.tasks.event[task - 1] == event:
-        return task - 1
-    return task
 
 
 _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {
