@@ -1,0 +1,1 @@
+"""Record on one GPU how kernels slow each other, what a training run takes, and how long operators are."""

@@ -1,0 +1,89 @@
+"""`Journal`: rows as they are recorded, one line a step, so that whatever stops a recording loses one step at most."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.step import Row, Tables
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """An append-only file of JSON lines.
+
+    A line is ``{"take", "key", "part", "seconds", "tables"}``, or with ``"error"`` in place of `tables` where a step
+    failed. A last line that was cut off is dropped when the journal is opened again.
+
+    Parameters
+    ----------
+    path : Path
+    take : int
+        Which recording of the plan is written.
+
+    Raises
+    ------
+    ValueError
+        A line before the last is no entry; the message names it.
+    """
+
+    def __init__(self, path: Path, take: int = 0) -> None:
+        self.path, self.take = path, take
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._mend()
+        entries = list(self.entries())
+        self.done = frozenset(e["key"] for e in entries if e["take"] == take and "error" not in e)
+        self.failed = frozenset(e["key"] for e in entries if e["take"] == take and "error" in e) - self.done
+
+    def write(self, key: str, part: str, seconds: float, tables: Tables) -> None:
+        """Append what a step recorded; it is on the disk when this returns."""
+        self._append({"key": key, "part": part, "seconds": round(seconds, 3), "tables": tables})
+        self.done |= {key}
+        self.failed -= {key}
+
+    def fail(self, key: str, part: str, error: str) -> None:
+        """Append that a step failed, and how."""
+        self._append({"key": key, "part": part, "error": error[:2000]})
+        self.failed |= {key}
+
+    def entries(self) -> Iterator[Mapping[str, Any]]:
+        """Yield all entries, of every take, in the order in which they were written."""
+        if not self.path.exists():
+            return
+        with self.path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                yield _entry(self.path, number, line)
+
+    def rows(self, table: str) -> Iterator[Row]:
+        """Yield the rows of a table with their take; of a step that was written twice, the last."""
+        latest = {(e["take"], e["key"]): e for e in self.entries() if "error" not in e}
+        for (take, _), entry in latest.items():
+            for row in entry["tables"].get(table, ()):
+                yield {"take": take, **row}
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps({"take": self.take, **entry}, allow_nan=False)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _mend(self) -> None:
+        """Cut off a last line without its end."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb+") as file:
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+
+
+def _entry(path: Path, number: int, line: str) -> Mapping[str, Any]:
+    try:
+        entry = json.loads(line)
+        if isinstance(entry["take"], int) and isinstance(entry["key"], str) and ("error" in entry or entry["tables"]):
+            return dict(entry)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path}: line {number} is no entry of a journal ({error}); move the file away") from error
+    raise ValueError(f"{path}: line {number} is no entry of a journal; move the file away")
