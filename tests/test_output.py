@@ -4,8 +4,12 @@ import io
 import sys
 import time
 
+import click
+import numba
 import pytest
 
+from seqpoint.cli import cli
+from seqpoint.cli.compiling import compile_notice
 from seqpoint.cli.output import duration, print_table, working
 
 
@@ -29,6 +33,39 @@ def test_where_no_terminal_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -
     with working("fitting"):
         time.sleep(1.1)
     assert shown.getvalue() == ""
+
+
+def test_compiling_is_told_once_for_all_that_is_inlined(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    inner = numba.njit(lambda x: x + 1)
+
+    def _outer(x: int) -> int:
+        return int(inner(x))
+
+    with compile_notice():
+        assert numba.njit(_outer)(1) == 2
+        first = shown.getvalue()
+        assert numba.njit(lambda x: x)(1) == 1
+    assert first == "\r\x1b[Kcompiling outer, once after an installation\r\x1b[K"
+    assert shown.getvalue().count("compiling") == 2
+
+
+def test_a_command_that_needs_the_engine_tells_it_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        context = click.Context(cli)
+        assert cli.get_command(context, "replay") is not None
+        before = shown_by_compiling(stream)
+        context.close()
+        seen.append(before)
+    assert seen == [True, False]
+
+
+def shown_by_compiling(stream: io.StringIO) -> bool:
+    assert numba.njit(lambda x: x)(1) == 1
+    return "compiling" in stream.getvalue()
 
 
 def test_residue_of_rounding_is_no_time() -> None:

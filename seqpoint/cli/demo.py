@@ -21,7 +21,7 @@ from seqpoint.report import ReportContent, ReportSection, write_report
     help="Folder for what it writes.",
 )
 def command(output: str) -> None:
-    """Run the whole path on what the project ships: no GPU, no network, under a minute.
+    """Run the whole path on what the project ships: no GPU, no network; the first time it compiles for a minute.
 
     \b
     seqpoint demo

@@ -1,5 +1,6 @@
 """`LazyGroup`: a group of commands whose modules, and the libraries they need, load when they are called."""
 
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -33,6 +34,8 @@ class LazyGroup(click.Group):
         module, _, name = self._places[cmd_name][0].partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
+        if "numba" in sys.modules and sys.stderr.isatty():
+            ctx.with_resource(import_module("seqpoint.cli.compiling").compile_notice())
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
