@@ -1,5 +1,8 @@
 """Part e of the recording on a GPU: lengths, rows, traces and what a failure leaves behind; on the CPU, tiny."""
 
+import gc
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
 from itertools import product
@@ -26,6 +29,11 @@ FACTS = {"name": "CPU", "memory_bytes": 8 << 30, "compute_units": None}
 PYTHON = {"string": str, "int64": int, "double": float}
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
 class Cpu:
     """What a step reads of a machine."""
 
@@ -43,7 +51,6 @@ def fits(table: str, rows: Any) -> None:
 
 def run(prefix: str, folder: Path) -> dict[str, Tables]:
     """Run the steps whose key begins so, and hold their rows against the tables."""
-    torch.set_num_threads(1)
     found = {step.key: step.run(Cpu(), folder) for step in steps(FACTS, "tiny") if step.key.startswith(prefix)}
     assert found
     for tables in found.values():
@@ -250,6 +257,56 @@ def test_the_models_have_the_sizes_of_their_originals() -> None:
     assert encoder == 30522 * 1024 + 512 * 1024 + 2 * 1024 + 2 * 1024 + 24 * (12 * 1024**2 + 13 * 1024)
     assert dlrm.pairs.shape == (17 * 16 // 2,)
     assert sum(p.numel() for p in language.layers.parameters()) == 6 * (12 * 768**2 + 13 * 768)
+
+
+@pytest.mark.parametrize("case", [c for c in cases("full") if c.batch >= 4096 or c.name == "bert_n512_b32_fp32"],
+                         ids=lambda c: c.name)  # fmt: skip
+def test_models_of_full_size_can_be_trained(case: Any) -> None:
+    """Shapes alone: nothing is computed."""
+    with torch.device("meta"):
+        model = case.make()
+    loss = model.loss(*(one.to("meta") for one in case.inputs(torch.Generator())))
+    loss.backward()
+    assert loss.shape == () and all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("how", CONFIGURATIONS, ids=lambda how: how.name)
+@pytest.mark.parametrize("job", jobs("full"), ids=lambda job: job.model)
+def test_jobs_of_full_size_can_be_trained(job: Any, how: Any) -> None:
+    with torch.device("meta"):
+        model = job.make(int(job.hidden * how.hidden) // 8 * 8)
+        length = job.multiple if job.model == "translation" else max(job.epoch("sorted"))  # LSTMs go step by step here
+        tokens = torch.zeros(job.batch, length + 1, dtype=torch.long)
+    loss = model.loss(tokens)
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_on_a_gpu_fp32_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        with pytest.raises(ZeroDivisionError), clock.scratch("cuda:0", 1):
+            assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
+            assert not torch.backends.cuda.cudnn_sdp_enabled() and not gc.isenabled() and len(freed) == 1
+            raise ZeroDivisionError
+    finally:
+        torch.backends.cudnn.allow_tf32 = before[0]
+        torch.backends.cuda.enable_cudnn_sdp(before[1])
+    assert gc.isenabled() and len(freed) == 2
+
+
+def test_pytorch_and_the_standard_library_are_enough() -> None:
+    code = (
+        "import sys; from benchmarks.gpu import operators, training; training.steps({}, 'full');"
+        "operators.steps({}, 'full'); print([m for m in ('pyarrow', 'pandas', 'click', 'numba') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
 
 
 def test_marks_are_those_of_profile_at() -> None:

@@ -124,12 +124,16 @@ def scratch(device: str, seed: int) -> Iterator[None]:
     """Seed what is random, compute FP32 in FP32, collect no garbage meanwhile, and give the memory back at the end.
 
     TF32 is off for products by PyTorch's default but on for convolutions and recurrent layers. The switches are those
-    that every version since 1.7 has: mixing them with their successors (2.9) is refused by PyTorch itself.
+    that every version since 1.7 has: mixing them with their successors (2.9) is refused by PyTorch itself. Attention
+    is not cuDNN's, which PyTorch prefers in some versions: it plans for every new length. The switches stay as set.
     """
     on_gpu = torch.device(device).type == "cuda"
     if on_gpu:
+        torch.cuda.set_device(device)  # whose streams and events are the current ones
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
+        if hasattr(torch.backends.cuda, "enable_cudnn_sdp"):
+            torch.backends.cuda.enable_cudnn_sdp(False)
     # Of a step before that failed, whose frames may have held on to memory until now; on a CPU that can wait.
     gc.collect(2 if on_gpu else 1)
     if on_gpu:
