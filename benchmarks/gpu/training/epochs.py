@@ -83,6 +83,15 @@ class Configuration:
     hidden: float = 1.0
 
 
+@dataclass(frozen=True)
+class _Task:
+    """What is trained, how, and the facts of what it is trained on."""
+
+    facts: Mapping[str, Any]
+    job: Job
+    how: Configuration
+
+
 CONFIGURATIONS = (Configuration("base"), Configuration("mixed", mixed=True), Configuration("half", hidden=0.5))
 
 #: Guessed of an epoch at full size, with its warm-up.
@@ -113,7 +122,7 @@ def epoch_steps(facts: Mapping[str, Any], size: str) -> list[Step]:
     """Return a step for each epoch."""
     return [
         Step(f"e/epoch/{job.model}/{how.name}-{order}", "e", _SECONDS[how.name] if size == "full" else 1.0,
-             partial(_epoch, facts, job, how, order))
+             partial(_epoch, _Task(facts, job, how), order))
         for job, order, how in product(jobs(size), ORDERS, CONFIGURATIONS)
     ]  # fmt: skip
 
@@ -122,8 +131,8 @@ def trace_steps(facts: Mapping[str, Any], size: str) -> list[Step]:
     """Return a step for the traced iterations of each model, in FP32 and mixed."""
     needs = frozenset({"profiler"})
     return [
-        Step(f"e/trace/{job.model}/{how.name}", "e", 3.0 if size == "full" else 1.0, partial(_traced, facts, job, how),
-             needs)
+        Step(f"e/trace/{job.model}/{how.name}", "e", 3.0 if size == "full" else 1.0,
+             partial(_traced, _Task(facts, job, how)), needs)
         for job, how in product(jobs(size), CONFIGURATIONS[:2])
     ]  # fmt: skip
 
@@ -155,11 +164,12 @@ class _Training:
         self.step(lengths, i)
 
 
-def _training(facts: Mapping[str, Any], job: Job, how: Configuration, device: str) -> _Training:
+def _training(task: _Task, device: str) -> _Training:
+    job, how = task.job, task.how
     longest, hidden = max(job.epoch("sorted")), int(job.hidden * how.hidden) // 8 * 8
     # Weights, gradients and moments; the products' inputs and results, the logits and their gradients.
     need = 16 * 3 * job.vocabulary * hidden + 4 * job.batch * longest * (150 * hidden + 5 * job.vocabulary)
-    require(facts.get("memory_bytes"), need, f"{job.model} with a hidden size of {hidden}")
+    require(task.facts.get("memory_bytes"), need, f"{job.model} with a hidden size of {hidden}")
     made = trainer(partial(job.make, hidden), device, _dtype(job, how, device))
     generator = torch.Generator().manual_seed(_SEED)
     tokens = torch.randint(job.vocabulary, (8, job.batch, longest + 1), generator=generator)
@@ -180,12 +190,11 @@ def _warm(training: _Training, lengths: Sequence[int]) -> None:
             training.step(each, i)
 
 
-def _epoch(
-    facts: Mapping[str, Any], job: Job, how: Configuration, order: str, machine: Machine, _files: Path
-) -> Tables:
+def _epoch(task: _Task, order: str, machine: Machine, _files: Path) -> Tables:
+    job, how = task.job, task.how
     lengths = job.epoch(order)
     with scratch(machine.device, _SEED):
-        training = _training(facts, job, how, machine.device)
+        training = _training(task, machine.device)
         _warm(training, lengths)
         times = laps(machine.device, partial(training.step, lengths), len(lengths))
         del training
@@ -200,13 +209,14 @@ def _epoch(
     }  # fmt: skip
 
 
-def _traced(facts: Mapping[str, Any], job: Job, how: Configuration, machine: Machine, files: Path) -> Tables:
+def _traced(task: _Task, machine: Machine, files: Path) -> Tables:
     """Trace iterations of the shuffled epoch under their numbers; time the same without a profiler before."""
+    job, how = task.job, task.how
     lengths = job.epoch("shuffled")
     numbers = chosen(lengths)
     rows: list[dict[str, Any]] = []
     with scratch(machine.device, _SEED):
-        training = _training(facts, job, how, machine.device)
+        training = _training(task, machine.device)
         _warm(training, [lengths[i] for i in numbers])
         for i in numbers:
             times = laps(machine.device, partial(training.again, lengths, i), _BESIDE_TRACE)
