@@ -210,6 +210,62 @@ def test_a_row_that_cannot_be_is_named(tmp_path: Path, change: dict, message: st
     assert message in str(error.value) and "softmax.csv" in str(error.value)
 
 
+def mixed_table(folder: Path, *rows: dict[str, object]) -> Path:
+    """Write a table of products and rows of several types, as `benchmarks.gpu` records it."""
+    names = ("op", "device", "B", "M", "N", "K", "H", "latency_ms", "dtype")
+    base = dict.fromkeys(names) | {
+        "op": "softmax",
+        "device": "A100",
+        "B": 64,
+        "H": 32,
+        "latency_ms": 0.5,
+        "dtype": "bf16",
+    }
+    path = folder / "operators.parquet"
+    pq.write_table(pa.Table.from_pylist([base | row for row in rows]), path)
+    return path
+
+
+PRODUCT = {"op": "linear", "B": 1, "M": 3, "N": 5, "K": 7, "H": None}
+
+
+def test_a_table_may_hold_several_types_and_both_products_and_rows(tmp_path: Path) -> None:
+    rows = ({}, PRODUCT, {"dtype": "fp32", "latency_ms": 1.0}, PRODUCT | {"dtype": "fp32"}, {"op": "add"})
+    found = read_measurements(mixed_table(tmp_path, *rows))
+    assert [(one.kind, one.dtype, one.element_bytes, one.dims.tolist()) for one in found] == [
+        ("matmul", "bf16", 2, [[1, 3, 7, 5]]),
+        ("matmul", "fp32", 4, [[1, 3, 7, 5]]),
+        ("elementwise", "bf16", 2, [[64 * 32, 3]]),
+        ("softmax", "bf16", 2, [[64, 32]]),
+        ("softmax", "fp32", 4, [[64, 32]]),
+    ]
+    assert [one.seconds.tolist() for one in found] == [[0.5e-3]] * 4 + [[1e-3]]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"dtype": "int4"}, "row 2: no data type 'int4'; there are fp64, fp32"),
+        ({"dtype": None}, "row 2: dtype is None; it must be text"),
+        (PRODUCT | {"M": None}, "row 2: M is nan"),
+        ({"H": None}, "row 2: H is nan"),
+        ({"H": 0}, "row 2: H is 0"),
+    ],
+)
+def test_a_row_of_a_mixed_table_that_cannot_be_is_named(tmp_path: Path, row: dict, message: str) -> None:
+    with pytest.raises(InvalidInputError) as error:
+        read_measurements(mixed_table(tmp_path, PRODUCT, row))
+    assert message in str(error.value) and "operators.parquet" in str(error.value)
+
+
+def test_types_are_fitted_apart(tmp_path: Path) -> None:
+    sizes = [{"B": int(b), "H": int(h)} for b, h in shapes("softmax", 24)]
+    times = {"fp32": 2.0, "bf16": 1.0}
+    rows = [s | {"dtype": d, "latency_ms": t * s["B"] * s["H"] / 1e8} for d, t in times.items() for s in sizes]
+    found = calibrate(read_measurements(mixed_table(tmp_path, *rows)))
+    assert {dtype for _, _, dtype in found.fits} == set(times) and all(one.rows == 24 for one in found.fits.values())
+
+
 def test_files_that_are_no_tables(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("op,device\nadd,T4\n")
     (tmp_path / "b.parquet").write_bytes(b"nothing")

@@ -1,8 +1,9 @@
 """Measured durations of operators: tables in the layout of NeuSight's data set, checked."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from profilers.device_names import device_of_file
-from profilers.devices import Device, find_device
+from profilers.devices import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.durations.layouts import Rows, is_profile, is_sweep, profiled, swept
 from replay.durations.models import MODELS
@@ -82,9 +83,11 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     """Read a table of measured operators, or all those in a folder.
 
     A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear and bmm: ``B`` products of an
-    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator in FP32. Vidur's profiles of a model and the
-    sweeps of LLMCompass (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other
-    columns are passed over; one that is named has to fit.
+    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator. With all five sizes it may hold both, and
+    those that an operator has not are not read. A column ``dtype`` says what each row was computed in (a key of
+    `profilers.devices.DTYPES`); without it all is FP32. Vidur's profiles of a model and the sweeps of LLMCompass
+    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other columns are passed over;
+    one that is named has to fit.
 
     Parameters
     ----------
@@ -97,7 +100,8 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     NotFoundError
         There is no such file, no table in the folder, or no such device as the given one.
     InvalidInputError
-        A column is missing; or an operator, a device, a size or a duration cannot be: the message names the row.
+        A column is missing; or an operator, a device, a type, a size or a duration cannot be: the message names the
+        row.
     """
     if device is not None:
         find_device(device)
@@ -166,19 +170,47 @@ def _fits(table: pa.Table) -> bool:
 
 
 def _measured(file: Path, table: pa.Table) -> Iterator[MeasuredOperators]:
-    sizes = _PRODUCT if set(_PRODUCT) <= set(table.column_names) else _ROWS
-    numbers = np.column_stack([_numbers(file, table, name) for name in sizes])
     milliseconds = _numbers(file, table, "latency_ms")
     ops, devices = (_texts(file, table, name) for name in ("op", "device"))
+    layouts = [sizes for sizes in (_PRODUCT, _ROWS) if set(sizes) <= set(table.column_names)]
+    sized = _sized(file, ops, layouts)
+    dtypes = _dtypes(file, table)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     found = {name: _device(file, devices, name) for name in sorted(set(devices.tolist()))}
-    kinds = np.array([_kind(file, row, op, sizes) for row, op in enumerate(ops.tolist())], dtype=object)
-    for kind in MODELS:
+    kinds = np.array([KIND_OF[op][0] for op in ops.tolist()], dtype=object)
+    numbers = {sizes: _sizes(file, table, sizes, sized == layouts.index(sizes)) for sizes in layouts}
+    for kind, dtype in product(MODELS, sorted(set(dtypes.tolist()))):
         for name, device in found.items():
-            rows = np.flatnonzero((kinds == kind) & (devices == name))
+            rows = np.flatnonzero((kinds == kind) & (devices == name) & (dtypes == dtype))
             if len(rows):
-                dims = _dims(kind, numbers[rows], ops[rows])
-                yield MeasuredOperators(kind, device, dims, milliseconds[rows] / 1e3, "fp32", file.name, digest)
+                dims = _dims(kind, numbers[layouts[sized[rows[0]]]][rows], ops[rows])
+                yield MeasuredOperators(kind, device, dims, milliseconds[rows] / 1e3, dtype, file.name, digest)
+
+
+def _sized(file: Path, ops: npt.NDArray[np.object_], layouts: Sequence[tuple[str, ...]]) -> npt.NDArray[np.int64]:
+    """Return which of the table's layouts has the sizes of each row."""
+    found = np.empty(len(ops), dtype=np.int64)
+    for row, op in enumerate(ops.tolist()):  # a Python loop over measurements
+        wanted = _PRODUCT if KIND_OF.get(op, ("", 0))[0] in ("matmul", "batched_matmul") else _ROWS
+        if op not in KIND_OF or wanted not in layouts:
+            raise InvalidInputError(f"{file}: row {row + 1}: no operator {op!r}; there are {', '.join(KIND_OF)}")
+        found[row] = layouts.index(wanted)
+    return found
+
+
+def _sizes(file: Path, table: pa.Table, sizes: tuple[str, ...], rows: npt.NDArray[np.bool_]) -> Floats:
+    """Return the sizes of the rows that have them, (n, n_sizes); of the others anything."""
+    return np.column_stack([_numbers(file, table, name, rows) for name in sizes])
+
+
+def _dtypes(file: Path, table: pa.Table) -> npt.NDArray[np.object_]:
+    """Return what each row was computed in."""
+    if "dtype" not in table.column_names:
+        return np.full(table.num_rows, "fp32", dtype=object)
+    found = _texts(file, table, "dtype")
+    if (row := next((i for i, name in enumerate(found.tolist()) if name not in DTYPES), None)) is not None:
+        raise InvalidInputError(f"{file}: row {row + 1}: no data type {found[row]!r}; there are {', '.join(DTYPES)}")
+    return found
 
 
 def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:
@@ -190,19 +222,21 @@ def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:
     return np.column_stack((sizes[:, 0] * sizes[:, 1], arrays))
 
 
-def _numbers(file: Path, table: pa.Table, name: str) -> Floats:
+def _numbers(file: Path, table: pa.Table, name: str, rows: npt.NDArray[np.bool_] | None = None) -> Floats:
+    """Return a column, checked where `rows` says so, by default everywhere."""
     try:
         values = table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
     except pa.ArrowException as error:
         raise InvalidInputError(f"{file}: column {name} is no number ({str(error).splitlines()[0]})") from error
     longest = _LONGEST_MS if name == "latency_ms" else LARGEST
-    bad = np.flatnonzero(~((values > 0) & (values <= longest)))
+    checked = np.ones(len(values), dtype=np.bool_) if rows is None else rows
+    bad = np.flatnonzero(~((values > 0) & (values <= longest)) & checked)
     if len(bad):
         row = int(bad[0])
         raise InvalidInputError(
             f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero, at most {longest:.0e}"
         )
-    part = np.flatnonzero((values != np.floor(values)) & (name != "latency_ms"))
+    part = np.flatnonzero((values != np.floor(values)) & checked & (name != "latency_ms"))
     if len(part):
         row = int(part[0])
         raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be a whole number")
@@ -217,12 +251,6 @@ def _texts(file: Path, table: pa.Table, name: str) -> npt.NDArray[np.object_]:
     if (row := next((i for i, value in enumerate(values) if not isinstance(value, str)), None)) is not None:
         raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]!r}; it must be text")
     return np.array(values, dtype=object)
-
-
-def _kind(file: Path, row: int, op: str, sizes: tuple[str, ...]) -> str:
-    if op not in KIND_OF or (KIND_OF[op][0] in ("matmul", "batched_matmul")) != (sizes is _PRODUCT):
-        raise InvalidInputError(f"{file}: row {row + 1}: no operator {op!r}; there are {', '.join(KIND_OF)}")
-    return KIND_OF[op][0]
 
 
 def _device(file: Path, devices: npt.NDArray[np.object_], name: str) -> Device:
