@@ -23,8 +23,8 @@ __all__ = ["main"]
 
 DONE, ERROR, TO_BE_CONTINUED, WITH_FAILURES, INTERRUPTED = 0, 1, 3, 4, 130
 EXITS = """exit status: 0 all is recorded; 1 an error, one line says which; 2 usage; 3 time was up, or the device has to
-be taken up by a fresh process: the same command goes on; 4 all is recorded but steps that failed, which the same command
-tries again; 130 interrupted"""
+be taken up by a fresh process: the same command goes on; 4 all is recorded but steps that failed, which the same
+command tries again; 130 interrupted"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,8 +82,8 @@ def _parts(text: str) -> str:
 def _recorded(options: argparse.Namespace, stop: Stop, begun: float) -> int:
     machine = _machine(options.device, frozenset(filter(None, options.without.split(","))))
     facts = machine.facts()
-    planned = plan(facts, options.size, options.seed)
-    steps, left_out = _chosen(planned, machine, options.parts)
+    planned = plan(facts, options.size, options.seed, parts=options.parts)
+    steps, left_out = _chosen(planned, machine)
     if options.plan:
         print(_summary(steps, left_out, planned))
         return DONE
@@ -160,12 +160,11 @@ def _machine(device: str, without: frozenset[str]) -> Machine:
         raise InvalidInputError(f"{device}: cannot be used ({error})") from error
 
 
-def _chosen(planned: Plan, machine: Machine, parts: str) -> tuple[list[Step], list[tuple[str, str]]]:
-    """Return the steps of these parts that the machine can, and what is left out, with the missing features."""
-    steps = [step for step in planned.steps if step.part in parts]
-    lacking = [(step.key, ", ".join(sorted(step.needs - machine.features))) for step in steps]
+def _chosen(planned: Plan, machine: Machine) -> tuple[list[Step], list[tuple[str, str]]]:
+    """Return the steps that the machine can, and what is left out, with the missing features."""
+    lacking = [(step.key, ", ".join(sorted(step.needs - machine.features))) for step in planned.steps]
     left_out = [*planned.left_out, *((key, missing) for key, missing in lacking if missing)]
-    return [step for step, (_, missing) in zip(steps, lacking, strict=True) if not missing], left_out
+    return [step for step, (_, missing) in zip(planned.steps, lacking, strict=True) if not missing], left_out
 
 
 def _counted(left_out: Sequence[tuple[str, str]]) -> dict[str, int]:

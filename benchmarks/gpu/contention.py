@@ -1,7 +1,7 @@
 """Part a: kernels beside kernels and transfers, on all that a GPU's streams share.
 
-Compute units (products beside copies by few or many workgroups), memory (elementwise, softmax, copies), L2 (a buffer that
-fits it beside a stream that does not), the link to the host (by copy engines, and by kernels that read its memory).
+Compute units (products beside copies by few or many workgroups), memory (elementwise, softmax, copies), L2 (a buffer
+that fits it beside one that does not), the link to the host (by copy engines, and by kernels that read its memory).
 """
 
 from collections.abc import Iterator
@@ -34,9 +34,8 @@ def groups(size: Size, abilities: Abilities) -> Iterator[Planned]:
 
 def pair_group(a: Work, b: Work, abilities: Abilities, units: int = 0) -> Iterator[Planned]:
     """Yield the group of two works under every policy."""
-    yield from _grouped(
-        "a", f"{a.name} beside {b.name}", (a, b), list(paired((a, b), abilities, units=units)), abilities
-    )
+    found = list(paired((a, b), abilities, units=units))
+    yield from _grouped("a", f"{a.name} beside {b.name}", (a, b), found, abilities)
 
 
 def _grouped(
@@ -51,9 +50,9 @@ def _grouped(
 
 
 def _blocks(size: Size, abilities: Abilities) -> list[int]:
-    return sorted(
-        {blocks for blocks in (*size.blocks, abilities.units) if blocks <= abilities.units or abilities.twins}
-    )
+    """Return workgroups of copies; of a twin they are pieces, of which there can be more than units."""
+    most = max(size.blocks) if abilities.twins else abilities.units
+    return sorted({blocks for blocks in (*size.blocks, abilities.units) if blocks <= most})
 
 
 def _beside_copies(product: Work, size: Size, abilities: Abilities) -> Iterator[Planned]:

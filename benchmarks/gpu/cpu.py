@@ -1,8 +1,8 @@
 """`CpuMachine`: a CPU in the place of a GPU, for tests and for whoever wants to see a recording without one.
 
 Times are real; what is timed is a twin. A stream is a thread. Products and passes over memory use all cores, or so many
-as their partition has (affinity of the thread and of those that it starts); copies are one thread's, `blocks` pieces one
-behind the other; a copy engine is a thread that copies. Priority is niceness, which only works downwards: the most
+as their partition has (affinity of the thread and of those that it starts); copies are one thread's, `blocks` pieces
+one behind the other; a copy engine is a thread that copies. Priority is niceness, which only works downwards: the most
 urgent member of a run keeps its own, the others give way. There are no cache hints and no copies by kernels that read
 the host's memory.
 """

@@ -2,7 +2,7 @@
 
 Members of a run have a stream each, of the priority they ask for, or on their partition. Streams are kept and used
 again, first to first, so that a library's workspace on a stream is made once; a work is launched on its stream before
-it is timed there. Buffers are kept too, up to a quarter of the memory, the longest unused going first.
+it is timed there. Buffers are kept too, up to an eighth of the memory, the longest unused going first.
 """
 
 import json
@@ -26,7 +26,7 @@ __all__ = ["GpuMachine", "TritonKernels"]
 
 #: Read by CUDA when it starts: with fewer, streams share a hardware queue and wait for one another.
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-SHARE_OF_MEMORY = 4
+SHARE_OF_MEMORY = 8
 WARM_LAUNCHES = 2
 CHECKED_BYTES = 1 << 20
 
@@ -60,6 +60,8 @@ class GpuMachine:
     ----------
     device : str
         As PyTorch writes it.
+    without : frozenset of str
+        Features that are not tried: one may leave a device in error, after which a process can do nothing with it.
 
     Raises
     ------
@@ -67,7 +69,7 @@ class GpuMachine:
         PyTorch sees no such device.
     """
 
-    def __init__(self, device: str = "cuda:0") -> None:
+    def __init__(self, device: str = "cuda:0", without: frozenset[str] = frozenset()) -> None:
         os.environ.setdefault(*CONNECTIONS)
         import torch
 
@@ -79,7 +81,7 @@ class GpuMachine:
         torch.set_float32_matmul_precision("highest")
         self._torch = torch
         self._properties = torch.cuda.get_device_properties(index)
-        self._missing: dict[str, str] = {}
+        self._missing = dict.fromkeys(sorted(without), "was not to be tried")
         self._special: Special | None = None
         self._held: OrderedDict[tuple[Work, int], Bound] = OrderedDict()
         self._checked: set[Work] = set()
@@ -92,16 +94,16 @@ class GpuMachine:
     def features(self) -> frozenset[str]:
         """What was found to work, by trying it; `facts` says under `missing` what did not, and why."""
         tried = {"triton": self._try_triton, "pinned": self._try_pinned, "copy_engine": self._try_engine}
-        found_features = {name for name, attempt in tried.items() if self._works(name, attempt)}
+        working = {name for name, attempt in tried.items() if self._works(name, attempt)}
         least, greatest = self._torch.cuda.Stream.priority_range()
         if greatest < least:
-            found_features.add("priorities")
+            working.add("priorities")
         if self._splits:
-            found_features.add("partitions")
+            working.add("partitions")
         profiler = self._torch.profiler
         if profiler.ProfilerActivity.CUDA in profiler.supported_activities():
-            found_features.add("profiler")
-        return frozenset(found_features)
+            working.add("profiler")
+        return frozenset(working)
 
     def facts(self) -> dict[str, Any]:
         """Return what PyTorch says of the device, what it can be split in, and which features are missing."""
@@ -235,6 +237,8 @@ class GpuMachine:
 
     @cached_property
     def _splits(self) -> list[tuple[int, int]]:
+        if "partitions" in self._missing:
+            return []
         splits = found(self.device)
         if not splits:
             self._missing["partitions"] = "no split of the compute units worked in a process of its own"
@@ -242,14 +246,19 @@ class GpuMachine:
 
     def _works(self, name: str, attempt: Any) -> bool:
         """Return whether an attempt ends well; why not goes to the facts. A device in error ends the recording."""
+        if name in self._missing:
+            return False
         try:
             attempt()
+            self.synchronize()
+            return True
         except Exception as error:  # noqa: BLE001  Compilers and drivers raise what they like.
             self._missing[name] = f"{type(error).__name__}: {error}"[:500]
+        try:
             self.synchronize()
-            return False
-        self.synchronize()
-        return True
+        except RuntimeError as error:
+            raise ValueError(f"trying {name} left the device in error ({error}); run with --without {name}") from error
+        return False
 
     def _try_triton(self) -> None:
         vendor = "hip" if self._torch.version.hip else "cuda"

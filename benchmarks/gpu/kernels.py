@@ -79,8 +79,10 @@ class Place:
         """Return normal fp32 values in memory of the host, pinned where the device is another."""
         import torch
 
-        values = torch.randn(elements)
-        return values if self.device == "cpu" else values.pin_memory()
+        if self.device == "cpu":
+            return torch.randn(elements)
+        # Drawn on the device, which is quicker by far.
+        return torch.empty(elements, pin_memory=True).copy_(torch.randn(elements, device=self.device))
 
 
 def footprint_bytes(work: Work) -> int:

@@ -18,7 +18,6 @@ from benchmarks.gpu.work import Work
 __all__ = ["PARTS", "Plan", "plan"]
 
 PARTS = "abcdef"
-WORKS_A_STEP = 16
 WORK_SECONDS = 0.15
 
 
@@ -31,7 +30,7 @@ class Plan:
     groups: tuple[Group, ...] = ()
 
 
-def plan(facts: Mapping[str, Any], size: str, seed: int = 0) -> Plan:
+def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PARTS) -> Plan:
     """Return the plan for a device.
 
     Parameters
@@ -42,17 +41,19 @@ def plan(facts: Mapping[str, Any], size: str, seed: int = 0) -> Plan:
         A key of `SIZES`.
     seed : int
         Of the order within part a: what a device does as it warms up should fall on no kind of scenario alone.
+    parts : str
+        Letters of those that are wanted. A step is the same whatever else is wanted.
     """
     numbers = SIZES[size]
     abilities = Abilities.of(facts, numbers.cache_bytes)
     planned = [*_shuffled(contention.groups(numbers, abilities), seed), *resource_sweeps(numbers, abilities)]
     planned += [*decomposition.groups(numbers, abilities), *cache_sweeps(numbers, abilities)]
     left_out = tuple(entry for entry in planned if isinstance(entry, tuple))
-    recorded = [entry for entry in planned if not isinstance(entry, tuple)]
+    recorded = [entry for entry in planned if not isinstance(entry, tuple) and entry.part in parts]
     steps = [_step(entry, numbers) for entry in recorded]
     steps += _works_steps(recorded)
     for part_steps in (_training_steps, _operator_steps):
-        steps += part_steps(dict(facts), size)
+        steps += [step for step in part_steps(dict(facts), size) if step.part in parts]
     repeated = {step.key for step in steps if sum(other.key == step.key for other in steps) > 1}
     if repeated:
         raise ValueError(f"steps of the same key: {', '.join(sorted(repeated))}")
@@ -80,18 +81,15 @@ def _step(entry: Group | Sweep, size: Size) -> Step:
 
 
 def _works_steps(recorded: Iterable[Group | Sweep]) -> Iterator[Step]:
-    """Yield what describes the works of all parts, last: a profiler that ran once may cost later launches time."""
+    """Yield what describes each work, last: a profiler that ran once may cost later launches time."""
     parts: dict[Work, str] = {}
-    for entry in recorded:
-        for work in sorted(entry.works, key=lambda work: work.name):
+    for entry in sorted(recorded, key=lambda entry: entry.part):
+        for work in entry.works:
             parts.setdefault(work, entry.part)
-    for part in sorted(set(parts.values())):
-        works = [work for work, first in parts.items() if first == part]
-        for at in range(0, len(works), WORKS_A_STEP):
-            chosen = tuple(works[at : at + WORKS_A_STEP])
-            run: Callable[[Machine, Path], Tables] = partial(_described, works=chosen)
-            yield Step(f"{part}:works {chosen[0].name} and on", part, WORK_SECONDS * len(chosen), run)
+    for work, part in sorted(parts.items(), key=lambda item: (item[1], item[0].name)):
+        run: Callable[[Machine, Path], Tables] = partial(_described, work=work)
+        yield Step(f"works:{work.name}", part, WORK_SECONDS, run)
 
 
-def _described(machine: Machine, _: Path, *, works: tuple[Work, ...]) -> Tables:
-    return {"works": [work.row() | machine.kernel_of(work) for work in works]}
+def _described(machine: Machine, _: Path, *, work: Work) -> Tables:
+    return {"works": [work.row() | machine.kernel_of(work)]}

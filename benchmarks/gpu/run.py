@@ -116,7 +116,9 @@ def record(session: Session, steps: Sequence[Step], seconds: float, elapsed: Cal
     """
     budget, outcome = Budget(seconds, steps, elapsed), Outcome()
     waiting: list[Step] = []
-    for step in steps:
+    for before, step in zip((None, *steps), steps, strict=False):
+        if before is not None and before.part != step.part:
+            _release(session.machine)
         if session.stop.asked or not budget.fits(step):
             waiting.append(step)
             continue
@@ -161,10 +163,15 @@ def _recover(machine: Machine, text: str) -> None:
     """Free what a failed step held, and find out whether the device still answers."""
     try:
         machine.synchronize()
-        getattr(machine, "release", lambda: None)()
+        _release(machine)
         machine.synchronize()
     except Exception as error:
         raise DeviceLostError(f"{text}; and then the device gave {type(error).__name__}: {error}") from error
+
+
+def _release(machine: Machine) -> None:
+    """Give buffers back, where a machine keeps some: the next part wants the memory for others."""
+    getattr(machine, "release", lambda: None)()
 
 
 @contextmanager

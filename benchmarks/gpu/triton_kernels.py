@@ -9,7 +9,7 @@ import triton.language as tl
 
 __all__ = ["copy", "read", "update"]
 
-#: Elements a program moves at a time, and the warps that do: 16 fp32 elements, four 16-byte accesses, a thread in flight.
+#: Elements a program moves at a time, and the warps that do: four 16-byte accesses of a thread in flight.
 BLOCK = 8192
 WARPS = 16
 #: Offsets are int32.
