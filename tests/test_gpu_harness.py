@@ -24,7 +24,7 @@ from benchmarks.gpu.gpu_facts import read_nvidia_smi
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.layout import checked
 from benchmarks.gpu.pack import file_name, pack
-from benchmarks.gpu.partitions import mask_words
+from benchmarks.gpu.partitions import PartitionError, mask_words
 from benchmarks.gpu.plan import plan
 from benchmarks.gpu.profile import kernel_in
 from benchmarks.gpu.run import DeviceLostError, Outcome, Progress, Session, Stop, note_death, ordered, record
@@ -476,6 +476,23 @@ def test_streams_of_a_gpu_have_their_priority_or_their_partition(gpu: Any) -> No
         gpu._streams_of([Member(a, units=16), Member(b, units=66)])
     with pytest.raises(ValueError, match="has no priority"):
         gpu._streams_of([Member(a, units=16, priority=1)])
+
+
+def test_a_gpu_has_the_features_that_worked_and_says_why_it_lacks_the_others(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import benchmarks.gpu.gpu as module
+
+    def refused(device: str) -> list[tuple[int, int]]:
+        raise PartitionError("cuGreenCtxCreate answers 801")
+
+    def broken(*_: object) -> None:
+        raise OSError("no C compiler")
+
+    monkeypatch.setattr(module, "found", refused)
+    monkeypatch.setattr(module, "TritonKernels", broken)
+    assert {"copy_engine", "priorities"} <= gpu.features and not {"partitions", "triton"} & gpu.features
+    assert gpu._missing == {"partitions": "cuGreenCtxCreate answers 801", "triton": "OSError: no C compiler"}
 
 
 def test_a_gpu_counts_no_run_but_those_asked_for_and_keeps_no_more_than_its_share(gpu: Any) -> None:

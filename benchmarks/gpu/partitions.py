@@ -63,14 +63,25 @@ def split(device: str, asked: int) -> Split:
 
 
 def found(device: str) -> list[tuple[int, int]]:
-    """Return the splits that worked in another process, compute units each; none where one did not end well."""
+    """Return the splits that worked in another process, compute units each.
+
+    Raises
+    ------
+    PartitionError
+        None did; the message has the last that the process said.
+    """
     command = [sys.executable, "-m", "benchmarks.gpu.partitions", device]
     try:
         root = Path(__file__).parents[2]
-        done = subprocess.run(command, cwd=root, capture_output=True, timeout=PROBE_SECONDS, check=True)
-        return [(int(first), int(rest)) for first, rest in json.loads(done.stdout.splitlines()[-1])]
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError):
-        return []
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        splits = [(int(first), int(rest)) for first, rest in json.loads(done.stdout.splitlines()[-1])]
+    except (OSError, subprocess.SubprocessError) as error:
+        raise PartitionError(str(error)) from error
+    except (ValueError, IndexError, TypeError) as error:
+        raise PartitionError(f"the process that tried ended with {done.returncode}: {done.stderr[-400:]}") from error
+    if not splits:
+        raise PartitionError(f"no split worked: {done.stderr[-400:]}")
+    return splits
 
 
 def _green(ordinal: int, asked: int) -> Split:
@@ -160,7 +171,8 @@ def _tried(device: str, asked: int) -> tuple[int, int] | None:
 
     try:
         made = split(device, asked)
-    except PartitionError:
+    except PartitionError as error:
+        print(f"{asked} units: {error}", file=sys.stderr)
         return None
     gate = torch.cuda.Event(enable_timing=True)
     gate.record(torch.cuda.current_stream(device))
@@ -178,6 +190,7 @@ def _tried(device: str, asked: int) -> tuple[int, int] | None:
         torch.cuda.synchronize(device)
         timed = gate.elapsed_time(end) > 0 and start.elapsed_time(end) > 0
         if not (timed and torch.allclose(out, expected, atol=1e-2)):
+            print(f"{asked} units: the streams' events or results are wrong", file=sys.stderr)
             return None
     return made.units
 
