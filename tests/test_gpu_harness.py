@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
@@ -76,9 +77,10 @@ class Simulated:
 
 def run_all(steps: Sequence[Step], machine: Machine) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {}
-    for step in steps:
-        for table, found in checked(step.run(machine, Path())).items():
-            rows.setdefault(table, []).extend(dict(row) for row in found)
+    with tempfile.TemporaryDirectory() as folder:
+        for step in steps:
+            for table, found in checked(step.run(machine, Path(folder))).items():
+                rows.setdefault(table, []).extend(dict(row) for row in found)
     return rows
 
 
@@ -150,6 +152,24 @@ def test_both_sides_of_a_scenario_do_the_same_under_every_policy() -> None:
         if row["part"] == "a" and row["repetition"] == 0 and row["work"].startswith("gemm"):
             flops.setdefault(row["group"], set()).add((row["work"], row["launches"]))
     assert all(len({work for work, _ in pairs}) == len(pairs) for pairs in flops.values())
+
+
+def test_takes_of_a_folder_launch_the_same_however_fast_the_device_was(tmp_path: Path) -> None:
+    class Slower(Simulated):
+        def alone(self, member: Member, repetitions: int) -> list[int]:
+            return [70_000 * member.launches] * repetitions
+
+    def counts(machine: Machine) -> list[int]:
+        steps = [step for step in plan(ABLE, "tiny").steps if step.part in "cd" and not step.key.startswith("works:")]
+        tables = [step.run(machine, tmp_path) for step in steps]
+        return [row["launches"] for rows in tables for name in ("alone", "together") for row in rows.get(name, ())]
+
+    first = counts(Simulated())
+    with (tmp_path / "launches.jsonl").open("a") as file:
+        file.write('["torn')
+    assert counts(Slower()) == first
+    (tmp_path / "launches.jsonl").unlink()
+    assert counts(Slower()) != first
 
 
 def test_pieces_of_a_cut_product_are_the_product() -> None:
@@ -583,8 +603,8 @@ def test_a_cpu_twin_times_threads_on_cores_of_their_own() -> None:
     machine = CpuMachine()
     try:
         work = gemm(64, 64, 64, "fp32")
-        (run,) = machine.together([Member(work, 3), Member(work, 2, priority=1, lag_ns=3_000_000)], 1)
-        assert all(start < end for start, end in run) and run[0][0] == 0 and run[1][0] >= 2_000_000
+        (run,) = machine.together([Member(work, 3), Member(work, 2, priority=1, lag_ns=200_000_000)], 1)
+        assert all(start < end for start, end in run) and run[0][0] == 0 and run[1][0] >= 100_000_000
         assert machine.alone(Member(work, 1), 2) and machine.facts()["compute_units"] >= 1
         if "partitions" in machine.features:
             cores = [seat.cores for seat in machine._seats_of([Member(work, units=1), Member(work, units=1)])]

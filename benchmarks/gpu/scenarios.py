@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.gpu.counts import remembered
 from benchmarks.gpu.sizes import Size
 from benchmarks.gpu.step import Machine, Member, Row, Step, Tables
 from benchmarks.gpu.work import Work
@@ -60,8 +61,9 @@ def group_step(group: Group, size: Size) -> Step:
     runs = len(group.scenarios) + len(group.works)
     seconds = GROUP_SECONDS + runs * (size.repetitions + 1) * (SCENARIO_SECONDS + 3e-9 * size.target_ns)
 
-    def run(machine: Machine, _: Path) -> Tables:
-        return _recorded(machine, group, size)
+    def run(machine: Machine, folder: Path) -> Tables:
+        key = f"{group.part}:{group.name}"
+        return _recorded(machine, group, size, remembered(folder, key, lambda: _counts(machine, group, size.target_ns)))
 
     return Step(f"{group.part}:{group.name}", group.part, round(seconds, 3), run, group.needs)
 
@@ -83,8 +85,7 @@ def alone_rows(machine: Machine, part: str, member: Member, repetitions: int) ->
     ]  # fmt: skip
 
 
-def _recorded(machine: Machine, group: Group, size: Size) -> Tables:
-    counts = _counts(machine, group, size.target_ns)
+def _recorded(machine: Machine, group: Group, size: Size, counts: Sequence[int]) -> Tables:
     scenarios = [
         (scenario.policy, [replace(m, launches=m.launches * counts[side]) for side, m in scenario.members])
         for scenario in group.scenarios

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from benchmarks.gpu.counts import remembered
 from benchmarks.gpu.policies import Abilities
 from benchmarks.gpu.scenarios import alone_rows, launches_for
 from benchmarks.gpu.sizes import Size
@@ -69,9 +70,10 @@ def _sweep(part: str, name: str, works: list[Work], abilities: Abilities) -> Swe
     return (name, lacking) if lacking else Sweep(part, name, tuple((work, 0) for work in works))
 
 
-def _recorded(machine: Machine, _: Path, *, sweep: Sweep, size: Size) -> Tables:
+def _recorded(machine: Machine, folder: Path, *, sweep: Sweep, size: Size) -> Tables:
+    key = f"{sweep.part}:{sweep.name}"
+    counts = remembered(folder, key, lambda: [launches_for(machine, w, size.target_ns) for w, _ in sweep.points])
     rows: list[Row] = []
-    for work, units in sweep.points:
-        launches = launches_for(machine, work, size.target_ns)
+    for (work, units), launches in zip(sweep.points, counts, strict=True):
         rows += alone_rows(machine, sweep.part, Member(work, launches, units=units), size.repetitions)
     return {"alone": rows}
