@@ -150,10 +150,19 @@ class GpuMachine:
         return [self._timeline.run(queues) for _ in range(1 + repetitions)][1:]
 
     def kernel_of(self, work: Work) -> dict[str, Any]:
-        """Return `kernel`, `workgroups`, `workgroup_size` of a work, from PyTorch's profiler."""
+        """Return `kernel`, `workgroups`, `workgroup_size` of a work, from PyTorch's profiler; empty without one."""
         (bound,) = self._bounds([(work, 0)])
         bound.launch(0)
         self.synchronize()
+        if "profiler" not in self.features:
+            return {}
+        try:
+            return self._profiled(bound)
+        except RuntimeError as error:  # of the profiler (no permission, say); one of the device is found after the step
+            self._missing["profiler"] = str(error)[:500]
+            return {}
+
+    def _profiled(self, bound: Bound) -> dict[str, Any]:
         activity = self._torch.profiler.ProfilerActivity
         with self._torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
             bound.launch(1)

@@ -1,6 +1,6 @@
 """`Group`: the same work on two or more streams, under policies that are to be compared; and how it is recorded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,10 +68,9 @@ def group_step(group: Group, size: Size) -> Step:
     return Step(f"{group.part}:{group.name}", group.part, round(seconds, 3), run, group.needs)
 
 
-def launches_for(machine: Machine, work: Work, target_ns: int, most: int = MOST_LAUNCHES) -> int:
-    """Return how many launches of a work take about so long, from 1 to `most`."""
-    took_ns = min(machine.alone(Member(work, FIRST_LAUNCHES), FIRST_REPETITIONS))
-    return max(1, min(most, round(target_ns * FIRST_LAUNCHES / max(took_ns, 1))))
+def launches_for(machine: Machine, work: Work, units: int, target_ns: int) -> int:
+    """Return how many launches of a work on so many units (0: all) take about so long, from 1 to `MOST_LAUNCHES`."""
+    return max(1, min(MOST_LAUNCHES, round(target_ns / _single_ns(machine, work, units))))
 
 
 def alone_rows(machine: Machine, part: str, member: Member, repetitions: int) -> list[Row]:
@@ -105,7 +104,7 @@ def _recorded(machine: Machine, group: Group, size: Size, counts: Sequence[int])
 
 def _counts(machine: Machine, group: Group, target_ns: int) -> list[int]:
     """Return launches a side, so that each takes as long as the target, or as the longest single launch."""
-    singles = {work: _single_ns(machine, work) for work in set(group.sides)}
+    singles = {work: _single_ns(machine, work, 0) for work in set(group.sides)}
     target_ns = max(target_ns, *singles.values())
     most_members = max(len(scenario.members) for scenario in group.scenarios)
     counts = []
@@ -116,8 +115,8 @@ def _counts(machine: Machine, group: Group, target_ns: int) -> list[int]:
     return counts
 
 
-def _single_ns(machine: Machine, work: Work) -> int:
-    took_ns = min(machine.alone(Member(work, FIRST_LAUNCHES), FIRST_REPETITIONS))
+def _single_ns(machine: Machine, work: Work, units: int) -> int:
+    took_ns = min(machine.alone(Member(work, FIRST_LAUNCHES, units=units), FIRST_REPETITIONS))
     return max(1, took_ns // FIRST_LAUNCHES)
 
 
@@ -132,9 +131,8 @@ def _together_rows(
 
 
 def _row(group: Group, policy: str, member: Member) -> dict[str, object]:
-    named: Mapping[str, object] = {
+    return {
         "part": group.part, "group": group.name, "scenario": f"{group.name} | {policy}", "policy": policy,
         "work": member.work.name, "launches": member.launches, "priority": member.priority,
         "units": member.units or None, "lag_ns": member.lag_ns,
     }  # fmt: skip
-    return dict(named)
