@@ -1,6 +1,7 @@
 """The recording harness: its plan, journal, budget and tables without PyTorch; its streams by a simulated device; a
 whole recording on the CPU. What only a GPU can show is said in benchmarks/gpu/README.md."""
 
+import doctest
 import json
 import os
 import signal
@@ -17,7 +18,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.gpu import environment
+from benchmarks.gpu import environment, gpu_facts, partitions, profile
+from benchmarks.gpu import layout as layout_module
+from benchmarks.gpu import pack as pack_module
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.budget import Budget
 from benchmarks.gpu.gates import GateError, Queue, Timeline
@@ -547,6 +550,12 @@ def test_what_nvidia_smi_does_not_know_is_left_out() -> None:
     assert read_nvidia_smi("No devices were found\n") == {}
 
 
+@pytest.mark.parametrize("module", [gpu_facts, layout_module, pack_module, partitions, profile])
+def test_examples_run(module: Any) -> None:
+    found = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+    assert found.attempted and not found.failed
+
+
 def test_masks_of_two_parts_share_no_unit() -> None:
     first, rest = (mask_words(begin, end, 304) for begin, end in ((0, 40), (40, 304)))
     assert len(first) == len(rest) == 10 and not any(a & b for a, b in zip(first, rest, strict=True))
@@ -654,8 +663,9 @@ def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
 def test_the_command_line_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--output", str(tmp_path), "--pack"]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path}: holds no journal.jsonl; record first\n"
-    assert main(["--pack"]) == 1
-    assert "--output is missing" in capsys.readouterr().err
+    for missing in (["--pack"], ["--pack", "--output", str(tmp_path / "nowhere")]):
+        assert main(missing) == 1
+        assert "--pack needs --output and the folder of a recording" in capsys.readouterr().err
     for wrong in (["--parts", "xyz"], ["--minutes", "0"], ["--take", "-1"], ["--size", "huge"]):
         with pytest.raises(SystemExit, match="2"):
             main([*wrong])

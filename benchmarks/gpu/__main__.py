@@ -33,7 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.pack:
-            return _packed(options.output)
+            if options.output is None or not options.output.is_dir():
+                raise InvalidInputError("--pack needs --output and the folder of a recording")
+            # A journal that is being written must not be mended under the hands of the writer.
+            with _locked(options.output):
+                return _packed(options.output)
         with Stop().listening() as stop:
             return _recorded(options, stop, begun)
     except (SeqPointError, OSError, ValueError, DeviceLostError) as error:
@@ -137,9 +141,7 @@ def _packed_or_told(output: Path, status: int) -> int:
     return status
 
 
-def _packed(output: Path | None) -> int:
-    if output is None:
-        raise InvalidInputError("--output is missing; give the folder of a recording")
+def _packed(output: Path) -> int:
     for path, rows in pack(output).items():
         _say(f"{path}: {rows} rows")
     return DONE
