@@ -1,0 +1,137 @@
+"""``environment.json``: on what, in which state and by which versions every take was recorded."""
+
+import importlib.util
+import json
+import platform
+import shutil
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from profilers.atomic import write_text
+from profilers.errors import InvalidInputError
+
+__all__ = ["begin", "end", "read_takes", "versions"]
+
+NAME = "environment.json"
+MOST_BYTES = 16 << 20
+#: What makes a device another one.
+IDENTITY = ("name", "architecture", "compute_units", "memory_bytes")
+GIT_SECONDS = 10
+
+
+def read_takes(folder: Path) -> list[dict[str, Any]]:
+    """Return the entries of all takes, in the order of their first session; none where nothing was recorded.
+
+    Raises
+    ------
+    InvalidInputError
+        The file is none of ours.
+    """
+    path = folder / NAME
+    if not path.exists():
+        return []
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        for entry in entries:
+            if not isinstance(entry["take"], int) or not entry["sessions"]:
+                raise ValueError("an entry without take or sessions")
+            _ = {key: entry["device"].get(key) for key in IDENTITY}, entry["plan"]["size"], entry["plan"]["seed"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidInputError(f"{path}: is no list of recordings ({error}); give another folder") from error
+    return list(entries)
+
+
+def begin(folder: Path, take: int, about: Mapping[str, Any], session: Mapping[str, Any]) -> None:
+    """Write that a session of a take begins.
+
+    Parameters
+    ----------
+    folder : Path
+    take : int
+    about : mapping
+        `device` (facts) and `plan` (`size`, `seed`), which all sessions of a folder share.
+    session : mapping
+        What is this session's own: `minutes`, `parts`, `state_before`, versions.
+
+    Raises
+    ------
+    InvalidInputError
+        The folder holds recordings of another device or plan.
+    """
+    entries = read_takes(folder)
+    for entry in entries:
+        _same(folder, entry, about)
+    started = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **session}
+    mine = next((entry for entry in entries if entry["take"] == take), None)
+    if mine is None:
+        mine = {"take": take, **about, "sessions": []}
+        entries.append(mine)
+    mine["sessions"].append(started)
+    mine.setdefault("state_before", session.get("state_before", {}))
+    write_text(folder / NAME, json.dumps(entries, indent=1) + "\n")
+
+
+def end(folder: Path, take: int, state: Mapping[str, Any]) -> None:
+    """Write in which state the device was at the end of the last session of a take."""
+    entries = read_takes(folder)
+    mine = next(entry for entry in entries if entry["take"] == take)
+    mine["state_after"] = mine["sessions"][-1]["state_after"] = dict(state)
+    mine["sessions"][-1]["ended"] = datetime.now(UTC).isoformat(timespec="seconds")
+    write_text(folder / NAME, json.dumps(entries, indent=1) + "\n")
+
+
+def versions() -> dict[str, Any]:
+    """Return versions of what a recording depends on; null for what is not there."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "os": platform.platform(),
+        "cpu": platform.machine(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "cudnn": torch.backends.cudnn.version(),
+        "triton": _triton_version(),
+        "commit": _commit(),
+    }
+
+
+def _triton_version() -> str | None:
+    if importlib.util.find_spec("triton") is None:
+        return None
+    try:
+        import triton
+    except Exception as error:  # noqa: BLE001  What a broken installation raises is part of the environment.
+        return f"cannot be imported ({type(error).__name__})"
+    return str(triton.__version__)
+
+
+def _commit() -> str | None:
+    """Return the commit of the checkout that this runs from, with a mark if it was changed; null outside one."""
+    git = shutil.which("git")
+    if git is None:
+        return None
+    command = [git, "-C", str(Path(__file__).parent), "describe", "--always", "--abbrev=40", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _same(folder: Path, entry: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    for key in IDENTITY:
+        there, here = entry["device"].get(key), about["device"].get(key)
+        if there != here:
+            raise InvalidInputError(f"{folder}: was recorded on another device ({key} {there}, here {here}); "
+                                    "give another --output")  # fmt: skip
+    for key in ("size", "seed"):
+        there, here = entry["plan"][key], about["plan"][key]
+        if there != here:
+            raise InvalidInputError(f"{folder}: holds a plan of --{key} {there}, not {here}; give another --output")

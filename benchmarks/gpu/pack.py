@@ -1,0 +1,97 @@
+"""`pack`: the journal's rows as Parquet tables. Needs pyarrow; everything else does not."""
+
+import importlib.util
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.journal import Journal
+from benchmarks.gpu.step import TABLES, Row
+from profilers.atomic import written_whole
+from profilers.errors import DependencyError, InvalidInputError
+
+__all__ = ["JOURNAL", "can_pack", "pack"]
+
+JOURNAL = "journal.jsonl"
+COMMAND = "python -m benchmarks.gpu --output DIR --pack"
+
+
+def can_pack() -> bool:
+    """Return whether pyarrow is installed."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def pack(folder: Path) -> dict[Path, int]:
+    """Write the tables of a recording, each whole or not at all; return rows by file.
+
+    Of a step that was recorded twice in a take, the last counts (`Journal.rows`); a table without rows is not written.
+    Packing again replaces the tables.
+
+    Raises
+    ------
+    DependencyError
+        No pyarrow.
+    InvalidInputError
+        No recording, a damaged one, or a value that is not of its column's type.
+    """
+    if not can_pack():
+        raise DependencyError(f"packing needs pyarrow; where it is installed, run: {COMMAND}")
+    if not (folder / JOURNAL).is_file():
+        raise InvalidInputError(f"{folder}: holds no {JOURNAL}; record first")
+    try:
+        journal = Journal(folder / JOURNAL)
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    written = {}
+    for table in TABLES:
+        for path, rows in _files(folder, table, list(journal.rows(table))).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write(path, table, rows)
+            written[path] = len(rows)
+    return written
+
+
+def _files(folder: Path, table: str, rows: Sequence[Row]) -> dict[Path, list[Row]]:
+    """Return rows by the file that they belong to: one a table, but one a configuration for epochs."""
+    if table != "epochs":
+        return {folder / f"{table}.parquet": list(rows)} if rows else {}
+    files: dict[Path, list[Row]] = {}
+    names: dict[Path, tuple[str, str]] = {}
+    for row in rows:
+        name = (row["model"], row["configuration"])
+        path = folder / "epochs" / file_name(name[0]) / f"{file_name(name[1])}.parquet"
+        if names.setdefault(path, name) != name:
+            raise InvalidInputError(f"{path}: two configurations would be of this name: {names[path]} and {name}")
+        files.setdefault(path, []).append(row)
+    return files
+
+
+def file_name(name: str) -> str:
+    """Return a name with which no file leaves its folder.
+
+    Examples
+    --------
+    >>> file_name("../bf16 + graphs")
+    '_bf16_graphs'
+    """
+    return re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip(".-")[:100] or "unnamed"
+
+
+def _write(path: Path, table: str, rows: Sequence[Row]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types: dict[str, Any] = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64()}
+    schema = pa.schema([("take", pa.int64()), *((name, types[kind]) for name, kind in TABLES[table].items())])
+    unknown = sorted({column for row in rows for column in row} - set(schema.names))
+    if unknown:
+        raise InvalidInputError(f"{path}: the journal has columns that the table {table} has not: {', '.join(unknown)}")
+    try:
+        packed = pa.Table.from_pylist([dict(row) for row in rows], schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InvalidInputError(
+            f"{path}: a value of the journal is of another type than its column: {error}"
+        ) from error
+    with written_whole(path) as stream:
+        pq.write_table(packed, stream, compression="zstd")
