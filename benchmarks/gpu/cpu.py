@@ -84,8 +84,8 @@ class CpuMachine:
 
     @property
     def features(self) -> frozenset[str]:
-        """What it has a twin of."""
-        return frozenset({"copy_engine", "priorities"} | ({"partitions"} if len(self._cores) > 1 else set()))
+        """What it has a twin of, and the profiler."""
+        return frozenset({"copy_engine", "priorities", "profiler"} | ({"partitions"} if len(self._cores) > 1 else set()))
 
     def facts(self) -> dict[str, Any]:
         """Return what Linux says of the CPU; `twins` are the features that stand for a GPU's."""
@@ -128,7 +128,7 @@ class CpuMachine:
         return [self._once(members, bounds, pools) for _ in range(1 + repetitions)][1:]
 
     def kernel_of(self, work: Work) -> dict[str, Any]:
-        """Return nothing: no profiler names what a CPU runs."""
+        """Return nothing: a CPU runs no kernel that a profiler would name."""
         return {}
 
     def _once(
