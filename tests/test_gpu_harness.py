@@ -346,12 +346,36 @@ def test_tables_are_of_the_layout_and_the_last_of_two_recordings_of_a_step_count
     Journal(tmp_path / "journal.jsonl").fail("a:2", "a", "no")
     written = pack(tmp_path)
     assert {str(path.relative_to(tmp_path)): rows for path, rows in written.items()} == {
-        "alone.parquet": 1, "epochs/gru_2/_bf16.parquet": 2,
+        "alone.parquet": 1, "epochs/gru_2/_bf16.parquet": 1, "epochs_take_1/gru_2/_bf16.parquet": 1,
     }  # fmt: skip
     table = pq.read_table(tmp_path / "epochs/gru_2/_bf16.parquet")
-    assert table["take"].to_pylist() == [0, 1] and table["duration_ns"].to_pylist() == [90, 80]
+    assert table["take"].to_pylist() == [0] and table["duration_ns"].to_pylist() == [90]
+    assert pq.read_table(tmp_path / "epochs_take_1/gru_2/_bf16.parquet")["duration_ns"].to_pylist() == [80]
     assert [f"{f.name} {f.type}" for f in table.schema] == ["take int64", *map(" ".join, TABLES["epochs"].items())]
     assert pq.read_table(tmp_path / "alone.parquet")["units"].null_count == 1
+
+
+def test_what_is_published_is_all_but_the_journal_and_says_what_it_is(tmp_path: Path) -> None:
+    folder, target = tmp_path / "own", tmp_path / "measured" / "h200"
+    journal = Journal(folder / "journal.jsonl")
+    journal.write("a:1", "a", 0.5, {"alone": [{"work": "gemm", "duration_ns": 5}]})
+    journal.fail("e/bert", "e", "OutOfMemoryError: 80 GiB | <b>of</b> `memory`")
+    device = {**ABLE, "name": "GPU | <script>", "missing": {"partitions": "driver 470"}}
+    environment.begin(folder, 0, {"device": device, "plan": {"size": "full", "seed": 0}},
+                      {"parts": "ae", "versions": {"torch": "2.11.0", "hip": None}, "state_before": {}})  # fmt: skip
+    environment.end(folder, 0, {"sm_clock_mhz": 1980.0})
+    (folder / "traces").mkdir()
+    (folder / "traces" / "bert.pt.trace.json.gz").write_bytes(b"trace")
+    assert main(["--output", str(folder), "--pack", "--to", str(target)]) == 0
+    assert {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} == {
+        "alone.parquet", "environment.json", "traces/bert.pt.trace.json.gz", "README.md",
+    }  # fmt: skip
+    said = (target / "README.md").read_text()
+    for part in ("# Recorded on GPU \\| &lt;script>", "| alone.parquet | 1 |", "sm_clock_mhz unknown / 1980.0",
+                 "| torch | 2.11.0 |", "| hip | unknown |", "| partitions | driver 470 |",
+                 "| take 0: e/bert | OutOfMemoryError: 80 GiB \\| &lt;b>of&lt;/b> 'memory' |"):  # fmt: skip
+        assert part in said
+    assert main(["--output", str(folder), "--pack"]) == 0 and (folder / "README.md").read_text() == said
 
 
 @pytest.mark.parametrize("row", [{"work": 3}, {"duration_ns": "soon"}, {"duration": 1}, {"launches": 2**64}])

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise InvalidInputError("--pack needs --output and the folder of a recording")
             # A journal that is being written must not be mended under the hands of the writer.
             with _locked(options.output):
-                return _packed(options.output)
+                return _packed(options.output, options.to)
         with Stop().listening() as stop:
             return _recorded(options, stop, begun)
     except (SeqPointError, OSError, ValueError, DeviceLostError) as error:
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--without", default="", metavar="FEATURES", help="not to be tried: triton, pinned, partitions")
     parser.add_argument("--plan", action="store_true", help="print what would be recorded, and record nothing")
     parser.add_argument("--pack", action="store_true", help="only write the tables of what is recorded")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="with --pack: another folder, for all but the journal")
     return parser
 
 
@@ -141,8 +142,8 @@ def _packed_or_told(output: Path, status: int) -> int:
     return status
 
 
-def _packed(output: Path) -> int:
-    for path, rows in pack(output).items():
+def _packed(output: Path, target: Path | None = None) -> int:
+    for path, rows in pack(output, target).items():
         _say(f"{path}: {rows} rows")
     return DONE
 

@@ -85,7 +85,9 @@ class CpuMachine:
     @property
     def features(self) -> frozenset[str]:
         """What it has a twin of, and the profiler."""
-        return frozenset({"copy_engine", "priorities", "profiler"} | ({"partitions"} if len(self._cores) > 1 else set()))
+        return frozenset(
+            {"copy_engine", "priorities", "profiler"} | ({"partitions"} if len(self._cores) > 1 else set())
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return what Linux says of the CPU; `twins` are the features that stand for a GPU's."""

@@ -2,13 +2,16 @@
 
 import importlib.util
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.describe import describe
+from benchmarks.gpu.environment import read_takes
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.step import TABLES, Row
-from profilers.atomic import written_whole
+from profilers.atomic import write_text, written_whole
 from profilers.errors import DependencyError, InvalidInputError
 
 __all__ = ["JOURNAL", "can_pack", "pack"]
@@ -22,11 +25,19 @@ def can_pack() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def pack(folder: Path) -> dict[Path, int]:
-    """Write the tables of a recording, each whole or not at all; return rows by file.
+def pack(folder: Path, target: Path | None = None) -> dict[Path, int]:
+    """Write the tables of a recording and a README, each whole or not at all; return rows by table.
 
     Of a step that was recorded twice in a take, the last counts (`Journal.rows`); a table without rows is not written.
     Packing again replaces the tables.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the recording.
+    target : Path, optional
+        Where to write, made if it is not there: all that a recording is published as, its environment and traces
+        too. By default the folder itself.
 
     Raises
     ------
@@ -43,24 +54,51 @@ def pack(folder: Path) -> dict[Path, int]:
         journal = Journal(folder / JOURNAL)
     except ValueError as error:
         raise InvalidInputError(str(error)) from error
+    to, takes = target or folder, read_takes(folder)
     written = {}
     for table in TABLES:
-        for path, rows in _files(folder, table, list(journal.rows(table))).items():
+        for path, rows in _files(to, table, list(journal.rows(table))).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, table, rows)
             written[path] = len(rows)
+    to.mkdir(parents=True, exist_ok=True)
+    if to != folder:
+        _copy(folder, to)
+    rows_of = {path.relative_to(to): rows for path, rows in written.items()}
+    write_text(to / "README.md", describe(takes, rows_of, _failed(journal)))
     return written
 
 
+def _copy(folder: Path, target: Path) -> None:
+    """Copy what is no table and no journal: the environment, and the traces."""
+    for path in (folder / "environment.json", *sorted(folder.glob("traces/*.pt.trace.json.gz"))):
+        if path.is_file():
+            to = target / path.relative_to(folder)
+            to.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("rb") as source, written_whole(to) as stream:
+                shutil.copyfileobj(source, stream)
+
+
+def _failed(journal: Journal) -> dict[str, str]:
+    """Return the last error of each step that never came to anything, by take and key."""
+    fates = {(entry["take"], entry["key"]): entry.get("error") for entry in journal.entries()}
+    recorded = {(entry["take"], entry["key"]) for entry in journal.entries() if "error" not in entry}
+    return {f"take {take}: {key}": str(fates[take, key]) for take, key in sorted(fates.keys() - recorded)}
+
+
 def _files(folder: Path, table: str, rows: Sequence[Row]) -> dict[Path, list[Row]]:
-    """Return rows by the file that they belong to: one a table, but one a configuration for epochs."""
+    """Return rows by the file that they belong to: one a table, but one a take and configuration for epochs.
+
+    An epoch's file is a log of one run, as `seqpoint validate selection` reads them.
+    """
     if table != "epochs":
         return {folder / f"{table}.parquet": list(rows)} if rows else {}
     files: dict[Path, list[Row]] = {}
     names: dict[Path, tuple[str, str]] = {}
     for row in rows:
         name = (row["model"], row["configuration"])
-        path = folder / "epochs" / file_name(name[0]) / f"{file_name(name[1])}.parquet"
+        epochs = f"epochs_take_{row['take']}" if row["take"] else "epochs"
+        path = folder / epochs / file_name(name[0]) / f"{file_name(name[1])}.parquet"
         if names.setdefault(path, name) != name:
             raise InvalidInputError(f"{path}: two configurations would be of this name: {names[path]} and {name}")
         files.setdefault(path, []).append(row)
