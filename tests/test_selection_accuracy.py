@@ -50,6 +50,18 @@ def test_the_command_scores_what_is_shipped() -> None:
     assert all(row["reference"] > 0 and not row["fitted"] for row in rows if row["limit"] is None)
 
 
+def test_an_epoch_of_which_all_is_selected_is_judged_without_a_division_by_its_errors(tmp_path: Path) -> None:
+    (tmp_path / "short").mkdir()
+    for name, factor in (("base", 1), ("half", 2)):
+        rows = [f"{i},{4 * (i + 1)},4,{factor * 1_000_000 * (i + 1)}" for i in range(12)]
+        text = "\n".join(["iteration,sequence_length,batch,duration_ns", *rows]) + "\n"
+        (tmp_path / "short" / f"{name}-sorted.csv").write_text(text)
+    done = CliRunner().invoke(cli, ["validate", "selection", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    shares = [row for row in json.loads(done.stdout)["rows"] if " over that of " in row["case"]]
+    assert shares and all(row["ours"] == 1.0 for row in shares if "random" in row["case"])
+
+
 def test_a_recorded_duration_is_the_median_of_its_runs_at_the_pace_of_the_reference() -> None:
     for path in sorted(dataset_path("measured/epochs").glob("*/*.parquet")):
         log = read_log(path)

@@ -240,7 +240,7 @@ def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[Valida
         )
         if not theirs:
             continue
-        share = max(float(np.mean(ours[name]) / np.mean(theirs[name])) for name in ours)
+        share = max(_share(float(np.mean(ours[name])), float(np.mean(theirs[name]))) for name in ours)
         lost = sum(mine >= other for name in ours for mine, other in zip(ours[name], theirs[name], strict=True))
         count = sum(len(errors) for errors in ours.values())
         where = "sorted epochs" if sorted_only else "epochs"
@@ -249,6 +249,13 @@ def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[Valida
             ValidationRow(case, None, share, share, 1.0, source=f"nearer by chance in {lost} of {count} cases")
         )
     return found
+
+
+def _share(mine: float, other: float) -> float:
+    """Return one error over another; two that are nothing are the same."""
+    if other:
+        return mine / other
+    return float("inf") if mine else 1.0
 
 
 def _by_configuration(scores: Sequence[Score]) -> dict[str, list[float]]:
