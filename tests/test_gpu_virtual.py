@@ -1,18 +1,23 @@
 """The virtual GPU behaves as a GPU is known to, where the figures can be worked out on paper."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu.step import Machine, Member  # noqa: E402
+from benchmarks.gpu.step import TABLES, Machine, Member  # noqa: E402
+from benchmarks.gpu.virtual.__main__ import main  # noqa: E402
 from benchmarks.gpu.virtual.device import DEVICES  # noqa: E402
 from benchmarks.gpu.virtual.machine import VirtualMachine  # noqa: E402
+from benchmarks.gpu.virtual.plan import plan  # noqa: E402
 from benchmarks.gpu.virtual.program import program  # noqa: E402
+from benchmarks.gpu.virtual.recording import record  # noqa: E402
 from benchmarks.gpu.virtual.simulate import Ran, simulate  # noqa: E402
 from benchmarks.gpu.work import Work, copied, gemm, moved, streamed  # noqa: E402
 from profilers.kernels import classify  # noqa: E402
@@ -86,6 +91,23 @@ def test_a_copy_behind_a_product_that_fills_the_device_starts_when_places_come_f
     assert took(product) == pytest.approx(alone(LARGE), rel=0.02)
     assert copy.end_ns > product.end_ns + 0.5 * alone(COPY)  # next to nothing of it was done before
     assert took(before) < 1.25 * alone(COPY)
+
+
+def test_two_grids_share_an_sm_where_both_fit() -> None:
+    # Tiles of 128 x 128: 128 KiB of the 228 KiB of shared memory and half of the registers of every SM.
+    product = gemm(2048, 1024, 8192)
+    _, copy = run(product, COPY)
+    assert program(product, DEVICE).shared == 128 * 1024 and program(product, DEVICE).blocks == 128
+    assert took(copy) < 1.6 * alone(COPY)
+
+
+def test_nobody_passes_a_grid_that_does_not_fit_but_by_priority() -> None:
+    product = gemm(2048, 1024, 8192)
+    _, second, copy = run(product, product, COPY)
+    assert copy.end_ns > alone(product) + 0.8 * alone(COPY)  # the second fits on no SM before the first is done
+    _, _, sooner = run(product, product, Member(COPY, priority=1))
+    assert took(sooner) < 1.6 * alone(COPY)
+    assert second.end_ns == pytest.approx(2 * alone(product), rel=0.15)
 
 
 def test_priority_lets_a_copy_in_at_the_next_place_that_comes_free() -> None:
@@ -231,3 +253,83 @@ def test_kernels_are_called_what_profilers_call_them() -> None:
     assert machine.kernel_of(moved("copy_engine", "h2d", MIB)) == {"kernel": "Memcpy HtoD (Pinned -> Device)"}
     with pytest.raises(ValueError, match="is no kernel"):
         program(moved("copy_engine", "h2d", MIB), DEVICE)
+
+
+def test_small_and_odd_works_run() -> None:
+    works = [
+        copied(4, 16),
+        copied(1),
+        streamed("softmax", 1, 1, "bf16"),
+        gemm(1, 1, 1),
+        gemm(1, 1, 1, "fp32", accumulate=True),
+        moved("zero_copy", "d2h", 4, 3),
+        moved("zero_copy", "d2d", MIB),
+        moved("copy_engine", "d2h", 1),
+    ]
+    ran = run(*works)
+    for work, one in zip(works, ran, strict=True):
+        assert took(one) >= DEVICE.launch_ns, work.name
+        assert one.loaded >= work.bytes_read and one.stored >= work.bytes_written, work.name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recording")
+    assert record(DEVICE, path, scenarios=9, seed=5) == 9
+    return path
+
+
+def test_a_recording_has_the_tables_and_two_takes(folder: Path) -> None:
+    for name in ("works", "alone", "together"):
+        table = pq.read_table(folder / f"{name}.parquet")
+        assert table.schema.names == ["take", *TABLES[name]]
+        assert [str(t) for t in table.schema.types[1:]] == list(TABLES[name].values())
+        assert set(table["take"].to_pylist()) == {0, 1}
+    takes = json.loads((folder / "environment.json").read_text())
+    assert [t["take"] for t in takes] == [0, 1] and "nothing here was measured" in takes[0]["note"]
+
+
+def test_every_scenario_has_its_works_alone(folder: Path) -> None:
+    together = pq.read_table(folder / "together.parquet").to_pylist()
+    alone = {(r["work"], r["launches"], r["units"]) for r in pq.read_table(folder / "alone.parquet").to_pylist()}
+    works = {r["work"] for r in pq.read_table(folder / "works.parquet").to_pylist()}
+    assert {(r["work"], r["launches"], r["units"]) for r in together} <= alone
+    assert {r["work"] for r in together} <= works
+    assert {r["policy"] for r in together} == {"order", "reverse", "priority", "partition_8", "partition_16"}
+    groups = {}
+    for row in together:
+        groups.setdefault(row["group"], {}).setdefault(row["scenario"], set()).add((row["work"], row["launches"]))
+    assert all(len({frozenset(works) for works in group.values()}) == 1 for group in groups.values())
+
+
+def test_takes_differ_by_noise_and_a_drift_of_a_percent(folder: Path) -> None:
+    rows = pq.read_table(folder / "alone.parquet").to_pylist()
+    times = [sum(r["duration_ns"] for r in rows if r["take"] == take) for take in (0, 1)]
+    assert times[1] / times[0] == pytest.approx(1.01, abs=0.01) != 1
+
+
+def test_the_plan_has_pairs_enough_for_a_score() -> None:
+    class Instant:
+        """Every work takes a millisecond."""
+
+        def alone(self, member: Member, repetitions: int) -> list[int]:
+            return [1_000_000] * repetitions
+
+    scenarios = list(plan(Instant(), 128))  # type: ignore[arg-type]
+    pairs = [s for s in scenarios if s.part == "b"]
+    assert len(pairs) >= 300 and len({s.group for s in pairs}) >= 40
+    assert len({(s.group, s.policy) for s in scenarios}) == len(scenarios)
+    assert all(sum(m.units for m in s.members) <= 128 for s in scenarios)
+
+
+def test_the_command_says_what_it_wrote(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    arguments = ["--output", str(tmp_path / "new"), "--scenarios", "1", "--device", "Virtual GPU S"]
+    monkeypatch.setattr(sys, "argv", ["virtual", *arguments])
+    main()
+    assert "1 scenarios on Virtual GPU S" in capsys.readouterr().err
+    assert {p.name for p in (tmp_path / "new").iterdir()} == {
+        "works.parquet",
+        "alone.parquet",
+        "together.parquet",
+        "environment.json",
+    }

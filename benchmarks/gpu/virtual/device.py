@@ -34,7 +34,7 @@ class VirtualDevice:
         That one SM has requested from the memory at one time, but for tiles that come into shared memory. Chosen: that
         and the latency let one SM draw about 80 GB/s.
     multicast : int
-        SMs to which the cache gives a tile at once. Of the L: the tensor units of two SMs work on one tile.
+        SMs to which the cache gives a tile at once, chosen: what clusters of workgroups do since Hopper.
     issue_per_clock : int
         Instructions of a warp that one SM starts in a clock.
     l2_ns, hbm_ns, link_ns : float
@@ -106,7 +106,7 @@ _MB, _GB = 2**20, 10**9
 DEVICES = {
     device.name: device
     for device in (
-        VirtualDevice("Virtual GPU", 128, 1.7, 4096, 256, 50 * _MB, 10000.0, 4000.0, 96 * _GB, 55.0),
+        VirtualDevice("Virtual GPU", 128, 1.7, 4096, 256, 50 * _MB, 10000.0, 4000.0, 96 * _GB, 55.0, multicast=2),
         VirtualDevice(
             "Virtual GPU S", 108, 1.41, 2048, 128, 40 * _MB, 5500.0, 1900.0, 40 * _GB, 25.0, 3,
             hbm_ns=560.0, l2_ns=220.0,

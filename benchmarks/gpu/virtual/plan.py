@@ -12,7 +12,7 @@ __all__ = ["Scenario", "plan"]
 _MIB = 2**20
 #: How long each side of a pair is to last, ns, and how often it is launched at most.
 _SIDE_NS = 1_500_000
-_LAUNCHES = 64
+_LAUNCHES = 200
 _STREAMS = (2, 4, 8)
 
 
@@ -53,7 +53,7 @@ def plan(machine: Machine, compute_units: int) -> Iterator[Scenario]:
 def _products() -> list[Work]:
     """Return products bound by arithmetic, in several numbers of waves, and by memory."""
     return [
-        gemm(8192, 8192, 2048),
+        gemm(8192, 8192, 8192),
         gemm(4096, 4096, 4096),
         gemm(2048, 2560, 8192),
         gemm(4096, 4096, 4096, accumulate=True),
@@ -81,7 +81,7 @@ def _streaming() -> list[Work]:
     return [
         streamed("elementwise", 64 * _MIB),
         streamed("softmax", 16384, 4096),
-        streamed("read", 4 * _MIB),
+        streamed("read", 8 * _MIB),
         replace(streamed("update", 64 * _MIB), hint="streaming"),
     ]
 

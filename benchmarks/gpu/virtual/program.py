@@ -174,7 +174,7 @@ def _stream(work: Work, device: VirtualDevice) -> Program:
     threads = size if work.blocks else max(size, _SIDE_BY_SIDE)
     operands = 2 if work.kind == "elementwise" else 1
     array = max(work.bytes_written if work.kind == "zero_copy" else 0, work.bytes_read // operands, work.host_bytes)
-    chunks = math.ceil(array / _chunk(array, threads * each // operands))
+    chunks = math.ceil(max(array, 1) / _chunk(array, threads * each // operands))
     at_once = device.sms * min(device.threads // threads, device.slots)
     phases = max(1, min(chunks // (8 * at_once), 4))
     blocks = min(work.blocks, chunks) if work.blocks else math.ceil(chunks / phases)
@@ -197,7 +197,7 @@ def _stream(work: Work, device: VirtualDevice) -> Program:
         keeps=work.hint != "streaming",
         in_place=work.kind == "update",
     )
-    if work.kind != "zero_copy":
+    if not work.host_bytes:
         return one
     return replace(one, **{"reads_host" if work.direction == "h2d" else "writes_host": part})
 

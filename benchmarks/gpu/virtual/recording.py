@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def record(device: VirtualDevice, folder: Path, *, scenarios: int | None = None,
         Of the noise of the first take; that of the second follows.
     """
     machine = VirtualMachine(device, seed=seed)
-    chosen = list(plan(machine, device.sms))[:scenarios]
+    chosen = list(islice(plan(machine, device.sms), scenarios))
     folder.mkdir(parents=True, exist_ok=True)
     rows: dict[str, list[Row]] = {"works": [], "alone": [], "together": []}
     takes = []

@@ -75,9 +75,10 @@ def simulate(device: VirtualDevice, members: Sequence[Member]) -> list[Ran]:
     for i, member in enumerate(members):
         grids[i]["release_ns"] = member.lag_ns + i * device.skew_ns
         grids[i]["launches"], grids[i]["priority"] = member.launches, member.priority
-        grids[i]["first_sm"] = next_sm if member.units else 0
-        grids[i]["sms"] = member.units or device.sms
-        next_sm += member.units
+        own = 0 if member.work.kind == "copy_engine" else member.units
+        grids[i]["first_sm"] = next_sm if own else 0
+        grids[i]["sms"] = own or device.sms
+        next_sm += own
         chunks = _fill(grids[i], member, device, chunks)
     if next_sm > device.sms:
         raise ValueError(f"partitions of {next_sm} compute units; {device.name} has {device.sms}")
@@ -88,8 +89,8 @@ def simulate(device: VirtualDevice, members: Sequence[Member]) -> list[Ran]:
     first = grids["start_ns"].min()
     return [
         Ran(
-            g["start_ns"] - first, g["end_ns"] - first, *(float(g[n]) for n in ("loaded", "stored", "over_link")),
-            *(float(g[n]) for n in ("missed", "written_back", "math_done")),
+            float(g["start_ns"] - first), float(g["end_ns"] - first),
+            *(float(g[n]) for n in ("loaded", "stored", "over_link", "missed", "written_back", "math_done")),
         )
         for g in grids
     ]  # fmt: skip
