@@ -233,6 +233,7 @@ def test_the_machine_is_a_machine_and_says_that_it_is_virtual() -> None:
     assert machine.features == {"triton", "partitions", "priorities", "copy_engine", "pinned"}
     facts = machine.facts()
     assert facts["name"] == "Virtual GPU" and facts["compute_units"] == 128 and "virtual" in facts
+    assert all(sum(split) == 128 for split in facts["partitions"]) and set(facts["features"]) == machine.features
     assert machine.device == "cuda:0" and machine.state() and machine.synchronize() is None
     with pytest.raises(ValueError, match="at least one member"):
         machine.together([], 1)

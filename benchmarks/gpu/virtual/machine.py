@@ -19,6 +19,8 @@ __all__ = ["VirtualMachine"]
 _REPETITION, _MEMBER = 0.007, 0.007
 _RESOLUTION_NS = 500.0
 _LATE_NS = 300.0
+#: Compute units that a partition may have; another has the rest.
+_PARTS = (8, 16, 24, 32, 48, 64)
 _MEMCPY = {"h2d": "Memcpy HtoD (Pinned -> Device)", "d2h": "Memcpy DtoH (Device -> Pinned)"}
 
 
@@ -57,27 +59,31 @@ class VirtualMachine:
         return frozenset({"triton", "partitions", "priorities", "copy_engine", "pinned"})
 
     def facts(self) -> dict[str, Any]:
-        """Return what it is; `virtual` holds what was assumed of it."""
+        """Return what it is, as a GPU's facts say it; `virtual` holds all that was assumed of it."""
         d = self.virtual
         return {
             "name": d.name,
+            "vendor": "NVIDIA",
+            "architecture": "virtual",
             "compute_units": d.sms,
-            "clock_mhz": round(1000 * d.clock_ghz),
             "memory_bytes": d.hbm_bytes,
-            "memory_gbps": d.hbm_gbps,
             "l2_bytes": d.l2_bytes,
-            "bf16_tflops": d.tensor_flops / 1e12,
-            "fp32_tflops": d.simd_flops / 1e12,
-            "host_link_gbps": d.link_gbps,
             "copy_engines": d.copy_engines,
             "warp_size": 32,
-            "capability": "9.0",
+            "registers_per_unit": d.registers,
+            "shared_bytes_per_unit": d.shared_bytes,
+            "threads_per_unit": d.threads,
+            "memory_bus_bits": None,
+            "integrated": False,
+            "features": sorted(self.features),
+            "missing": {},
+            "partitions": [[units, d.sms - units] for units in _PARTS if 2 * units <= d.sms],
             "virtual": asdict(d),
         }
 
     def state(self) -> dict[str, Any]:
         """Return the clock; there is no temperature."""
-        return {"clock_mhz": round(1000 * self.virtual.clock_ghz)}
+        return {"sm_clock_mhz": round(1000 * self.virtual.clock_ghz)}
 
     def synchronize(self) -> None:
         """Return at once: nothing is left running."""

@@ -109,9 +109,10 @@ def _entry(machine: VirtualMachine, take: int, seed: int, drift: float) -> dict[
     return {
         "take": take,
         "device": machine.facts(),
-        "before": machine.state(),
-        "after": machine.state(),
-        "plan": "benchmarks.gpu.virtual",
+        "plan": {"size": "virtual", "seed": 0},
+        "sessions": [{"parts": "bc", "state_before": machine.state(), "state_after": machine.state()}],
+        "state_before": machine.state(),
+        "state_after": machine.state(),
         "note": "simulated; nothing here was measured",
         "seed": seed,
         "drift": drift,
