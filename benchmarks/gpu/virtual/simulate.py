@@ -187,7 +187,10 @@ def _go_on(s, t, place):  # type: ignore[no-untyped-def]
     block = s.blocks[place]
     m = block.grid
     g = s.grids[m]
-    if block.phase < g.phases:
+    if block.phase < 0:  # it has just been dispatched
+        block.phase = 0
+        ask(s, t, place, t)
+    elif block.phase < g.phases:
         received(s, t, place)
         done = compute(s, t, place)
         if block.phase + 1 < g.phases:

@@ -47,13 +47,13 @@ def _dispatch_on(s: Board, t, sm):  # type: ignore[no-untyped-def]
     b.free -= 1
     place = s.free[b.free]
     block = s.blocks[place]
-    block.grid, block.number, block.phase, block.sm = m, g.dispatched, 0, sm
+    block.grid, block.number, block.phase, block.sm = m, g.dispatched, -1, sm
     g.dispatched += 1
     last = g.dispatched == g.blocks
     if last:
         g.waits = 0
     b.dispatch = max(t, b.dispatch) + s.c[0].dispatch_ns
-    ask(s, b.dispatch, place, b.dispatch)
+    push(s, b.dispatch, place)
     return True, last
 
 
