@@ -11,13 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.gpu.step import TABLES, Machine, Member  # noqa: E402
-from benchmarks.gpu.virtual.__main__ import main  # noqa: E402
+from benchmarks.gpu.__main__ import main  # noqa: E402
+from benchmarks.gpu.step import Machine, Member  # noqa: E402
 from benchmarks.gpu.virtual.device import DEVICES  # noqa: E402
 from benchmarks.gpu.virtual.machine import VirtualMachine  # noqa: E402
-from benchmarks.gpu.virtual.plan import plan  # noqa: E402
 from benchmarks.gpu.virtual.program import program  # noqa: E402
-from benchmarks.gpu.virtual.recording import record  # noqa: E402
 from benchmarks.gpu.virtual.simulate import Ran, simulate  # noqa: E402
 from benchmarks.gpu.work import Work, copied, gemm, moved, streamed  # noqa: E402
 from profilers.kernels import classify  # noqa: E402
@@ -273,64 +271,23 @@ def test_small_and_odd_works_run() -> None:
         assert one.loaded >= work.bytes_read and one.stored >= work.bytes_written, work.name
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recording")
-    assert record(DEVICE, path, scenarios=9, seed=5) == 9
-    return path
-
-
-def test_a_recording_has_the_tables_and_two_takes(folder: Path) -> None:
-    for name in ("works", "alone", "together"):
-        table = pq.read_table(folder / f"{name}.parquet")
-        assert table.schema.names == ["take", *TABLES[name]]
-        assert [str(t) for t in table.schema.types[1:]] == list(TABLES[name].values())
-        assert set(table["take"].to_pylist()) == {0, 1}
-    takes = json.loads((folder / "environment.json").read_text())
-    assert [t["take"] for t in takes] == [0, 1] and "nothing here was measured" in takes[0]["note"]
-
-
-def test_every_scenario_has_its_works_alone(folder: Path) -> None:
-    together = pq.read_table(folder / "together.parquet").to_pylist()
-    alone = {(r["work"], r["launches"], r["units"]) for r in pq.read_table(folder / "alone.parquet").to_pylist()}
-    works = {r["work"] for r in pq.read_table(folder / "works.parquet").to_pylist()}
-    assert {(r["work"], r["launches"], r["units"]) for r in together} <= alone
-    assert {r["work"] for r in together} <= works
-    assert {r["policy"] for r in together} == {"order", "reverse", "priority", "partition_8", "partition_16"}
-    groups = {}
-    for row in together:
-        groups.setdefault(row["group"], {}).setdefault(row["scenario"], set()).add((row["work"], row["launches"]))
-    assert all(len({frozenset(works) for works in group.values()}) == 1 for group in groups.values())
-
-
-def test_takes_differ_by_noise_and_a_drift_of_a_percent(folder: Path) -> None:
-    rows = pq.read_table(folder / "alone.parquet").to_pylist()
+def test_the_plan_runs_on_it_and_takes_differ_by_noise_and_a_drift_of_a_percent(tmp_path: Path) -> None:
+    command = ["--device", "Virtual GPU S", "--size", "tiny", "--output", str(tmp_path)]
+    for take in ("0", "1"):
+        assert main([*command, "--parts", "abcd", "--take", take]) == 0
+    rows = pq.read_table(tmp_path / "alone.parquet").to_pylist()
     times = [sum(r["duration_ns"] for r in rows if r["take"] == take) for take in (0, 1)]
     assert times[1] / times[0] == pytest.approx(1.01, abs=0.01) != 1
+    takes = json.loads((tmp_path / "environment.json").read_text())
+    assert [t["device"]["note"] for t in takes] == ["simulated; nothing here was measured"] * 2
 
 
-def test_the_plan_has_pairs_enough_for_a_score() -> None:
-    class Instant:
-        """Every work takes a millisecond."""
-
-        def alone(self, member: Member, repetitions: int) -> list[int]:
-            return [1_000_000] * repetitions
-
-    scenarios = list(plan(Instant(), 128))  # type: ignore[arg-type]
-    pairs = [s for s in scenarios if s.part == "b"]
-    assert len(pairs) >= 300 and len({s.group for s in pairs}) >= 40
-    assert len({(s.group, s.policy) for s in scenarios}) == len(scenarios)
-    assert all(sum(m.units for m in s.members) <= 128 for s in scenarios)
-
-
-def test_the_command_says_what_it_wrote(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
-    arguments = ["--output", str(tmp_path / "new"), "--scenarios", "1", "--device", "Virtual GPU S"]
-    monkeypatch.setattr(sys, "argv", ["virtual", *arguments])
-    main()
-    assert "1 scenarios on Virtual GPU S" in capsys.readouterr().err
-    assert {p.name for p in (tmp_path / "new").iterdir()} == {
-        "works.parquet",
-        "alone.parquet",
-        "together.parquet",
-        "environment.json",
-    }
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--device", "Virtual GPU", "--plan"], "give --parts abcd"),
+        (["--device", "Virtual", "--plan"], "there are Virt"),
+    ],
+)
+def test_what_it_cannot_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 1 and said in capsys.readouterr().err

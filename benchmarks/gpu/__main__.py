@@ -56,7 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--parts", type=_parts, default=PARTS, help=f"of the plan (default {PARTS})")
     parser.add_argument("--size", choices=sorted(SIZES), default="full", help="how much (default full)")
     parser.add_argument("--seed", type=_whole, default=0, help="of the order within part a (default 0)")
-    parser.add_argument("--device", default="cuda:0", help="as PyTorch writes it; cpu records a twin (default cuda:0)")
+    parser.add_argument(
+        "--device",
+        default="cuda:0",
+        help="as PyTorch writes it; cpu records a twin, 'Virtual GPU' a simulation (default cuda:0)",
+    )
     parser.add_argument("--without", default="", metavar="FEATURES", help="not to be tried: triton, pinned, partitions")
     parser.add_argument("--plan", action="store_true", help="print what would be recorded, and record nothing")
     parser.add_argument("--pack", action="store_true", help="only write the tables of what is recorded")
@@ -85,7 +89,7 @@ def _parts(text: str) -> str:
 
 
 def _recorded(options: argparse.Namespace, stop: Stop, begun: float) -> int:
-    machine = _machine(options.device, frozenset(filter(None, options.without.split(","))))
+    machine = _machine(options)
     facts = machine.facts()
     planned = plan(facts, options.size, options.seed, parts=options.parts)
     steps, left_out = _chosen(planned, machine)
@@ -148,19 +152,35 @@ def _packed(output: Path, target: Path | None = None) -> int:
     return DONE
 
 
-def _machine(device: str, without: frozenset[str]) -> Machine:
+def _machine(options: argparse.Namespace) -> Machine:
+    device = options.device
     try:
+        if device.startswith("Virtual"):
+            return _virtual(options)
         if device == "cpu":
             from benchmarks.gpu.cpu import CpuMachine
 
             return CpuMachine()
         from benchmarks.gpu.gpu import GpuMachine
 
-        return GpuMachine(device, without)
+        return GpuMachine(device, frozenset(filter(None, options.without.split(","))))
     except ImportError as error:
-        raise InvalidInputError(f"recording needs PyTorch ({error}); install it for this device") from error
+        raise InvalidInputError(f"recording {device} needs what is not installed ({error})") from error
     except RuntimeError as error:
         raise InvalidInputError(f"{device}: cannot be used ({error})") from error
+
+
+def _virtual(options: argparse.Namespace) -> Machine:
+    """Return a simulated device, whose noise and drift are another's in each take; nothing trains on it."""
+    from benchmarks.gpu.virtual.device import DEVICES
+    from benchmarks.gpu.virtual.machine import VirtualMachine
+
+    if options.device not in DEVICES:
+        raise InvalidInputError(f"no device is called {options.device!r}; there are {', '.join(DEVICES)}")
+    if set(options.parts) & set("ef"):
+        raise InvalidInputError(f"{options.device} runs parts a to d; give --parts abcd")
+    take = _take(options)
+    return VirtualMachine(DEVICES[options.device], seed=take, drift=0.01 * take)
 
 
 def _chosen(planned: Plan, machine: Machine) -> tuple[list[Step], list[tuple[str, str]]]:
@@ -189,7 +209,8 @@ def _summary(steps: Sequence[Step], left_out: Sequence[tuple[str, str]], planned
 def _take(options: argparse.Namespace) -> int:
     if options.take is not None:
         return int(options.take)
-    return max((entry["take"] for entry in environment.read_takes(options.output)), default=0)
+    takes = environment.read_takes(options.output) if options.output else []
+    return max((entry["take"] for entry in takes), default=0)
 
 
 @contextmanager

@@ -23,11 +23,10 @@ clock             a power budget                                         a contr
 ================  =====================================================  ============================================
 
 `device` says what is assumed of a device, `program` what a workgroup does, `board` holds the state, `memory`,
-`workgroups`, `events` and `simulate` move it on, and `machine` makes a `Machine` of it. ::
+`workgroups`, `events` and `simulate` move it on, and `machine` makes a `Machine` of it, which the plan runs on as on
+any other. ::
 
-    python -m benchmarks.gpu.virtual --output DIR
-
-writes a recording by a plan of its own (`plan`, `recording`).
+    python -m benchmarks.gpu --device "Virtual GPU" --output DIR
 
 What is left out: caches of an SM, warps, the placement of SMs in clusters, address translation, ECC, the launch of
 kernels by a host that falls behind, preemption of any kind, and all that several devices do.

@@ -77,6 +77,7 @@ class VirtualMachine:
             "integrated": False,
             "features": sorted(self.features),
             "missing": {},
+            "note": "simulated; nothing here was measured",
             "partitions": [[units, d.sms - units] for units in _PARTS if 2 * units <= d.sms],
             "virtual": asdict(d),
         }
