@@ -32,7 +32,7 @@ _INTO, _OUT_OF, _ELSEWHERE = "HtoD", "DtoH", ("PtoP", "HtoH")
 
 
 def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
-    """Return how compute units are given out, as calibrated: `dispatch_in_order` and `dispatch_whole_waves` are choices.
+    """Return how compute units are given out, as `dispatch_in_order` and `dispatch_whole_waves` choose.
 
     The shipped values change nothing.
 
@@ -73,7 +73,8 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     - A kernel occupies compute units in proportion to its workgroups: one to a unit where it is bound by
       arithmetic (one workgroup of a GEMM keeps a unit busy), `workgroups_per_unit_max` to a unit otherwise. One
       whose grid is unknown is taken to fill the device, of which it holds `cu_share_held_...`. It needs all that it
-      occupies to run at full rate, except that `cu_share_saturating_...` is enough.
+      occupies to run at full rate, except that `cu_share_saturating_memory` of all units is enough for what is bound by
+      memory, and `cu_share_saturating_compute` of those that it occupies for what is bound by arithmetic.
     - Memory bandwidth is what the kernel's operator moves over its duration where that is known, else it goes by
       class. The last-level cache serves a `hit_share` beside, and has `l2_bandwidth_ratio` times the bandwidth. An
       operator whose operands all fit the cache may be served by it: by `hit_share_resident` of its accesses, and
@@ -114,9 +115,7 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     )
 
 
-def _compute_units(
-    graph: KernelGraph, arithmetic: Bools, parameters: Parameters
-) -> tuple[Floats, Floats, Floats]:
+def _compute_units(graph: KernelGraph, arithmetic: Bools, parameters: Parameters) -> tuple[Floats, Floats, Floats]:
     """Return the waves of workgroups of every task (0 where unknown), what they occupy, and what they need."""
     tasks = graph.tasks
     kernel, collective = tasks.kind == TaskKind.KERNEL, tasks.kind == TaskKind.COLLECTIVE
@@ -127,8 +126,8 @@ def _compute_units(
     held = np.where(arithmetic, parameters["cu_share_held_compute"], parameters["cu_share_held_memory"])
     filled = np.where(tasks.workgroups > 0, np.minimum(waves, 1.0), unknown) * np.where(kernel, held, 1.0)
     occupies = np.where(uses, filled, 0.0)
-    saturating = (parameters["cu_share_saturating_compute"], parameters["cu_share_saturating_memory"])
-    enough = np.where(kernel, np.where(arithmetic, *saturating), 1.0)
+    enough = np.where(kernel & ~arithmetic, parameters["cu_share_saturating_memory"], 1.0)
+    enough = np.where(kernel & arithmetic, parameters["cu_share_saturating_compute"] * occupies, enough)
     # A collective's workgroups all stay until it ends: one wave, whatever the grid.
     return np.where(collective, occupies, waves), occupies, np.minimum(occupies, enough)
 
@@ -148,7 +147,7 @@ def _bandwidth(graph: KernelGraph, arithmetic: Bools, occupies: Floats, paramete
     return np.where(tasks.operator >= 0, _over_peak(graph, moved), share)
 
 
-def _over_peak(graph: KernelGraph, moved: npt.NDArray[np.generic]) -> Floats:
+def _over_peak(graph: KernelGraph, moved: Floats | npt.NDArray[np.int64]) -> Floats:
     """Return bytes over the duration of each task, as a share of the memory's peak; 0 where that is not known."""
     device = graph.hardware.device
     if device is None:
@@ -169,8 +168,9 @@ def _resident(graph: KernelGraph, moves: Floats, parameters: Parameters) -> Floa
 
 
 def _bandwidth_of_copies(graph: KernelGraph, outside: Bools, parameters: Parameters) -> Floats:
-    """Return the share of memory bandwidth that copies use: by their bytes; where they do not say them, those inside
-    the device by `hbm_share_memory_bound`, others none.
+    """Return the share of memory bandwidth that copies use: by their bytes.
+
+    Where they do not say them, those inside the device use `hbm_share_memory_bound`, others none.
     """
     tasks = graph.tasks
     found = _over_peak(graph, tasks.bytes * np.where(outside, 1, 2))
