@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
+from replay.contention.ceilings import ceilings_of, hardware_of_recording
 from replay.contention.fits import BOUNDS, CHOICES, ContentionFit, FittedRange
 from replay.contention.problem import Chosen, Problem, base_parameters, choices_of, problem_of, values_at
 from replay.contention.recording import ContentionRecording
@@ -29,7 +30,7 @@ _BLOCKS = 6
 _T90 = 2.015
 _CONFIDENCE = 0.9
 #: Points all over that are looked at, and searches from the best of them.
-_POINTS, _STARTS, _INSIDE = 32, 2, 0.15
+_POINTS, _STARTS, _INSIDE = 64, 3, 0.15
 #: The first and last steps of the search near the best.
 _NEAR, _ROUNDS = (0.06, 0.015), 5
 #: What the misfit has to change by, over a parameter's bounds, for the data to tell it.
@@ -95,8 +96,9 @@ def calibrate_contention(
     problem = problem_of(chosen, base)
     best = _best(problem, progress)
     spread_of_at, errors = _left_out(recordings, keep, base, best)
+    device = hardware_of_recording(recordings[0], ceilings_of(recordings[0])).device
     return ContentionFit(
-        names[0],
+        device.name if device else names[0],
         MappingProxyType(_ranges(best, spread_of_at, recordings[0], base)),
         tuple(name for name, told in zip(BOUNDS, best.told, strict=True) if not told)
         + tuple(name for name in CHOICES if name not in best.told_choices),
@@ -178,7 +180,7 @@ def _profile(problem: Problem, at: Floats, choices: dict[str, float]) -> tuple[F
 def _left_out(
     recordings: Sequence[ContentionRecording], keep: Callable[[str], bool], known: Parameters, best: _Best
 ) -> tuple[Floats, Floats]:
-    """Return the standard errors of the fit by leaving out blocks of kin, and errors (logarithms) of what is left out."""
+    """Return the standard errors of the fit by leaving out blocks of kin, and the errors (logarithms) of these."""
     found, errors = [], [np.zeros(0)]
     for block in range(_BLOCKS):
         rest = chosen_part(recordings, partial(_outside, keep, block))

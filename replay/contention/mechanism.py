@@ -40,8 +40,8 @@ def mechanism_of(recording: ContentionRecording, scenario: RecordedScenario, cei
 
 
 def _share_of_memory(recording: ContentionRecording, work: RecordedWork, ceilings: Ceilings) -> float:
-    """Return what of the measured bandwidth a work uses alone; at most all, since more comes from a cache."""
-    if not ceilings.memory_bytes_per_s:
+    """Return what of the measured bandwidth a work uses alone; none where its operands fit the cache."""
+    if not ceilings.memory_bytes_per_s or work.bytes_moved <= (recording.device.l2_bytes or 0):
         return 0.0
     rate = work.bytes_moved / (recording.alone_ns(work.name) / 1e9)
-    return min(rate / ceilings.memory_bytes_per_s, 1.0)
+    return rate / ceilings.memory_bytes_per_s

@@ -22,8 +22,11 @@ Chosen = Sequence[tuple[ContentionRecording, Sequence[RecordedScenario]]]
 _SIGMA, _OUTLIER = 0.04, 2.0
 #: Of the ends of members, and of single works on fewer units, beside the time until all are done.
 _WEIGHT = 0.5
-#: Standard deviation of a parameter's prior, as a share of its bounds: weak, so that it decides where data do not.
-_PRIOR = 0.35
+#: Standard deviation of the prior of a parameter that is shipped without a range, as a share of its bounds; of one with
+#: a range, that range is taken for central 90 % and is widened: priors decide where data do not.
+_PRIOR, _WIDER, _CENTRAL_90 = 0.35, 1.5, 2 * 1.645
+#: That of memory's bandwidth, whose value was measured on single works.
+_OF_MEMORY = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,13 +51,14 @@ class Problem:
         One a recording.
     base : Parameters
         What is not fitted.
-    start : array of float64
-        Where priors stand, in the unit cube over `replay.contention.fits.BOUNDS`.
+    start, prior_widths : array of float64
+        Where priors stand, in the unit cube over `replay.contention.fits.BOUNDS`, and their standard deviations.
     """
 
     parts: tuple[_Part, ...]
     base: Parameters
     start: Floats
+    prior_widths: Floats
 
     @property
     def count(self) -> int:
@@ -76,7 +80,7 @@ class Problem:
 
     def prior(self, at: Floats) -> Floats:
         """Return how far a point is from where priors stand, in standard deviations."""
-        return np.asarray((at - self.start) / _PRIOR, dtype=np.float64)
+        return np.asarray((at - self.start) / self.prior_widths, dtype=np.float64)
 
     def errors(self, at: Floats, choices: Mapping[str, float]) -> Floats:
         """Return the weighted errors of times and of ends, in standard deviations."""
@@ -103,8 +107,8 @@ def values_at(at: Floats) -> dict[str, float]:
     return found
 
 
-def coordinates(parameters: Parameters) -> Floats:
-    """Return where parameters stand in the unit cube; what is beyond a bound stands at it."""
+def coordinates(parameters: Mapping[str, float]) -> Floats:
+    """Return where values of parameters stand in the unit cube; what is beyond a bound stands at it."""
     found = []
     for name, (low, high) in BOUNDS.items():
         value = min(max(parameters[name], low), high)
@@ -123,7 +127,17 @@ def base_parameters(recording: ContentionRecording, known: Parameters) -> Parame
 def problem_of(chosen: Chosen, known: Parameters) -> Problem:
     """Return what is to be fitted: scenarios, and how their works slow down alone on fewer compute units."""
     parts = tuple(_part(recording, scenarios, known) for recording, scenarios in chosen if scenarios)
-    return Problem(parts, parts[0].base, coordinates(parts[0].base))
+    base = parts[0].base
+    return Problem(parts, base, coordinates(base.values), _prior_widths(base))
+
+
+def _prior_widths(parameters: Parameters) -> Floats:
+    low, high = (
+        coordinates({name: getattr(one, end) for name, one in parameters.known.items()}) for end in ("low", "high")
+    )
+    widths = np.where(high > low, _WIDER * (high - low) / _CENTRAL_90, _PRIOR)
+    widths[list(BOUNDS).index("memory_efficiency_shared")] = _OF_MEMORY
+    return widths
 
 
 def _part(recording: ContentionRecording, scenarios: Sequence[RecordedScenario], known: Parameters) -> _Part:
