@@ -132,7 +132,7 @@ class RecordedMember:
     """A work that ran beside others; see `benchmarks/gpu/README.md`."""
 
     work: str
-    launches: int
+    launches: int = 1
     priority: int = 0
     units: int = 0
     lag_ns: int = 0

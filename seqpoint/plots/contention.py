@@ -17,16 +17,18 @@ __all__ = ["error_by_mechanism", "predicted_against_measured", "slowdowns_agains
 
 Chart = Any  # HoloViews has no types
 Floats = npt.NDArray[np.float64]
-#: Okabe and Ito's colours, and markers, so that mechanisms can be told apart without colour.
-_LOOKS: Mapping[str, tuple[str, str]] = MappingProxyType(
+#: Okabe and Ito's colours, and markers of about one area, so that mechanisms can be told apart without colour.
+_LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {
-        "SM": ("#0072B2", "circle"),
-        "L2": ("#CC79A7", "diamond"),
-        "HBM": ("#D55E00", "square"),
-        "copy engine": ("#009E73", "triangle"),
-        "host link": ("#E69F00", "inverted_triangle"),
+        "SM": ("#0072B2", "circle", 7),
+        "L2": ("#CC79A7", "diamond", 12),
+        "HBM": ("#D55E00", "square", 6),
+        "copy engine": ("#009E73", "triangle", 8),
+        "host link": ("#E69F00", "inverted_triangle", 8),
     }
 )
+#: How full the marks are of what was held out, and of what was fitted.
+_HELD, _FITTED = 0.85, 0.0
 #: Errors that the bands show, and how dark they are.
 _BANDS = ((0.25, 0.10), (0.10, 0.16))
 _WIDTH = 0.36
@@ -34,6 +36,8 @@ _WIDTH = 0.36
 
 def predicted_against_measured(cases: Sequence[ContentionCase]) -> Chart:
     """Return the predicted over the measured time of every scenario, a mark each, on logarithmic axes.
+
+    Marks of what was fitted are hollow.
 
     Returns
     -------
@@ -88,7 +92,9 @@ def slowdowns_against_measured(cases: Sequence[ContentionCase]) -> Chart:
 
 
 def error_by_mechanism(cases: Sequence[ContentionCase]) -> Chart:
-    """Return the error of every scenario by what its works fight for, with medians and by how much takes differ.
+    """Return the error of every scenario by what its works fight for, and by how much takes differ.
+
+    Medians are of what was not fitted, where there is any.
 
     Returns
     -------
@@ -107,7 +113,8 @@ def error_by_mechanism(cases: Sequence[ContentionCase]) -> Chart:
     for i, name in enumerate(names):
         rows = [k for k, case in enumerate(cases) if case.mechanism == name]
         place[rows] = i + _WIDTH * np.linspace(-1, 1, len(rows) + 2)[1:-1]
-        middle = (float(np.median([100 * getattr(cases[k], which) for k in rows])) for which in ("error", "spread"))
+        shown = [cases[k] for k in rows if not cases[k].fitted] or [cases[k] for k in rows]
+        middle = (float(np.median([100 * getattr(one, which) for one in shown])) for which in ("error", "spread"))
         for line, y in zip(lines.values(), middle, strict=True):
             line.append((i - _WIDTH, y, i + _WIDTH, y))
     errors = np.array([100 * case.error for case in cases])
@@ -153,7 +160,7 @@ def _marks(cases: Sequence[ContentionCase], x: Floats, y: Floats) -> list[Chart]
         ("scenario", "@scenario"), ("policy", "@policy"), ("error", "@error{0.0} %"), ("takes differ", "@spread{0.0} %")
     )
     layers = []
-    for name, (colour, marker) in _LOOKS.items():
+    for name, (colour, marker, size) in _LOOKS.items():
         rows = [i for i, case in enumerate(cases) if case.mechanism == name]
         if not rows:
             continue
@@ -165,8 +172,10 @@ def _marks(cases: Sequence[ContentionCase], x: Floats, y: Floats) -> list[Chart]
             [plain_text(case.policy, NAME_LENGTH) for case in mine],
             [100 * case.error for case in mine],
             [100 * case.spread for case in mine],
+            [_FITTED if case.fitted else _HELD for case in mine],
         )
-        points = hv.Points(columns, kdims=["x", "y"], vdims=["scenario", "policy", "error", "spread"], label=name)
-        look = {"color": colour, "marker": marker, "size": 7, "line_color": "white", "line_width": 0.5, "alpha": 0.85}
+        values = ["scenario", "policy", "error", "spread", "full"]
+        points = hv.Points(columns, kdims=["x", "y"], vdims=values, label=name)
+        look = {"color": colour, "marker": marker, "size": size, "line_width": 0.7, "fill_alpha": "full"}
         layers.append(points.opts(**look, backend="bokeh", **tips))
     return layers

@@ -45,7 +45,7 @@ def contention_page(cases: Sequence[ContentionCase]) -> str:
     InvalidInputError
         There is no scenario.
     """
-    held = "What was fitted is shown with the rest; hover for names, click a mechanism to hide it."
+    held = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
     figures = [
         Figure("", plots.predicted_against_measured(cases), held),
         Figure("", plots.slowdowns_against_measured(cases), "Where one work is far shorter, times agree easily."),
@@ -76,10 +76,15 @@ def _lines(cases: Sequence[ContentionCase]) -> list[str]:
     """Return what the charts are of, in words."""
     recordings = sorted({f"{case.recording} ({case.device})" for case in cases})
     fitted = sum(case.fitted for case in cases)
-    every, order = score_by_mechanism(cases)[-1], score_order(cases)
+    first = f"Recorded: {', '.join(recordings)}. {count(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
+    held = [case for case in cases if not case.fitted]
+    if not held:
+        return [first, "All were fitted, so nothing says how good the predictions are."]
+    every, order = score_by_mechanism(held)[-1], score_order(held)
     return [
-        f"Recorded: {', '.join(recordings)}. {count(len(cases), 'scenario')}, {fitted or 'none'} of them fitted.",
-        f"Time until all are done: median error {100 * every.median:.1f} %, 90th percentile {100 * every.p90:.1f} %; "
-        f"takes differ by {100 * every.spread:.1f} % (median), {100 * every.spread_max:.1f} % at most.",
+        first,
+        f"Not fitted: median error {100 * every.median:.1f} % of the time until all are done, 90th percentile "
+        f"{100 * every.p90:.1f} %; takes differ by {100 * every.spread:.1f} % (median), "
+        f"{100 * every.spread_max:.1f} % at most.",
         f"Order of policies: {order.right} of {order.compared} pairs right.",
     ]
