@@ -25,6 +25,8 @@ _CU, _L2, _HBM, _LINK, _DMA = (RESOURCES.index(name) for name in ("cu", "l2", "h
 _CONTENDED = 1e-3
 #: Of its peak bandwidth, what a memory delivers at best; more says that the duration or the device is wrong.
 _AT_BEST = 0.95
+#: Of the peak, from which on a kernel is bound by memory whatever its class: a product of few rows, too.
+_BOUND = 0.5
 #: Of the accesses, what a cache serves at most: a hit share is below 1.
 _MOST_HITS = 0.99
 #: What names of copies say of where they go: into the device, or out of it.
@@ -70,6 +72,7 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
 def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     """Return `graph` with the demand of every task on its hardware.
 
+    - A kernel is bound by memory where its operator draws half of the peak or more alone, else by its class.
     - A kernel occupies compute units in proportion to its workgroups: one to a unit where it is bound by
       arithmetic (one workgroup of a GEMM keeps a unit busy), `workgroups_per_unit_max` to a unit otherwise. One
       whose grid is unknown is taken to fill the device, of which it holds `cu_share_held_...`. It needs all that it
@@ -90,6 +93,7 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     copy = tasks.kind == TaskKind.COPY
     arithmetic = np.isin(tasks.class_, [i for i, name in enumerate(CLASSES) if name in COMPUTE_BOUND])
     kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
+    arithmetic &= ~_bound_by_memory(graph)
     waves, occupies, need = _compute_units(graph, arithmetic, parameters)
     demand = np.zeros((len(tasks), len(RESOURCES)))
     demand[:, _CU] = need
@@ -147,6 +151,14 @@ def _bandwidth(graph: KernelGraph, arithmetic: Bools, occupies: Floats, paramete
     return np.where(tasks.operator >= 0, _over_peak(graph, moved), share)
 
 
+def _bound_by_memory(graph: KernelGraph) -> Bools:
+    """Return the tasks whose operator alone draws so much of memory that nothing else can bind them."""
+    if graph.hardware.device is None or not graph.operators:
+        return np.zeros(len(graph.tasks), dtype=bool)
+    moved = np.array([operator.bytes_moved for operator in graph.operators])[graph.tasks.operator]
+    return np.asarray((graph.tasks.operator >= 0) & (_over_peak(graph, moved) >= _BOUND))
+
+
 def _over_peak(graph: KernelGraph, moved: Floats | npt.NDArray[np.int64]) -> Floats:
     """Return bytes over the duration of each task, as a share of the memory's peak; 0 where that is not known."""
     device = graph.hardware.device
@@ -161,8 +173,8 @@ def _resident(graph: KernelGraph, moves: Floats, parameters: Parameters) -> Floa
     size, tasks = _cache_bytes(graph), graph.tasks
     if not size or not graph.operators:
         return np.zeros(len(tasks))
-    moved = np.array([operator.bytes_moved for operator in graph.operators])[tasks.operator]
-    fits = (tasks.operator >= 0) & (moved <= size)
+    sets = np.array([one.working_set_bytes or one.bytes_moved for one in graph.operators])[tasks.operator]
+    fits = (tasks.operator >= 0) & (sets <= size)
     beyond = 1.0 - _AT_BEST / np.maximum(moves, _AT_BEST)
     return np.where(fits, np.clip(np.maximum(beyond, parameters["hit_share_resident"]), 0.0, _MOST_HITS), 0.0)
 

@@ -15,6 +15,8 @@ __all__ = ["Ceilings", "as_measured", "ceilings_of", "hardware_of_recording"]
 
 #: Of its peak, what a memory delivers at best: by which the peak of a device that no catalogue has is estimated.
 _AT_BEST = 0.95
+#: Times a cache, beyond which it is no help.
+_BEYOND = 4
 #: Works of less are too short to tell a bandwidth by, where nobody says how large the caches are.
 _LARGE_BYTES = 2**26
 _DIRECTIONS = ("h2d", "d2h")
@@ -29,7 +31,7 @@ class Ceilings:
     Parameters
     ----------
     memory_bytes_per_s : float
-        Of works whose operands do not fit the cache.
+        Of works that no cache helps.
     flops_per_s : mapping of str to float
         By type.
     host_link_bytes_per_s : (float, float)
@@ -62,7 +64,7 @@ def ceilings_of(recording: ContentionRecording) -> Ceilings:
     for name in sorted({work for work, units, _ in recording.alone if not units}):
         work = recording.works[name]
         seconds = recording.alone_ns(name) / 1e9
-        if work.bytes_moved > cache and not work.host_bytes:
+        if work.working_set_bytes > _BEYOND * cache and not work.host_bytes:
             memory = max(memory, work.bytes_moved / seconds)
         if work.flops:
             flops[work.dtype] = max(flops.get(work.dtype, 0.0), work.flops / seconds)

@@ -157,5 +157,11 @@ def _operator(work: RecordedWork) -> Operator:
     kind = _OPERATORS.get(work.kind, "copy")
     dims = (1, work.m, work.n, work.k) if kind == "matmul" else (work.m, work.n)
     return Operator(
-        kind, float(work.flops), float(work.bytes_read), float(work.bytes_written), dims, work.element_bytes
+        kind,
+        float(work.flops),
+        float(work.bytes_read),
+        float(work.bytes_written),
+        dims,
+        work.element_bytes,
+        work.working_set_bytes,
     )

@@ -39,6 +39,7 @@ _WORKS = (
     Column("flops", 0, _FLOPS),
     *(Column(name, 0, _BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
     Column("direction", optional=True),
+    Column("hint", optional=True),
     *(Column(name, 0, _SIZE * 10, optional=True) for name in ("blocks", "workgroups")),
 )
 _UNITS_COLUMN, _LAUNCHES_COLUMN = Column("units", 0, _UNITS, optional=True), Column("launches", 1, _LAUNCHES)
@@ -151,7 +152,12 @@ def _works(file: Path) -> Mapping[str, RecordedWork]:
         shape = {name: row[name] for name in ("kind", "dtype", "m", "n", "k", "flops", "bytes_read", "bytes_written")}
         groups = row["workgroups"] or row["blocks"] or 0
         one = RecordedWork(
-            row["work"], **shape, host_bytes=row["host_bytes"], direction=row["direction"] or "", workgroups=groups
+            row["work"],
+            **shape,
+            host_bytes=row["host_bytes"],
+            direction=row["direction"] or "",
+            workgroups=groups,
+            hint=row["hint"] or "",
         )
         if found.setdefault(one.name, one).bytes_moved != one.bytes_moved or found[one.name].kind != one.kind:
             raise InvalidInputError(f"{place}: {one.name!r:.80} is there before as another work")

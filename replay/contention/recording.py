@@ -37,6 +37,9 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "update": "elementwise",
     }
 )
+#: Works that go over one buffer again and again; launches of the others find other operands each
+#: (benchmarks/gpu/README.md).
+REUSING = ("read", "update")
 #: Works that only move data, and what carries them.
 TRANSFERS: Mapping[str, str] = MappingProxyType(
     {"copy_engine": "copy engine", "copy_kernel": "SM copies", "zero_copy": "SM copies"}
@@ -81,6 +84,8 @@ class RecordedWork:
         ``"h2d"``, ``"d2h"``, ``"d2d"`` or empty.
     workgroups : int
         0 where not known.
+    hint : str
+        ``"streaming"`` where it asks that nothing of it is kept in a cache.
     """
 
     name: str
@@ -95,11 +100,17 @@ class RecordedWork:
     host_bytes: int = 0
     direction: str = ""
     workgroups: int = 0
+    hint: str = ""
 
     @property
     def bytes_moved(self) -> int:
-        """Of the device's memory; also the working set, since nothing is counted twice."""
+        """Of the device's memory."""
         return self.bytes_read + self.bytes_written
+
+    @property
+    def working_set_bytes(self) -> float:
+        """What launches behind each other go over: their own buffer in `REUSING`, else so many that no cache helps."""
+        return float(max(self.bytes_read, self.bytes_written)) if self.kind in REUSING else float("inf")
 
     @property
     def element_bytes(self) -> int:
