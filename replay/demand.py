@@ -26,7 +26,7 @@ _CONTENDED = 1e-3
 #: Of its peak bandwidth, what a memory delivers at best; more says that the duration or the device is wrong.
 _AT_BEST = 0.95
 #: Of the peak, from which on a kernel is bound by memory whatever its class: a product of few rows, too.
-_BOUND = 0.5
+_BOUND = 0.7
 #: Of the accesses, what a cache serves at most: a hit share is below 1.
 _MOST_HITS = 0.99
 #: What names of copies say of where they go: into the device, or out of it.
@@ -72,7 +72,7 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
 def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     """Return `graph` with the demand of every task on its hardware.
 
-    - A kernel is bound by memory where its operator draws half of the peak or more alone, else by its class.
+    - A kernel is bound by memory where its operator draws 0.7 of the peak or more alone, else by its class.
     - A kernel occupies compute units in proportion to its workgroups: one to a unit where it is bound by
       arithmetic (one workgroup of a GEMM keeps a unit busy), `workgroups_per_unit_max` to a unit otherwise. One
       whose grid is unknown is taken to fill the device, of which it holds `cu_share_held_...`. It needs all that it

@@ -40,7 +40,7 @@ def product(side: int) -> dict[str, Any]:
     return work(f"gemm_{side}", "gemm", **sizes, workgroups=(side // 128) ** 2)
 
 
-def streamed(mb: int, kind: str = "update", blocks: int = 0) -> dict[str, Any]:
+def streamed(mb: int, kind: str = "elementwise", blocks: int = 0) -> dict[str, Any]:
     name = f"{kind}_{mb}" + (f"_b{blocks}" if blocks else "")
     sizes = {"m": mb * MB // 4, "bytes_read": mb * MB, "bytes_written": mb * MB}
     return work(name, kind, **sizes, blocks=blocks, workgroups=blocks or mb * 256)
@@ -57,14 +57,14 @@ def alone_ns(row: Mapping[str, Any]) -> float:
     if row["host_bytes"]:
         return row["host_bytes"] / LINK * 1e9
     size = row["bytes_read"] + row["bytes_written"]
-    rate = CACHE * 0.8 if size <= DEVICE["l2_bytes"] else MEMORY
+    rate = CACHE * 0.8 if row["kind"] == "update" else MEMORY
     throttle = min(row["blocks"] / 64, 1.0) if row["blocks"] else 1.0
     return max(size / (rate * throttle), row["flops"] / FLOPS) * 1e9
 
 
 WORKS = [
     product(2048), product(4096), product(6144), streamed(64), streamed(128), streamed(256, "copy_kernel"),
-    streamed(128, "copy_kernel", 16), streamed(8), streamed(12, "copy_kernel"), moved(64, "h2d"), moved(32, "h2d"),
+    streamed(128, "copy_kernel", 16), streamed(8, "update"), streamed(12, "update"), moved(64, "h2d"), moved(32, "h2d"),
     moved(64, "d2h"), moved(32, "h2d", "zero_copy"),
 ]  # fmt: skip
 

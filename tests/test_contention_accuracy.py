@@ -42,6 +42,6 @@ def test_the_table_can_be_made_of_a_recording(tmp_path: Path) -> None:
     module = script()
     (one,) = module.shipped_recordings(tmp_path)
     rows = module.rows(one, "shipped")
-    assert [row["mechanism"] for row in rows] == ["SM", "copy engine", "all"]
+    assert [row["mechanism"] for row in rows] == ["HBM", "copy engine", "all"]
     assert set(rows[0]) == set(module.COLUMNS) and float(rows[-1]["median"]) < 0.1
     assert module.shipped_recordings(tmp_path / "one" / "none") == []

@@ -31,7 +31,7 @@ class Ceilings:
     Parameters
     ----------
     memory_bytes_per_s : float
-        Of works that no cache helps.
+        Of works that compute next to nothing and that no cache helps.
     flops_per_s : mapping of str to float
         By type.
     host_link_bytes_per_s : (float, float)
@@ -64,7 +64,7 @@ def ceilings_of(recording: ContentionRecording) -> Ceilings:
     for name in sorted({work for work, units, _ in recording.alone if not units}):
         work = recording.works[name]
         seconds = recording.alone_ns(name) / 1e9
-        if work.working_set_bytes > _BEYOND * cache and not work.host_bytes:
+        if work.working_set_bytes > _BEYOND * cache and not work.host_bytes and not work.flops:
             memory = max(memory, work.bytes_moved / seconds)
         if work.flops:
             flops[work.dtype] = max(flops.get(work.dtype, 0.0), work.flops / seconds)

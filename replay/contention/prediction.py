@@ -18,7 +18,7 @@ from replay.operators.operator import Operator
 from replay.parameters import Parameters
 from replay.policy import SharingPolicy
 
-__all__ = ["Lineup", "ScenarioModel", "scenario_model"]
+__all__ = ["ScenarioModel", "scenario_model"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

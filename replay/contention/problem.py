@@ -12,7 +12,7 @@ from replay.contention.prediction import Lineup, ScenarioModel, scenario_model
 from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario
 from replay.parameters import Parameters
 
-__all__ = ["Chosen", "Problem", "base_parameters", "choices_of", "coordinates", "problem_of", "values_at"]
+__all__ = ["Problem", "base_parameters", "choices_of", "coordinates", "problem_of", "values_at"]
 
 Floats = npt.NDArray[np.float64]
 #: Scenarios of a recording.

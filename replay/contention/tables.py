@@ -1,6 +1,6 @@
 """Tables of a recording: Parquet files with columns of known types, within bounds; what is not is named by row."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,11 @@ import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError
 
-__all__ = ["Column", "Place", "read_rows"]
+__all__ = ["Column", "read_rows"]
 
 #: Of a file, and of its rows: a plan of ten minutes has some ten thousand.
 _BYTES, _ROWS = 2**28, 1_000_000
 _TEXT = 300
-#: Of a row: its columns by name, after which `Place` says where it stands.
-Row = Mapping[str, Any]
-#: A function that makes the error of a row.
-Place = Callable[[int], str]
 
 
 @dataclass(frozen=True)
