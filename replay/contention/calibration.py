@@ -105,9 +105,13 @@ def calibrate_contention(
         _conformal(errors),
         count,
         tuple(sorted({one.digest_of(s) for one, scenarios in chosen for s in scenarios})),
-        f"{count} of {sum(len(s) for _, s in chosen_part(recordings, lambda kin: True))} scenarios of "
-        + ", ".join(one.source for one in recordings),
+        _source(recordings, count),
     )
+
+
+def _source(recordings: Sequence[ContentionRecording], count: int) -> str:
+    every = sum(len(s.members) > 1 for one in recordings for s in one.scenarios)
+    return f"{count} of {every} scenarios of {', '.join(one.source for one in recordings)}"
 
 
 def _best(problem: Problem, progress: Progress | None = None) -> _Best:
