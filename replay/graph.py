@@ -129,12 +129,15 @@ class Hardware:
     compute_units : int
         As the profiler wrote them or the catalogue says; where neither does, an assumption.
     copy_engines : float
+    host_link_bytes_per_s : (float, float)
+        Into the device and out of it, as measured; 0 where nobody measured it, and then nothing shares it.
     """
 
     device: Device | None = None
     known_by: str = "unknown"
     compute_units: int = 108
     copy_engines: float = 2.0
+    host_link_bytes_per_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ class SharingPolicy:
         Shares of the compute units, at most 1 together; bit k of `Tasks.cu_mask` lets a task run on partition k.
     in_order : bool
         Whether workgroups are dispatched in the order of priority, then of arrival, and whoever comes later gets what
-        is left. Otherwise all active tasks get equal parts, up to what they ask.
+        is left. Otherwise all active tasks of the highest priority get equal parts, up to what they ask, and those of a
+        lower one what is left.
     quantised : bool
         Whether fewer compute units cost whole waves, ceil(waves / share) instead of ceil(waves), rather than in
         proportion.

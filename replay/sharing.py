@@ -165,10 +165,11 @@ def _let_in(s, first, count, p):  # type: ignore[no-untyped-def]
                 others += 1
         if others > 0:
             level = (s.pool[p] - small) / others
-    taken = 0.0
+    taken, top = 0.0, s.priority[s.seats[first].task]
     for k in range(first, first + count):
         row = s.seats[k]
-        if not s.in_order or s.let_in[row.task]:
+        # Equal parts are for those of the highest priority; the others get what these leave.
+        if (not s.in_order and s.priority[row.task] == top) or s.let_in[row.task]:
             part = min(_wanted_of(s, s.mask[row.task], row.wants, p), level)
             row.aside += part
             taken += part

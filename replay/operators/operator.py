@@ -49,6 +49,8 @@ class Operator:
         ``(batch, m, n, k)`` of matrix products, ``(rows, columns)`` of normalisations and softmax, else the elements.
     element_bytes : int
         Of the first floating operand.
+    working_set_bytes : float
+        What it goes over until it comes to the same operands again; 0 where that is what it moves.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class Operator:
     bytes_written: float
     dims: tuple[int, ...]
     element_bytes: int = 4
+    working_set_bytes: float = 0.0
 
     @property
     def bytes_moved(self) -> float:

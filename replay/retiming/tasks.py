@@ -28,7 +28,7 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 _TYPES = tuple(DTYPES)
-_HBM = RESOURCES.index("hbm")
+_HBM, _DMA = RESOURCES.index("hbm"), RESOURCES.index("dma")
 _FP32 = _TYPES.index("fp32")
 _ARITHMETIC = [i for i, name in enumerate(CLASSES) if name in COMPUTE_BOUND]
 _ATTENTION = CLASSES.index("attention")
@@ -57,7 +57,8 @@ def streaming_tasks(graph: KernelGraph) -> Bools:
     """Return which tasks are bound by memory: all other kernels, and copies within a device."""
     tasks = graph.tasks
     kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~arithmetic_tasks(graph)
-    return np.asarray(kernel | ((tasks.kind == TaskKind.COPY) & (tasks.demand[:, _HBM] > 0)))
+    inside = (tasks.demand[:, _HBM] > 0) & (tasks.demand[:, _DMA] == 0)
+    return np.asarray(kernel | ((tasks.kind == TaskKind.COPY) & inside))
 
 
 def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | float) -> Floats:

@@ -15,9 +15,11 @@ from replay.collectives import (
     read_collectives,
     write_fits,
 )
+from replay.contention import calibrate_contention, read_contention, write_contention_fit
 from replay.durations import calibrate, load_calibration, write_calibration
+from replay.parameters import load_parameters
 from replay.training import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.output import print_table, say, working
+from seqpoint.cli.output import print_table, progress, say, working
 from seqpoint.validation.kernels import read_kernels
 
 
@@ -29,6 +31,7 @@ def command() -> None:
     seqpoint calibrate kernels measured.parquet -o mine.json
     seqpoint calibrate collectives h100_all_reduce.csv -o mine.json
     seqpoint calibrate training steps.csv -o mine.json
+    seqpoint calibrate contention recording/ -o mine.json
     """
 
 
@@ -138,3 +141,36 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
         ("cost~", "value"),
         [(name, f"{value:.4g}") for name, value in asdict(found.costs).items()],
     )
+
+
+@command.command("contention")
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
+def contention(paths: tuple[str, ...], output: str) -> None:
+    """Fit how kernels and copies slow each other to recordings of one device: folders PATH, or folders of such.
+
+    A recording is what `python -m benchmarks.gpu --output DIR` writes. Half of the scenarios are fitted, chosen by a
+    hash of their works, so that the same works under another policy are on the same side; the others are for
+    `seqpoint validate contention --calibration` to score. What the recordings do not determine keeps its shipped range.
+
+    \b
+    seqpoint calibrate contention recording/ -o mine.json
+    seqpoint project job.trace --contention mine.json
+    """
+    target = file_to_write(Path(output))
+    with working(f"reading {len(paths)} folders"):
+        recordings = [one for path in paths for one in read_contention(path)]
+    found = calibrate_contention(recordings, progress=progress("fitting"))
+    write_contention_fit(target, found)
+    say(f"fitted to {found.source}, on {found.device}; off by at most {100 * math.expm1(found.spread):.0f} %, 9 in 10")
+    shipped = load_parameters()
+    print_table(
+        "Parameters (90 % ranges)",
+        ("parameter~", "value", "range", "shipped"),
+        [
+            (name, f"{one.value:.3g}", f"{one.low:.3g} - {one.high:.3g}", f"{shipped[name]:.3g}")
+            for name, one in found.ranges.items()
+        ],
+    )
+    if found.undetermined:
+        say(f"not determined by these recordings, left as shipped: {', '.join(found.undetermined)}")

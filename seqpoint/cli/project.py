@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from replay.contention import ContentionFit, read_contention_fit
 from replay.perfetto import write_perfetto
 from replay.projection import Projection, with_provenance
 from seqpoint.cli.options import (
@@ -43,6 +44,9 @@ _HOST_BOUND = 0.6
 @click.option("--draws", default=32, show_default=True, type=click.IntRange(8, 10000), help="For the interval.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the draws.")
 @click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Draws at a time.  [default: one a core]")
+@click.option(
+    "--contention", metavar="FILE.json", type=click.Path(), help="Of `seqpoint calibrate contention`: its parameters."
+)
 @click.option("--from", "result", metavar="RESULT.json", help="Compute this result of --json again, and compare.")
 @perfetto_option
 @hardware_option
@@ -54,6 +58,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     seqpoint project job.trace -w dma_collectives -w scale_device:MI355X -w dma_collectives+scale_device:MI355X
     seqpoint project job.trace -w overlap:all
     seqpoint project job.trace -w @plan.toml --json > result.json
+    seqpoint project job.trace --contention mine.json
     seqpoint project job.trace --from result.json
     """
     warn_of_left_out()
@@ -61,12 +66,18 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     if (result := options.pop("result")) is not None:
         _again(trace, result, options, json_)
         return
+    fit = _calibrated(options)
     texts = options.pop("texts") or DEFAULT_WHAT_IFS
     what_ifs = asked_what_ifs(texts)
     perfetto = options.pop("perfetto")
     loaded = load(trace, marker, length)
     projection = project_trace(loaded, what_ifs, ProjectOptions(**options, progress=progress("projecting")))
     projection = with_provenance(projection, {"reading": {"iterations": marker, "length": length}})
+    if fit is not None:
+        facts = {"device": fit.device, "scenarios": fit.scenarios, "source": fit.source, "sha256": fit.digest}
+        projection = with_provenance(projection, {"contention": facts})
+        if projection.provenance["device"] != fit.device:
+            message(f"note: contention was calibrated on {fit.device}, the trace is of another device or does not say")
     if projection.provenance["device_known_by"] == "file name":
         message(f"note: the device {projection.provenance['device']} is a guess from the file's name (see --device)")
     projection = ranked(projection) if ALL_OVERLAPS in texts else projection
@@ -80,10 +91,30 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         show(projection)
 
 
+def _calibrated(options: dict[str, Any]) -> ContentionFit | None:
+    """Take the calibration out of the options, and put its parameters in."""
+    if (path := options.pop("contention")) is None:
+        return None
+    fit = read_contention_fit(path)
+    options["parameters"] = fit.parameters()
+    return fit
+
+
 def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> None:
     """Compute a result again, print whether it is the same, and exit 1 where it is not."""
     context = click.get_current_context()
-    for name in ("texts", "iterations", "max_points", "draws", "seed", "device", "perfetto", "marker", "length"):
+    for name in (
+        "texts",
+        "iterations",
+        "max_points",
+        "contention",
+        "draws",
+        "seed",
+        "device",
+        "perfetto",
+        "marker",
+        "length",
+    ):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError("--from takes what was asked from the result; give it beside TRACE and --jobs only")
     recorded = read_result(result)

@@ -1,5 +1,10 @@
 """Charts of selections, traces, timelines and projections, as HoloViews objects for the Bokeh backend."""
 
+from seqpoint.plots.contention import (
+    error_by_mechanism,
+    predicted_against_measured,
+    slowdowns_against_measured,
+)
 from seqpoint.plots.frame import plain_text
 from seqpoint.plots.overlap import choice_map, piece_lanes, speedup_by_scenario, sweep_curves
 from seqpoint.plots.projections import projection_intervals
@@ -18,13 +23,16 @@ __all__ = [
     "before_after",
     "choice_map",
     "class_breakdown",
+    "error_by_mechanism",
     "errors_by_points",
     "interval_coverage",
     "length_histogram",
     "piece_lanes",
     "plain_text",
+    "predicted_against_measured",
     "projection_intervals",
     "resource_usage",
+    "slowdowns_against_measured",
     "speedup_by_scenario",
     "statistic_by_length",
     "sweep_curves",

@@ -1,7 +1,5 @@
 """The page: sections made of blocks of charts and tables, in one file that asks the network for nothing."""
 
-import base64
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from seqpoint import __version__
 from seqpoint.report import tables
 from seqpoint.report.charts import FONTS, Figure, bokeh_script, embedded, section_figures
 from seqpoint.report.content import ReportContent, ReportSection
+from seqpoint.report.scripts import inert, policy_of
 from seqpoint.report.summary import Tile, notes, summary, tiles
 from seqpoint.report.text import clean
 
@@ -69,7 +68,7 @@ def html_page(content: ReportContent) -> str:
     script, done = embedded(labelled)
     rest = iter(done)
     placed = [[next(rest) for _ in mine] for mine in found]
-    scripts = [_inert(text) for text in (bokeh_script(), script) if text] if script else []
+    scripts = [inert(text) for text in (bokeh_script(), script) if text] if script else []
     environment = Environment(
         loader=PackageLoader("seqpoint.report"),
         autoescape=True,
@@ -83,30 +82,9 @@ def html_page(content: ReportContent) -> str:
         version=__version__,
         views=[_view(section, figures) for section, figures in zip(content.sections, placed, strict=True)],
         scripts=scripts,
-        policy=_policy(scripts),
+        policy=policy_of(scripts),
         fonts=Markup(FONTS),
     )
-
-
-def _inert(script: str) -> Markup:
-    """Return a script that cannot end the element it stands in."""
-    return Markup(script.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
-
-
-def _policy(scripts: list[Markup]) -> str:
-    """Return a content security policy: these scripts by their digests, and no network."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    rules = (
-        "default-src 'none'",
-        f"script-src {allowed}",
-        "style-src 'unsafe-inline'",
-        "img-src data: blob:",
-        "font-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    )
-    return "; ".join(rules)
 
 
 def _view(section: ReportSection, figures: list[Figure]) -> _View:

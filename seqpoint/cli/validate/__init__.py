@@ -11,6 +11,7 @@ SUITES = {
     "collectives": ("seqpoint.cli.validate.collectives:collectives", "Times of collectives."),
     "models": ("seqpoint.cli.validate.models:models", "Times of whole transformers."),
     "published": ("seqpoint.cli.validate.published:published", "What papers report, against our models of them."),
+    "contention": ("seqpoint.cli.validate.contention:contention", "Works that ran side by side on a device."),
     "training": ("seqpoint.cli.validate.training:training", "Times of training steps."),
 }
 

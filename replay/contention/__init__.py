@@ -1,0 +1,43 @@
+"""Works that were measured side by side on a device: read, predicted as projections are, and fitted."""
+
+from replay.contention.calibration import LEAST_SCENARIOS, calibrate_contention
+from replay.contention.ceilings import Ceilings, ceilings_of
+from replay.contention.fits import ContentionFit, FittedRange, read_contention_fit, write_contention_fit
+from replay.contention.mechanism import MECHANISMS, mechanism_of
+from replay.contention.prediction import ScenarioModel, scenario_model
+from replay.contention.problem import base_parameters
+from replay.contention.reading import TABLE, read_contention, read_recording
+from replay.contention.recording import (
+    TRANSFERS,
+    ContentionRecording,
+    RecordedMember,
+    RecordedScenario,
+    RecordedWork,
+)
+from replay.contention.splitting import fold_of, kin_of
+
+__all__ = [
+    "LEAST_SCENARIOS",
+    "MECHANISMS",
+    "TABLE",
+    "TRANSFERS",
+    "Ceilings",
+    "ContentionFit",
+    "ContentionRecording",
+    "FittedRange",
+    "RecordedMember",
+    "RecordedScenario",
+    "RecordedWork",
+    "ScenarioModel",
+    "base_parameters",
+    "calibrate_contention",
+    "ceilings_of",
+    "fold_of",
+    "kin_of",
+    "mechanism_of",
+    "read_contention",
+    "read_contention_fit",
+    "read_recording",
+    "scenario_model",
+    "write_contention_fit",
+]
