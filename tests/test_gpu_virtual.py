@@ -291,3 +291,12 @@ def test_the_plan_runs_on_it_and_takes_differ_by_noise_and_a_drift_of_a_percent(
 )
 def test_what_it_cannot_is_said(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 1 and said in capsys.readouterr().err
+
+
+def test_launches_of_a_copy_take_turns_with_buffers_that_no_cache_holds_together() -> None:
+    large = replace(DEVICES["Virtual GPU L"], clock_slope=0.0)
+    copy = copied(64 * MIB, 148)
+    (ran,) = simulate(large, [Member(copy, 12)])
+    assert 12 * (copy.bytes_read + copy.bytes_written) / took(ran) < large.hbm_gbps
+    (kept,) = simulate(large, [Member(streamed("update", 4 * MIB), 12)])
+    assert kept.missed == pytest.approx(4 * 4 * MIB, rel=0.05)

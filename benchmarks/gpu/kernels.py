@@ -99,7 +99,7 @@ def sets_of(work: Work, cache_bytes: int) -> int:
     if work.kind in ("read", "update") or not cache_bytes:
         return 1
     most = MOST_HOST_SETS if work.host_bytes else MOST_SETS
-    return max(1, min(most, -(-3 * cache_bytes // footprint_bytes(work))))
+    return max(1, min(most, -(-3 * cache_bytes // max(footprint_bytes(work), 1))))
 
 
 def bind(work: Work, place: Place) -> Bound:

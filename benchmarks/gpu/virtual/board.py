@@ -21,10 +21,11 @@ CONSTANTS = _row(
     " power_tensor power_hbm power_free slope least cache_bytes"
 )
 #: A member of a scenario: what each of its launches does, and how far it is. `kind` 0 is a kernel, 1 a copy engine's
-#: transfer, which has one block and a phase for each piece. Chunks of its operands a, b, c have numbers from `base` on.
+#: transfer, which has one block and a phase for each piece. Chunks of its operands a, b, c have numbers from `base` on;
+#: launches take turns with `sets` sets of them, `span` chunks apart.
 GRID = _row(
     "kind launches priority first_sm sms blocks phases threads shared registers tensor keeps tiles_m tiles_n group"
-    " direction dispatched done arrival waits",
+    " direction dispatched done arrival waits span sets turn",
     "release_ns start_ns end_ns added stores reads_host writes_host math_ns least_ns issue_ns under_way host_under_way"
     " loaded stored missed written_back over_link math_done",
     base=(np.int64, 3),

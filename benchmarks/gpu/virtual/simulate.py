@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu.kernels import sets_of
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.virtual.board import GRID, Board, board
 from benchmarks.gpu.virtual.device import VirtualDevice
@@ -110,12 +111,11 @@ def _fill(row: Any, member: Member, device: VirtualDevice, chunks: int) -> int:
     row["tiles_m"], row["tiles_n"] = p.tiles or (0, 0)
     row["group"] = _GROUP
     needs = _chunks(p)
-    for operand, count in enumerate(needs):
-        row["base"][operand] = chunks
-        chunks += count
+    row["base"] = chunks + np.cumsum([0, *needs[:-1]])
+    row["span"], row["sets"] = sum(needs), sets_of(work, device.l2_bytes)
     if p.in_place:
         row["base"][2] = row["base"][0]
-    return chunks
+    return chunks + int(row["span"] * row["sets"])
 
 
 def _chunks(p: Program) -> tuple[int, int, int]:
@@ -214,6 +214,7 @@ def _ended(s, t, m):  # type: ignore[no-untyped-def]
     """Go to a member's next launch, or note when it ended."""
     g, b = s.grids[m], s.b[0]
     g.launches -= 1
+    g.turn = (g.turn + 1) % max(g.sets, 1)
     if g.launches > 0:
         push(s, t + s.c[0].gap_ns, len(s.blocks) + m)
     else:

@@ -95,15 +95,16 @@ def _chunk(g, block, operand):  # type: ignore[no-untyped-def]
 
     The tiles of a product are walked in groups of rows, so that those which run together share operands.
     """
+    first = g.base[operand] + g.turn * g.span
     if g.tiles_m == 0:
-        return g.base[operand] + block.phase * g.blocks + block.number
+        return first + block.phase * g.blocks + block.number
     if operand == 2:
-        return g.base[2] + block.number
+        return first + block.number
     band = block.number // (g.group * g.tiles_n)
     rows = min(g.tiles_m - band * g.group, g.group)
     inside = block.number - band * g.group * g.tiles_n
     tile = band * g.group + inside % rows if operand == 0 else inside // rows
-    return g.base[operand] + tile * g.phases + block.phase
+    return first + tile * g.phases + block.phase
 
 
 @bare
