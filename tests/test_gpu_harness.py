@@ -399,7 +399,7 @@ class Device:
     """Streams, events and sleeps of a GPU on which streams never disturb one another; ns, and two cycles each."""
 
     def __init__(self, launch_ns: int = 5_000) -> None:
-        self.now_ns, self.launch_ns = 0, launch_ns
+        self.now_ns, self.launch_ns, self.cycles_per_ns = 0, launch_ns, 2.0
         self.streams: list[SimpleNamespace] = []
         self.current: Any = None
 
@@ -424,7 +424,7 @@ class Device:
         self.current = None
 
     def _sleep(self, cycles: int) -> None:
-        self.current.free_ns = max(self.current.free_ns, self.now_ns) + cycles // 2
+        self.current.free_ns = max(self.current.free_ns, self.now_ns) + int(cycles / self.cycles_per_ns)
 
     def synchronize(self) -> None:
         self.now_ns = max(self.now_ns, *(stream.free_ns for stream in self.streams))
@@ -462,6 +462,32 @@ def test_a_run_for_which_the_gate_opened_too_early_is_thrown_away() -> None:
 
     assert timeline.run([Queue(device.Stream(), counted, 10)]) == [(0, 10_000)]
     assert len(launched) > 10 and len(launched) % 10 == 0, "ten for each time that the gate was too early, and ten"
+
+
+def test_a_lag_is_as_long_as_asked_though_the_clock_was_another_when_the_device_was_idle() -> None:
+    device = Device()
+    device.cycles_per_ns = 0.345
+    timeline = Timeline(device, device.clock)
+    device.cycles_per_ns = 1.98
+    for clock in (1.98, 1.4):
+        device.cycles_per_ns = clock
+        queues = [Queue(device.Stream(), device.kernel(7_000), 5), Queue(device.Stream(), device.kernel(9_000), 2, 5_000)]
+        _, (start, _) = timeline.run(queues)
+        assert start == pytest.approx(5_000, rel=0.01)
+
+
+def test_a_host_that_stood_still_once_makes_no_run_after_it_wait() -> None:
+    device = Device()
+    timeline = Timeline(device, device.clock)
+    stalls = iter([400_000_000])
+
+    def stalled(_: int) -> None:
+        device.now_ns += next(stalls, 5_000)
+
+    timeline.run([Queue(device.Stream(), stalled)])
+    before = device.now_ns
+    timeline.run([Queue(device.Stream(), device.kernel(1_000), 200)])
+    assert device.now_ns - before < 50_000_000
 
 
 def test_a_host_that_always_waits_for_the_device_is_told_so() -> None:
