@@ -30,7 +30,7 @@ from benchmarks.gpu.layout import checked
 from benchmarks.gpu.pack import file_name, pack
 from benchmarks.gpu.partitions import PartitionError, mask_words
 from benchmarks.gpu.plan import plan
-from benchmarks.gpu.profile import kernel_in
+from benchmarks.gpu.profile import described
 from benchmarks.gpu.run import DeviceLostError, Outcome, Progress, Session, Stop, note_death, ordered, record
 from benchmarks.gpu.scenarios import MOST_LAUNCHES, MOST_LAUNCHES_TOGETHER
 from benchmarks.gpu.step import TABLES, Machine, Member, Step, Tables
@@ -74,8 +74,8 @@ class Simulated:
         self.asked.append(members)
         return [[(m.lag_ns, m.lag_ns + 10_000 * m.launches) for m in members]] * repetitions
 
-    def kernel_of(self, work: Work) -> dict[str, Any]:
-        return {"kernel": f"kernel of {work.kind}", "workgroups": 8, "workgroup_size": 128}
+    def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        return [{"kernel": f"kernel of {work.kind}", "workgroups": 8, "workgroup_size": 128} for work in works]
 
 
 def run_all(steps: Sequence[Step], machine: Machine) -> dict[str, list[dict[str, Any]]]:
@@ -115,7 +115,7 @@ def test_what_a_device_cannot_is_left_out_with_the_feature_it_lacks() -> None:
     lacking = dict(unable.left_out)
     assert set(lacking.values()) >= {"triton", "copy_engine", "partitions", "priorities"}
     assert lacking["copy by workgroups"] == "triton" and lacking["copy command h2d by size"] == "copy_engine"
-    assert {step.key for step in unable.steps if not step.key.startswith("works:")} < {step.key for step in able.steps}
+    assert {step.key for step in unable.steps} < {step.key for step in able.steps}
     machine = Simulated()
     run_all(unable.steps, machine)
     assert machine.asked
@@ -137,8 +137,17 @@ def test_every_work_that_runs_beside_others_is_recorded_alone_and_described(size
     together = {(row["work"], row["units"]) for row in rows["together"]}
     assert together <= {(row["work"], row["units"]) for row in rows["alone"]}
     described = [row["work"] for row in rows["works"]]
-    assert {row["work"] for row in rows["alone"]} == set(described) and len(set(described)) == len(described)
-    assert all(row["kernel"].startswith("kernel of") for row in rows["works"])
+    assert {row["work"] for row in rows["alone"]} == set(described)
+    named = {row["work"] for row in rows["works"] if row.get("kernel", "").startswith("kernel of")}
+    assert named == set(described)
+
+
+def test_what_works_are_comes_first_and_which_kernels_they_were_after_all_that_is_timed() -> None:
+    keys = [step.key for step in plan(ABLE, "full").steps]
+    assert keys[:4] == ["works:a", "works:b", "works:c", "works:d"]
+    kernels = [at for at, key in enumerate(keys) if key.startswith("kernels:")]
+    timed = [at for at, key in enumerate(keys) if key.startswith(("e/step", "e/epoch")) or key[1] == ":"]
+    assert len(kernels) < 10 and timed[-1] < kernels[0] < kernels[-1] < keys.index("f/linear/fp32/0")
 
 
 def test_no_stream_is_given_more_launches_than_it_takes_without_the_host() -> None:
@@ -164,7 +173,7 @@ def test_takes_of_a_folder_launch_the_same_however_fast_the_device_was(tmp_path:
 
     def counts(machine: Machine) -> list[int]:
         planned = plan(ABLE, "tiny", parts="cd")
-        steps = [step for step in planned.steps if not step.key.startswith("works:")]
+        steps = [step for step in planned.steps if not step.key.startswith(("works:", "kernels:"))]
         tables = [step.run(machine, tmp_path) for step in steps]
         return [row["launches"] for rows in tables for name in ("alone", "together") for row in rows.get(name, ())]
 
@@ -295,6 +304,26 @@ def test_steps_that_time_does_not_allow_are_left(tmp_path: Path) -> None:
     steps = [step("a1", seconds=1), step("a2", seconds=100), step("b1", seconds=1)]
     outcome = loop(tmp_path, steps, seconds=60)
     assert (outcome.recorded, outcome.left, outcome.failed) == (["a1", "b1"], ["a2"], [])
+
+
+def test_nothing_is_timed_against_the_host_behind_a_profiler(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def noted(key: str, seconds: float, needs: frozenset[str] = frozenset()) -> Step:
+        def run(_machine: Machine, _folder: Path) -> Tables:
+            order.append(key)
+            return {"steps": [{"model": key, "duration_ns": 1}]}
+
+        return Step(key, key[0], seconds, run, needs)
+
+    traced = noted("e9", 5, frozenset({"profiler"}))
+    steps = [noted("a1", 1), noted("e1", 30), noted("e2", 20), noted("e3", 45), noted("f1", 3), traced]
+    outcome = loop(tmp_path, steps, seconds=95)
+    assert order == ["a1", "e1", "e2", "e3", "f1", "e9"] and not outcome.left, "e3 is over its share, but there is time"
+    order.clear()
+    (tmp_path / "b").mkdir()
+    outcome = loop(tmp_path / "b", [*steps[:3], noted("e3", 85), *steps[4:], noted("c1", 85)], seconds=95)
+    assert order == ["a1", "e1", "e2", "f1", "e9", "c1"] and outcome.left == ["e3"], "c1 does not mind a profiler"
 
 
 def test_the_first_interrupt_lets_the_step_be_written_down(tmp_path: Path) -> None:
@@ -581,16 +610,23 @@ def test_a_gpu_counts_no_run_but_those_asked_for_and_keeps_no_more_than_its_shar
 # --- what others answer
 
 
-def test_a_kernel_is_told_from_the_copies_around_it() -> None:
-    trace = {"traceEvents": [
-        {"cat": "cpu_op", "name": "aten::mm", "dur": 99},
-        {"cat": "kernel", "name": "reduce", "dur": 2, "args": {"grid": [4, 1, 1], "block": [32, 1, 1]}},
-        {"cat": "kernel", "name": "gemm", "dur": 8.5, "args": {"grid": [12, 11, 2], "block": [128, 3, 1]}},
-        {"cat": "gpu_memcpy", "name": "Memcpy DtoD", "dur": 50, "args": {"bytes": 8}},
-    ]}  # fmt: skip
-    assert kernel_in(trace) == {"kernel": "gemm", "workgroups": 264, "workgroup_size": 384}
-    assert kernel_in({"traceEvents": trace["traceEvents"][3:]}) == {"kernel": "Memcpy DtoD"}
-    assert kernel_in({"traceEvents": trace["traceEvents"][:1]}) == {} == kernel_in({})
+def test_a_copy_has_a_name_and_no_grid() -> None:
+    assert described({"name": "Memcpy DtoD"}) == {"kernel": "Memcpy DtoD"}
+    found = described({"name": "gemm", "grid": [12, 11, 2], "block": [128, 3, 1]})
+    assert found == {"kernel": "gemm", "workgroups": 264, "workgroup_size": 384}
+
+
+def test_a_work_is_one_row_whichever_part_it_is_of_and_has_its_kernel_where_that_is_known(tmp_path: Path) -> None:
+    work = gemm(64, 64, 64).row()
+    for take in (0, 1):
+        journal = Journal(tmp_path / "journal.jsonl", take)
+        journal.write("works:a", "a", 0.0, {"works": [work]})
+        if take == 0:
+            journal.write("kernels:a:0", "f", 1.0, {"works": [work | {"kernel": "gemm", "workgroups": 4}]})
+        journal.write("works:c", "c", 0.0, {"works": [work]})
+    pack(tmp_path)
+    rows = pq.read_table(tmp_path / "works.parquet").to_pylist()
+    assert [(row["take"], row["kernel"], row["workgroups"]) for row in rows] == [(0, "gemm", 4), (1, None, None)]
 
 
 def test_what_nvidia_smi_does_not_know_is_left_out() -> None:

@@ -5,20 +5,17 @@ again, first to first, so that a library's workspace on a stream is made once; a
 it is timed there. Buffers are kept too, up to an eighth of the memory, the longest unused going first.
 """
 
-import json
 import os
-import tempfile
 from collections import OrderedDict
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 from benchmarks.gpu.gates import Queue, Timeline
 from benchmarks.gpu.gpu_facts import facts_of, state_of
 from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
 from benchmarks.gpu.partitions import PartitionError, found, split
-from benchmarks.gpu.profile import kernel_in
+from benchmarks.gpu.profile import described
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work, copied, moved, streamed
 
@@ -105,7 +102,7 @@ class GpuMachine:
         if self._splits:
             working.add("partitions")
         profiler = self._torch.profiler
-        if profiler.ProfilerActivity.CUDA in profiler.supported_activities():
+        if "profiler" not in self._missing and profiler.ProfilerActivity.CUDA in profiler.supported_activities():
             working.add("profiler")
         return frozenset(working)
 
@@ -149,28 +146,25 @@ class GpuMachine:
         ]
         return [self._timeline.run(queues) for _ in range(1 + repetitions)][1:]
 
-    def kernel_of(self, work: Work) -> dict[str, Any]:
-        """Return `kernel`, `workgroups`, `workgroup_size` of a work, from PyTorch's profiler; empty without one."""
-        (bound,) = self._bounds([(work, 0)])
-        bound.launch(0)
-        self.synchronize()
-        if "profiler" not in self.features:
-            return {}
-        try:
-            return self._profiled(bound)
-        except RuntimeError as error:  # of the profiler (no permission, say); one of the device is found after the step
-            self._missing["profiler"] = str(error)[:500]
-            return {}
+    def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return `kernel`, `workgroups`, `workgroup_size` of each work, from one pass of PyTorch's profiler.
 
-    def _profiled(self, bound: Bound) -> dict[str, Any]:
-        activity = self._torch.profiler.ProfilerActivity
-        with self._torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
-            bound.launch(1)
+        Empty without a profiler. One that fails raises: the step fails and can be tried again, and what the works are
+        is written down already.
+        """
+        if "profiler" not in self.features:
+            return [{} for _ in works]
+        from benchmarks.gpu.launches import launches  # it loads PyTorch, which is not to come before CONNECTIONS
+
+        return [described(launch) for launch in launches(self.device, self._calls(works))]
+
+    def _calls(self, works: Sequence[Work]) -> Iterator[Callable[[], object]]:
+        """Yield what launches each work once more; nothing of it is new to the device when it is asked for."""
+        for work in works:
+            (bound,) = self._bounds([(work, 0)])
+            bound.launch(0)
             self.synchronize()
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            profiler.export_chrome_trace(str(path))
-            return kernel_in(json.loads(path.read_text(encoding="utf-8", errors="replace")))
+            yield partial(bound.launch, 1)
 
     def _bounds(self, wanted: Sequence[tuple[Work, int]]) -> list[Bound]:
         for key in wanted:
