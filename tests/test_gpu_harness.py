@@ -500,9 +500,19 @@ def test_a_lag_is_as_long_as_asked_though_the_clock_was_another_when_the_device_
     device.cycles_per_ns = 1.98
     for clock in (1.98, 1.4):
         device.cycles_per_ns = clock
-        queues = [Queue(device.Stream(), device.kernel(7_000), 5), Queue(device.Stream(), device.kernel(9_000), 2, 5_000)]
+        streams = device.Stream(), device.Stream()
+        queues = [Queue(streams[0], device.kernel(7_000), 5), Queue(streams[1], device.kernel(9_000), 2, 5_000)]
         _, (start, _) = timeline.run(queues)
         assert start == pytest.approx(5_000, rel=0.01)
+
+
+def test_streams_that_wait_for_one_another_are_told() -> None:
+    device = Device()
+    timeline = Timeline(device, device.clock)
+    a, b = device.Stream(), device.Stream()
+    assert timeline.side_by_side(a, b)
+    assert not timeline.side_by_side(a, a), "one queue of the device for both"
+    assert not timeline.side_by_side(a, timeline._gate_stream) and not timeline.side_by_side(timeline._gate_stream, b)
 
 
 def test_a_host_that_stood_still_once_makes_no_run_after_it_wait() -> None:
@@ -579,6 +589,24 @@ def test_streams_of_a_gpu_have_their_priority_or_their_partition(gpu: Any) -> No
         gpu._streams_of([Member(a, units=16), Member(b, units=66)])
     with pytest.raises(ValueError, match="has no priority"):
         gpu._streams_of([Member(a, units=16, priority=1)])
+
+
+def test_a_gpu_passes_over_streams_that_share_a_queue_and_says_how_many_it_could_not(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import benchmarks.gpu.gpu as module
+
+    monkeypatch.setattr(module, "facts_of", lambda *_: {})
+    queues = 9  # streams are dealt out to them by turns
+    shared = lambda a, b: (a.cuda_stream - b.cuda_stream) % queues != 0  # noqa: E731
+    monkeypatch.setattr(gpu._timeline, "side_by_side", shared)
+    facts = gpu.facts()
+    streams = list(gpu._streams.values())
+    assert len(streams) == 9 and len({stream.cuda_stream % queues for stream in streams}) == 9
+    assert facts["streams_that_wait_for_others"] == 0
+    gpu._streams.clear()
+    queues = 6
+    assert gpu.facts()["streams_that_wait_for_others"] == 3
 
 
 def test_a_gpu_has_the_features_that_worked_and_says_why_it_lacks_the_others(

@@ -152,3 +152,14 @@ def test_without_a_gpu_no_kernel_is_known_and_a_failure_ends_the_profiler() -> N
     with pytest.raises(ZeroDivisionError):
         launches("cpu", [lambda: 1 // 0])
     assert not torch.autograd._profiler_enabled()
+
+
+def test_a_profiler_that_fails_costs_the_names_of_kernels_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    monkeypatch.setattr(torch.profiler.profile, "start_trace", refused)
+    rows = steps(FACTS, "tiny")[0].run(Cpu(), tmp_path)["operators"]
+    assert rows and all(row["latency_ms"] > 0 and row["kernel_name"] is None for row in rows)

@@ -32,6 +32,8 @@ SLACK = 1.5
 LEAD_NS = 30_000
 #: By which a gate's wait, and so a lag, may be off.
 STEADY = 0.15
+#: How long two streams spin that are to run at the same time.
+PROBED_NS = 200_000
 CALIBRATION_CYCLES = (1_000_000, 6_000_000)
 
 
@@ -89,6 +91,23 @@ class Timeline:
             f"{launches} launches took the host {took_ns / 1e6:.1f} ms, more than the device waited for, {ATTEMPTS} "
             "times; does something make launches wait (CUDA_LAUNCH_BLOCKING, a debugger, a queue that is full)?"
         )
+
+    def side_by_side(self, a: Any, b: Any) -> bool:
+        """Return whether two streams run at once: streams can share a queue of the device, and then one waits.
+
+        Either is let go half a spin after the other; neither must begin or end late, whichever was filled first.
+        """
+        return self._overlap(a, b) and self._overlap(b, a)
+
+    def _overlap(self, a: Any, b: Any) -> bool:
+        lag_ns = PROBED_NS // 2
+
+        def spin(_: int) -> None:
+            self._cuda._sleep(max(1, round(PROBED_NS * self._cycles_per_ns)))
+
+        (start, end), second = self.run([Queue(a, spin), Queue(b, spin, lag_ns=lag_ns)])
+        wanted = (0, PROBED_NS, lag_ns, lag_ns + PROBED_NS)
+        return all(abs(found - at) < lag_ns / 2 for found, at in zip((start, end, *second), wanted, strict=True))
 
     def _once(self, queues: Sequence[Queue], wait_ns: float) -> tuple[list[tuple[int, int]], bool, int, bool]:
         """Return times, whether the gate was closed until the host was done, when that was (ns), and if lags hold."""

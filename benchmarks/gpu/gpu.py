@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+from benchmarks.gpu.contention import CROWDS
 from benchmarks.gpu.gates import Queue, Timeline
 from benchmarks.gpu.gpu_facts import facts_of, state_of
 from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
@@ -25,6 +26,8 @@ __all__ = ["GpuMachine", "TritonKernels"]
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 SHARE_OF_MEMORY = 8
 WARM_LAUNCHES = 2
+#: PyTorch deals out 32 streams a priority by turns.
+DRAWN_STREAMS = 24
 #: On AMD there is a cache behind L2, of which PyTorch says nothing; inputs rotate past the largest (CDNA 3's).
 INFINITY_CACHE_BYTES = 256 << 20
 CHECKED_BYTES = 1 << 20
@@ -86,6 +89,7 @@ class GpuMachine:
         self._checked: set[Work] = set()
         self._warm: set[tuple[Work, int, int]] = set()
         self._streams: dict[tuple[int, int], Any] = {}
+        self._sharing = 0
         self._parts: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._timeline = Timeline(torch.cuda)
         cache_bytes = getattr(self._properties, "L2_cache_size", 0)
@@ -109,8 +113,10 @@ class GpuMachine:
     def facts(self) -> dict[str, Any]:
         """Return what PyTorch says of the device, what it can be split in, and which features are missing."""
         features = self.features
+        self._draw_streams()
         return {
             **facts_of(self._torch, self._properties),
+            "streams_that_wait_for_others": self._sharing,
             "features": sorted(features),
             "missing": dict(self._missing),
             "partitions": [list(units) for units in self._splits],
@@ -217,8 +223,28 @@ class GpuMachine:
             least, greatest = self._torch.cuda.Stream.priority_range()
             # PyTorch counts downwards: -1 is sooner than 0.
             clamped = max(min(-priority, least), greatest)
-            self._streams[priority, at] = self._torch.cuda.Stream(device=self.device, priority=clamped)
+            self._streams[priority, at] = self._own(clamped)
         return self._streams[priority, at]
+
+    def _draw_streams(self) -> None:
+        """Draw the streams that a plan needs: they are few, and whether they are apart is among the facts."""
+        self._sharing = 0
+        for at in range(max(CROWDS)):
+            self._stream(0, at)
+        if "priorities" in self.features:
+            self._stream(1, 0)
+
+    def _own(self, priority: int) -> Any:
+        """Return a stream that runs beside all that were drawn before; if there is none, one that does not."""
+        for _ in range(DRAWN_STREAMS):
+            stream = self._torch.cuda.Stream(device=self.device, priority=priority)
+            if all(
+                stream.cuda_stream != other.cuda_stream and self._timeline.side_by_side(stream, other)
+                for other in self._streams.values()
+            ):
+                return stream
+        self._sharing += 1
+        return stream
 
     def _parts_of(self, units: tuple[int, ...]) -> list[Any]:
         """Return streams on disjoint parts of so many compute units."""

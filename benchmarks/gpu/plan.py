@@ -45,8 +45,8 @@ def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PAR
     seed : int
         Of the order within part a: what a device does as it warms up should fall on no kind of scenario alone.
     parts : str
-        Letters of those that are wanted; e and f need PyTorch. A step is the same whatever else is wanted. Which kernels
-        did the works of a to d is looked up with f, whether that is wanted or not.
+        Letters of those that are wanted; e and f need PyTorch. A step is the same whatever else is wanted. Which
+        kernels did the works of a to d is looked up with f, whether that is wanted or not.
     """
     numbers = SIZES[size]
     abilities = Abilities.of(facts, numbers.cache_bytes)

@@ -108,10 +108,10 @@ def ordered(steps: Sequence[Step], journal: Journal) -> list[Step]:
 def record(session: Session, steps: Sequence[Step], seconds: float, elapsed: Callable[[], float]) -> Outcome:
     """Record steps until all are done, time is up or somebody says stop.
 
-    Steps that do not fit their part's share are tried again with what is left over. What a profiler runs in comes behind
-    all others: those that do not fit their share are tried before it, for as long as it keeps the time that it is
-    guessed to need, and then once more. Then, training steps are left to the next process: a profiler slows what is
-    timed against the host's pace, even after it has ended.
+    Steps that do not fit their part's share are tried again with what is left over. What a profiler runs in comes
+    behind all others: those that do not fit their share are tried before it, for as long as it keeps the time that it
+    is guessed to need, and then once more. Then, training steps are left to the next process: a profiler slows what
+    is timed against the host's pace, even after it has ended.
 
     Raises
     ------
