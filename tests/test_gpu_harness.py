@@ -765,6 +765,34 @@ def test_a_recording_on_the_cpu_is_left_for_lack_of_time_goes_on_and_ends_in_tab
     assert other.returncode == 1 and "holds a plan of --seed 0, not 1" in other.stderr
 
 
+def test_the_script_for_a_lent_machine_leaves_an_archive_that_is_packed_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = (ROOT / "benchmarks" / "gpu" / "README.md").read_text()
+    recording, packing = (block.split("```")[0] for block in text.split("```sh\n")[1:3])
+    out, elsewhere, rec = (tmp_path / name for name in ("out", "elsewhere", "recorded"))
+    out.mkdir()
+    elsewhere.mkdir()
+    for old, new in (("--take 0", "--take 0 --device cpu --size tiny --parts c"), ("/tmp/recorded", str(rec)),
+                     ("python3", sys.executable)):  # fmt: skip
+        assert old in recording
+        recording = recording.replace(old, new)
+    run_script(recording, ROOT, OUT=str(out))
+    pieces = sorted(out.iterdir())
+    assert [piece.name for piece in pieces] == ["recorded.tar.gz.aa"]
+    pieces[0].rename(elsewhere / pieces[0].name)
+    run_script(packing.replace("python ", f"{sys.executable} "), elsewhere, PYTHONPATH=str(ROOT))
+    made = elsewhere / "datasets" / "measured" / "DEVICE"
+    assert {path.name for path in made.iterdir()} >= {"works.parquet", "alone.parquet", "together.parquet", "README.md"}
+
+
+def run_script(text: str, folder: Path, **variables: str) -> None:
+    """Run a script as a shell would, and expect it to end well."""
+    done = subprocess.run(
+        ["bash", "-euc", text], cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_second_process_is_kept_out_of_the_folder(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     import fcntl

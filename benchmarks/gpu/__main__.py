@@ -22,6 +22,7 @@ from profilers.errors import InvalidInputError, SeqPointError
 __all__ = ["main"]
 
 DONE, ERROR, TO_BE_CONTINUED, WITH_FAILURES, INTERRUPTED = 0, 1, 3, 4, 130
+WITHOUT = "not to be tried: triton, pinned, copy_engine, partitions, profiler"
 EXITS = """exit status: 0 all is recorded; 1 an error, one line says which; 2 usage; 3 time was up, or the device has to
 be taken up by a fresh process: the same command goes on; 4 all is recorded but steps that failed, which the same
 command tries again; 130 interrupted"""
@@ -61,7 +62,12 @@ def _parser() -> argparse.ArgumentParser:
         default="cuda:0",
         help="as PyTorch writes it; cpu records a twin, 'Virtual GPU' a simulation (default cuda:0)",
     )
-    parser.add_argument("--without", default="", metavar="FEATURES", help="not to be tried: triton, pinned, partitions")
+    parser.add_argument(
+        "--without",
+        default="",
+        metavar="FEATURES",
+        help="not to be tried: triton, pinned, copy_engine, partitions, profiler",
+    )
     parser.add_argument("--plan", action="store_true", help="print what would be recorded, and record nothing")
     parser.add_argument("--pack", action="store_true", help="only write the tables of what is recorded")
     parser.add_argument("--to", type=Path, metavar="DIR", help="with --pack: another folder, for all but the journal")
