@@ -14,7 +14,17 @@ from benchmarks.gpu import environment
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.pack import COMMAND, JOURNAL, can_pack, pack
 from benchmarks.gpu.plan import PARTS, Plan, plan
-from benchmarks.gpu.run import DeviceLostError, Outcome, Progress, Session, Stop, note_death, ordered, record
+from benchmarks.gpu.run import (
+    DeviceLostError,
+    Outcome,
+    Progress,
+    Session,
+    Stop,
+    hangs_no_longer_than,
+    note_death,
+    ordered,
+    record,
+)
 from benchmarks.gpu.sizes import SIZES
 from benchmarks.gpu.step import Machine, Step
 from profilers.errors import InvalidInputError, SeqPointError
@@ -22,7 +32,8 @@ from profilers.errors import InvalidInputError, SeqPointError
 __all__ = ["main"]
 
 DONE, ERROR, TO_BE_CONTINUED, WITH_FAILURES, INTERRUPTED = 0, 1, 3, 4, 130
-WITHOUT = "not to be tried: triton, pinned, copy_engine, partitions, profiler"
+#: Finding out what a device can takes longer than this only where something hangs.
+START_SECONDS = 180.0
 EXITS = """exit status: 0 all is recorded; 1 an error, one line says which; 2 usage; 3 time was up, or the device has to
 be taken up by a fresh process: the same command goes on; 4 all is recorded but steps that failed, which the same
 command tries again; 130 interrupted"""
@@ -95,8 +106,9 @@ def _parts(text: str) -> str:
 
 
 def _recorded(options: argparse.Namespace, stop: Stop, begun: float) -> int:
-    machine = _machine(options)
-    facts = machine.facts()
+    with hangs_no_longer_than(START_SECONDS):
+        machine = _machine(options)
+        facts = machine.facts()
     planned = plan(facts, options.size, options.seed, parts=options.parts)
     steps, left_out = _chosen(planned, machine)
     if options.plan:

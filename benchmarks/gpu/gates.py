@@ -23,7 +23,7 @@ __all__ = ["GateError", "Queue", "Timeline"]
 
 ATTEMPTS = 5
 #: What the host is given for what is not a launch, and for the first launch that nothing is known of.
-BASE_NS = 150_000
+BASE_NS = 250_000
 FIRST_LAUNCH_NS = 30_000
 #: A launch is taken to need at least and at most so long: a host that stood still once must not make all wait after.
 LEAST_LAUNCH_NS, MOST_LAUNCH_NS = 3_000, 60_000

@@ -203,7 +203,10 @@ def _wrong(device: str, made: Split, copy: Callable[[Any, Any], object]) -> str:
         if not (timed and torch.allclose(copied, expected, atol=1e-2)):
             return "the streams' events or results are wrong"
     first, rest = (torch.cuda.ExternalStream(raw, device=device) for raw in made.streams)
-    return "" if Timeline(torch.cuda).side_by_side(first, rest) else "one part waits for the other"
+    timeline = Timeline(torch.cuda)
+    # A device that is late once is none that makes one wait for the other.
+    together = any(timeline.side_by_side(first, rest) for _ in range(3))
+    return "" if together else "one part waits for the other"
 
 
 def _copier(device: str) -> Callable[[Any, Any], object]:

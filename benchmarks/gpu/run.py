@@ -16,7 +16,17 @@ from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.layout import checked
 from benchmarks.gpu.step import Machine, Step
 
-__all__ = ["DeviceLostError", "Outcome", "Progress", "Session", "Stop", "note_death", "ordered", "record"]
+__all__ = [
+    "DeviceLostError",
+    "Outcome",
+    "Progress",
+    "Session",
+    "Stop",
+    "hangs_no_longer_than",
+    "note_death",
+    "ordered",
+    "record",
+]
 
 #: A step that takes longer than this, or ten times its guess, hangs: the process is ended.
 HANG_SECONDS = 90.0
@@ -196,14 +206,23 @@ def _watched(session: Session, step: Step) -> Iterator[None]:
     """Leave a mark as long as a step runs, and end the process if it hangs: the next one finds the mark."""
     mark = session.folder / MARK
     mark.write_text(json.dumps({"take": session.journal.take, "key": step.key}), encoding="utf-8")
+    try:
+        with hangs_no_longer_than(max(HANG_SECONDS, 10 * step.seconds)):
+            yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
+def hangs_no_longer_than(seconds: float) -> Iterator[None]:
+    """End the process, saying where it is, if what is inside takes longer."""
     # Without a file to write to (a test's, a notebook's), there is no watch.
     with suppress(OSError, ValueError, AttributeError, RuntimeError):
-        faulthandler.dump_traceback_later(max(HANG_SECONDS, 10 * step.seconds), exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
-        mark.unlink(missing_ok=True)
 
 
 def note_death(folder: Path, journal: Journal, steps: Sequence[Step]) -> None:
