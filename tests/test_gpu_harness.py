@@ -358,6 +358,10 @@ def test_a_folder_takes_one_device_and_one_plan(tmp_path: Path) -> None:
     assert first["state_before"] == {"sm_clock_mhz": 345.0} and first["state_after"] == {"sm_clock_mhz": 1980.0}
     with pytest.raises(InvalidInputError, match=r"another device \(compute_units 132, here 78\)"):
         environment.begin(tmp_path, 0, {**about, "device": {**ABLE, "compute_units": 78}}, {})
+    # What a driver keeps for itself differs by some MB from one machine to the next.
+    environment.begin(tmp_path, 1, {**about, "device": {**ABLE, "memory_bytes": (141 << 30) - (3 << 20)}}, {})
+    with pytest.raises(InvalidInputError, match=r"another device \(memory_bytes"):
+        environment.begin(tmp_path, 1, {**about, "device": {**ABLE, "memory_bytes": 80 << 30}}, {})
     with pytest.raises(InvalidInputError, match="--seed 0, not 3"):
         environment.begin(tmp_path, 2, {**about, "plan": {"size": "full", "seed": 3}}, {})
     (tmp_path / "environment.json").write_text('[{"take": "0"}]')
@@ -511,6 +515,15 @@ def test_streams_that_wait_for_one_another_are_told() -> None:
     timeline = Timeline(device, device.clock)
     a, b = device.Stream(), device.Stream()
     assert timeline.side_by_side(a, b)
+    slow = Timeline(device, device.clock)
+    device.launch_ns = 0
+
+    def late(_: int) -> None:
+        device.now_ns += 10**9
+
+    patched, device._sleep = device._sleep, late  # type: ignore[method-assign]
+    assert not slow.side_by_side(a, b), "a host that is late is no error, but nothing is known of the streams"
+    device._sleep = patched  # type: ignore[method-assign]
     assert not timeline.side_by_side(a, a), "one queue of the device for both"
     assert not timeline.side_by_side(a, timeline._gate_stream) and not timeline.side_by_side(timeline._gate_stream, b)
 

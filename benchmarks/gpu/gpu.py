@@ -228,7 +228,8 @@ class GpuMachine:
 
     def _draw_streams(self) -> None:
         """Draw the streams that a plan needs: they are few, and whether they are apart is among the facts."""
-        self._sharing = 0
+        if not self._streams:
+            self._sharing = 0
         for at in range(max(CROWDS)):
             self._stream(0, at)
         if "priorities" in self.features:
