@@ -134,13 +134,17 @@ def test_the_longest_kernel_launched_within_a_call_is_its_own() -> None:
         event("cuLaunchKernelEx", "cuda_driver", 12, 2, correlation=2),
         event("cudaLaunchKernel", "cuda_runtime", 15, 2, correlation=3),
         event("cudaLaunchKernel", "cuda_runtime", 35, 2, correlation=4),  # between the calls
+        event("cudaMemcpyAsync", "cuda_runtime", 20, 2, correlation=5),
+        event("cudaMemcpyAsync", "cuda_runtime", 55, 2, correlation=6),
         event("fill", "kernel", 100, 90, correlation=1, **sizes),
         event("gemm", "kernel", 200, 9, correlation=2, **sizes),
         event("reduce", "kernel", 210, 3, correlation=3),
         event("fill", "kernel", 220, 90, correlation=4),
+        event("Memcpy DtoD", "gpu_memcpy", 300, 500, correlation=5),
+        event("Memcpy HtoD", "gpu_memcpy", 900, 7, correlation=6, bytes=8),
         {"ph": "M", "name": "process_name"},
     ]
-    assert matched({"traceEvents": events}, 2) == [{"name": "gemm", **sizes}, {}]
+    assert matched({"traceEvents": events}, 2) == [{"name": "gemm", **sizes}, {"name": "Memcpy HtoD"}]
 
 
 def test_without_a_gpu_no_kernel_is_known_and_a_failure_ends_the_profiler() -> None:
@@ -148,3 +152,14 @@ def test_without_a_gpu_no_kernel_is_known_and_a_failure_ends_the_profiler() -> N
     with pytest.raises(ZeroDivisionError):
         launches("cpu", [lambda: 1 // 0])
     assert not torch.autograd._profiler_enabled()
+
+
+def test_a_profiler_that_fails_costs_the_names_of_kernels_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")
+
+    monkeypatch.setattr(torch.profiler.profile, "start_trace", refused)
+    rows = steps(FACTS, "tiny")[0].run(Cpu(), tmp_path)["operators"]
+    assert rows and all(row["latency_ms"] > 0 and row["kernel_name"] is None for row in rows)

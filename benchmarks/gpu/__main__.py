@@ -14,7 +14,17 @@ from benchmarks.gpu import environment
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.pack import COMMAND, JOURNAL, can_pack, pack
 from benchmarks.gpu.plan import PARTS, Plan, plan
-from benchmarks.gpu.run import DeviceLostError, Outcome, Progress, Session, Stop, note_death, ordered, record
+from benchmarks.gpu.run import (
+    DeviceLostError,
+    Outcome,
+    Progress,
+    Session,
+    Stop,
+    hangs_no_longer_than,
+    note_death,
+    ordered,
+    record,
+)
 from benchmarks.gpu.sizes import SIZES
 from benchmarks.gpu.step import Machine, Step
 from profilers.errors import InvalidInputError, SeqPointError
@@ -22,6 +32,8 @@ from profilers.errors import InvalidInputError, SeqPointError
 __all__ = ["main"]
 
 DONE, ERROR, TO_BE_CONTINUED, WITH_FAILURES, INTERRUPTED = 0, 1, 3, 4, 130
+#: Finding out what a device can takes longer than this only where something hangs.
+START_SECONDS = 180.0
 EXITS = """exit status: 0 all is recorded; 1 an error, one line says which; 2 usage; 3 time was up, or the device has to
 be taken up by a fresh process: the same command goes on; 4 all is recorded but steps that failed, which the same
 command tries again; 130 interrupted"""
@@ -61,7 +73,12 @@ def _parser() -> argparse.ArgumentParser:
         default="cuda:0",
         help="as PyTorch writes it; cpu records a twin, 'Virtual GPU' a simulation (default cuda:0)",
     )
-    parser.add_argument("--without", default="", metavar="FEATURES", help="not to be tried: triton, pinned, partitions")
+    parser.add_argument(
+        "--without",
+        default="",
+        metavar="FEATURES",
+        help="not to be tried: triton, pinned, copy_engine, partitions, profiler",
+    )
     parser.add_argument("--plan", action="store_true", help="print what would be recorded, and record nothing")
     parser.add_argument("--pack", action="store_true", help="only write the tables of what is recorded")
     parser.add_argument("--to", type=Path, metavar="DIR", help="with --pack: another folder, for all but the journal")
@@ -89,8 +106,9 @@ def _parts(text: str) -> str:
 
 
 def _recorded(options: argparse.Namespace, stop: Stop, begun: float) -> int:
-    machine = _machine(options)
-    facts = machine.facts()
+    with hangs_no_longer_than(START_SECONDS):
+        machine = _machine(options)
+        facts = machine.facts()
     planned = plan(facts, options.size, options.seed, parts=options.parts)
     steps, left_out = _chosen(planned, machine)
     if options.plan:

@@ -129,9 +129,9 @@ class CpuMachine:
         pools = [self._pool(seat) for seat in self._seats_of(members)]
         return [self._once(members, bounds, pools) for _ in range(1 + repetitions)][1:]
 
-    def kernel_of(self, work: Work) -> dict[str, Any]:
-        """Return nothing: a CPU runs no kernel that a profiler would name."""
-        return {}
+    def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return nothing of any: a CPU runs no kernel that a profiler would name."""
+        return [{} for _ in works]
 
     def _once(
         self, members: Sequence[Member], bounds: Sequence[Bound], pools: Sequence[ThreadPoolExecutor]

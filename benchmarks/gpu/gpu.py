@@ -5,20 +5,18 @@ again, first to first, so that a library's workspace on a stream is made once; a
 it is timed there. Buffers are kept too, up to an eighth of the memory, the longest unused going first.
 """
 
-import json
 import os
-import tempfile
 from collections import OrderedDict
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
+from benchmarks.gpu.contention import CROWDS
 from benchmarks.gpu.gates import Queue, Timeline
 from benchmarks.gpu.gpu_facts import facts_of, state_of
 from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
 from benchmarks.gpu.partitions import PartitionError, found, split
-from benchmarks.gpu.profile import kernel_in
+from benchmarks.gpu.profile import described
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work, copied, moved, streamed
 
@@ -28,6 +26,8 @@ __all__ = ["GpuMachine", "TritonKernels"]
 CONNECTIONS = ("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 SHARE_OF_MEMORY = 8
 WARM_LAUNCHES = 2
+#: PyTorch deals out 32 streams a priority by turns.
+DRAWN_STREAMS = 24
 #: On AMD there is a cache behind L2, of which PyTorch says nothing; inputs rotate past the largest (CDNA 3's).
 INFINITY_CACHE_BYTES = 256 << 20
 CHECKED_BYTES = 1 << 20
@@ -89,6 +89,7 @@ class GpuMachine:
         self._checked: set[Work] = set()
         self._warm: set[tuple[Work, int, int]] = set()
         self._streams: dict[tuple[int, int], Any] = {}
+        self._sharing = 0
         self._parts: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._timeline = Timeline(torch.cuda)
         cache_bytes = getattr(self._properties, "L2_cache_size", 0)
@@ -105,15 +106,17 @@ class GpuMachine:
         if self._splits:
             working.add("partitions")
         profiler = self._torch.profiler
-        if profiler.ProfilerActivity.CUDA in profiler.supported_activities():
+        if "profiler" not in self._missing and profiler.ProfilerActivity.CUDA in profiler.supported_activities():
             working.add("profiler")
         return frozenset(working)
 
     def facts(self) -> dict[str, Any]:
         """Return what PyTorch says of the device, what it can be split in, and which features are missing."""
         features = self.features
+        self._draw_streams()
         return {
             **facts_of(self._torch, self._properties),
+            "streams_that_wait_for_others": self._sharing,
             "features": sorted(features),
             "missing": dict(self._missing),
             "partitions": [list(units) for units in self._splits],
@@ -149,28 +152,25 @@ class GpuMachine:
         ]
         return [self._timeline.run(queues) for _ in range(1 + repetitions)][1:]
 
-    def kernel_of(self, work: Work) -> dict[str, Any]:
-        """Return `kernel`, `workgroups`, `workgroup_size` of a work, from PyTorch's profiler; empty without one."""
-        (bound,) = self._bounds([(work, 0)])
-        bound.launch(0)
-        self.synchronize()
-        if "profiler" not in self.features:
-            return {}
-        try:
-            return self._profiled(bound)
-        except RuntimeError as error:  # of the profiler (no permission, say); one of the device is found after the step
-            self._missing["profiler"] = str(error)[:500]
-            return {}
+    def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return `kernel`, `workgroups`, `workgroup_size` of each work, from one pass of PyTorch's profiler.
 
-    def _profiled(self, bound: Bound) -> dict[str, Any]:
-        activity = self._torch.profiler.ProfilerActivity
-        with self._torch.profiler.profile(activities=[activity.CPU, activity.CUDA]) as profiler:
-            bound.launch(1)
+        Empty without a profiler. One that fails raises: the step fails and can be tried again, and what the works are
+        is written down already.
+        """
+        if "profiler" not in self.features:
+            return [{} for _ in works]
+        from benchmarks.gpu.launches import launches  # it loads PyTorch, which is not to come before CONNECTIONS
+
+        return [described(launch) for launch in launches(self.device, self._calls(works))]
+
+    def _calls(self, works: Sequence[Work]) -> Iterator[Callable[[], object]]:
+        """Yield what launches each work once more; nothing of it is new to the device when it is asked for."""
+        for work in works:
+            (bound,) = self._bounds([(work, 0)])
+            bound.launch(0)
             self.synchronize()
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "trace.json"
-            profiler.export_chrome_trace(str(path))
-            return kernel_in(json.loads(path.read_text(encoding="utf-8", errors="replace")))
+            yield partial(bound.launch, 1)
 
     def _bounds(self, wanted: Sequence[tuple[Work, int]]) -> list[Bound]:
         for key in wanted:
@@ -223,8 +223,29 @@ class GpuMachine:
             least, greatest = self._torch.cuda.Stream.priority_range()
             # PyTorch counts downwards: -1 is sooner than 0.
             clamped = max(min(-priority, least), greatest)
-            self._streams[priority, at] = self._torch.cuda.Stream(device=self.device, priority=clamped)
+            self._streams[priority, at] = self._own(clamped)
         return self._streams[priority, at]
+
+    def _draw_streams(self) -> None:
+        """Draw the streams that a plan needs: they are few, and whether they are apart is among the facts."""
+        if not self._streams:
+            self._sharing = 0
+        for at in range(max(CROWDS)):
+            self._stream(0, at)
+        if "priorities" in self.features:
+            self._stream(1, 0)
+
+    def _own(self, priority: int) -> Any:
+        """Return a stream that runs beside all that were drawn before; if there is none, one that does not."""
+        for _ in range(DRAWN_STREAMS):
+            stream = self._torch.cuda.Stream(device=self.device, priority=priority)
+            if all(
+                stream.cuda_stream != other.cuda_stream and self._timeline.side_by_side(stream, other)
+                for other in self._streams.values()
+            ):
+                return stream
+        self._sharing += 1
+        return stream
 
     def _parts_of(self, units: tuple[int, ...]) -> list[Any]:
         """Return streams on disjoint parts of so many compute units."""

@@ -21,6 +21,8 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 def launches(device: str, calls: Iterable[Callable[[], object]]) -> list[dict[str, Any]]:
     """Return the longest kernel of each call: `name`, `grid` and `block`; an empty dict where none was seen.
 
+    Of a call that launches no kernel it is the longest copy, which has a name alone.
+
     Parameters
     ----------
     device : str
@@ -48,7 +50,7 @@ def launches(device: str, calls: Iterable[Callable[[], object]]) -> list[dict[st
 
 
 def matched(trace: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the longest kernel launched within each of `count` marks of a Chrome trace."""
+    """Return the longest kernel (without one, copy) launched within each of `count` marks of a Chrome trace."""
     events = [event for event in trace.get("traceEvents", ()) if isinstance(event.get("args"), dict)]
     marks = sorted(
         (float(event["ts"]), float(event["ts"]) + float(event["dur"]), int(event["name"].removeprefix(_MARK)))
@@ -62,11 +64,15 @@ def matched(trace: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
         if event.get("cat") in _LAUNCHES and place >= 0 and float(event["ts"]) < marks[place][1]:
             call_of[event["args"].get("correlation")] = marks[place][2]
     found: list[dict[str, Any]] = [{} for _ in range(count)]
-    longest = [0.0] * count
+    # A kernel goes before any copy, however long that is.
+    longest = [(False, 0.0)] * count
     for event in events:
         call = call_of.get(event["args"].get("correlation"))
-        if event.get("cat") == "kernel" and call is not None and float(event["dur"]) > longest[call]:
-            longest[call] = float(event["dur"])
+        if event.get("cat") not in ("kernel", "gpu_memcpy") or call is None:
+            continue
+        rank = (event["cat"] == "kernel", float(event["dur"]))
+        if rank > longest[call]:
+            longest[call] = rank
             found[call] = {"name": str(event["name"]), **_sizes(event["args"])}
     return found
 

@@ -9,6 +9,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from benchmarks.gpu.launches import launches
 from benchmarks.gpu.step import Machine, Step, Tables
 from benchmarks.gpu.training.trainer import TYPES
 from benchmarks.gpu.work import DTYPE_BYTES
+from profilers.errors import SeqPointError
 
 __all__ = ["Shape", "operands", "operation", "shapes", "steps"]
 
@@ -163,7 +165,7 @@ def _measured(facts: Mapping[str, Any], drawn: Sequence[Shape], dtype: str, mach
     require(facts.get("memory_bytes"), 2 * most, f"the largest {drawn[0].op}")
     with scratch(device, _SEED), torch.no_grad():
         times = [_time(device, shape, dtype) for shape in drawn]
-        known = launches(device, _calls(device, drawn, dtype)) if "profiler" in machine.features else [{}] * len(drawn)
+        known = _kernels(machine, drawn, dtype)
     return {
         "operators": [
             {
@@ -173,6 +175,14 @@ def _measured(facts: Mapping[str, Any], drawn: Sequence[Shape], dtype: str, mach
             for shape, time, launch in zip(drawn, times, known, strict=True)
         ]
     }  # fmt: skip
+
+
+def _kernels(machine: Machine, drawn: Sequence[Shape], dtype: str) -> list[dict[str, Any]]:
+    """Return which kernels a profiler saw; none without one, or where it fails: the times are worth having."""
+    if "profiler" in machine.features:
+        with suppress(RuntimeError, OSError, ValueError, SeqPointError):  # one of the device is found after the step
+            return launches(machine.device, _calls(machine.device, drawn, dtype))
+    return [{} for _ in drawn]
 
 
 def _time(device: str, shape: Shape, dtype: str) -> float:

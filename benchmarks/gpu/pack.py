@@ -3,7 +3,7 @@
 import importlib.util
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def pack(folder: Path, target: Path | None = None) -> dict[Path, int]:
     to, takes = target or folder, read_takes(folder)
     written = {}
     for table in TABLES:
-        for path, rows in _files(to, table, list(journal.rows(table))).items():
+        for path, rows in _files(to, table, _merged(table, journal.rows(table))).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             _write(path, table, rows)
             written[path] = len(rows)
@@ -67,6 +67,17 @@ def pack(folder: Path, target: Path | None = None) -> dict[Path, int]:
     rows_of = {path.relative_to(to): rows for path, rows in written.items()}
     write_text(to / "README.md", describe(takes, rows_of, _failed(journal)))
     return written
+
+
+def _merged(table: str, rows: Iterable[Row]) -> list[Row]:
+    """Return rows as they are, but those of the same work, of which some know the kernel, as one."""
+    if table != "works":
+        return list(rows)
+    works: dict[tuple[int, str], Row] = {}
+    for row in rows:
+        key = (row["take"], row["work"])
+        works[key] = {**works.get(key, {}), **row}
+    return list(works.values())
 
 
 def _copy(folder: Path, target: Path) -> None:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.gates import Timeline
+
 __all__ = ["PartitionError", "Split", "found", "split"]
 
 #: Compute units asked for; a driver may round up (Hopper gives multiples of 8).
 ASKED = (4, 8, 16, 24, 32, 48, 64, 80, 96, 112)
-PROBE_SECONDS = 90
+PROBE_SECONDS = 60
 # cuda.h: CUdevResource is an int, 92 bytes of padding and a union of 48 bytes that begins with the number of SMs.
 RESOURCE_BYTES = 144
 SM_COUNT_AT = 96
@@ -165,19 +167,27 @@ def _masked_stream(library: Any, words: Sequence[int]) -> int:
     return stream.value
 
 
-def _tried(device: str, asked: int) -> tuple[int, int] | None:
-    """Return the parts of a split whose streams ran kernels, waited for one another and took times; or nothing."""
-    import torch
-
+def _tried(device: str, asked: int, copy: Callable[[Any, Any], object]) -> tuple[int, int] | None:
+    """Return the parts of a split whose streams work (`_wrong`); or nothing, saying why."""
     try:
         made = split(device, asked)
-    except PartitionError as error:
-        print(f"{asked} units: {error}", file=sys.stderr)
+        wrong = _wrong(device, made, copy)
+    except RuntimeError as error:  # of PyTorch, or a `PartitionError`
+        wrong = str(error)
+    if wrong:
+        print(f"{asked} units: {wrong}", file=sys.stderr)
         return None
+    return made.units
+
+
+def _wrong(device: str, made: Split, copy: Callable[[Any, Any], object]) -> str:
+    """Return what is wrong with the streams of a split: kernels, waiting, times, running at once; or nothing."""
+    import torch
+
     gate = torch.cuda.Event(enable_timing=True)
     gate.record(torch.cuda.current_stream(device))
     a = torch.randn(1024, 1024, device=device)
-    out, expected = torch.empty_like(a), a @ a
+    out, copied, expected = torch.empty_like(a), torch.empty_like(a), a @ a
     torch.cuda.synchronize(device)
     for raw in made.streams:
         stream = torch.cuda.ExternalStream(raw, device=device)
@@ -186,13 +196,32 @@ def _tried(device: str, asked: int) -> tuple[int, int] | None:
         start.record(stream)
         with torch.cuda.stream(stream):
             torch.mm(a, a, out=out)
+            copy(out.view(-1), copied.view(-1))
         end.record(stream)
         torch.cuda.synchronize(device)
         timed = gate.elapsed_time(end) > 0 and start.elapsed_time(end) > 0
-        if not (timed and torch.allclose(out, expected, atol=1e-2)):
-            print(f"{asked} units: the streams' events or results are wrong", file=sys.stderr)
-            return None
-    return made.units
+        if not (timed and torch.allclose(copied, expected, atol=1e-2)):
+            return "the streams' events or results are wrong"
+    first, rest = (torch.cuda.ExternalStream(raw, device=device) for raw in made.streams)
+    timeline = Timeline(torch.cuda)
+    # A device that is late once is none that makes one wait for the other.
+    together = any(timeline.side_by_side(first, rest) for _ in range(3))
+    return "" if together else "one part waits for the other"
+
+
+def _copier(device: str) -> Callable[[Any, Any], object]:
+    """Return a copy by Triton, which launches by other calls than PyTorch; by PyTorch where Triton does not work."""
+    import torch
+
+    try:
+        from benchmarks.gpu.triton_kernels import copy
+
+        a = torch.ones(4096, device=device)
+        copy(a, torch.empty_like(a), 4)
+        torch.cuda.synchronize(device)
+    except Exception:  # noqa: BLE001  Compilers raise what they like; the recording finds out for itself.
+        return lambda source, target: target.copy_(source)
+    return lambda source, target: copy(source, target, 4)
 
 
 def main(device: str) -> None:
@@ -201,7 +230,8 @@ def main(device: str) -> None:
 
     torch.cuda.set_device(device)
     units = torch.cuda.get_device_properties(device).multi_processor_count
-    splits = {made for asked in ASKED if asked < units and (made := _tried(device, asked)) is not None}
+    copy = _copier(device)
+    splits = {made for asked in ASKED if asked < units and (made := _tried(device, asked, copy)) is not None}
     print(json.dumps(sorted(splits)))
 
 

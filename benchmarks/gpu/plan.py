@@ -1,7 +1,7 @@
 """`plan`: everything that is recorded, in order: the same for the same device, size and seed."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -19,7 +19,9 @@ from benchmarks.gpu.work import Work
 __all__ = ["PARTS", "Plan", "plan"]
 
 PARTS = "abcdef"
-WORK_SECONDS = 0.15
+#: Works whose kernels are looked up by one pass of the profiler, and what that is guessed to take.
+WORKS_A_PASS = 32
+PASS_SECONDS, WORK_SECONDS = 1.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,8 @@ def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PAR
     seed : int
         Of the order within part a: what a device does as it warms up should fall on no kind of scenario alone.
     parts : str
-        Letters of those that are wanted; e and f need PyTorch. A step is the same whatever else is wanted.
+        Letters of those that are wanted; e and f need PyTorch. A step is the same whatever else is wanted. Which
+        kernels did the works of a to d is looked up with f, whether that is wanted or not.
     """
     numbers = SIZES[size]
     abilities = Abilities.of(facts, numbers.cache_bytes)
@@ -51,11 +54,12 @@ def plan(facts: Mapping[str, Any], size: str, seed: int = 0, *, parts: str = PAR
     planned += [*decomposition.groups(numbers, abilities), *cache_sweeps(numbers, abilities)]
     left_out = tuple(entry for entry in planned if isinstance(entry, tuple))
     recorded = [entry for entry in planned if not isinstance(entry, tuple) and entry.part in parts]
-    steps = [_step(entry, numbers) for entry in recorded]
+    # A recording that is cut short is of use only with what its works are, so that comes first.
+    steps = [*_works_steps(recorded), *(_step(entry, numbers) for entry in recorded)]
     # A profiler that ran once slows the launches of its process even after it has ended, so what needs it comes last.
     trained = _steps_of("training", facts, size) if "e" in parts else []
     steps += [step for step in trained if "profiler" not in step.needs]
-    steps += _works_steps(recorded)
+    steps += _kernel_steps(recorded)
     steps += _steps_of("operators", facts, size) if "f" in parts else []
     steps += [step for step in trained if "profiler" in step.needs]
     repeated = {step.key for step in steps if sum(other.key == step.key for other in steps) > 1}
@@ -79,16 +83,36 @@ def _step(entry: Group | Sweep, size: Size) -> Step:
     return group_step(entry, size) if isinstance(entry, Group) else sweep_step(entry, size)
 
 
+def _works(recorded: Iterable[Group | Sweep]) -> Iterator[tuple[str, list[Work]]]:
+    """Yield each part with its works; one that two parts have is of both."""
+    entries = list(recorded)
+    for part in sorted({entry.part for entry in entries}):
+        works = {work for entry in entries if entry.part == part for work in entry.works}
+        yield part, sorted(works, key=lambda work: work.name)
+
+
 def _works_steps(recorded: Iterable[Group | Sweep]) -> Iterator[Step]:
-    """Yield what describes each work."""
-    parts: dict[Work, str] = {}
-    for entry in sorted(recorded, key=lambda entry: entry.part):
-        for work in entry.works:
-            parts.setdefault(work, entry.part)
-    for work, part in sorted(parts.items(), key=lambda item: (item[1], item[0].name)):
-        run: Callable[[Machine, Path], Tables] = partial(_described, work=work)
-        yield Step(f"works:{work.name}", part, WORK_SECONDS, run)
+    """Yield what says what each work is."""
+    for part, works in _works(recorded):
+        rows: Tables = {"works": [work.row() for work in works]}
+        run: Callable[[Machine, Path], Tables] = partial(_known, rows=rows)
+        yield Step(f"works:{part}", part, 0.0, run)
 
 
-def _described(machine: Machine, _: Path, *, work: Work) -> Tables:
-    return {"works": [work.row() | machine.kernel_of(work)]}
+def _known(_machine: Machine, _: Path, *, rows: Tables) -> Tables:
+    return rows
+
+
+def _kernel_steps(recorded: Iterable[Group | Sweep]) -> Iterator[Step]:
+    """Yield what says which kernel did each work: the same rows again, with more in them."""
+    for part, works in _works(recorded):
+        for at in range(0, len(works), WORKS_A_PASS):
+            some = works[at : at + WORKS_A_PASS]
+            run: Callable[[Machine, Path], Tables] = partial(_described, works=some)
+            seconds = PASS_SECONDS + WORK_SECONDS * len(some)
+            yield Step(f"kernels:{part}:{at // WORKS_A_PASS}", "f", round(seconds, 3), run)
+
+
+def _described(machine: Machine, _: Path, *, works: Sequence[Work]) -> Tables:
+    found = zip(works, machine.kernels_of(works), strict=True)
+    return {"works": [work.row() | kernel for work, kernel in found]}

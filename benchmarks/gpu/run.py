@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -15,10 +16,20 @@ from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.layout import checked
 from benchmarks.gpu.step import Machine, Step
 
-__all__ = ["DeviceLostError", "Outcome", "Progress", "Session", "Stop", "note_death", "ordered", "record"]
+__all__ = [
+    "DeviceLostError",
+    "Outcome",
+    "Progress",
+    "Session",
+    "Stop",
+    "hangs_no_longer_than",
+    "note_death",
+    "ordered",
+    "record",
+]
 
 #: A step that takes longer than this, or ten times its guess, hangs: the process is ended.
-HANG_SECONDS = 150.0
+HANG_SECONDS = 90.0
 MARK = "running.json"
 
 
@@ -107,7 +118,10 @@ def ordered(steps: Sequence[Step], journal: Journal) -> list[Step]:
 def record(session: Session, steps: Sequence[Step], seconds: float, elapsed: Callable[[], float]) -> Outcome:
     """Record steps until all are done, time is up or somebody says stop.
 
-    Steps that do not fit their part's share are tried again at the end, with what is left over by all.
+    Steps that do not fit their part's share are tried again with what is left over. What a profiler runs in comes
+    behind all others: those that do not fit their share are tried before it, for as long as it keeps the time that it
+    is guessed to need, and then once more. Then, training steps are left to the next process: a profiler slows what
+    is timed against the host's pace, even after it has ended.
 
     Raises
     ------
@@ -115,22 +129,35 @@ def record(session: Session, steps: Sequence[Step], seconds: float, elapsed: Cal
         The device is in error; what failed is in the journal.
     """
     budget, outcome = Budget(seconds, steps, elapsed), Outcome()
-    waiting: list[Step] = []
-    for before, step in zip((None, *steps), steps, strict=False):
-        if before is not None and before.part != step.part:
-            _release(session.machine)
-        if session.stop.asked or not budget.fits(step):
-            waiting.append(step)
-            continue
-        _one(session, step, budget, outcome)
-    for step in waiting:
-        if session.stop.asked or budget.over(step):
-            outcome.left.append(step.key)
-            session.progress.ends(step, "left")
-            continue
-        _one(session, step, budget, outcome)
+    run = partial(_each, session, budget, outcome)
+    last = [step for step in steps if step.profiles]
+    kept = sum(step.seconds for step in last)
+    first = run([step for step in steps if not step.profiles], budget.fits)
+    first = run(first, lambda step: not budget.over(step, kept))
+    last = run(last, budget.fits)
+    for step in run([*first, *last], lambda step: (step.profiles or step.part != "e") and not budget.over(step)):
+        outcome.left.append(step.key)
+        session.progress.ends(step, "left")
     outcome.interrupted = session.stop.asked
     return outcome
+
+
+def _each(
+    session: Session, budget: Budget, outcome: Outcome, steps: Sequence[Step], allowed: Callable[[Step], bool]
+) -> list[Step]:
+    """Record the steps that are allowed when it is their turn; return the others."""
+    waiting, part = [], None
+    for step in steps:
+        if session.stop.asked or not allowed(step):
+            waiting.append(step)
+            continue
+        if part not in (None, step.part):
+            _release(session.machine)
+        part = step.part
+        _one(session, step, budget, outcome)
+    if part is not None:
+        _release(session.machine)
+    return waiting
 
 
 def _one(session: Session, step: Step, budget: Budget, outcome: Outcome) -> None:
@@ -179,14 +206,23 @@ def _watched(session: Session, step: Step) -> Iterator[None]:
     """Leave a mark as long as a step runs, and end the process if it hangs: the next one finds the mark."""
     mark = session.folder / MARK
     mark.write_text(json.dumps({"take": session.journal.take, "key": step.key}), encoding="utf-8")
+    try:
+        with hangs_no_longer_than(max(HANG_SECONDS, 10 * step.seconds)):
+            yield
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
+def hangs_no_longer_than(seconds: float) -> Iterator[None]:
+    """End the process, saying where it is, if what is inside takes longer."""
     # Without a file to write to (a test's, a notebook's), there is no watch.
     with suppress(OSError, ValueError, AttributeError, RuntimeError):
-        faulthandler.dump_traceback_later(max(HANG_SECONDS, 10 * step.seconds), exit=True)
+        faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
-        mark.unlink(missing_ok=True)
 
 
 def note_death(folder: Path, journal: Journal, steps: Sequence[Step]) -> None:

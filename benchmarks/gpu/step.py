@@ -98,8 +98,8 @@ class Machine(Protocol):
     def together(self, members: Sequence[Member], repetitions: int) -> list[list[tuple[int, int]]]:
         """Return (start, end) of every member, ns from the first start, each time."""
 
-    def kernel_of(self, work: Work) -> dict[str, Any]:
-        """Return `kernel`, `workgroups`, `workgroup_size` of a work, from a profiler; empty where none says."""
+    def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return `kernel`, `workgroups`, `workgroup_size` of each work, from a profiler; empty where none says."""
 
 
 @dataclass(frozen=True)
@@ -125,3 +125,8 @@ class Step:
     seconds: float
     run: Callable[[Machine, Path], Tables]
     needs: frozenset[str] = frozenset()
+
+    @property
+    def profiles(self) -> bool:
+        """Whether a profiler runs in it, which slows the launches of its process from then on."""
+        return self.part == "f" or "profiler" in self.needs

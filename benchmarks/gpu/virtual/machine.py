@@ -108,6 +108,10 @@ class VirtualMachine:
             self._known[key] = simulate(self.virtual, key)
         return [self._noisy(self._known[key]) for _ in range(repetitions)]
 
+    def kernels_of(self, works: Sequence[Work]) -> list[dict[str, Any]]:
+        """Return `kernel`, `workgroups`, `workgroup_size` of each work."""
+        return [self.kernel_of(work) for work in works]
+
     def kernel_of(self, work: Work) -> dict[str, Any]:
         """Return `kernel`, `workgroups`, `workgroup_size` of a work; of a transfer by an engine its name alone."""
         if work.kind == "copy_engine":
