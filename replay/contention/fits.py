@@ -63,7 +63,7 @@ class ContentionFit:
     scenarios : int
         That were fitted.
     groups : tuple of str
-        Digests of what was fitted (`ContentionRecording.digest_of`).
+        Digests of what was fitted (`ContentionRecording.digests_of`).
     source : str
     """
 
