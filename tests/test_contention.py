@@ -66,7 +66,7 @@ def by_hand() -> Path:
     kin = kin_of([one])
     ranges = {name: FittedRange(value, value, value) for name, value in TRUTH.items()}
     ranges["cu_share_held_compute"] = FittedRange(0.75, 0.6, 0.9)
-    groups = {one.digest_of(s) for s in one.scenarios if fold_of(kin[s.group], 2) == 0}
+    groups = {key for s in one.scenarios if fold_of(kin[s.group], 2) == 0 for key in one.digests_of(s)}
     fit = ContentionFit(one.device.name, ranges, (), 0.05, 20, tuple(sorted(groups)), "by hand")
     write_contention_fit(file := Path(mkdtemp()) / "fit.json", fit)
     return file
