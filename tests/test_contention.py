@@ -326,12 +326,18 @@ def test_too_few_scenarios_and_other_devices_are_refused(tmp_path: Path) -> None
         (("parameters", "dispatch_in_order"), {"value": 0.5, "low": 0.5, "high": 0.5}, "it is 0 or 1"),
         (("spread",), float("nan"), "spread is nan"),
         (("groups",), "abc", "digests of 16 characters"),
+        (("groups",), "", "groups are 1 to 100000 digests"),
+        (("groups",), "<script>alert(1)", "digests of 16 characters"),
+        (("scenarios",), -5, "scenarios is -5; it must be 1 to"),
+        (("scenarios",), 1.5, "scenarios is 1.5; it must be 1 to"),
+        (("device",), {"a": 1}, "device is {'a': 1}; it must be a text"),
+        (("undetermined",), ["l2_bandwidth_ratio"] * 2, "names a parameter twice"),
         (("undetermined",), ["x"], "no parameter 'x' is fitted"),
     ],
 )  # fmt: skip
 def test_a_calibration_that_cannot_be_is_refused(tmp_path: Path, path: tuple, value: object, message: str) -> None:
     content = {"device": "a", "parameters": {}, "undetermined": [], "spread": 0.1, "scenarios": 20, "source": "b",
-               "groups": ""}  # fmt: skip
+               "groups": "0123456789abcdef"}  # fmt: skip
     where = content
     for key in path[:-1]:
         where = where[key]

@@ -120,7 +120,7 @@ def test_too_many_rows_scenarios_policies_and_works_are_refused(tmp_path: Path) 
     folder = changed(
         small(tmp_path / "policies"), "together", lambda table: with_column("policy", some)(repeated(table, 501))
     )
-    with pytest.raises(InvalidInputError, match=r"501 scenarios of group .*; at most 500 are read"):
+    with pytest.raises(InvalidInputError, match=r"501 scenarios of the group .*; at most 500 are read"):
         read_recording(folder)
     names = pa.array([f"w{i}" for i in range(10_001)])
     folder = changed(
