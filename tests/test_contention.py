@@ -434,6 +434,18 @@ def test_tables_fit_eighty_columns_and_the_gate_wants_enough_pairs() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_what_was_recorded_is_named_and_what_was_not_measured_too(tmp_path: Path) -> None:
+    works = [recordings.product(2048), recordings.streamed(64)]
+    device = {**recordings.DEVICE, "architecture": "virtual"}
+    folder = recordings.write_recording(tmp_path / "one", {}, works=works, takes=1, device=device)
+    result = run("validate", "contention", str(folder))
+    assert result.stdout.startswith("Imaginary 100: ")
+    assert "one: Imaginary 100 is simulated; nothing of it was measured" in result.stderr
+    assert "one: one take, so `takes` is how far its repetitions differ" in result.stderr
+    result = run("validate", "contention", str(recorded()), "--calibration", str(by_hand()))
+    assert "by a calibration on Imaginary 100" in result.stdout and "note" not in result.stderr
+
+
 def test_without_a_recording_it_is_said_how_to_make_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("seqpoint.cli.validate.contention.dataset_path", lambda name: tmp_path)
     result = run("validate", "contention")

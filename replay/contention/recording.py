@@ -13,6 +13,7 @@ from replay.operators import DTYPE_BYTES
 
 __all__ = [
     "KINDS",
+    "SIMULATED",
     "TRANSFERS",
     "AloneTime",
     "ContentionRecording",
@@ -24,6 +25,8 @@ __all__ = [
     "share_between_takes",
 ]
 
+#: Architecture of a device that is a program (`benchmarks/gpu/virtual`).
+SIMULATED = "virtual"
 #: What a work can be, and the class that the profiler's kernels of that kind have.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
