@@ -34,6 +34,7 @@ from replay.contention import (
 from replay.contention.fits import BOUNDS, CHOICES
 from replay.parameters import load_parameters
 from seqpoint.cli import cli
+from seqpoint.cli.validate.gated import show_gated
 from seqpoint.validation.contention import ContentionCase, predict_contention
 from seqpoint.validation.contention_scores import (
     contention_rows,
@@ -42,6 +43,7 @@ from seqpoint.validation.contention_scores import (
     score_ideal,
     score_order,
 )
+from seqpoint.validation.rows import ValidationRow
 
 #: What the device of the test recordings is like, and a calibration has to find.
 TRUTH = {
@@ -432,6 +434,11 @@ def test_tables_fit_eighty_columns_and_the_gate_wants_enough_pairs() -> None:
     result = run("validate", "contention", str(recorded()), "--verbose", "--gate")
     assert result.exit_code == 1 and "300 │  NO" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_count_of_thousands_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    show_gated([ValidationRow("number", None, 1416.0, 1416.0, 300, True)])
+    assert "1416" in capsys.readouterr().out
 
 
 def test_what_was_recorded_is_named_and_what_was_not_measured_too(tmp_path: Path) -> None:
