@@ -12,6 +12,8 @@ __all__ = ["read_calibration_file"]
 Content = TypeVar("Content")
 #: Characters of a message that are shown: a file may hold anything.
 _SHOWN = 200
+#: Of a file: the largest that is written has some hundred thousand digests of 17.
+_BYTES = 2**24
 #: What content of any shape can raise: no JSON or no number, a missing key or place, another type, too deep, too large.
 _STUMBLES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError, OSError)
 
@@ -35,6 +37,8 @@ def read_calibration_file(path: str | Path, absent: str, wrong: str, build: Call
     file = Path(path)
     if not file.is_file():
         raise NotFoundError(f"{file}: {absent}")
+    if file.stat().st_size > _BYTES:
+        raise InvalidInputError(f"{file}: {wrong} (larger than {_BYTES} bytes)")
     try:
         return build(json.loads(file.read_text(encoding="utf-8")))
     except (*_STUMBLES, SeqPointError) as error:

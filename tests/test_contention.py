@@ -34,6 +34,7 @@ from replay.contention import (
 from replay.contention.fits import BOUNDS, CHOICES
 from replay.parameters import load_parameters
 from seqpoint.cli import cli
+from seqpoint.cli.validate.gated import show_gated
 from seqpoint.validation.contention import ContentionCase, predict_contention
 from seqpoint.validation.contention_scores import (
     contention_rows,
@@ -42,6 +43,7 @@ from seqpoint.validation.contention_scores import (
     score_ideal,
     score_order,
 )
+from seqpoint.validation.rows import ValidationRow
 
 #: What the device of the test recordings is like, and a calibration has to find.
 TRUTH = {
@@ -66,7 +68,7 @@ def by_hand() -> Path:
     kin = kin_of([one])
     ranges = {name: FittedRange(value, value, value) for name, value in TRUTH.items()}
     ranges["cu_share_held_compute"] = FittedRange(0.75, 0.6, 0.9)
-    groups = {one.digest_of(s) for s in one.scenarios if fold_of(kin[s.group], 2) == 0}
+    groups = {key for s in one.scenarios if fold_of(kin[s.group], 2) == 0 for key in one.digests_of(s)}
     fit = ContentionFit(one.device.name, ranges, (), 0.05, 20, tuple(sorted(groups)), "by hand")
     write_contention_fit(file := Path(mkdtemp()) / "fit.json", fit)
     return file
@@ -326,12 +328,18 @@ def test_too_few_scenarios_and_other_devices_are_refused(tmp_path: Path) -> None
         (("parameters", "dispatch_in_order"), {"value": 0.5, "low": 0.5, "high": 0.5}, "it is 0 or 1"),
         (("spread",), float("nan"), "spread is nan"),
         (("groups",), "abc", "digests of 16 characters"),
+        (("groups",), "", "groups are 1 to 100000 digests"),
+        (("groups",), "<script>alert(1)", "digests of 16 characters"),
+        (("scenarios",), -5, "scenarios is -5; it must be 1 to"),
+        (("scenarios",), 1.5, "scenarios is 1.5; it must be 1 to"),
+        (("device",), {"a": 1}, "device is {'a': 1}; it must be a text"),
+        (("undetermined",), ["l2_bandwidth_ratio"] * 2, "names a parameter twice"),
         (("undetermined",), ["x"], "no parameter 'x' is fitted"),
     ],
 )  # fmt: skip
 def test_a_calibration_that_cannot_be_is_refused(tmp_path: Path, path: tuple, value: object, message: str) -> None:
     content = {"device": "a", "parameters": {}, "undetermined": [], "spread": 0.1, "scenarios": 20, "source": "b",
-               "groups": ""}  # fmt: skip
+               "groups": "0123456789abcdef"}  # fmt: skip
     where = content
     for key in path[:-1]:
         where = where[key]
@@ -426,6 +434,23 @@ def test_tables_fit_eighty_columns_and_the_gate_wants_enough_pairs() -> None:
     result = run("validate", "contention", str(recorded()), "--verbose", "--gate")
     assert result.exit_code == 1 and "300 │  NO" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def test_a_count_of_thousands_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+    show_gated([ValidationRow("number", None, 1416.0, 1416.0, 300, True)])
+    assert "1416" in capsys.readouterr().out
+
+
+def test_what_was_recorded_is_named_and_what_was_not_measured_too(tmp_path: Path) -> None:
+    works = [recordings.product(2048), recordings.streamed(64)]
+    device = {**recordings.DEVICE, "architecture": "virtual"}
+    folder = recordings.write_recording(tmp_path / "one", {}, works=works, takes=1, device=device)
+    result = run("validate", "contention", str(folder))
+    assert result.stdout.startswith("Imaginary 100: ")
+    assert "one: Imaginary 100 is simulated; nothing of it was measured" in result.stderr
+    assert "one: one take, so `takes` is how far its repetitions differ" in result.stderr
+    result = run("validate", "contention", str(recorded()), "--calibration", str(by_hand()))
+    assert "by a calibration on Imaginary 100" in result.stdout and "note" not in result.stderr
 
 
 def test_without_a_recording_it_is_said_how_to_make_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

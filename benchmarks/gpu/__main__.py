@@ -234,7 +234,8 @@ def _take(options: argparse.Namespace) -> int:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of the folder; the lock goes with the process."""
-    with (folder / ".lock").open("w") as file:
+    # Nothing is written, and if it is a link, what it points at stays as it is.
+    with (folder / ".lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -4,17 +4,21 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-__all__ = ["remembered"]
+__all__ = ["MOST_LAUNCHES", "remembered"]
 
 NAME = "launches.jsonl"
+#: A stream takes so many launches before the host has to wait.
+MOST_LAUNCHES = 256
 
 
-def remembered(folder: Path, key: str, choose: Callable[[], list[int]]) -> list[int]:
-    """Return the counts under a key; where there are none yet, what `choose` returns, which is kept.
+def remembered(folder: Path, key: str, number: int, choose: Callable[[], list[int]]) -> list[int]:
+    """Return the counts under a key; where there are not so many yet, what `choose` returns, which is kept.
 
-    A line that cannot be read (the process ended while it was written) is passed over, and its counts chosen again.
+    A line that cannot be read (the process ended while it was written), or holds what no plan chooses, is passed over,
+    and its counts chosen again.
     """
-    found = next((counts for name, counts in _entries(folder / NAME) if name == key), None)
+    entries = _entries(folder / NAME)
+    found = next((counts for name, counts in entries if name == key and len(counts) == number), None)
     if found is not None:
         return found
     counts = choose()
@@ -32,5 +36,7 @@ def _entries(path: Path) -> Iterator[tuple[str, list[int]]]:
             key, counts = json.loads(line)
         except (ValueError, TypeError, RecursionError):
             continue
-        if isinstance(key, str) and isinstance(counts, list) and all(type(n) is int and n > 0 for n in counts):
+        if not isinstance(key, str) or not isinstance(counts, list):
+            continue
+        if all(type(n) is int and 0 < n <= MOST_LAUNCHES for n in counts):
             yield key, counts

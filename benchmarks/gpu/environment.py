@@ -20,6 +20,8 @@ MOST_BYTES = 16 << 20
 #: What makes a device another one.
 IDENTITY = ("name", "architecture", "compute_units", "memory_bytes")
 GIT_SECONDS = 10
+#: Objects that a session may have.
+_STATES = ("state_before", "state_after", "versions")
 
 
 def read_takes(folder: Path) -> list[dict[str, Any]]:
@@ -38,12 +40,25 @@ def read_takes(folder: Path) -> list[dict[str, Any]]:
             raise ValueError(f"more than {MOST_BYTES} bytes")
         entries = json.loads(path.read_text(encoding="utf-8"))
         for entry in entries:
-            if not isinstance(entry["take"], int) or not entry["sessions"]:
-                raise ValueError("an entry without take or sessions")
-            _ = {key: entry["device"].get(key) for key in IDENTITY}, entry["plan"]["size"], entry["plan"]["seed"]
+            _check(entry)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidInputError(f"{path}: is no list of recordings ({error}); give another folder") from error
     return list(entries)
+
+
+def _check(entry: Mapping[str, Any]) -> None:
+    """Raise where an entry has not what is read of it, or as another type."""
+    if type(entry["take"]) is not int or not entry["sessions"]:
+        raise ValueError("an entry without take or sessions")
+    _ = {key: entry["device"].get(key) for key in IDENTITY}, entry["plan"]["size"], entry["plan"]["seed"]
+    if not isinstance(entry["device"].get("name"), str | None):
+        raise ValueError("a device whose name is no text")
+    states = [session.get(name) for session in entry["sessions"] for name in _STATES]
+    if not all(isinstance(one, dict | None) for one in (entry["device"].get("missing"), *states)):
+        raise ValueError(f"one of missing, {', '.join(_STATES)} that is no object")
+    texts = [text for session in entry["sessions"] for text in (session["date"], session.get("parts", ""))]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a session whose date or parts is no text")
 
 
 def begin(folder: Path, take: int, about: Mapping[str, Any], session: Mapping[str, Any]) -> None:

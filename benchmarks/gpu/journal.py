@@ -10,6 +10,9 @@ from benchmarks.gpu.step import Row, Tables
 
 __all__ = ["Journal"]
 
+#: How a line begins.
+_BEGINS = b'{"take": '
+
 
 class Journal:
     """An append-only file of JSON lines.
@@ -26,7 +29,7 @@ class Journal:
     Raises
     ------
     ValueError
-        A line before the last is no entry; the message names it.
+        A line is no entry, and not one that was cut off; the message names it, and the file is left as it is.
     """
 
     def __init__(self, path: Path, take: int = 0) -> None:
@@ -52,7 +55,7 @@ class Journal:
         """Yield all entries, of every take, in the order in which they were written."""
         if not self.path.exists():
             return
-        with self.path.open(encoding="utf-8") as lines:
+        with self.path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 yield _entry(self.path, number, line)
 
@@ -71,19 +74,37 @@ class Journal:
             os.fsync(file.fileno())
 
     def _mend(self) -> None:
-        """Cut off a last line without its end."""
+        """Cut off a last line without its end, where all before it are entries and it may have become one."""
         if not self.path.exists():
             return
         with self.path.open("rb+") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
+            *lines, last = file.read().split(b"\n")
+            if not last:
+                return
+            for number, line in enumerate(lines, 1):
+                _entry(self.path, number, line)
+            # After a loss of power, a system may have filled it with zeros.
+            if last.strip(b"\0") and not last.startswith(_BEGINS[: len(last)]):
+                raise _no_entry(self.path, len(lines) + 1, "it is of something else")
+            file.truncate(sum(len(line) + 1 for line in lines))
 
 
-def _entry(path: Path, number: int, line: str) -> Mapping[str, Any]:
+def _entry(path: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
-        if isinstance(entry["take"], int) and isinstance(entry["key"], str) and ("error" in entry or entry["tables"]):
+        fine = type(entry["take"]) is int and all(isinstance(entry[name], str) for name in ("key", "part"))
+        if fine and ("error" in entry or _are_tables(entry["tables"])):
             return dict(entry)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path}: line {number} is no entry of a journal ({error}); move the file away") from error
-    raise ValueError(f"{path}: line {number} is no entry of a journal; move the file away")
+        raise _no_entry(path, number, str(error)[:200]) from error
+    raise _no_entry(path, number, "a value is of another type")
+
+
+def _are_tables(found: object) -> bool:
+    return isinstance(found, dict) and all(
+        isinstance(rows, list) and all(isinstance(row, dict) for row in rows) for rows in found.values()
+    )
+
+
+def _no_entry(path: Path, number: int, why: str) -> ValueError:
+    return ValueError(f"{path}: line {number} is no entry of a journal ({why}); move the file away")

@@ -107,7 +107,7 @@ def _files(folder: Path, table: str, rows: Sequence[Row]) -> dict[Path, list[Row
     files: dict[Path, list[Row]] = {}
     names: dict[Path, tuple[str, str]] = {}
     for row in rows:
-        name = (row["model"], row["configuration"])
+        name = (str(row.get("model")), str(row.get("configuration")))
         epochs = f"epochs_take_{row['take']}" if row["take"] else "epochs"
         path = folder / epochs / file_name(name[0]) / f"{file_name(name[1])}.parquet"
         if names.setdefault(path, name) != name:
@@ -138,7 +138,7 @@ def _write(path: Path, table: str, rows: Sequence[Row]) -> None:
         raise InvalidInputError(f"{path}: the journal has columns that the table {table} has not: {', '.join(unknown)}")
     try:
         packed = pa.Table.from_pylist([dict(row) for row in rows], schema)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
         raise InvalidInputError(
             f"{path}: a value of the journal is of another type than its column: {error}"
         ) from error

@@ -230,7 +230,7 @@ def note_death(folder: Path, journal: Journal, steps: Sequence[Step]) -> None:
     mark = folder / MARK
     if not mark.exists():
         return
-    with suppress(ValueError, KeyError, TypeError):
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
         entry = json.loads(mark.read_text(encoding="utf-8"))
         step = next((step for step in steps if step.key == entry["key"]), None)
         if step is not None and entry["take"] == journal.take:

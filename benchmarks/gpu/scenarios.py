@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.gpu.counts import remembered
+from benchmarks.gpu.counts import MOST_LAUNCHES, remembered
 from benchmarks.gpu.sizes import Size
 from benchmarks.gpu.step import Machine, Member, Row, Step, Tables
 from benchmarks.gpu.work import Work
 
 __all__ = ["Group", "Scenario", "alone_rows", "group_step", "launches_for"]
 
-#: A stream takes so many launches before the host has to wait, and so do all together.
-MOST_LAUNCHES = 256
+#: All streams together take so many launches before the host has to wait.
 MOST_LAUNCHES_TOGETHER = 900
 #: Launches, and times, by which a work is sized up before it is timed.
 FIRST_LAUNCHES = 4
@@ -63,7 +62,9 @@ def group_step(group: Group, size: Size) -> Step:
 
     def run(machine: Machine, folder: Path) -> Tables:
         key = f"{group.part}:{group.name}"
-        return _recorded(machine, group, size, remembered(folder, key, lambda: _counts(machine, group, size.target_ns)))
+        sides = len(group.sides)
+        counts = remembered(folder, key, sides, lambda: _counts(machine, group, size.target_ns))
+        return _recorded(machine, group, size, counts)
 
     return Step(f"{group.part}:{group.name}", group.part, round(seconds, 3), run, group.needs)
 

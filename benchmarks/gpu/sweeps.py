@@ -72,7 +72,10 @@ def _sweep(part: str, name: str, works: list[Work], abilities: Abilities) -> Swe
 
 def _recorded(machine: Machine, folder: Path, *, sweep: Sweep, size: Size) -> Tables:
     key = f"{sweep.part}:{sweep.name}"
-    counts = remembered(folder, key, lambda: [launches_for(machine, *point, size.target_ns) for point in sweep.points])
+    points = sweep.points
+    counts = remembered(
+        folder, key, len(points), lambda: [launches_for(machine, *point, size.target_ns) for point in points]
+    )
     rows: list[Row] = []
     for (work, units), launches in zip(sweep.points, counts, strict=True):
         rows += alone_rows(machine, sweep.part, Member(work, launches, units=units), size.repetitions)

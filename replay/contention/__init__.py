@@ -8,6 +8,7 @@ from replay.contention.prediction import ScenarioModel, scenario_model
 from replay.contention.problem import base_parameters
 from replay.contention.reading import TABLE, read_contention, read_recording
 from replay.contention.recording import (
+    SIMULATED,
     TRANSFERS,
     ContentionRecording,
     RecordedMember,
@@ -19,6 +20,7 @@ from replay.contention.splitting import fold_of, kin_of
 __all__ = [
     "LEAST_SCENARIOS",
     "MECHANISMS",
+    "SIMULATED",
     "TABLE",
     "TRANSFERS",
     "Ceilings",

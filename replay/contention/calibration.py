@@ -104,7 +104,7 @@ def calibrate_contention(
         + tuple(name for name in CHOICES if name not in best.told_choices),
         _conformal(errors),
         count,
-        tuple(sorted({one.digest_of(s) for one, scenarios in chosen for s in scenarios})),
+        tuple(sorted({key for one, scenarios in chosen for s in scenarios for key in one.digests_of(s)})),
         _source(recordings, count),
     )
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -33,7 +34,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 #: What is chosen rather than fitted: 1 or 0.
 CHOICES = ("dispatch_in_order", "dispatch_whole_waves")
-_GROUPS, _TEXT = 100_000, 2000
+_GROUPS, _SCENARIOS, _TEXT = 100_000, 10**7, 2000
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class ContentionFit:
     scenarios : int
         That were fitted.
     groups : tuple of str
-        Digests of what was fitted (`ContentionRecording.digest_of`).
+        Digests of what was fitted (`ContentionRecording.digests_of`).
     source : str
     """
 
@@ -134,12 +136,21 @@ def _fit_of(content: Mapping[str, Any]) -> ContentionFit:
         raise InvalidInputError(f"spread is {spread:g}; it must be finite, and not negative")
     if unknown := sorted(set(undetermined) - {*BOUNDS, *CHOICES}):
         raise InvalidInputError(f"no parameter {unknown[0][:60]!r} is fitted")
-    if len(groups) > _GROUPS or not all(len(one) == 16 for one in groups):
-        raise InvalidInputError(f"groups are at most {_GROUPS} digests of 16 characters")
-    device, source = (str(content[name])[:_TEXT] for name in ("device", "source"))
-    return ContentionFit(
-        device, MappingProxyType(ranges), undetermined, spread, int(content["scenarios"]), tuple(groups), source
-    )
+    if not 0 < len(groups) <= _GROUPS or not all(map(_DIGEST.fullmatch, groups)):
+        raise InvalidInputError(f"groups are 1 to {_GROUPS} digests of 16 characters")
+    if len(set(undetermined)) != len(undetermined):
+        raise InvalidInputError("undetermined names a parameter twice")
+    scenarios = content["scenarios"]
+    if type(scenarios) is not int or not 0 < scenarios <= _SCENARIOS:
+        raise InvalidInputError(f"scenarios is {scenarios!r:.60}; it must be 1 to {_SCENARIOS}")
+    device, source = (_text(name, content[name]) for name in ("device", "source"))
+    return ContentionFit(device, MappingProxyType(ranges), undetermined, spread, scenarios, tuple(groups), source)
+
+
+def _text(name: str, found: object) -> str:
+    if not isinstance(found, str) or len(found) > _TEXT:
+        raise InvalidInputError(f"{name} is {found!r:.60}; it must be a text of at most {_TEXT} characters")
+    return found
 
 
 def _range(name: str, row: Mapping[str, Any]) -> FittedRange:

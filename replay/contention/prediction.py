@@ -100,10 +100,12 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
     for number, lineup in enumerate(lineups):
         by_parts.setdefault(tuple(member.units for member in lineup if member.units), []).append(number)
     starts = np.cumsum([0, *(len(lineup) for lineup in lineups)])
-    operators = {name: i for i, name in enumerate(recording.works)}
     batches = []
     for units, numbers in by_parts.items():
         work, last, slots = Assembly(), [], []
+        # Of this batch only: there may be as many batches as lineups.
+        used = sorted({member.work for number in numbers for member in lineups[number]})
+        operators = {name: i for i, name in enumerate(used)}
         for device, number in enumerate(numbers):
             first = min(member.lag_ns for member in lineups[number])
             apart = 0
@@ -118,7 +120,7 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
                 last.append(int(tasks[-1]))
                 slots.append(int(starts[number]) + stream)
         graph = work.graph(hardware, _policy(units, hardware.compute_units))
-        graph = replace(graph, operators=tuple(_operator(one) for one in recording.works.values()))
+        graph = replace(graph, operators=tuple(_operator(recording.works[name]) for name in used))
         batches.append(_Batch(graph, np.array(last), np.array(slots)))
     of = np.repeat(np.arange(len(lineups)), [len(lineup) for lineup in lineups])
     return ScenarioModel(tuple(batches), of, len(lineups), ceilings)

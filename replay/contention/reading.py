@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +22,7 @@ from replay.contention.recording import (
     RecordedScenario,
     RecordedWork,
 )
-from replay.contention.tables import Column, read_rows
+from replay.contention.tables import Column, read_rows, regular_file
 
 __all__ = ["TABLE", "read_contention", "read_recording"]
 
@@ -29,8 +31,11 @@ TABLE = "together.parquet"
 _FILES = ("environment.json", "works.parquet", "alone.parquet", TABLE)
 _LONGEST_NS, _SIZE, _BYTES, _FLOPS = 10**12, 10**9, 10**15, 10**18
 _LAUNCHES, _UNITS, _STREAMS, _TAKES = 10_000, 100_000, 8, 1000
-#: Launches of all scenarios together: each is a task that a prediction replays.
-_TASKS = 5_000_000
+#: Scenarios and their launches: each launch is a task that a prediction replays. A plan of ten minutes has 1400
+#: scenarios of 120 000 launches, and at most 17 policies of a group, each two of which are compared.
+_SCENARIOS, _TASKS, _POLICIES = 20_000, 2_000_000, 500
+#: Works: a plan of ten minutes has 170.
+_MOST_WORKS = 10_000
 _DIRECTIONS = ("", "h2d", "d2h", "d2d")
 _TAKE, _PART = Column("take", 0, _TAKES), Column("part")
 _WORKS = (
@@ -107,8 +112,7 @@ def read_recording(folder: str | Path) -> ContentionRecording:
 
 
 def _device(file: Path) -> DeviceFacts:
-    if not file.is_file():
-        raise NotFoundError(f"{file}: no such file; it says what device a recording is of")
+    regular_file(file, "it says what device a recording is of")
     if file.stat().st_size > _ENVIRONMENT_BYTES:
         raise InvalidInputError(f"{file}: larger than {_ENVIRONMENT_BYTES} bytes, so no environment of a recording")
     try:
@@ -159,9 +163,16 @@ def _works(file: Path) -> Mapping[str, RecordedWork]:
             workgroups=groups,
             hint=row["hint"] or "",
         )
-        if found.setdefault(one.name, one).bytes_moved != one.bytes_moved or found[one.name].kind != one.kind:
+        if _essence(found.setdefault(one.name, one)) != _essence(one):
             raise InvalidInputError(f"{place}: {one.name!r:.80} is there before as another work")
+        if len(found) > _MOST_WORKS:
+            raise InvalidInputError(f"{place}: more than {_MOST_WORKS} works; that many are read")
     return MappingProxyType(found)
+
+
+def _essence(work: RecordedWork) -> RecordedWork:
+    """Return a work without what a profiler told of it, which takes may tell or not."""
+    return replace(work, workgroups=0)
 
 
 def _known(place: str, work: str, works: Mapping[str, RecordedWork]) -> None:
@@ -195,15 +206,21 @@ def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFact
         _known(place, row["work"], works)
         if row["end_ns"] <= row["start_ns"]:
             raise InvalidInputError(f"{place}: it ends at {row['end_ns']} ns and began at {row['start_ns']} ns")
-        run = rows.setdefault((row["group"], row["scenario"], row["policy"]), {}).setdefault(
-            (row["take"], row["repetition"]), {}
-        )
+        scenario = rows.setdefault((row["group"], row["scenario"], row["policy"]), {})
+        if len(rows) > _SCENARIOS:
+            raise InvalidInputError(f"{place}: more than {_SCENARIOS} scenarios; that many are read")
+        run = scenario.setdefault((row["take"], row["repetition"]), {})
         if row["member"] in run:
             raise InvalidInputError(f"{place}: member {row['member']} of this repetition is there already")
         if len(run) == _STREAMS:
             raise InvalidInputError(f"{place}: more than {_STREAMS} members side by side; that many streams are read")
         run[row["member"]] = {**row, "place": place}
     found = tuple(_scenario(key, runs, device) for key, runs in rows.items())
+    for group, count in Counter(one.group for one in found).most_common(1):
+        if count > _POLICIES:
+            raise InvalidInputError(
+                f"{file}: {count} scenarios of the group {group!r:.80}; at most {_POLICIES} are read"
+            )
     tasks = sum(member.launches for one in found for member in one.members)
     if tasks > _TASKS:
         raise InvalidInputError(f"{file}: {tasks} launches in all scenarios; at most {_TASKS} are replayed")

@@ -13,6 +13,7 @@ from replay.operators import DTYPE_BYTES
 
 __all__ = [
     "KINDS",
+    "SIMULATED",
     "TRANSFERS",
     "AloneTime",
     "ContentionRecording",
@@ -24,6 +25,8 @@ __all__ = [
     "share_between_takes",
 ]
 
+#: Architecture of a device that is a program (`benchmarks/gpu/virtual`).
+SIMULATED = "virtual"
 #: What a work can be, and the class that the profiler's kernels of that kind have.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -276,7 +279,7 @@ class ContentionRecording:
 
     def units_alone(self, work: str) -> tuple[int, ...]:
         """Return the numbers of compute units, below all, on which a work was measured alone."""
-        return tuple(sorted(units for name, units in self._places if name == work and units))
+        return self._units.get(work, ())
 
     def launches_alone(self, work: str, units: int) -> int:
         """Return the least number of launches with which a work was measured alone on so many compute units."""
@@ -299,9 +302,19 @@ class ContentionRecording:
             found.setdefault(key[:2], []).append(key)
         return found
 
-    def digest_of(self, scenario: RecordedScenario) -> str:
-        """Return what tells a scenario's group on this kind of device, by which a fit remembers what it has seen.
+    @cached_property
+    def _units(self) -> dict[str, tuple[int, ...]]:
+        found: dict[str, tuple[int, ...]] = {}
+        for work, units in sorted(self._places):
+            found[work] = (*found.get(work, ()), *([units] if units else []))
+        return found
 
-        A second recording of the same works on such a device counts as the same.
+    def digests_of(self, scenario: RecordedScenario) -> tuple[str, str]:
+        """Return what tells a scenario's group, and its works, on such a device: by these a fit knows what it has seen.
+
+        A second recording of the same works on such a device counts as the same, whatever its groups are called.
         """
-        return hashlib.sha256(f"{self.device.name}\n{scenario.group}".encode()).hexdigest()[:16]
+        works = "\n".join(sorted({member.work for member in scenario.members}))
+        keys = (f"{self.device.name}\n{scenario.group}", f"{self.device.name}\nworks\n{works}")
+        group, same = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in keys)
+        return group, same

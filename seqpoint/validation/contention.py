@@ -121,14 +121,23 @@ class ContentionCase:
 def predict_contention(
     recordings: Sequence[ContentionRecording], fit: ContentionFit | None = None
 ) -> list[ContentionCase]:
-    """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters."""
-    known = set(fit.groups) if fit else set()
+    """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters.
+
+    What was fitted is told by group and by works; all kin of it in these recordings count as fitted too.
+    """
     found = []
     for one in recordings:
+        fitted = _fitted_groups([other for other in recordings if other.device.name == one.device.name], fit)
         scenarios = [s for s in one.scenarios if len(s.members) > 1]
-        fitted = [one.digest_of(s) in known for s in scenarios]
-        found += _cases(one, scenarios, fit, fitted)
+        found += _cases(one, scenarios, fit, [s.group in fitted for s in scenarios])
     return found
+
+
+def _fitted_groups(recordings: Sequence[ContentionRecording], fit: ContentionFit | None) -> set[str]:
+    """Return the groups of recordings of one device that a fit has seen, or kin of."""
+    known, kin = set(fit.groups if fit else ()), kin_of(recordings)
+    seen = {kin[s.group] for one in recordings for s in one.scenarios if not known.isdisjoint(one.digests_of(s))}
+    return {group for group, first in kin.items() if first in seen}
 
 
 def refit_contention(

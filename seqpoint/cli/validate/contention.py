@@ -9,7 +9,7 @@ import click
 from profilers.atomic import file_to_write
 from profilers.datasets import dataset_path
 from profilers.errors import NotFoundError
-from replay.contention import ContentionFit, ContentionRecording, read_contention, read_contention_fit
+from replay.contention import SIMULATED, ContentionFit, ContentionRecording, read_contention, read_contention_fit
 from seqpoint.cli.options import as_json, gate_option, verbose_option
 from seqpoint.cli.output import message, print_json, print_table, progress, say, working
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
@@ -61,12 +61,13 @@ def contention(
     fit = read_contention_fit(calibration) if calibration else None
     with working("reading"):
         recordings = _recordings(path)
+    _note(recordings)
     cases = _predicted(recordings, fit, refit=refit)
     rows = contention_rows(cases)
     if json_:
         print_json({"rows": [row.content() for row in rows], **_scores(cases, fit)})
     else:
-        _show(cases)
+        _show(cases, fit)
         if verbose:
             _show_worst(cases)
         show_gated(rows)
@@ -89,6 +90,15 @@ def _recordings(path: str | None) -> list[ContentionRecording]:
             "the project ships no recording of works side by side; give one of yours: `python -m benchmarks.gpu "
             "--output DIR` makes it on a GPU (docs/contention.md)"
         ) from error
+
+
+def _note(recordings: Sequence[ContentionRecording]) -> None:
+    """Say what a recording is not: of a device, or of more than one take."""
+    for one in recordings:
+        if one.device.architecture == SIMULATED:
+            message(f"note: {one.source}: {one.device.name} is simulated; nothing of it was measured")
+        if all(scenario.takes == 1 for scenario in one.scenarios):
+            message(f"note: {one.source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
 
 
 def _predicted(
@@ -124,11 +134,13 @@ def _ideal(one: PercentOfIdeal) -> dict[str, object]:
     }
 
 
-def _show(cases: Sequence[ContentionCase]) -> None:
+def _show(cases: Sequence[ContentionCase], fit: ContentionFit | None) -> None:
     held = [case for case in cases if not case.fitted]
     known = len(cases) - len(held)
     say(
-        f"{len(cases)} scenarios of {len({case.group for case in cases})} groups"
+        f"{', '.join(sorted({case.device or 'a device without a name' for case in cases}))}: "
+        + f"{len(cases)} scenarios of {len({case.group for case in cases})} groups"
+        + (f", by a calibration on {fit.device}" if fit else "")
         + (f"; {known} of them were fitted and are in no table" if known else "; none was fitted")
     )
     print_table(

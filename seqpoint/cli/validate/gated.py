@@ -21,7 +21,8 @@ def show_gated(rows: Sequence[ValidationRow]) -> None:
         [
             (
                 row.case,
-                f"{row.ours:.3g}",
+                # A count stays one, however large.
+                f"{row.ours:.0f}" if row.ours >= 1000 else f"{row.ours:.3g}",
                 f"{'>=' if row.least else '<='} {row.limit:g}",
                 "yes" if row.met else "NO",
             )
