@@ -3,14 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-
 from profilers.atomic import write_text
-from seqpoint import __version__, plots
-from seqpoint.report.charts import FONTS, Figure, bokeh_script, embedded
-from seqpoint.report.scripts import inert, policy_of
-from seqpoint.report.text import clean, count
+from seqpoint import plots
+from seqpoint.report.charts import Figure, bokeh_script, embedded
+from seqpoint.report.rendering import rendered
+from seqpoint.report.text import count
 from seqpoint.validation.contention import ContentionCase
 from seqpoint.validation.contention_scores import score_by_mechanism, score_order
 
@@ -52,24 +49,7 @@ def contention_page(cases: Sequence[ContentionCase]) -> str:
         Figure("", plots.error_by_mechanism(cases), "Nothing is known finer than the dotted lines."),
     ]
     script, done = embedded([(figure, ()) for figure in figures])
-    scripts = [inert(text) for text in (bokeh_script(), script)]
-    environment = Environment(
-        loader=PackageLoader("seqpoint.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else clean(value),
-    )
-    return environment.get_template("charts.html").render(
-        title=_TITLE,
-        version=__version__,
-        lines=_lines(cases),
-        figures=done,
-        scripts=scripts,
-        policy=policy_of(scripts),
-        fonts=Markup(FONTS),
-    )
+    return rendered("charts.html", _TITLE, (bokeh_script(), script), {"lines": _lines(cases), "figures": done})
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:

@@ -5,17 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profilers.atomic import write_text
 from seqpoint import __version__
 from seqpoint.report import tables
-from seqpoint.report.charts import FONTS, Figure, bokeh_script, embedded, section_figures
+from seqpoint.report.charts import Figure, bokeh_script, embedded, section_figures
 from seqpoint.report.content import ReportContent, ReportSection
-from seqpoint.report.scripts import inert, policy_of
+from seqpoint.report.rendering import rendered
 from seqpoint.report.summary import Tile, notes, summary, tiles
-from seqpoint.report.text import clean
 
 __all__ = ["html_page", "write_report"]
 
@@ -68,23 +66,8 @@ def html_page(content: ReportContent) -> str:
     script, done = embedded(labelled)
     rest = iter(done)
     placed = [[next(rest) for _ in mine] for mine in found]
-    scripts = [inert(text) for text in (bokeh_script(), script) if text] if script else []
-    environment = Environment(
-        loader=PackageLoader("seqpoint.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else clean(value),
-    )
-    return environment.get_template("report.html").render(
-        title=content.title,
-        version=__version__,
-        views=[_view(section, figures) for section, figures in zip(content.sections, placed, strict=True)],
-        scripts=scripts,
-        policy=policy_of(scripts),
-        fonts=Markup(FONTS),
-    )
+    views = [_view(section, figures) for section, figures in zip(content.sections, placed, strict=True)]
+    return rendered("report.html", content.title, (bokeh_script(), script) if script else (), {"views": views})
 
 
 def _view(section: ReportSection, figures: list[Figure]) -> _View:
