@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,17 +86,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _minutes(text: str) -> float:
-    minutes = float(text)
-    if not 0 < minutes <= 24 * 60:
-        raise argparse.ArgumentTypeError("more than 0 and at most 1440 minutes")
-    return minutes
+    with suppress(ValueError):
+        if 0 < (minutes := float(text)) <= 24 * 60:
+            return minutes
+    raise argparse.ArgumentTypeError(f"{text!r}: more than 0 and at most 1440 minutes")
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if not 0 <= number < 2**31:
-        raise argparse.ArgumentTypeError("a whole number from 0")
-    return number
+    with suppress(ValueError):
+        if 0 <= (number := int(text)) < 2**31:
+            return number
+    raise argparse.ArgumentTypeError(f"{text!r}: a whole number from 0")
 
 
 def _parts(text: str) -> str:

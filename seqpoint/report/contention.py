@@ -16,13 +16,15 @@ __all__ = ["contention_page", "write_contention_charts"]
 _TITLE = "Works side by side: predicted against measured"
 
 
-def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path) -> Path:
+def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path, notes: Sequence[str] = ()) -> Path:
     """Write the charts of scenarios and return where they are; a reader never sees half a file.
 
     Parameters
     ----------
     cases : sequence of ContentionCase
     path : str or Path
+    notes : sequence of str, optional
+        On the recordings, shown first.
 
     Raises
     ------
@@ -30,11 +32,11 @@ def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path) -
         There is no scenario; or the folder does not exist or may not be written.
     """
     target = Path(path)
-    write_text(target, contention_page(cases))
+    write_text(target, contention_page(cases, notes))
     return target
 
 
-def contention_page(cases: Sequence[ContentionCase]) -> str:
+def contention_page(cases: Sequence[ContentionCase], notes: Sequence[str] = ()) -> str:
     """Return the page. All text in it is escaped, and only the two scripts written here may run in it.
 
     Raises
@@ -49,7 +51,9 @@ def contention_page(cases: Sequence[ContentionCase]) -> str:
         Figure("", plots.error_by_mechanism(cases), "Nothing is known finer than the dotted lines."),
     ]
     script, done = embedded([(figure, ()) for figure in figures])
-    return rendered("charts.html", _TITLE, (bokeh_script(), script), {"lines": _lines(cases), "figures": done})
+    return rendered(
+        "charts.html", _TITLE, (bokeh_script(), script), {"lines": [*notes, *_lines(cases)], "figures": done}
+    )
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:

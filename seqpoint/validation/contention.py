@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.contention import (
+    SIMULATED,
     TRANSFERS,
     ContentionFit,
     ContentionRecording,
@@ -21,7 +22,7 @@ from replay.contention import (
 from replay.parameters import load_parameters
 from replay.provenance import QUANTILES
 
-__all__ = ["FOLDS", "ContentionCase", "predict_contention", "refit_contention"]
+__all__ = ["FOLDS", "ContentionCase", "notes_on", "predict_contention", "refit_contention"]
 
 #: Called with (steps done, steps in all, what).
 Progress = Callable[[int, int, str], None]
@@ -116,6 +117,17 @@ class ContentionCase:
     def covered(self) -> bool:
         """Whether the interval holds what was measured."""
         return self.low_ns <= self.measured_ns <= self.high_ns
+
+
+def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
+    """Return what recordings are not: of a device, or of more than one take."""
+    found = []
+    for one in recordings:
+        if one.device.architecture == SIMULATED:
+            found.append(f"{one.source}: {one.device.name} is simulated; nothing of it was measured")
+        if all(scenario.takes == 1 for scenario in one.scenarios):
+            found.append(f"{one.source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
+    return found
 
 
 def predict_contention(

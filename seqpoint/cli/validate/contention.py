@@ -9,11 +9,11 @@ import click
 from profilers.atomic import file_to_write
 from profilers.datasets import dataset_path
 from profilers.errors import NotFoundError
-from replay.contention import SIMULATED, ContentionFit, ContentionRecording, read_contention, read_contention_fit
+from replay.contention import ContentionFit, ContentionRecording, read_contention, read_contention_fit
 from seqpoint.cli.options import as_json, gate_option, verbose_option
 from seqpoint.cli.output import message, print_json, print_table, progress, say, working
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
-from seqpoint.validation.contention import ContentionCase, predict_contention, refit_contention
+from seqpoint.validation.contention import ContentionCase, notes_on, predict_contention, refit_contention
 from seqpoint.validation.contention_scores import (
     OrderScore,
     PercentOfIdeal,
@@ -61,11 +61,13 @@ def contention(
     fit = read_contention_fit(calibration) if calibration else None
     with working("reading"):
         recordings = _recordings(path)
-    _note(recordings)
+    notes = notes_on(recordings)
+    for note in notes:
+        message(f"note: {note}")
     cases = _predicted(recordings, fit, refit=refit)
     rows = contention_rows(cases)
     if json_:
-        print_json({"rows": [row.content() for row in rows], **_scores(cases, fit)})
+        print_json({"rows": [row.content() for row in rows], **_scores(cases, fit), "notes": notes})
     else:
         _show(cases, fit)
         if verbose:
@@ -74,7 +76,7 @@ def contention(
     if target is not None:
         from seqpoint.report.contention import write_contention_charts
 
-        write_contention_charts(cases, target)
+        write_contention_charts(cases, target, notes)
         message(f"wrote {plot}")
     if gate:
         exit_unless_met(context, rows)
@@ -90,15 +92,6 @@ def _recordings(path: str | None) -> list[ContentionRecording]:
             "the project ships no recording of works side by side; give one of yours: `python -m benchmarks.gpu "
             "--output DIR` makes it on a GPU (docs/contention.md)"
         ) from error
-
-
-def _note(recordings: Sequence[ContentionRecording]) -> None:
-    """Say what a recording is not: of a device, or of more than one take."""
-    for one in recordings:
-        if one.device.architecture == SIMULATED:
-            message(f"note: {one.source}: {one.device.name} is simulated; nothing of it was measured")
-        if all(scenario.takes == 1 for scenario in one.scenarios):
-            message(f"note: {one.source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
 
 
 def _predicted(
