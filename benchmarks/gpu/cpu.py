@@ -12,13 +12,13 @@ import platform
 import re
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.held import Held, slots_of
 from benchmarks.gpu.kernels import Bound, Place, bind, sets_of
 from benchmarks.gpu.step import Member
 from benchmarks.gpu.work import Work
@@ -79,7 +79,7 @@ class CpuMachine:
         self._cores = tuple(sorted(os.sched_getaffinity(0)))
         self._nice = os.getpriority(os.PRIO_PROCESS, 0)
         self._seats: dict[_Seat, ThreadPoolExecutor] = {}
-        self._held: OrderedDict[tuple[Work, int], Bound] = OrderedDict()
+        self._held = Held(self._bound, HELD_BYTES)
         self._checked: set[Work] = set()
 
     @property
@@ -124,8 +124,8 @@ class CpuMachine:
 
     def together(self, members: Sequence[Member], repetitions: int) -> list[list[tuple[int, int]]]:
         """Return (start, end) of every member, ns from the first start, each time; one run before is not counted."""
-        slots = [sum(other.work == member.work for other in members[:at]) for at, member in enumerate(members)]
-        bounds = self._bounds([(member.work, slot) for member, slot in zip(members, slots, strict=True)])
+        slots = slots_of(members)
+        bounds = self._held.of([(member.work, slot) for member, slot in zip(members, slots, strict=True)])
         pools = [self._pool(seat) for seat in self._seats_of(members)]
         return [self._once(members, bounds, pools) for _ in range(1 + repetitions)][1:]
 
@@ -143,16 +143,6 @@ class CpuMachine:
         times = [run.result() for run in runs]
         origin = min(start for start, _ in times)
         return [(start - origin, end - origin) for start, end in times]
-
-    def _bounds(self, wanted: Sequence[tuple[Work, int]]) -> list[Bound]:
-        for key in wanted:
-            if key in self._held:
-                self._held.move_to_end(key)
-            else:
-                self._held[key] = self._bound(key[0])
-        while sum(b.held_bytes for b in self._held.values()) > HELD_BYTES and next(iter(self._held)) not in wanted:
-            self._held.popitem(last=False)
-        return [self._held[key] for key in wanted]
 
     def _bound(self, work: Work) -> Bound:
         if work.kind == "zero_copy":

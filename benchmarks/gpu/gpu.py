@@ -6,7 +6,6 @@ it is timed there. Buffers are kept too, up to an eighth of the memory, the long
 """
 
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from benchmarks.gpu.contention import CROWDS
 from benchmarks.gpu.gates import Queue, Timeline
 from benchmarks.gpu.gpu_facts import facts_of, state_of
+from benchmarks.gpu.held import Held, slots_of
 from benchmarks.gpu.kernels import Bound, Place, Special, bind, sets_of
 from benchmarks.gpu.partitions import PartitionError, found, split
 from benchmarks.gpu.profile import described
@@ -85,7 +85,7 @@ class GpuMachine:
         self._properties = torch.cuda.get_device_properties(index)
         self._missing = dict.fromkeys(sorted(without), "was not to be tried")
         self._special: Special | None = None
-        self._held: OrderedDict[tuple[Work, int], Bound] = OrderedDict()
+        self._held = Held(self._bound, self._properties.total_memory // SHARE_OF_MEMORY)
         self._checked: set[Work] = set()
         self._warm: set[tuple[Work, int, int]] = set()
         self._streams: dict[tuple[int, int], Any] = {}
@@ -141,8 +141,8 @@ class GpuMachine:
 
     def together(self, members: Sequence[Member], repetitions: int) -> list[list[tuple[int, int]]]:
         """Return (start, end) of every member, ns from the first start, each time; one run before is not counted."""
-        slots = [sum(other.work == member.work for other in members[:at]) for at, member in enumerate(members)]
-        bounds = self._bounds([(member.work, slot) for member, slot in zip(members, slots, strict=True)])
+        slots = slots_of(members)
+        bounds = self._held.of([(member.work, slot) for member, slot in zip(members, slots, strict=True)])
         streams = self._streams_of(members)
         for member, slot, bound, stream in zip(members, slots, bounds, streams, strict=True):
             self._warm_up((member.work, slot, stream.cuda_stream), bound, stream)
@@ -167,21 +167,10 @@ class GpuMachine:
     def _calls(self, works: Sequence[Work]) -> Iterator[Callable[[], object]]:
         """Yield what launches each work once more; nothing of it is new to the device when it is asked for."""
         for work in works:
-            (bound,) = self._bounds([(work, 0)])
+            (bound,) = self._held.of([(work, 0)])
             bound.launch(0)
             self.synchronize()
             yield partial(bound.launch, 1)
-
-    def _bounds(self, wanted: Sequence[tuple[Work, int]]) -> list[Bound]:
-        for key in wanted:
-            if key in self._held:
-                self._held.move_to_end(key)
-            else:
-                self._held[key] = self._bound(key[0])
-        most = self._properties.total_memory // SHARE_OF_MEMORY
-        while sum(bound.held_bytes for bound in self._held.values()) > most and next(iter(self._held)) not in wanted:
-            self._held.popitem(last=False)
-        return [self._held[key] for key in wanted]
 
     def _bound(self, work: Work) -> Bound:
         """Return buffers on the device, settled, and their call checked once a work."""
