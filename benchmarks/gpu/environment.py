@@ -102,18 +102,27 @@ def end(folder: Path, take: int, state: Mapping[str, Any]) -> None:
 
 def versions() -> dict[str, Any]:
     """Return versions of what a recording depends on; null for what is not there."""
-    import torch
-
     return {
         "python": platform.python_version(),
         "os": platform.platform(),
         "cpu": platform.machine(),
+        **_torch_versions(),
+        "triton": _triton_version(),
+        "commit": _commit(),
+    }
+
+
+def _torch_versions() -> dict[str, Any]:
+    """Return what PyTorch is and was built with; nothing where there is none, as on a simulated device."""
+    if importlib.util.find_spec("torch") is None:
+        return dict.fromkeys(("torch", "cuda", "hip", "cudnn"))
+    import torch
+
+    return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,
         "cudnn": torch.backends.cudnn.version(),
-        "triton": _triton_version(),
-        "commit": _commit(),
     }
 
 
