@@ -25,7 +25,8 @@ _CU, _L2, _HBM, _LINK, _DMA = (RESOURCES.index(name) for name in ("cu", "l2", "h
 _CONTENDED = 1e-3
 #: Of its peak bandwidth, what a memory delivers at best; more says that the duration or the device is wrong.
 _AT_BEST = 0.95
-#: Of the peak, from which on a kernel is bound by memory whatever its class: a product of few rows, too.
+#: Of the peak, from which on a kernel is bound by memory whatever its class: a product of few rows, too. Chosen: from
+#: 0.6 on down, the replay of one real trace is worse than its table allows (docs/contention.md).
 _BOUND = 0.7
 #: Of the accesses, what a cache serves at most: a hit share is below 1.
 _MOST_HITS = 0.99
@@ -147,16 +148,20 @@ def _bandwidth(graph: KernelGraph, arithmetic: Bools, occupies: Floats, paramete
     share = by_class * np.sqrt(np.maximum(occupies, 1e-4))
     if graph.hardware.device is None or not graph.operators:
         return share
-    moved = np.array([operator.bytes_moved for operator in graph.operators])[tasks.operator]
-    return np.where(tasks.operator >= 0, _over_peak(graph, moved), share)
+    return np.where(tasks.operator >= 0, _over_peak(graph, _moved(graph)), share)
 
 
 def _bound_by_memory(graph: KernelGraph) -> Bools:
     """Return the tasks whose operator alone draws so much of memory that nothing else can bind them."""
     if graph.hardware.device is None or not graph.operators:
         return np.zeros(len(graph.tasks), dtype=bool)
-    moved = np.array([operator.bytes_moved for operator in graph.operators])[graph.tasks.operator]
-    return np.asarray((graph.tasks.operator >= 0) & (_over_peak(graph, moved) >= _BOUND))
+    return np.asarray((graph.tasks.operator >= 0) & (_over_peak(graph, _moved(graph)) >= _BOUND))
+
+
+def _moved(graph: KernelGraph) -> Floats:
+    """Return the bytes that each task's operator moves; of a task without one they mean nothing."""
+    moved = np.array([operator.bytes_moved for operator in graph.operators], dtype=np.float64)
+    return np.asarray(moved[graph.tasks.operator])
 
 
 def _over_peak(graph: KernelGraph, moved: Floats | npt.NDArray[np.int64]) -> Floats:
