@@ -138,7 +138,7 @@ class Assembly:
             demand=demand,
             measured_start_ns=np.full(n, _NAN),
             measured_end_ns=np.full(n, _NAN),
-            own=np.ones(n, dtype=np.bool_),
+            iteration=np.zeros(n, dtype=np.int64),
             event=np.arange(n),
         )
         types = (np.int64, np.int64, np.float64, np.bool_, np.int64)

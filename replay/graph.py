@@ -212,8 +212,8 @@ class Tasks:
         From the graph's origin; NaN where nothing was measured.
     basis : array of int64, `Basis`
         What `duration_ns` rests on.
-    own : array of bool
-        Whether the task belongs to the iteration, rather than to earlier work that still occupies the device.
+    iteration : array of int64
+        Position in `KernelGraph.iterations`; -1 for earlier work that still occupies the device.
     event : array of int64
         The id of the event in the trace; -1 for marks.
     workgroups : array of int64
@@ -259,7 +259,7 @@ class Tasks:
     measured_start_ns: Floats
     measured_end_ns: Floats
     basis: Ints
-    own: Bools
+    iteration: Ints
     event: Ints
     workgroups: Ints
     bytes: Ints
@@ -287,6 +287,11 @@ class Tasks:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def own(self) -> Bools:
+        """Which tasks belong to an iteration of the graph, rather than to earlier work."""
+        return np.asarray(self.iteration >= 0)
 
 
 @dataclass(frozen=True)
@@ -325,7 +330,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """Tasks of one iteration on all its ranks, with everything they wait for.
+    """Tasks of one or several consecutive iterations on all their ranks, with everything they wait for.
 
     Parameters
     ----------
@@ -336,7 +341,7 @@ class KernelGraph:
     lanes : sequence of Lane
     devices : sequence of (rank, device)
     measured_ns : float
-        The iteration as measured: from its start on the host to the end of its last task.
+        As measured: from the start of the first iteration on the host to the end of the last task.
     hardware : Hardware
     origin : Basis
         What the trace's own durations rest on: `Basis.ASSUMED` where the trace is synthetic.
@@ -345,6 +350,8 @@ class KernelGraph:
     operators : sequence of Operator
         The distinct ones that `Tasks.operator` counts through.
     policy : SharingPolicy
+    iterations : sequence of int
+        Numbers of the iterations that `Tasks.iteration` counts through; of a repeated iteration, its number again.
     """
 
     tasks: Tasks
@@ -358,6 +365,7 @@ class KernelGraph:
     notes: tuple[str, ...] = field(default=())
     operators: tuple[Operator, ...] = field(default=())
     policy: SharingPolicy = field(default_factory=SharingPolicy)
+    iterations: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         n = len(self.tasks)

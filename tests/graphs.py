@@ -37,7 +37,7 @@ def make_graph(
         "measured_start_ns": nan,
         "measured_end_ns": nan,
         "basis": zeros,
-        "own": zeros == 0,
+        "iteration": zeros,
         "event": np.arange(n),
         "workgroups": zeros,
         "bytes": zeros,

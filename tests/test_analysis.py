@@ -53,7 +53,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
     edge_kind = np.array(
         draw(st.lists(st.sampled_from(list(EdgeKind)), min_size=edges, max_size=edges)), dtype=np.int64
     )
-    graph = graph.with_tasks(kind=kind, own=own, release_ns=release, duration_ns=duration)
+    graph = graph.with_tasks(kind=kind, iteration=np.where(own, 0, -1), release_ns=release, duration_ns=duration)
     lanes = (Lane(0, None, 1), Lane(0, 0, 7), Lane(0, 1, 7), Lane(1, 0, 7))
     graph = graph.with_tasks(lane=graph.tasks.device + 1)
     graph = replace(graph, edges=replace(graph.edges, kind=edge_kind), lanes=lanes, devices=((0, 0), (0, 1), (1, 0)))
@@ -143,7 +143,7 @@ def test_what_tasks_use_is_their_demand_for_their_isolated_time(line: Timeline, 
 
 def replace_own(line: Timeline) -> Timeline:
     """Return the timeline with every task its own, so that none reaches beyond its end."""
-    return replace(line, graph=line.graph.with_tasks(own=np.ones(len(line.graph.tasks), dtype=bool)))
+    return replace(line, graph=line.graph.with_tasks(iteration=np.zeros(len(line.graph.tasks), dtype=np.int64)))
 
 
 @settings(max_examples=100, deadline=None)

@@ -40,7 +40,7 @@ def whole(name: str) -> tuple[Trace, Timeline, int]:
     trace = collect([REAL / f"{name}.json.gz"], CollectOptions("whole"))
     (iteration,) = trace.iterations["iteration"].to_pylist()
     graph = build_graph(trace, iteration)
-    return trace, measured_timeline(graph), open_window(index_trace(trace), iteration).origin_ns
+    return trace, measured_timeline(graph), open_window(index_trace(trace), [iteration]).origin_ns
 
 
 def counted_by_hta(trace: Trace) -> set[int]:
@@ -70,7 +70,7 @@ def test_the_temporal_breakdown_and_the_overlap_are_those_of_hta(name: str) -> N
     # HTA's own rounding, which in a trace of whole us changes nothing: starts up, ends down.
     start, end = np.ceil((line.start_ns + shift) / 1e3), np.floor((line.end_ns + shift) / 1e3)
     below = kept & graph.on_device() & (graph.tasks.kind == TaskKind.KERNEL) & (end < start)
-    found = exposure(Timeline(graph.with_tasks(own=graph.tasks.own & kept), 1e3 * start, 1e3 * end))
+    found = exposure(Timeline(graph.with_tasks(iteration=np.where(kept, graph.tasks.iteration, -1)), 1e3 * start, 1e3 * end))
     compute, less = found.compute_ns[0] / 1e3, BELOW_ZERO_US.get(name, 0)
     assert below.sum() == less
     ours = {
@@ -88,7 +88,7 @@ def test_without_its_rounding_and_choice_of_kernels_the_figures_differ_by_little
     """What is left is the rounding of each of a few thousand events by at most 2 us."""
     trace, line, _ = whole(name)
     kept = np.isin(line.graph.tasks.event, list(counted_by_hta(trace)))
-    found = exposure(replace(line, graph=line.graph.with_tasks(own=line.graph.tasks.own & kept)))
+    found = exposure(replace(line, graph=line.graph.with_tasks(iteration=np.where(kept, line.graph.tasks.iteration, -1))))
     theirs = hta(name)
     limit = 2 * kept.sum()
     assert abs(found.compute_ns[0] / 1e3 - float(theirs["compute_us"])) <= limit
@@ -103,7 +103,7 @@ def path_us(name: str, annotation: str) -> list[float]:
     (iteration,) = trace.iterations["iteration"].to_pylist()
     line = replay(build_graph(trace, iteration))
     first = min(*trace.kernels["start_ns"].to_pylist(), *trace.copies["start_ns"].to_pylist())
-    shift = open_window(index_trace(trace), iteration).origin_ns - first
+    shift = open_window(index_trace(trace), [iteration]).origin_ns - first
     tasks = critical_path(line).tasks()
     return [(line.start_ns[task] + shift) / 1e3 for task in tasks[line.graph.tasks.device[tasks] >= 0]]
 

@@ -227,7 +227,7 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
         measured_start_ns=draw(st.lists(st.floats(allow_nan=False) | st.just(np.nan), **many)),
         bytes=draw(st.lists(st.integers(0, 2**62), **many)),
         operator=draw(st.lists(st.integers(-1, 1), **many)),
-        own=draw(st.lists(st.booleans(), **many)),
+        iteration=draw(st.lists(st.integers(-1, 1), **many)),
         event=draw(st.lists(st.integers(-1, 2**62), **many)),
         name=draw(st.lists(st.integers(0, 1), **many)),
     )
@@ -239,7 +239,7 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
     hardware = hardware_named(find_device("MI300X"), "user")
     notes = ("a", names[0])
     return replace(graph, lanes=lanes, devices=((0, 0), (3, 2)), names=names, operators=operators,
-                   hardware=hardware, notes=notes, measured_ns=draw(times))  # fmt: skip
+                   hardware=hardware, notes=notes, measured_ns=draw(times), iterations=(4, 5))  # fmt: skip
 
 
 @settings(deadline=None)

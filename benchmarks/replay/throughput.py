@@ -54,7 +54,7 @@ def graph_of(kernels: int, streams: int, seed: int = 0) -> KernelGraph:
     tasks = Tasks(
         kind=np.full(n, int(TaskKind.KERNEL)), name=zero, class_=zero, lane=stream, device=zero,
         duration_ns=random.uniform(5e3, 2e5, n), demand=demand, release_ns=np.zeros(n), measured_start_ns=nothing,
-        measured_end_ns=nothing, basis=zero, own=np.ones(n, bool), event=task, workgroups=zero, bytes=zero, dtype=none,
+        measured_end_ns=nothing, basis=zero, iteration=zero, event=task, workgroups=zero, bytes=zero, dtype=none,
         collective=none, operator=none,
     )  # fmt: skip
     edges = Edges(source, target, np.zeros(len(source)), np.zeros(len(source), bool), kind)

@@ -16,7 +16,7 @@ def clock_notes(window: Window) -> list[str]:
     shift = window.trace.meta.quality.counts.get("clock_shift_max_ns", 0)
     notes = (
         [f"clocks of ranks disagreed by up to {shift / 1e3:.1f} us; matched collectives brought them together"]
-        if shift and len(window.spans) > 1
+        if shift and len(window.ranks) > 1
         else []
     )
     if not len(calls):

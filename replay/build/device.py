@@ -57,7 +57,7 @@ def _add_tasks(draft: Draft, window: Window, met: Ints) -> tuple[Ints, Ints]:
             "device": device[rows],
             "measured_start_ns": np.where(arrives, work.start[rows], start),
             "measured_end_ns": np.where(arrives, work.start[rows], work.end[rows]),
-            "own": work.own[rows],
+            "iteration": work.iteration[rows],
             "event": work.id[rows],
         },
     )

@@ -20,7 +20,7 @@ _COLUMNS: Mapping[str, tuple[type, float]] = {
     **dict.fromkeys(("kind", "name"), (np.int64, 0)),
     **dict.fromkeys(("class_", "lane", "device"), (np.int64, -1)),
     **dict.fromkeys(("measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
-    "own": (np.bool_, True),
+    "iteration": (np.int64, 0),
     "event": (np.int64, -1),
     **dict.fromkeys(("workgroups", "bytes", "ranks"), (np.int64, 0)),
     **dict.fromkeys(("dtype", "collective", "operator"), (np.int64, -1)),
@@ -110,8 +110,8 @@ class Draft:
         """Return the number of an operator."""
         return self.operators.setdefault(operator, len(self.operators))
 
-    def freeze(self, hardware: Hardware) -> KernelGraph:
-        """Return the graph; every task has no demand yet and rests on what was measured."""
+    def freeze(self, hardware: Hardware, iterations: tuple[int, ...] = (0,)) -> KernelGraph:
+        """Return the graph of `iterations`; every task has no demand yet and rests on what was measured."""
         n = self._count
         columns: dict[str, Any] = {
             name: _joined([block[name] for block in self._tasks], type_) for name, (type_, _) in _COLUMNS.items()
@@ -129,10 +129,11 @@ class Draft:
         )
         types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
         edges = Edges(*(_joined([block[i] for block in self._edges], t) for i, t in enumerate(types)))
-        makespan = float(np.nanmax(end[columns["own"]], initial=0.0))
+        makespan = float(np.nanmax(end[columns["iteration"] >= 0], initial=0.0))
         places = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
         operators = tuple(self.operators)
-        return KernelGraph(tasks_, edges, *places, makespan, hardware, notes=tuple(self.notes), operators=operators)
+        about = {"notes": tuple(self.notes), "operators": operators, "iterations": iterations}
+        return KernelGraph(tasks_, edges, *places, makespan, hardware, **about)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], type_: type) -> npt.NDArray[Any]:

@@ -69,6 +69,7 @@ def _add_calls(draft: Draft, window: Window, kept: Ints, how: tuple[npt.NDArray[
             "measured_start_ns": np.where(returns, calls.end[rows], calls.start[rows]),
             "measured_end_ns": np.where(returns, calls.end[rows], issued[rows]),
             "event": calls.id[rows],
+            "iteration": calls.iteration[rows],
         },
     )
     begin, done = np.full(len(calls), -1), np.full(len(calls), -1)
@@ -121,7 +122,7 @@ def _givers(window: Window, kept: Ints, before: Ints, neighbour: Ints) -> tuple[
     # Where the call before it on the rank is the thread's own, nobody else's stands between.
     for i in np.flatnonzero((neighbour >= 0) & (neighbour != before)).tolist():  # about 5 us a change of thread
         rank = int(calls.rank[kept[i]])
-        gap_start = calls.end[kept[before[i]]] if before[i] >= 0 else window.spans.get(rank, (0, 0))[0]
+        gap_start = calls.end[kept[before[i]]] if before[i] >= 0 else window.begin_of(rank)
         giver[i] = _forward_call(window, kept, i, int(gap_start))
         if giver[i] >= 0:
             kind[i] = int(EdgeKind.AUTOGRAD)
@@ -187,14 +188,14 @@ def _handed_over(calls: Calls, kept: Ints, place: int, gap_start: int) -> int:
 
 
 def _end_of_step(draft: Draft, window: Window, kept: Ints, done: Ints) -> None:
-    """Mark the end of the host's step on each rank, after its last call."""
+    """Mark the end of the host's part of each iteration on each rank, after its last call."""
     calls = window.calls
     name = draft.name("end of the step on the host")
-    for rank, (_, end) in sorted(window.spans.items()):
-        lane = draft.lane(Lane(rank, None, 0))[0]
-        times = {"measured_start_ns": end, "measured_end_ns": end}
-        mark = draft.tasks(1, {"kind": int(TaskKind.MARK), "name": name, "lane": lane, **times})
-        mine = kept[(calls.rank[kept] == rank) & (calls.end[kept] <= end)]
+    for step in window.steps:
+        end, lane = step.end, draft.lane(Lane(step.rank, None, 0))[0]
+        about = {"measured_start_ns": end, "measured_end_ns": end, "iteration": step.iteration}
+        mark = draft.tasks(1, {"kind": int(TaskKind.MARK), "name": name, "lane": lane, **about})
+        mine = kept[(calls.rank[kept] == step.rank) & (calls.end[kept] <= end)]
         if len(mine):
             last = mine[np.argmax(calls.end[mine])]
             draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)

@@ -62,7 +62,7 @@ def find_meetings(window: Window) -> Meetings:
         present = set(work.rank[part].tolist())
         if not len(part) or len(present) < len(part):
             continue
-        if len(present) < sizes.max() and len(window.spans) > 1:
+        if len(present) < sizes.max() and len(window.ranks) > 1:
             lacking[_missing(window, int(place[part[0]]), present, int(sizes.max()))] += 1
         elif len(part) > 1 and work.start[part].max() >= work.end[part].min():
             apart.append(part)
@@ -110,6 +110,7 @@ def add_meetings(draft: Draft, window: Window, meetings: Meetings, tasks: tuple[
         "name": draft.name("all ranks have arrived"),
         "measured_start_ns": met,
         "measured_end_ns": met,
+        "iteration": np.array([window.work.iteration[rows].max() for rows in meetings.rows]),
     }
     marks = draft.tasks(len(met), about)
     rows = np.concatenate(meetings.rows)

@@ -1,5 +1,6 @@
-"""The events of one iteration, as arrays on one clock that starts with it."""
+"""The events of consecutive iterations, as arrays on one clock that starts with the first."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +10,9 @@ from profilers.arrays import MISSING, ends, integers
 from profilers.columns import lookup
 from profilers.errors import InvalidInputError
 from profilers.trace import Trace
-from replay.build.index import TraceIndex
+from replay.build.index import Groups, TraceIndex
 
-__all__ = ["Calls", "DeviceWork", "Window", "open_window"]
+__all__ = ["Calls", "DeviceWork", "Step", "Window", "open_window"]
 
 Ints = npt.NDArray[np.int64]
 _NEVER = int(np.iinfo(np.int64).max)
@@ -22,9 +23,10 @@ _FAR_PAST = int(np.iinfo(np.int64).min)
 class DeviceWork:
     """Kernels and copies, ordered by (rank, device, stream, start, id); columns of equal length.
 
-    `launch` is the row of `Calls`, -1 where the launch is not in the window. `name` counts through the names of the
-    index, `direction` likewise. `opens` marks the first of a stream in the whole trace. Times are int64 ns from the
-    window's origin.
+    `launch` is the row of `Calls`, -1 where the launch is not in the window. `iteration` is the position in
+    `Window.iterations`, -1 for work that belongs to none of them. `name` counts through the names of the index,
+    `direction` likewise. `opens` marks the first of a stream in the whole trace. Times are int64 ns from the window's
+    origin.
     """
 
     id: Ints
@@ -35,7 +37,7 @@ class DeviceWork:
     start: Ints
     end: Ints
     launch: Ints
-    own: npt.NDArray[np.bool_]
+    iteration: Ints
     is_copy: npt.NDArray[np.bool_]
     collective: Ints
     name: Ints
@@ -47,6 +49,11 @@ class DeviceWork:
 
     def __len__(self) -> int:
         return len(self.id)
+
+    @property
+    def own(self) -> npt.NDArray[np.bool_]:
+        """Which rows belong to an iteration of the window."""
+        return self.iteration >= 0
 
     def queue_starts(self) -> npt.NDArray[np.bool_]:
         """Return which rows are the first of their stream."""
@@ -60,7 +67,7 @@ class DeviceWork:
 class Calls:
     """Calls of the runtime, or on a job without devices its outermost operators, ordered by start, id.
 
-    `name` counts through the names of the index.
+    `name` counts through the names of the index, `iteration` is the position in `Window.iterations`.
     """
 
     id: Ints
@@ -71,22 +78,35 @@ class Calls:
     start: Ints
     end: Ints
     name: Ints
+    iteration: Ints
 
     def __len__(self) -> int:
         return len(self.id)
 
 
 @dataclass(frozen=True)
+class Step:
+    """The host's part of one iteration on one rank; times in ns from the window's origin."""
+
+    rank: int
+    iteration: int  #: position in `Window.iterations`
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Window:
-    """One iteration on all its ranks.
+    """Consecutive iterations on all their ranks.
 
     Parameters
     ----------
     index : TraceIndex
     work : DeviceWork
     calls : Calls
-    spans : mapping of rank to (start, end)
-        Of the host's step, in ns from the origin.
+    iterations : tuple of int
+        Their numbers, in order.
+    steps : tuple of Step
+        Ordered by (rank, start).
     origin_ns : int
         The earliest start over the ranks, of the host's step or of the device's work, on the trace's clock.
     """
@@ -94,13 +114,23 @@ class Window:
     index: TraceIndex
     work: DeviceWork
     calls: Calls
-    spans: dict[int, tuple[int, int]]
+    iterations: tuple[int, ...]
+    steps: tuple[Step, ...]
     origin_ns: int
 
     @property
     def trace(self) -> Trace:
         """The trace that the window is of."""
         return self.index.trace
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that take part."""
+        return tuple(dict.fromkeys(step.rank for step in self.steps))
+
+    def begin_of(self, rank: int) -> int:
+        """Return when the host of a rank starts, ns from the origin; 0 for a rank without an iteration."""
+        return next((step.start for step in self.steps if step.rank == rank), 0)
 
     def launched(self) -> Ints:
         """Return when each row of device work was launched, ns from the origin; the far past where unknown."""
@@ -110,30 +140,81 @@ class Window:
         return np.where(launch >= 0, self.calls.start[launch], _FAR_PAST)
 
 
-def open_window(index: TraceIndex, iteration: int) -> Window:
-    """Return the events of `iteration`, and earlier device work that still runs when it starts.
+def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
+    """Return the events of consecutive `iterations`, and earlier device work that still runs when the first starts.
+
+    What the host does between two iterations, and the device work that it launches there, belongs to the later one.
 
     Raises
     ------
     InvalidInputError
-        The trace has no such iteration; the message lists those that it has.
+        The trace lacks an iteration; the message lists those that it has.
     """
     table = index.trace.iterations
     numbers = integers(table, "iteration")
-    rows = np.flatnonzero(numbers == iteration)
-    if not len(rows):
-        raise InvalidInputError(
-            f"the trace has no iteration {iteration} (it has {_listed(sorted(set(numbers.tolist())))})"
-        )
-    starts, stops = integers(table, "start_ns")[rows], ends(table)[rows]
-    own = index.work.iterations.of(iteration)
+    for number in iterations:
+        if not (numbers == number).any():
+            raise InvalidInputError(
+                f"the trace has no iteration {number} (it has {_listed(sorted(set(numbers.tolist())))})"
+            )
+    wanted = np.array(iterations, dtype=np.int64)
+    rows = np.flatnonzero(np.isin(numbers, wanted))
+    starts, stops, ranks = integers(table, "start_ns")[rows], ends(table)[rows], integers(table, "rank")[rows]
+    position = lookup(wanted, np.arange(len(wanted)), numbers[rows])
+    order = np.lexsort((starts, ranks))
+    spans = [Step(*columns) for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)]
+    called = _in_iterations(index.calls.iterations, wanted)
+    calls = _called_between(index, spans, called)
+    work = _worked(index, wanted, calls)
     # Clocks that disagree can put the device's work before the host's step.
-    origin = min(int(starts.min()), int(index.work.columns["start"][own].min(initial=_NEVER)))
-    ranks = integers(table, "rank")[rows].tolist()
-    spans = {rank: (int(a) - origin, int(b) - origin) for rank, a, b in zip(ranks, starts, stops, strict=True)}
-    called = index.calls.iterations.of(iteration)
-    calls = _calls(index, _outermost(index, called) if index.on_host_alone else called, origin)
-    return Window(index, _work(index, iteration, origin, (spans, calls)), calls, spans, origin)
+    origin = min(int(starts.min()), int(index.work.columns["start"][work[0]].min(initial=_NEVER)))
+    steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in spans)
+    chosen = _calls(index, calls, origin)
+    return Window(index, _work(index, work, chosen, (steps, origin)), chosen, tuple(iterations), steps, origin)
+
+
+def _in_iterations(groups: Groups, wanted: Ints) -> tuple[Ints, Ints]:
+    """Return the rows of the iterations `wanted` in their own order, and the position of each one's iteration."""
+    parts = [groups.of(number) for number in wanted.tolist()]
+    rows = np.concatenate(parts)
+    position = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], position[order]
+
+
+def _called_between(index: TraceIndex, spans: Sequence[Step], called: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Return the calls of the iterations and of the time between them, with positions; on the host alone, outermost."""
+    rows, position = called
+    columns = index.calls.columns
+    free = index.calls.iterations.of(MISSING)
+    for before, after in zip(spans, spans[1:], strict=False):
+        if before.rank != after.rank or not len(free):
+            continue
+        start = columns["start"][free]
+        between = free[(columns["rank"][free] == after.rank) & (start >= before.end) & (start < after.start)]
+        rows = np.concatenate([rows, between])
+        position = np.concatenate([position, np.full(len(between), after.iteration)])
+    order = np.argsort(rows, kind="stable")
+    rows, position = rows[order], position[order]
+    if index.on_host_alone:
+        outer = _outermost(index, rows)
+        return outer, position[np.searchsorted(rows, outer)]
+    return rows, position
+
+
+def _worked(index: TraceIndex, wanted: Ints, calls: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Return the device work of the iterations and of the calls between them, with positions."""
+    rows, position = _in_iterations(index.work.iterations, wanted)
+    between = index.calls.columns["iteration"][calls[0]] == MISSING
+    if not between.any():
+        return rows, position
+    free = index.work.iterations.of(MISSING)
+    ids, of = index.calls.columns["id"][calls[0][between]], calls[1][between]
+    found = lookup(ids, of, index.work.columns["launch_id"][free])
+    rows = np.concatenate([rows, free[found != MISSING]])
+    position = np.concatenate([position, found[found != MISSING]])
+    order = np.argsort(rows, kind="stable")
+    return rows[order], position[order]
 
 
 def _listed(numbers: list[int]) -> str:
@@ -141,11 +222,12 @@ def _listed(numbers: list[int]) -> str:
     return f"{text}, ... {len(numbers)} in all" if len(numbers) > 12 else text or "none"
 
 
-def _calls(index: TraceIndex, rows: Ints, origin: int) -> Calls:
+def _calls(index: TraceIndex, called: tuple[Ints, Ints], origin: int) -> Calls:
+    rows, position = called
     columns = index.calls.columns
     start, end = columns["start"][rows] - origin, columns["end"][rows] - origin
-    places = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name")}
-    return Calls(**places, op=columns["op_id"][rows], start=start, end=end)
+    same = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name")}
+    return Calls(**same, op=columns["op_id"][rows], start=start, end=end, iteration=position)
 
 
 def _outermost(index: TraceIndex, rows: Ints) -> Ints:
@@ -163,34 +245,36 @@ def _outermost(index: TraceIndex, rows: Ints) -> Ints:
     return rows[np.sort(np.array(kept, dtype=np.int64))]
 
 
-def _work(index: TraceIndex, iteration: int, origin: int, host: tuple[dict[int, tuple[int, int]], Calls]) -> DeviceWork:
-    spans, calls = host
+def _work(index: TraceIndex, worked: tuple[Ints, Ints], calls: Calls, when: tuple[tuple[Step, ...], int]) -> DeviceWork:
+    steps, origin = when
     columns = index.work.columns
-    own = index.work.iterations.of(iteration)
-    begin_of = {rank: begin + origin for rank, (begin, _) in spans.items()}
+    begin_of: dict[int, int] = {}
+    for step in steps:
+        begin_of.setdefault(step.rank, step.start + origin)
+    own, position = worked
     last = int(columns["end"][own].max(initial=0))
-    rows = np.union1d(own, _running(index, iteration, begin_of, last))
+    earlier = np.setdiff1d(_running(index, own, begin_of, last), own)
+    rows = np.concatenate([own, earlier])
     chosen = {name: values[rows] for name, values in columns.items()}
-    is_own = chosen.pop("iteration") == iteration
-    # Work that runs when the iteration starts counts from that moment on.
+    chosen["iteration"] = np.concatenate([position, np.full(len(earlier), -1)])
+    # Work that runs when the first iteration starts counts from that moment on.
     begin = _by_rank(chosen["rank"], begin_of, _NEVER)
+    is_own = chosen["iteration"] >= 0
     chosen["start"] = np.where(is_own, chosen["start"], np.maximum(chosen["start"], begin)) - origin
     chosen["end"] = chosen["end"] - origin
     order = np.lexsort([chosen[name] for name in ("id", "start", "stream", "device", "rank")])
     chosen = {name: values[order] for name, values in chosen.items()}
     launch = lookup(calls.id, np.arange(len(calls)), chosen.pop("launch_id"))
-    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), own=is_own[order], **chosen)
+    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), **chosen)
 
 
-def _running(index: TraceIndex, iteration: int, begin_of: dict[int, int], last: int) -> Ints:
-    """Return the rows of earlier iterations, or of none, that still run when this one begins on their rank."""
+def _running(index: TraceIndex, own: Ints, begin_of: dict[int, int], last: int) -> Ints:
+    """Return the rows of earlier iterations, or of none, that still run when the first begins on their rank."""
     columns = index.work.columns
     near = index.work.running(min(begin_of.values()), last)
     begin = _by_rank(columns["rank"][near], begin_of, _NEVER)
     before = _by_rank(columns["rank"][near], begin_of, _FAR_PAST)
-    earlier = (columns["iteration"][near] != iteration) & (
-        (columns["iteration"][near] == MISSING) | (index.work.began[near] < before)
-    )
+    earlier = (columns["iteration"][near] == MISSING) | (index.work.began[near] < before)
     return np.asarray(near.start + np.flatnonzero(earlier & (columns["end"][near] > begin)), dtype=np.int64)
 
 

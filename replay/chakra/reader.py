@@ -192,7 +192,8 @@ def _check_times(
 def _check_places(graph: KernelGraph) -> None:
     """Refuse numbers of lanes, devices and operators that the graph does not have."""
     tasks = graph.tasks
-    for name, known in (("lane", graph.lanes), ("device", graph.devices), ("operator", graph.operators)):
+    for name, known in (("lane", graph.lanes), ("device", graph.devices), ("operator", graph.operators),
+                        ("iteration", graph.iterations)):  # fmt: skip
         values = getattr(tasks, name)
         if len(values) and (values.min() < -1 or values.max() >= len(known)):
             raise BrokenFileError(f"a task has a {name} that the graph does not have")
