@@ -33,7 +33,7 @@ class StepTimes:
         When the last device work and the last host code of the iteration, and of those before it, are done.
     begin_ns : array of int64
         When the step begins: the completion of the iteration before. For an iteration that follows no other, the
-        end of the device work that was running when the recording began, or the start on the host if that is later.
+        start on the host or, if that is later, the end of the work of no iteration that its streams did before.
     follows : array of bool
         Whether the trace holds the iteration before. Recordings in separate files (``--iterations file``), and
         iterations whose numbers have a gap between them, follow no other.
@@ -166,7 +166,8 @@ def _stretches(steps: StepTimes, rows: npt.NDArray[np.intp]) -> list[tuple[int, 
 
 def _device_work(trace: Trace) -> Mapping[str, Ints]:
     tables = (trace.kernels, trace.copies)
-    columns = {name: np.concatenate([integers(t, name) for t in tables]) for name in ("rank", "device", "iteration")}
+    names = ("rank", "device", "stream", "iteration")
+    columns = {name: np.concatenate([integers(t, name) for t in tables]) for name in names}
     start = np.concatenate([integers(t, "start_ns") for t in tables])
     return {**columns, "start": start, "end": np.concatenate([ends(t) for t in tables])}
 
@@ -186,17 +187,22 @@ def _last_ends(work: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
 
 
 def _backlog_ends(work: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
-    """Return when the device work of no iteration that starts before each iteration's own device work ends."""
-    first, row = np.full(len(rank), np.iinfo(np.int64).max), _rows_of(work, rank, number)
-    np.minimum.at(first, row[row >= 0], work["start"][row >= 0])
+    """Return until when each iteration's streams were busy with work of no iteration that came before its own."""
+    row = _rows_of(work, rank, number)
+    queue = np.unique(np.stack([work["rank"], work["device"], work["stream"]]), axis=1, return_inverse=True)[1].ravel()
+    queues = int(queue.max(initial=-1)) + 1
+    free = np.flatnonzero(row < 0)
+    free = free[np.lexsort((work["start"][free], queue[free]))]
     backlog = np.full(len(rank), _FAR_PAST)
-    free = row < 0
-    for r in np.unique(rank).tolist():
-        mine = free & (work["rank"] == r)
-        order = np.argsort(work["start"][mine], kind="stable")
-        start, reach = work["start"][mine][order], np.maximum.accumulate(work["end"][mine][order])
-        its = rank == r
-        before = np.searchsorted(start, first[its])
-        if len(reach):
-            backlog[its] = np.where(before > 0, reach[np.maximum(before - 1, 0)], _FAR_PAST)
+    if not len(free):
+        return backlog
+    first = np.full((len(rank), queues), np.iinfo(np.int64).max)
+    np.minimum.at(first, (row[row >= 0], queue[row >= 0]), work["start"][row >= 0])
+    for q in np.unique(queue[free]).tolist():  # a few streams
+        mine = free[queue[free] == q]
+        start, reach = work["start"][mine], np.maximum.accumulate(work["end"][mine])
+        uses = np.flatnonzero(first[:, q] < np.iinfo(np.int64).max)
+        before = np.searchsorted(start, first[uses, q])
+        ends_at = np.where(before > 0, reach[np.maximum(before - 1, 0)], _FAR_PAST)
+        backlog[uses] = np.maximum(backlog[uses], ends_at)
     return backlog

@@ -25,17 +25,43 @@ class Timeline:
     graph : KernelGraph
     start_ns, end_ns : array of float64, one a task
         From the graph's origin.
+    interval : (float, float), optional
+        The part of the time that an analysis looks at, such as one step of several. By default all of it, up to the
+        end of the last task of the graph's iterations.
     """
 
     graph: KernelGraph
     start_ns: Floats
     end_ns: Floats
+    interval: tuple[float, float] | None = None
 
     @property
     def makespan_ns(self) -> float:
-        """When the last task of the iteration itself is done."""
+        """When the last task of the graph's iterations is done."""
         own = self.graph.tasks.own
         return float(self.end_ns[own].max()) if own.any() else 0.0
+
+    @property
+    def begin_ns(self) -> float:
+        """When the interval begins."""
+        return self.interval[0] if self.interval else 0.0
+
+    @property
+    def until_ns(self) -> float:
+        """When the interval ends."""
+        return self.interval[1] if self.interval else self.makespan_ns
+
+    @property
+    def span_ns(self) -> float:
+        """The length of the interval."""
+        return self.until_ns - self.begin_ns
+
+    def completions_ns(self) -> Floats:
+        """Return when each iteration of the graph, and all before it, are done on all ranks."""
+        tasks = self.graph.tasks
+        ends = np.zeros(len(self.graph.iterations))
+        np.maximum.at(ends, tasks.iteration[tasks.own], self.end_ns[tasks.own])
+        return np.asarray(np.maximum.accumulate(ends))
 
     def arrivals_ns(self) -> Floats:
         """Return when each task had all that it waits for; it starts later where it has to wait for compute units."""
@@ -46,20 +72,25 @@ class Timeline:
         return arrival
 
     def busy_ns(self) -> Floats:
-        """Return per device how long at least one task of the iteration was active on it."""
+        """Return per device how long at least one task of its iterations was active on it during the interval."""
         rows = self.graph.on_device() & self.graph.tasks.own
         devices = self.graph.tasks.device
-        return np.array([union_length(self.start_ns[r], self.end_ns[r]) for r in self._rows_of(rows, devices)])
+        return np.array([self._covered(r) for r in self._rows_of(rows, devices)])
 
     def communication_ns(self) -> tuple[Floats, Floats]:
         """Return per device how long collectives were active, and how long nothing else was beside them."""
         tasks = self.graph.tasks
         rows = self.graph.on_device() & tasks.own
         all_, compute = rows, rows & (tasks.kind != TaskKind.COLLECTIVE)
-        total = [union_length(self.start_ns[r], self.end_ns[r]) for r in self._rows_of(rows & ~compute, tasks.device)]
-        busy = [union_length(self.start_ns[r], self.end_ns[r]) for r in self._rows_of(all_, tasks.device)]
-        other = [union_length(self.start_ns[r], self.end_ns[r]) for r in self._rows_of(compute, tasks.device)]
+        total = [self._covered(r) for r in self._rows_of(rows & ~compute, tasks.device)]
+        busy = [self._covered(r) for r in self._rows_of(all_, tasks.device)]
+        other = [self._covered(r) for r in self._rows_of(compute, tasks.device)]
         return np.array(total), np.array(busy) - np.array(other)
+
+    def _covered(self, rows: npt.NDArray[np.intp]) -> float:
+        """Return how much of the interval tasks cover."""
+        start, end = (np.clip(times[rows], self.begin_ns, self.until_ns) for times in (self.start_ns, self.end_ns))
+        return union_length(start, end)
 
     def unexplained_ns(self) -> float:
         """Return how much of the longest device's time is waiting that no recorded event explains.

@@ -243,6 +243,7 @@ def _in_pieces(graph: KernelGraph) -> Ints:
     tasks = graph.tasks
     rows = np.flatnonzero(graph.on_device() & (tasks.event >= 0))
     key = tasks.event[rows] * (tasks.lane.max(initial=0) + 1) + tasks.lane[rows]
+    key = key * len(graph.iterations) + tasks.iteration[rows]
     _, first, which, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     cut = np.zeros(len(tasks), dtype=np.int64)
     cut[rows[counts[which] > 1]] = _ANOTHER

@@ -1,0 +1,241 @@
+"""`repeated`: a graph whose iterations follow themselves, joined as the trace shows iterations to be."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.graph import STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
+
+__all__ = ["CarriedEdges", "Pattern", "pattern_of", "repeated"]
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+_NAMES = ("source", "target", "lag_ns", "from_start", "kind")  # of Edges, in order
+
+
+@dataclass(frozen=True)
+class CarriedEdges:
+    """Edges from one cycle to a later one: loop-carried dependences, in the words of compilers.
+
+    Parameters
+    ----------
+    edges : Edges
+        Source and target are places in `Pattern.tasks`.
+    distance : array of int64
+        How many cycles later the target is: 1 or more.
+    """
+
+    edges: Edges
+    distance: Ints
+
+    def joined(self, other: "CarriedEdges") -> "CarriedEdges":
+        """Return these edges followed by `other`."""
+        return CarriedEdges(self.edges.joined(other.edges), np.concatenate([self.distance, other.distance]))
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The iterations of a graph as one cycle, and what joins it to the next.
+
+    Parameters
+    ----------
+    tasks : array of int64
+        Rows of the graph's tasks that belong to its iterations.
+    inner : Edges
+        Both ends in the cycle, as places in `tasks`.
+    carried : CarriedEdges
+    cycle_ns : float
+        How long a cycle takes as measured.
+    """
+
+    tasks: Ints
+    inner: Edges
+    carried: CarriedEdges
+    cycle_ns: float
+
+
+def pattern_of(graph: KernelGraph) -> Pattern | None:
+    """Return the iterations of a graph as a cycle; None if it has one, since nothing shows what joins it to the next.
+
+    The last iteration shows how iterations hang together: the edges into it from the iterations before it are
+    repeated from the end of the cycle to its beginning. There each task is replaced by its counterpart: the task with
+    the same queue, name and kind, for a source as far from the end of its iteration, for a target as far from the
+    start. A queue that no such edge leads into keeps its order.
+    """
+    if len(graph.iterations) < 2:
+        return None
+    tasks, edges = graph.tasks, graph.edges
+    chosen = np.flatnonzero(tasks.own)
+    place = np.full(len(tasks), -1)
+    place[chosen] = np.arange(len(chosen))
+    within = (place[edges.source] >= 0) & (place[edges.target] >= 0)
+    inner = _placed(edges.select(within), place[edges.source[within]], place[edges.target[within]])
+    carried = _carried(graph, place)
+    carried = carried.joined(_queue_order(graph, chosen, carried))
+    inner = inner.joined(_anchored(graph, chosen, inner, carried))
+    return Pattern(chosen, inner, carried, _measured_cycle(graph))
+
+
+def _placed(edges: Edges, source: Ints, target: Ints) -> Edges:
+    return replace(edges, source=source, target=target)
+
+
+def _measured_cycle(graph: KernelGraph) -> float:
+    """Return the mean time between completions as measured, times the number of iterations."""
+    ends = np.full(len(graph.iterations), -np.inf)
+    rows = graph.tasks.own & ~np.isnan(graph.tasks.measured_end_ns)
+    np.maximum.at(ends, graph.tasks.iteration[rows], graph.tasks.measured_end_ns[rows])
+    steps = len(ends) - 1
+    between = float(ends.max() - ends[0]) / steps * len(ends)
+    return between if np.isfinite(between) else 0.0
+
+
+def _carried(graph: KernelGraph, place: Ints) -> CarriedEdges:
+    """Return the edges into the last iteration, moved to where they lead from the end of the cycle to its beginning."""
+    of, edges = graph.tasks.iteration, graph.edges
+    n = len(graph.iterations)
+    into_last = np.flatnonzero((of[edges.target] == n - 1) & (of[edges.source] >= 0) & (of[edges.source] < n - 1))
+    back = n - 1 - of[edges.source[into_last]]
+    moved = [CarriedEdges(edges.select(into_last[:0]), into_last[:0])]
+    for first in range(int(back.max(initial=0))):
+        rows, steps = into_last[back > first], back[back > first]
+        source, target = edges.source[rows], edges.target[rows]
+        sources = np.empty(len(rows), dtype=np.int64)
+        for distance in np.unique(steps).tolist():  # a few iterations
+            far = steps == distance
+            sources[far] = _counterparts(graph, source[far], (first - distance) % n, from_end=True)
+        targets = _counterparts(graph, target, first, from_end=False)
+        known = (sources >= 0) & (targets >= 0)
+        ends = (place[sources[known]], place[targets[known]])
+        cycles = -((first - steps[known]) // n)
+        moved.append(CarriedEdges(_placed(edges.select(rows[known]), *ends), cycles))
+    carried = moved[0]
+    for more in moved[1:]:
+        carried = carried.joined(more)
+    return carried
+
+
+def _counterparts(graph: KernelGraph, rows: Ints, position: int, *, from_end: bool) -> Ints:
+    """Return for tasks the tasks of the iteration at `position` that stand for them; -1 if their queue is unused there.
+
+    The n-th from the end, or from the start, of the same queue, name and kind; if there are fewer, the farthest of
+    them; if there is none, the last task of the queue, or the first.
+    """
+    tasks = graph.tasks
+    same = (tasks.lane + 1) * (len(graph.names) + 1) + tasks.name
+    same = same * (max(TaskKind) + 1) + tasks.kind
+    exact = _nth(same, tasks.iteration, rows, position, from_end=from_end)
+    lane = _nth(tasks.lane, tasks.iteration, rows, position, from_end=from_end, n=0)
+    return np.where(exact >= 0, exact, np.where(tasks.lane[rows] >= 0, lane, -1))
+
+
+def _nth(group: Ints, of: Ints, rows: Ints, position: int, *, from_end: bool, n: int | None = None) -> Ints:
+    """Return the task of the same group in this iteration, in the same place from the end or start; -1 for none."""
+    if n is None:
+        order = np.lexsort((np.arange(len(group)), group, of))
+        head = np.ones(len(order), dtype=bool)
+        head[1:] = (group[order][1:] != group[order][:-1]) | (of[order][1:] != of[order][:-1])
+        starts = np.flatnonzero(head)
+        size = np.diff(np.append(starts, len(order)))
+        of_group = np.cumsum(head) - 1
+        count = np.empty(len(order), dtype=np.int64)
+        forward = np.arange(len(order)) - starts[of_group]
+        count[order] = size[of_group] - 1 - forward if from_end else forward
+        nth = count[rows]
+    else:
+        nth = np.full(len(rows), n)
+    here = np.flatnonzero(of == position)
+    here = here[np.argsort(group[here], kind="stable")]
+    low, high = (np.searchsorted(group[here], group[rows], side=side) for side in ("left", "right"))
+    chosen = np.maximum(high - 1 - nth, low) if from_end else np.minimum(low + nth, high - 1)
+    return np.where(high > low, here[np.minimum(chosen, max(len(here) - 1, 0))] if len(here) else -1, -1)
+
+
+def _queue_order(graph: KernelGraph, chosen: Ints, carried: CarriedEdges) -> CarriedEdges:
+    """Return edges from the last task of each queue to its first, where nothing leads into the first from before."""
+    tasks = graph.tasks
+    lane, kind = tasks.lane[chosen], tasks.kind[chosen]
+    led = np.zeros(len(chosen), dtype=bool)
+    in_order = np.isin(carried.edges.kind, sorted(STREAM_EDGES | {EdgeKind.HOST}))
+    led[carried.edges.target[in_order]] = True
+    first, last = [], []
+    for number in np.unique(lane[(lane >= 0) & (kind != TaskKind.MARK)]).tolist():  # a few queues
+        here = np.flatnonzero(lane == number)
+        if not led[here[0]]:
+            first.append(here[0])
+            last.append(here[-1])
+    on_device = tasks.device[chosen[np.array(first, dtype=np.int64)]] >= 0
+    n = len(first)
+    edges = Edges(
+        np.array(last, dtype=np.int64),
+        np.array(first, dtype=np.int64),
+        np.zeros(n),
+        np.zeros(n, dtype=bool),
+        np.where(on_device, int(EdgeKind.STREAM), int(EdgeKind.HOST)),
+    )
+    return CarriedEdges(edges, np.ones(n, dtype=np.int64))
+
+
+def _anchored(graph: KernelGraph, chosen: Ints, inner: Edges, carried: CarriedEdges) -> Edges:
+    """Return edges that tie tasks which only wait for a time to the first call of their rank, as far behind it."""
+    tasks = graph.tasks
+    free = np.ones(len(chosen), dtype=bool)
+    free[inner.target] = False
+    free[carried.edges.target] = False
+    rank = _rank_of(graph, chosen)
+    start = tasks.measured_start_ns[chosen]
+    sources, targets, lags = [], [], []
+    for place in np.flatnonzero(free & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
+        mine = np.flatnonzero((rank == rank[place]) & ~np.isnan(start) & (start <= start[place]))
+        on_host = mine[tasks.device[chosen[mine]] < 0]
+        mine = on_host if len(on_host) else mine
+        anchor = int(mine[np.argmin(start[mine])]) if len(mine) else place
+        if anchor != place:
+            sources.append(anchor)
+            targets.append(place)
+            lags.append(float(start[place] - start[anchor]))
+    n = len(sources)
+    columns: tuple[Any, ...] = (np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64), np.array(lags))
+    return Edges(*columns, np.ones(n, dtype=bool), np.full(n, int(EdgeKind.HANDOFF)))
+
+
+def _rank_of(graph: KernelGraph, rows: Ints) -> Ints:
+    """Return the rank of each task; -1 for marks between ranks."""
+    ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
+    return np.asarray(ranks[graph.tasks.lane[rows]])
+
+
+def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
+    """Return a graph of `cycles` repetitions of a graph's iterations, each joined to those before it.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The one that `pattern` is of, or another with the same tasks (`replay.demand.isolate`).
+    pattern : Pattern
+    cycles : int
+        At least 1. The first starts with idle devices and empty queues.
+    """
+    n, iterations = len(pattern.tasks), len(graph.iterations)
+    cycle = np.repeat(np.arange(cycles), n)
+    columns = {}
+    for name in graph.tasks.__dataclass_fields__:
+        column = getattr(graph.tasks, name)[pattern.tasks]
+        columns[name] = np.tile(column, (cycles, 1)[: column.ndim] if column.ndim > 1 else cycles)
+    later = cycle * pattern.cycle_ns
+    columns |= {name: columns[name] + later for name in ("measured_start_ns", "measured_end_ns")}
+    columns |= {"iteration": columns["iteration"] + cycle * iterations, "release_ns": np.zeros(n * cycles)}
+    parts = [_shifted(pattern.inner, c * n, c * n) for c in range(cycles)]
+    for c in range(1, cycles):
+        rows = pattern.carried.distance <= c
+        back = pattern.carried.distance[rows]
+        parts.append(_shifted(pattern.carried.edges.select(rows), (c - back) * n, c * n))
+    edges = Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
+    return replace(graph, tasks=Tasks(**columns), edges=edges, iterations=graph.iterations * cycles)
+
+
+def _shifted(edges: Edges, source: Ints | int, target: Ints | int) -> Edges:
+    return _placed(edges, edges.source + source, edges.target + target)

@@ -1,0 +1,168 @@
+"""`steady_state`: the time of a step when an iteration repeats, and what sets it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.engine import simulate
+from replay.graph import KernelGraph, TaskKind
+from replay.repeat import Pattern, repeated
+from replay.timeline import Timeline
+
+__all__ = ["SETTLED", "SteadyState", "steady_state", "steps_of"]
+
+Floats = npt.NDArray[np.float64]
+Change = Callable[[KernelGraph], KernelGraph]
+
+#: Period of one step, against that of the step before, below which it has settled.
+SETTLED = 1e-3
+#: Cycles at first, and at most: half of them are measured, and the last only stands behind them.
+_FIRST, _MOST = 4, 34
+
+
+@dataclass(frozen=True)
+class SteadyState:
+    """Iterations that repeat as a cycle, once its period has settled.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Of the repeated graph; its interval is the last cycle that another follows.
+    step_ns : array of float64, shape (iterations of a cycle,)
+        The step times in that cycle. Their sum is the period.
+    host_ns, device_ns : float
+        What a cycle takes of the slowest host thread, and of the slowest stream, each running as far ahead as what
+        it waits for allows. A figure below the period is how much of it that side needs.
+    settled : bool
+        Whether the period changed by less than `SETTLED` from one measurement to the next.
+    """
+
+    timeline: Timeline
+    step_ns: Floats
+    host_ns: float
+    device_ns: float
+    settled: bool
+
+    @property
+    def period_ns(self) -> float:
+        """The time of a cycle."""
+        return float(self.step_ns.sum())
+
+    def at_step(self, position: int) -> Timeline:
+        """Return the timeline with one step of the cycle as its interval."""
+        first = len(self.timeline.graph.iterations) - 2 * len(self.step_ns) if len(self.step_ns) > 1 else None
+        if first is None:
+            return self.timeline
+        return replace(self.timeline, interval=steps_of(self.timeline)[first + position])
+
+
+def steady_state(graph: KernelGraph, pattern: Pattern | None, change: Change | None = None) -> SteadyState:
+    """Return the steady state of iterations that repeat, unchanged or as `change` leaves them.
+
+    The cycle is repeated 4 times, then about twice as often, until its period changes by less than 0.1 %. That is
+    done from two beginnings. In one, host and devices begin together: a host that is slower than its devices sets the
+    pace at once. In the other the devices wait until the hosts have run ahead as far as synchronisations and the
+    depth of the launch queue let them. A device that is slower than its host sets the pace there at once, while from
+    the first beginning its queue could fill slowly.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Of consecutive iterations.
+    pattern : Pattern, optional
+        Of `graph`. None for a single iteration: its step is taken to begin when it does and to end when its last
+        task does, since nothing shows what overlaps with the next.
+    change : callable, optional
+        Applied to the repeated graph: a what-if.
+
+    Raises
+    ------
+    SeqPointError
+        As `change`; or its tasks wait for each other in a circle.
+    """
+    change = change or _same
+    if pattern is None:
+        line = _run(change(graph))
+        host, device = (_last_end(line, on_device=side) for side in (False, True))
+        return SteadyState(line, np.array([line.makespan_ns]), host, device, settled=True)
+    cycles = _FIRST
+    while True:
+        found = _from_both(change(repeated(graph, pattern, cycles)), len(graph.iterations))
+        if found.settled or cycles >= _MOST:
+            return found
+        cycles = 2 * (cycles - 1)
+
+
+def _same(graph: KernelGraph) -> KernelGraph:
+    return graph
+
+
+def _run(graph: KernelGraph) -> Timeline:
+    return Timeline(graph, *simulate(graph))
+
+
+def _from_both(graph: KernelGraph, size: int) -> SteadyState:
+    """Return the steady state from the beginning that is nearer to it; `size` iterations are a cycle."""
+    found = _state(_run(graph), size)
+    of_device = np.array([lane.device is not None for lane in graph.lanes], dtype=bool)
+    if not of_device.any() or found.host_ns >= (1 - SETTLED) * max(found.host_ns, found.device_ns):
+        return found
+    ahead = _state(_run(_devices_later(graph, float(found.timeline.end_ns.max()))), size)
+    return found if _longest(ahead) >= (1 - SETTLED) * _longest(found) else ahead
+
+
+def _longest(state: SteadyState) -> float:
+    return max(state.host_ns, state.device_ns)
+
+
+def _state(line: Timeline, size: int) -> SteadyState:
+    period, before = _periods(_queue_ends(line)[size - 1 :: size])
+    settled = abs(period.max(initial=0.0) - before.max(initial=0.0)) <= SETTLED * period.max(initial=0.0)
+    on_device = np.array([lane.device is not None for lane in line.graph.lanes], dtype=bool)
+    host, device = (float(period[rows].max(initial=0.0)) for rows in (~on_device, on_device))
+    steps = steps_of(line)[-2 * size : -size]
+    lengths = np.array([end - begin for begin, end in steps])
+    return SteadyState(replace(line, interval=(steps[0][0], steps[-1][1])), lengths, host, device, bool(settled))
+
+
+def _devices_later(graph: KernelGraph, by_ns: float) -> KernelGraph:
+    """Return a graph in which no device starts the first copy before a time."""
+    tasks = graph.tasks
+    first = (tasks.iteration == 0) & (tasks.device >= 0)
+    return graph.with_tasks(release_ns=np.where(first, tasks.release_ns + by_ns, tasks.release_ns))
+
+
+def _queue_ends(line: Timeline) -> Floats:
+    """Return when each queue is done with each iteration, shape (iterations, queues)."""
+    tasks = line.graph.tasks
+    ends = np.full((len(line.graph.iterations), len(line.graph.lanes)), -np.inf)
+    rows = np.flatnonzero(tasks.own & (tasks.lane >= 0))
+    np.maximum.at(ends, (tasks.iteration[rows], tasks.lane[rows]), line.end_ns[rows])
+    return np.maximum.accumulate(ends, axis=0)
+
+
+def _periods(ends: Floats) -> tuple[Floats, Floats]:
+    """Return the mean time of a step of each queue over the last steps but one, and over as many before these."""
+    width = (len(ends) - 2) // 2
+    last, middle, first = ends[-2], ends[-2 - width], ends[max(len(ends) - 2 - 2 * width, 0)]
+    used = np.isfinite(first)
+    with np.errstate(invalid="ignore"):
+        now, before = (last - middle) / max(width, 1), (middle - first) / max(width, 1)
+    return np.where(used, now, 0.0), np.where(used, before, 0.0)
+
+
+def _last_end(line: Timeline, *, on_device: bool) -> float:
+    tasks = line.graph.tasks
+    rows = tasks.own & (tasks.kind != TaskKind.MARK) & ((tasks.device >= 0) == on_device)
+    return float(line.end_ns[rows].max(initial=0.0))
+
+
+def steps_of(line: Timeline) -> list[tuple[float, float]]:
+    """Return the interval of each step: from the completion of the iteration before it to its own, over all ranks.
+
+    The first begins at the graph's origin.
+    """
+    ends = line.completions_ns()
+    return list(zip(np.append(0.0, ends[:-1]).tolist(), ends.tolist(), strict=True))
