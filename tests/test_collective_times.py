@@ -364,6 +364,16 @@ def test_other_links_and_collectives_take_their_share() -> None:
     assert hopper.high[0] / hopper.low[0] > own.high[0] / own.low[0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("topology", "basis"), [
+    (Topology(2, 2, 4, "pairs"), "carried"), (Topology(2), "carried"),
+    (Topology(2, 1, 4, "pairs"), "prior"), (Topology(16, 8), "prior")])  # fmt: skip
+def test_no_group_of_an_h100_was_measured(kind: str, topology: Topology, basis: str) -> None:
+    """A table that was called an H100's was a copy of an A100's; nothing of it may stay in the shipped fits."""
+    found = predict_collective(kind, [2.0**20], topology, H100)
+    assert found.basis == basis and found.low[0] < found.seconds[0] < found.high[0]
+
+
 def test_cards_of_the_same_links_share_a_fit() -> None:
     found = [predict_collective("all_reduce", [1e8], Topology(8), find_device(name)) for name in (
         "A100-SXM4-40GB", "A100-SXM4-80GB")]  # fmt: skip
