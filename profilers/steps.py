@@ -59,11 +59,6 @@ class StepTimes:
         """From the start of each iteration on the host to its completion: what it waits in queues counts."""
         return self.completion_ns - self.start_ns
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "StepTimes":
-        """Return the given rows, in that order."""
-        columns = (self.rank, self.iteration, self.start_ns, self.completion_ns, self.begin_ns, self.follows)
-        return StepTimes(*(column[rows] for column in columns))
-
     def run_of(self, row: int) -> Ints:
         """Return the rows of the iterations that follow each other without a gap and include `row`."""
         first = row
@@ -111,9 +106,8 @@ def job_steps(steps: StepTimes) -> StepTimes:
     np.maximum.at(begin, place, steps.begin_ns)
     np.logical_and.at(follows, place, steps.follows)
     order = np.lexsort((numbers, start))
-    numbers, start, completion, begin, follows = (
-        column[order] for column in (numbers, start, completion, begin, follows)
-    )
+    numbers, start, completion, begin = (column[order] for column in (numbers, start, completion, begin))
+    follows = follows[order]
     follows[1:] &= numbers[1:] == numbers[:-1] + 1
     for row in np.flatnonzero(follows[1:]).tolist():  # once an iteration
         completion[row + 1] = max(completion[row + 1], completion[row])

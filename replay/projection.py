@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace import TraceMeta
-from replay.demand import isolate
-from replay.engine import simulate
 from replay.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, KernelGraph
 from replay.notes import joined_notes
 from replay.parameters import Parameters, load_parameters
 from replay.provenance import QUANTILES, provenance_of
+from replay.steady import Change, SteadyState, unchanged
+from replay.step_window import StepWindow
 from replay.sweep import Steps, jobs_for, sweep
 from replay.timeline import Timeline
 from replay.what_ifs.choice import check_patterns
@@ -44,7 +44,7 @@ class ProjectionOptions:
     progress : callable, optional
         Called with (steps done, steps in all, what) as draws are done.
     iterations : sequence of int
-        Numbers of the iterations that the graphs are of, for notes that hold for some.
+        Numbers of the first iteration asked for of each window, for notes that hold for some.
     jobs : int
         Draws at a time; 0: one a core, as far as the memory that is free allows.
     parameters : Parameters, optional
@@ -68,11 +68,12 @@ class ProjectionRow:
     what_if : tuple of str
         Its parts.
     projected_ns : float
-        Weighted sum over the iterations.
+        Weighted sum of the step times.
     speedup : float
         Baseline over projected.
     low, high : float
-        Central 90 % of the speed-up over the draws of the parameters, widened by the error of the replay.
+        Central 90 % of the speed-up over the draws of the parameters, widened by the error of the replay and by how
+        much the unchanged steady state differs from what was measured.
     measured_share, derived_share, assumed_share : float
         Of the time of all tasks, by what their duration rests on; they add up to 1. A task counts with its time before
         or after the what-if, whichever is longer, so that what is taken away counts; a task that is gone, and what
@@ -106,52 +107,49 @@ class Projection:
     Parameters
     ----------
     baseline_ns : float
-        The iterations as replayed unchanged, weighted.
+        The step times that speed-ups count from, weighted: as measured, or as replayed where nobody measured them.
     measured_ns : float
-        The same as measured.
+        The step times as measured, weighted.
+    steady_ns : float
+        The step times in the steady state of the unchanged iterations, weighted.
     rows : tuple of ProjectionRow
     provenance : mapping
         All that is needed to compute the same numbers again.
     timelines : mapping of str to Timeline
-        Of the first iteration: ``"baseline"``, and one a what-if by its name.
+        Of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its name.
     """
 
     baseline_ns: float
     measured_ns: float
+    steady_ns: float
     rows: tuple[ProjectionRow, ...]
     provenance: dict[str, Any]
     timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
     def device_busy_share(self) -> float | None:
-        """How much of the first iteration its devices work, on average; None where it has no device.
-
-        Far below 1, the host sets the pace, and faster devices or better overlap gain little.
-        """
+        """How much of the first step its devices work, on average; None where it has no device."""
         line = self.timelines["baseline"]
         busy = line.busy_ns()
-        return float(min(busy.mean() / line.makespan_ns, 1.0)) if len(busy) and line.makespan_ns else None
+        return float(min(busy.mean() / line.span_ns, 1.0)) if len(busy) and line.span_ns else None
 
 
 def project(
-    graphs: Sequence[KernelGraph],
-    weights: Sequence[float],
+    windows: Sequence[StepWindow],
     what_ifs: Sequence[WhatIf],
     *,
     meta: TraceMeta,
     options: ProjectionOptions | None = None,
 ) -> Projection:
-    """Return what each what-if would gain over the weighted iterations.
+    """Return what each what-if would gain over the weighted steps of some windows.
 
-    A draw is one run: its parameters take the contention out of each graph, and every what-if is applied to that. The
-    numbers are the same, bit for bit, however many threads there are.
+    A projected step time is the measured one times the ratio of two steady states of its window: as the what-if leaves
+    it, and unchanged. A draw is one run: its parameters take the contention out of each graph, and every what-if is
+    applied to that. The numbers are the same, bit for bit, however many threads there are.
 
     Parameters
     ----------
-    graphs : sequence of KernelGraph
-        One a representative iteration.
-    weights : sequence of float
-        How many iterations each stands for.
+    windows : sequence of StepWindow
     what_ifs : sequence of WhatIf
     meta : TraceMeta
         Of the trace that the graphs are from, for the provenance.
@@ -160,75 +158,147 @@ def project(
     Raises
     ------
     SeqPointError
-        There is no graph, the weights do not fit, or a what-if cannot be applied or names a kernel that no graph has.
+        There is no window, a weight is not above zero, or a what-if cannot be applied or names a kernel that no graph
+        has.
     """
     options = options or ProjectionOptions()
-    _check(graphs, weights, what_ifs)
+    _check(windows, what_ifs)
     nominal = options.parameters or load_parameters()
     if nominal.values != load_parameters().values:
-        graphs = [isolate(graph, nominal) for graph in graphs]
-    base = [Timeline(graph, *simulate(graph)) for graph in graphs]
-    baseline = _weighted(weights, [timeline.makespan_ns for timeline in base])
+        windows = [window.isolated(nominal) for window in windows]
+    jobs = jobs_for([window.graph for window in windows], options.jobs)
+    base = _Base.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
     drawn = _draws(nominal, options)
-    steps = Steps((len(what_ifs) + 1) * len(graphs) * options.draws, options.progress)
-    jobs = jobs_for(graphs, options.jobs)
+    steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)
     after = sweep([partial(_nominal, what_if, base, nominal) for what_if in what_ifs], jobs, Steps(0))
-    runs = [partial(_draw, graphs, weights, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
+    runs = [partial(_draw, base, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
     error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
-    rows, timelines = [], {"baseline": base[0]}
+    rows, timelines = [], {"baseline": base.first}
     for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True)):
-        rows.append(_row(what_if, baseline, (found, weights), samples[:, i] * error, options.iterations))
+        rows.append(_row(what_if, base, found, samples[:, i] * error, options.iterations))
         timelines[what_if.label] = found.first
-    measured = _weighted(weights, [graph.measured_ns for graph in graphs])
-    provenance = provenance_of(meta, graphs[0].hardware, what_ifs, nominal, options)
-    return Projection(baseline, measured, tuple(rows), provenance, timelines)
+    measured = math.fsum(window.measured_total_ns for window in windows)
+    provenance = provenance_of(meta, windows[0].graph.hardware, what_ifs, nominal, options)
+    provenance |= {"step_time": _notion(windows)}
+    return Projection(base.total_ns, measured, math.fsum(base.steady_ns), tuple(rows), provenance, timelines)
+
+
+def _notion(windows: Sequence[StepWindow]) -> str:
+    """Return what the times of a projection are."""
+    alone = sum(window.pattern is None for window in windows)
+    if not alone:
+        return "between completions"
+    return "latency" if alone == len(windows) else "between completions; latency where an iteration has no neighbour"
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The windows unchanged: their steady states, the weighted step times in them, and those that gains count from."""
+
+    windows: Sequence[StepWindow]
+    states: Sequence[SteadyState]
+    steady_ns: list[float]
+    base_ns: list[float]
+
+    @classmethod
+    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Base":
+        steady = [window.total_ns(state) for window, state in zip(windows, states, strict=True)]
+        base = [window.measured_total_ns or ns for window, ns in zip(windows, steady, strict=True)]
+        return cls(windows, states, steady, base)
+
+    @property
+    def total_ns(self) -> float:
+        return math.fsum(self.base_ns)
+
+    @property
+    def first(self) -> Timeline:
+        return self.states[0].at_step(self.windows[0].chosen[0])
+
+    def scaled(self, changed: Sequence[float], steady: Sequence[float]) -> float:
+        """Return the sum of the base times, each times its changed over its steady time."""
+        return math.fsum(b * c / s if s else c for b, c, s in zip(self.base_ns, changed, steady, strict=True))
+
+    def off(self) -> float:
+        """Return by which share the steady state of windows that repeat differs from what was measured."""
+        pairs = [
+            (steady, base)
+            for window, steady, base in zip(self.windows, self.steady_ns, self.base_ns, strict=True)
+            if window.pattern is not None and steady and base
+        ]
+        if not pairs:
+            return 0.0
+        ratio = math.fsum(steady for steady, _ in pairs) / math.fsum(base for _, base in pairs)
+        return max(ratio, 1 / ratio) - 1
 
 
 @dataclass(frozen=True)
 class _Found:
-    """A what-if under nominal parameters: by graph the makespan, time by `Basis` and notes; the first's timeline."""
+    """A what-if under nominal parameters: by window the weighted step times, time by `Basis`, and notes."""
 
-    makespans: list[float]
+    totals: list[float]
     spent: list[Floats]
     notes: list[tuple[str, ...]]
     first: Timeline
 
 
-def _nominal(what_if: WhatIf, base: Sequence[Timeline], nominal: Parameters) -> _Found:
-    makespans, spent, notes, first = [], [], [], None
+def _nominal(what_if: WhatIf, base: _Base, nominal: Parameters) -> _Found:
+    totals, spent, notes, first = [], [], [], None
     own = nominal.with_values(what_if.parameters)
-    for before in base:
-        graph = isolate(before.graph, own) if what_if.parameters else before.graph
-        timeline = _applied(what_if, graph, own)
-        first = first or timeline
-        if not timeline.makespan_ns <= _LONGEST_NS:
-            raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {timeline.makespan_ns:.3g} ns")
-        makespans.append(timeline.makespan_ns)
-        spent.append(_spent(before, timeline))
-        notes.append(timeline.graph.notes)
+    for window, before in zip(base.windows, base.states, strict=True):
+        window = window.isolated(own) if what_if.parameters else window
+        state = _applied(what_if, window, own)
+        total = window.total_ns(state)
+        first = first or state.at_step(window.chosen[0])
+        if not total <= _LONGEST_NS:
+            raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {total:.3g} ns")
+        totals.append(total)
+        spent.append(_spent(before.timeline, state.timeline))
+        settled = () if state.settled else (f"{what_if.label}: the time of a step had not settled when it was cut off",)
+        # A repeated graph would count each kernel once a cycle.
+        once = state.timeline.graph if window.pattern is None else what_if(window.graph, own)
+        notes.append((*once.notes, *settled))
     assert first is not None
-    return _Found(makespans, spent, notes, first)
+    return _Found(totals, spent, notes, first)
 
 
-def _draw(
-    graphs: Sequence[KernelGraph],
-    weights: Sequence[float],
-    what_ifs: Sequence[WhatIf],
-    parameters: Parameters,
-    steps: Steps,
-) -> list[float]:
+def _draw(base: _Base, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps) -> list[float]:
     """Return what each what-if comes to under one draw of the parameters; one graph is in memory at a time."""
-    found: list[list[float]] = [[] for _ in what_ifs]
-    for graph in graphs:
+    totals = []
+    for window, nominal in zip(base.windows, base.steady_ns, strict=True):
         steps.next("durations without contention")
-        plain = isolate(graph, parameters)
-        for what_if, makespans in zip(what_ifs, found, strict=True):
+        plain = window.isolated(parameters)
+        # A single iteration replays as measured whatever the parameters.
+        alike = [] if plain.pattern is None else [unchanged]
+        shared = [what_if for what_if in what_ifs if not what_if.parameters]
+        states = plain.steady_all([*alike, *(_change(what_if, parameters, steps) for what_if in shared)])
+        found = [plain.total_ns(state) for state in states]
+        steady = found.pop(0) if alike else nominal
+        of_shared = iter(found)
+        for_each = []
+        for what_if in what_ifs:
+            if what_if.parameters:
+                own = parameters.with_values(what_if.parameters)
+                state = window.isolated(own).steady(_change(what_if, own, steps))
+                for_each.append(window.total_ns(state))
+            else:
+                for_each.append(next(of_shared))
+        totals.append((steady, for_each))
+    steady_ns = [steady for steady, _ in totals]
+    return [base.scaled([each[i] for _, each in totals], steady_ns) for i in range(len(what_ifs))]
+
+
+def _change(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Change:
+    told = False
+
+    def change(graph: KernelGraph) -> KernelGraph:
+        nonlocal told
+        if not told:  # it is applied again where the period settles slowly
             steps.next(what_if.label)
-            own = parameters.with_values(what_if.parameters)
-            isolated = isolate(graph, own) if what_if.parameters else plain
-            makespans.append(_applied(what_if, isolated, own).makespan_ns)
-    return [_weighted(weights, makespans) for makespans in found]
+            told = True
+        return what_if(graph, parameters)
+
+    return change
 
 
 def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
@@ -236,13 +306,14 @@ def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
     return math.fsum(w * v for w, v in zip(weights, values, strict=True))
 
 
-def _check(graphs: Sequence[KernelGraph], weights: Sequence[float], what_ifs: Sequence[WhatIf]) -> None:
-    if not graphs:
+def _check(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> None:
+    if not windows:
         raise InvalidInputError("there is no iteration to project")
-    if len(graphs) != len(weights) or not all(w > 0 for w in weights):
-        raise InvalidInputError(f"{len(graphs)} iterations need as many weights above zero, not {list(weights)}")
+    for window in windows:
+        if not all(w > 0 for w in window.weights):
+            raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
     for what_if in what_ifs:
-        check_patterns(what_if, graphs)
+        check_patterns(what_if, [window.graph for window in windows])
 
 
 def _draws(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:
@@ -250,33 +321,25 @@ def _draws(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:
     return [nominal.drawn(random) for _ in range(options.draws)]
 
 
-def _applied(what_if: WhatIf, graph: KernelGraph, parameters: Parameters) -> Timeline:
-    changed = what_if(graph, parameters)
-    return Timeline(changed, *simulate(changed))
+def _applied(what_if: WhatIf, window: StepWindow, parameters: Parameters) -> SteadyState:
+    return window.steady(lambda graph: what_if(graph, parameters))
 
 
-def _row(
-    what_if: WhatIf,
-    baseline: float,
-    nominal: tuple[_Found, Sequence[float]],
-    samples: Floats,
-    iterations: Sequence[int],
-) -> ProjectionRow:
-    found, weights = nominal
+def _row(what_if: WhatIf, base: _Base, found: _Found, samples: Floats, iterations: Sequence[int]) -> ProjectionRow:
     notes = joined_notes(found.notes, iterations)
-    projected = _weighted(weights, found.makespans)
-    speedups = np.append(baseline / np.maximum(samples, 1e-9), baseline / max(projected, 1e-9))
+    projected = base.scaled(found.totals, base.steady_ns)
+    speedups = np.append(base.total_ns / np.maximum(samples, 1e-9), base.total_ns / max(projected, 1e-9))
     low, high = np.quantile(speedups, QUANTILES)
-    speedup = float(speedups[-1])
+    speedup, off = float(speedups[-1]), base.off()
     if speedup < 1 - _SLOWER:
         notes = (*notes, f"{what_if.label}: slower than doing nothing")
     return ProjectionRow(
         what_if.steps,
         projected,
         speedup,
-        min(float(low), speedup),
-        max(float(high), speedup),
-        *_shares(found.spent, weights),
+        min(float(low), speedup) / (1 + off),
+        max(float(high), speedup) * (1 + off),
+        *_shares(found.spent, base.windows),
         notes=notes,
         title=what_if.title,
     )
@@ -315,8 +378,9 @@ def _lags(graph: KernelGraph, count: int) -> Floats:
     return np.asarray(np.bincount(graph.tasks.event[edges.source] + 1, weights=lag, minlength=count))
 
 
-def _shares(spent: Sequence[Floats], weights: Sequence[float]) -> tuple[float, float, float]:
+def _shares(spent: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
     """Return the share of all tasks' time that rests on each `Basis`."""
+    weights = [math.fsum(window.weights) for window in windows]
     times = [_weighted(weights, [float(one[i]) for one in spent]) for i in range(len(Basis))]
     total = math.fsum(times)
     measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)

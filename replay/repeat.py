@@ -1,7 +1,6 @@
 """`repeated`: a graph whose iterations follow themselves, joined as the trace shows iterations to be."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -198,8 +197,13 @@ def _anchored(graph: KernelGraph, chosen: Ints, inner: Edges, carried: CarriedEd
             targets.append(place)
             lags.append(float(start[place] - start[anchor]))
     n = len(sources)
-    columns: tuple[Any, ...] = (np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64), np.array(lags))
-    return Edges(*columns, np.ones(n, dtype=bool), np.full(n, int(EdgeKind.HANDOFF)))
+    return Edges(
+        np.array(sources, dtype=np.int64),
+        np.array(targets, dtype=np.int64),
+        np.array(lags, dtype=np.float64),
+        np.ones(n, dtype=bool),
+        np.full(n, int(EdgeKind.HANDOFF)),
+    )
 
 
 def _rank_of(graph: KernelGraph, rows: Ints) -> Ints:
@@ -224,7 +228,7 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
     columns = {}
     for name in graph.tasks.__dataclass_fields__:
         column = getattr(graph.tasks, name)[pattern.tasks]
-        columns[name] = np.tile(column, (cycles, 1)[: column.ndim] if column.ndim > 1 else cycles)
+        columns[name] = np.tile(column, (cycles,) + (1,) * (column.ndim - 1))
     later = cycle * pattern.cycle_ns
     columns |= {name: columns[name] + later for name in ("measured_start_ns", "measured_end_ns")}
     columns |= {"iteration": columns["iteration"] + cycle * iterations, "release_ns": np.zeros(n * cycles)}

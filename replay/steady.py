@@ -1,6 +1,6 @@
-"""`steady_state`: the time of a step when an iteration repeats, and what sets it."""
+"""`steady_states`: how long steps take when iterations repeat, and which side sets the pace."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +11,10 @@ from replay.graph import KernelGraph, TaskKind
 from replay.repeat import Pattern, repeated
 from replay.timeline import Timeline
 
-__all__ = ["SETTLED", "SteadyState", "steady_state", "steps_of"]
+__all__ = ["SETTLED", "Change", "SteadyState", "steady_states", "steps_of", "unchanged"]
 
 Floats = npt.NDArray[np.float64]
+#: What a what-if does to a graph, its parameters given.
 Change = Callable[[KernelGraph], KernelGraph]
 
 #: Period of one step, against that of the step before, below which it has settled.
@@ -58,8 +59,8 @@ class SteadyState:
         return replace(self.timeline, interval=steps_of(self.timeline)[first + position])
 
 
-def steady_state(graph: KernelGraph, pattern: Pattern | None, change: Change | None = None) -> SteadyState:
-    """Return the steady state of iterations that repeat, unchanged or as `change` leaves them.
+def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence[Change]) -> list[SteadyState]:
+    """Return the steady states of iterations that repeat, as each of `changes` leaves them.
 
     The cycle is repeated 4 times, then about twice as often, until its period changes by less than 0.1 %. That is
     done from two beginnings. In one, host and devices begin together: a host that is slower than its devices sets the
@@ -74,29 +75,38 @@ def steady_state(graph: KernelGraph, pattern: Pattern | None, change: Change | N
     pattern : Pattern, optional
         Of `graph`. None for a single iteration: its step is taken to begin when it does and to end when its last
         task does, since nothing shows what overlaps with the next.
-    change : callable, optional
-        Applied to the repeated graph: a what-if.
+    changes : sequence of callable
+        Each is applied to the repeated graph: a what-if, or `unchanged`.
 
     Raises
     ------
     SeqPointError
-        As `change`; or its tasks wait for each other in a circle.
+        As a change; or its tasks wait for each other in a circle.
     """
-    change = change or _same
     if pattern is None:
-        line = _run(change(graph))
-        host, device = (_last_end(line, on_device=side) for side in (False, True))
-        return SteadyState(line, np.array([line.makespan_ns]), host, device, settled=True)
+        return [_single(change(graph)) for change in changes]
+    found: dict[int, SteadyState] = {}
     cycles = _FIRST
-    while True:
-        found = _from_both(change(repeated(graph, pattern, cycles)), len(graph.iterations))
-        if found.settled or cycles >= _MOST:
-            return found
+    while len(found) < len(changes):
+        again = repeated(graph, pattern, cycles)
+        for i, change in enumerate(changes):
+            if i not in found:
+                state = _from_both(change(again), len(graph.iterations))
+                if state.settled or cycles >= _MOST:
+                    found[i] = state
         cycles = 2 * (cycles - 1)
+    return [found[i] for i in range(len(changes))]
 
 
-def _same(graph: KernelGraph) -> KernelGraph:
+def unchanged(graph: KernelGraph) -> KernelGraph:
+    """Return `graph`: the change that changes nothing."""
     return graph
+
+
+def _single(graph: KernelGraph) -> SteadyState:
+    line = _run(graph)
+    host, device = (_last_end(line, on_device=side) for side in (False, True))
+    return SteadyState(line, np.array([line.makespan_ns]), host, device, settled=True)
 
 
 def _run(graph: KernelGraph) -> Timeline:

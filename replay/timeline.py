@@ -1,6 +1,6 @@
 """`Timeline`: when every task of a graph ran."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +70,26 @@ class Timeline:
         since = np.where(edges.from_start, self.start_ns[edges.source], self.end_ns[edges.source])
         np.maximum.at(arrival, edges.target, since + edges.lag_ns)
         return arrival
+
+    def clipped(self) -> "Timeline":
+        """Return the timeline with every start and end moved into the interval."""
+        start, end = (np.clip(times, self.begin_ns, self.until_ns) for times in (self.start_ns, self.end_ns))
+        return replace(self, start_ns=start, end_ns=end)
+
+    def cut(self) -> "Timeline":
+        """Return the interval as a timeline of its own that begins at 0, with the tasks active in it."""
+        if self.interval is None:
+            return self
+        tasks, edges = self.graph.tasks, self.graph.edges
+        inside = (self.end_ns > self.begin_ns) & (self.start_ns < self.until_ns)
+        rows = np.flatnonzero(inside)
+        place = np.cumsum(inside) - 1
+        columns = {name: getattr(tasks, name)[rows] for name in tasks.__dataclass_fields__}
+        kept = edges.select(inside[edges.source] & inside[edges.target])
+        kept = replace(kept, source=place[kept.source], target=place[kept.target])
+        graph = replace(self.graph, tasks=replace(tasks, **columns), edges=kept)
+        line = self.clipped()
+        return Timeline(graph, line.start_ns[rows] - self.begin_ns, line.end_ns[rows] - self.begin_ns)
 
     def busy_ns(self) -> Floats:
         """Return per device how long at least one task of its iterations was active on it during the interval."""

@@ -1,17 +1,23 @@
-"""The graphs of a trace's iterations."""
+"""The graphs of a trace's iterations: one by one, or in windows in which their steps can be timed."""
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from profilers.devices import find_device
 from profilers.errors import InvalidInputError
+from profilers.steps import StepTimes, job_steps, step_times
 from profilers.trace import Trace
 from replay.build import build_graph, index_trace
-from replay.graph import KernelGraph
+from replay.graph import Hardware, KernelGraph
 from replay.hardware import hardware_named
+from replay.step_window import StepWindow
 
-__all__ = ["all_iterations", "graphs_of"]
+__all__ = ["all_iterations", "consecutive", "graphs_of", "step_windows"]
 
 Progress = Callable[[int, int, str], None]
+#: Iterations that are replayed together at most.
+_LONGEST_WINDOW = 16
 
 
 def all_iterations(trace: Trace) -> list[int]:
@@ -31,17 +37,112 @@ def all_iterations(trace: Trace) -> list[int]:
 def graphs_of(
     trace: Trace, iterations: Sequence[int], device: str | None = None, progress: Progress | None = None
 ) -> list[KernelGraph]:
-    """Return the graphs of some iterations.
+    """Return the graphs of some iterations, each by itself.
 
     Raises
     ------
     NotFoundError, InvalidInputError
         The device or an iteration is unknown.
     """
-    hardware = None if device is None else hardware_named(find_device(device), "user")
+    return _built(trace, [(number,) for number in iterations], device, progress)
+
+
+def _built(
+    trace: Trace, groups: Sequence[Sequence[int]], device: str | None, progress: Progress | None
+) -> list[KernelGraph]:
+    hardware: Hardware | None = None if device is None else hardware_named(find_device(device), "user")
     graphs, index = [], index_trace(trace)
-    for number, iteration in enumerate(iterations):
+    for place, numbers in enumerate(groups):
         if progress:
-            progress(number, len(iterations), f"graph of iteration {iteration}")
-        graphs.append(build_graph(index, iteration, hardware))
+            progress(place, len(groups), f"graph of iteration {numbers[-1]}")
+        graphs.append(build_graph(index, numbers, hardware))
     return graphs
+
+
+def consecutive(trace: Trace, iterations: Sequence[int]) -> list[list[int]]:
+    """Return the iterations in groups whose members follow each other in the trace, at most 16 in a group."""
+    steps = job_steps(step_times(trace))
+    follows = dict(zip(steps.iteration.tolist(), steps.follows.tolist(), strict=True))
+    groups: list[list[int]] = []
+    for number in sorted(set(iterations)):
+        if groups and groups[-1][-1] == number - 1 and follows.get(number) and len(groups[-1]) < _LONGEST_WINDOW:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return groups
+
+
+def step_windows(
+    trace: Trace,
+    iterations: Sequence[int],
+    weights: Sequence[float] = (),
+    *,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> list[StepWindow]:
+    """Return windows in which the steps of some iterations can be timed.
+
+    The window of an iteration begins with the iterations that its hosts had not waited for when it started, and holds
+    at least one before it, if the trace does. The first iteration of a recording has the one behind it instead.
+    Windows that overlap are one, up to 16 iterations.
+
+    Parameters
+    ----------
+    trace : Trace
+    iterations : sequence of int
+    weights : sequence of float
+        How many steps each iteration stands for; by default one.
+    device : str, optional
+        What the trace was recorded on, where it does not say.
+    progress : callable, optional
+        Called with (graphs built, graphs in all, what).
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        The device or an iteration is unknown.
+    """
+    steps = step_times(trace)
+    of_job = job_steps(steps)
+    row_of = {number: row for row, number in enumerate(of_job.iteration.tolist())}
+    spans = _merged([_span(steps, of_job, row_of[n]) for n in sorted(set(iterations)) if n in row_of])
+    weight_of = dict(zip(iterations, weights or [1.0] * len(iterations), strict=True))
+    unknown = [n for n in iterations if n not in row_of]
+    groups = [of_job.iteration[first : last + 1].tolist() for first, last in spans]
+    graphs = _built(trace, [*groups, *([n] for n in unknown)], device, progress)
+    windows, taken = [], set()
+    for graph, (first, _) in zip(graphs, spans, strict=False):
+        asked = [p for p, n in enumerate(graph.iterations) if n in weight_of and n not in taken]
+        numbers = [graph.iterations[p] for p in asked]
+        taken.update(numbers)
+        measured = [float(of_job.step_ns[first + p]) for p in asked]
+        windows.append(StepWindow.of(graph, asked, weights=[weight_of[n] for n in numbers], measured_ns=measured))
+    return windows
+
+
+def _span(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
+    """Return the first and last row of the window of the iteration at `row`."""
+    run = of_job.run_of(row)
+    if row == run[0]:
+        return (row, row + 1) if len(run) > 1 else (row, row)
+    mine = steps.iteration == of_job.iteration[row]
+    starts = dict(zip(steps.rank[mine].tolist(), steps.start_ns[mine].tolist(), strict=True))
+    first = row - 1
+    while first > run[0] and row - first < _LONGEST_WINDOW - 1:
+        before = np.flatnonzero(steps.iteration == of_job.iteration[first - 1])
+        pairs = zip(steps.rank[before].tolist(), steps.completion_ns[before].tolist(), strict=True)
+        if not any(rank in starts and done > starts[rank] for rank, done in pairs):
+            break
+        first -= 1
+    return first, row
+
+
+def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans with those joined that overlap, as long as they are not too long together."""
+    merged: list[tuple[int, int]] = []
+    for first, last in spans:
+        if merged and first <= merged[-1][1] and last - merged[-1][0] < _LONGEST_WINDOW:
+            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
+        else:
+            merged.append((first, last))
+    return merged

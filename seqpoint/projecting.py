@@ -9,7 +9,7 @@ from profilers.trace import Trace
 from replay.parameters import Parameters
 from replay.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.what_ifs import OVERLAPS, WhatIf, parse_what_if, read_plan
-from seqpoint.graphs import Progress, all_iterations, graphs_of
+from seqpoint.graphs import Progress, all_iterations, step_windows
 from seqpoint.iterations import iteration_table
 from seqpoint.selecting import SelectOptions, select
 
@@ -132,10 +132,11 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     chosen = choose_iterations(trace, options.iterations, options.max_points)
     if options.weights:
         chosen = Chosen(list(options.iterations), list(options.weights), "as asked")
-    graphs = graphs_of(trace, chosen.iterations, options.device, options.progress)
+    windows = step_windows(trace, chosen.iterations, chosen.weights, device=options.device, progress=options.progress)
+    numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
     drawing = ProjectionOptions(
-        options.draws, options.seed, options.progress, chosen.iterations, options.jobs, options.parameters
+        options.draws, options.seed, options.progress, numbers, options.jobs, options.parameters
     )
-    result = project(graphs, chosen.weights, what_ifs, meta=trace.meta, options=drawing)
+    result = project(windows, what_ifs, meta=trace.meta, options=drawing)
     facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
     return with_provenance(result, facts)

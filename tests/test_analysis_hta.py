@@ -70,7 +70,9 @@ def test_the_temporal_breakdown_and_the_overlap_are_those_of_hta(name: str) -> N
     # HTA's own rounding, which in a trace of whole us changes nothing: starts up, ends down.
     start, end = np.ceil((line.start_ns + shift) / 1e3), np.floor((line.end_ns + shift) / 1e3)
     below = kept & graph.on_device() & (graph.tasks.kind == TaskKind.KERNEL) & (end < start)
-    found = exposure(Timeline(graph.with_tasks(iteration=np.where(kept, graph.tasks.iteration, -1)), 1e3 * start, 1e3 * end))
+    found = exposure(
+        Timeline(graph.with_tasks(iteration=np.where(kept, graph.tasks.iteration, -1)), 1e3 * start, 1e3 * end)
+    )
     compute, less = found.compute_ns[0] / 1e3, BELOW_ZERO_US.get(name, 0)
     assert below.sum() == less
     ours = {
@@ -88,7 +90,9 @@ def test_without_its_rounding_and_choice_of_kernels_the_figures_differ_by_little
     """What is left is the rounding of each of a few thousand events by at most 2 us."""
     trace, line, _ = whole(name)
     kept = np.isin(line.graph.tasks.event, list(counted_by_hta(trace)))
-    found = exposure(replace(line, graph=line.graph.with_tasks(iteration=np.where(kept, line.graph.tasks.iteration, -1))))
+    found = exposure(
+        replace(line, graph=line.graph.with_tasks(iteration=np.where(kept, line.graph.tasks.iteration, -1)))
+    )
     theirs = hta(name)
     limit = 2 * kept.sum()
     assert abs(found.compute_ns[0] / 1e3 - float(theirs["compute_us"])) <= limit

@@ -14,6 +14,7 @@ from replay.build import build_graph
 from replay.projection import ProjectionOptions, project
 from replay.timeline import replay
 from replay.what_ifs import parse_what_if
+from seqpoint.graphs import step_windows
 
 WHAT_IFS = ("overlap:none", "overlap:ideal", "dma_collectives+scale_device:MI300X", "scale_host:0.5")
 NAMES = ("cudaStreamSynchronize", "cudaMemcpy", "ncclKernel_AllReduce", "Optimizer.step#x", "ProfilerStep#1")
@@ -55,10 +56,10 @@ def test_a_damaged_trace_replays_as_measured(tmp_path: Path, seed: int) -> None:
     except SeqPointError as error:
         assert "damaged.json" in str(error)
         return
-    graphs = [build_graph(trace, i) for i in sorted(set(trace.iterations["iteration"].to_pylist()))]
-    for graph in graphs:
+    iterations = sorted(set(trace.iterations["iteration"].to_pylist()))
+    windows = step_windows(trace, iterations)
+    for graph in [*(build_graph(trace, i) for i in iterations), *(window.graph for window in windows)]:
         assert replay(graph).makespan_ns == pytest.approx(graph.measured_ns, rel=1e-6, abs=2)
-    rows = project(
-        graphs, [1.0] * len(graphs), [parse_what_if(w) for w in WHAT_IFS], meta=trace.meta, options=ProjectionOptions(2)
-    ).rows
+    what_ifs = [parse_what_if(w) for w in WHAT_IFS]
+    rows = project(windows, what_ifs, meta=trace.meta, options=ProjectionOptions(2)).rows
     assert all(row.projected_ns >= 0 and row.low <= row.speedup <= row.high for row in rows)

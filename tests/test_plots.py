@@ -12,6 +12,7 @@ from profilers.collect import CollectOptions, collect
 from profilers.trace import Trace
 from replay.build import build_graph
 from replay.projection import Projection, ProjectionOptions, project
+from replay.step_window import StepWindow
 from replay.timeline import replay
 from replay.what_ifs import parse_what_if
 from seqpoint import plots
@@ -36,7 +37,9 @@ def selection(trace: Trace) -> SelectionResult:
 @pytest.fixture
 def projection(trace: Trace) -> Projection:
     what_ifs = [parse_what_if(text) for text in ("dma_collectives", "overlap:none")]
-    return project([build_graph(trace, 1)], [1.0], what_ifs, meta=trace.meta, options=ProjectionOptions(draws=4))
+    return project(
+        [StepWindow.alone(build_graph(trace, 1))], what_ifs, meta=trace.meta, options=ProjectionOptions(draws=4)
+    )
 
 
 def elements(chart: hv.core.Dimensioned, kind: type) -> list[hv.Element]:

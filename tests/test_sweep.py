@@ -14,6 +14,7 @@ from profilers.errors import InvalidInputError
 from replay import sweep as module
 from replay.build import build_graph
 from replay.projection import ProjectionOptions, project
+from replay.step_window import StepWindow
 from replay.sweep import Steps, jobs_for, sweep
 from replay.what_ifs import WhatIf, parse_what_if
 
@@ -29,11 +30,10 @@ def test_results_come_in_order(jobs: int) -> None:
 
 def test_threads_give_the_same_bits_as_one(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
-    graphs = [build_graph(trace, i) for i in (1, 2)]
+    windows = [StepWindow.alone(build_graph(trace, i), weight) for i, weight in ((1, 3.0), (2, 1.1))]
     what_ifs = [parse_what_if(t) for t in ("dma_collectives", "scale_device:MI300X", "fuse:all", "overlap:none")]
     one, two = (
-        project(graphs, [3.0, 1.1], what_ifs, meta=trace.meta, options=ProjectionOptions(16, 1, jobs=jobs))
-        for jobs in (1, 3)
+        project(windows, what_ifs, meta=trace.meta, options=ProjectionOptions(16, 1, jobs=jobs)) for jobs in (1, 3)
     )
     assert one.rows == two.rows and one.baseline_ns == two.baseline_ns
 
@@ -78,10 +78,10 @@ def test_an_interrupt_ends_the_threads_at_their_next_step(monkeypatch: pytest.Mo
 
 def test_progress_counts_every_step_of_every_thread_once(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
-    graphs = [build_graph(trace, i) for i in (1, 2)]
+    windows = [StepWindow.alone(build_graph(trace, i)) for i in (1, 2)]
     told: list[tuple[int, int, str]] = []
     options = ProjectionOptions(8, progress=lambda *args: told.append(args), jobs=3)
-    project(graphs, [1.0, 1.0], [parse_what_if("overlap:none")], meta=trace.meta, options=options)
+    project(windows, [parse_what_if("overlap:none")], meta=trace.meta, options=options)
     assert [done for done, _, _ in told] == list(range(32)) and {total for _, total, _ in told} == {32}
 
 
@@ -93,7 +93,9 @@ def test_an_error_of_a_what_if_names_it_from_a_thread(tmp_path: Path) -> None:
 
     what_if = WhatIf("mine", fails)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="what-if mine: not possible"):
-        project([build_graph(trace, 1)], [1.0], [what_if], meta=trace.meta, options=ProjectionOptions(8, jobs=2))
+        project(
+            [StepWindow.alone(build_graph(trace, 1))], [what_if], meta=trace.meta, options=ProjectionOptions(8, jobs=2)
+        )
 
 
 def test_jobs_are_as_asked_or_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

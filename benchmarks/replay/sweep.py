@@ -19,6 +19,7 @@ from throughput import graph_of
 
 from profilers.trace import TraceMeta
 from replay.projection import ProjectionOptions, project
+from replay.step_window import StepWindow
 from replay.timeline import replay
 from replay.what_ifs import parse_what_if
 
@@ -44,11 +45,11 @@ def one(kernels: int, threads: int) -> tuple[float, float, str]:
     graph = graph.with_tasks(measured_start_ns=line.start_ns, measured_end_ns=line.end_ns, duration_ns=line.end_ns * 0)
     what_ifs = [parse_what_if(text) for text in WHAT_IFS]
     small = graph_of(100, 2)
-    project([small], [1.0], what_ifs, meta=TraceMeta("synthetic"), options=ProjectionOptions(2, jobs=1))
+    project([StepWindow.alone(small)], what_ifs, meta=TraceMeta("synthetic"), options=ProjectionOptions(2, jobs=1))
     options, took = ProjectionOptions(DRAWS, jobs=threads), []
     for _ in range(3):
         began = time.perf_counter()
-        found = project([graph], [1.0], what_ifs, meta=TraceMeta("synthetic"), options=options)
+        found = project([StepWindow.alone(graph)], what_ifs, meta=TraceMeta("synthetic"), options=options)
         took.append(time.perf_counter() - began)
     seconds = min(took)
     text = " ".join(f"{row.projected_ns!r} {row.low!r} {row.high!r}" for row in found.rows)

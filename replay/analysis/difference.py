@@ -51,16 +51,16 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two timelines of one iteration.
+    """Two timelines of the same work.
 
     Parameters
     ----------
     before_ns, after_ns : float
-        The makespans.
+        The lengths of the timelines' intervals.
     by_class, by_kind, by_lane : tuple of DifferenceRow
         The largest change first.
     path_by_cause, path_by_class : mapping of str to float
-        What each takes on the critical path after, less before, in ns; either adds up to the change of the makespan.
+        What each takes on the critical path after, less before, in ns; either adds up to their change.
     """
 
     before_ns: float
@@ -84,8 +84,8 @@ def difference(before: Timeline, after: Timeline) -> Difference:
     """
     paths = [attribution(critical_path(line)) for line in (before, after)]
     return Difference(
-        before.makespan_ns,
-        after.makespan_ns,
+        before.span_ns,
+        after.span_ns,
         _rows(before, after, LABELS, [task_labels(line.graph) for line in (before, after)]),
         _rows(
             before, after, tuple(kind.name.lower() for kind in TaskKind), [x.graph.tasks.kind for x in (before, after)]
@@ -123,9 +123,11 @@ def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[
 
 
 def _sums(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Floats]:
-    """Return time, count and exposed time by label, of the iteration's own tasks."""
+    """Return time, count and exposed time by label, of the iterations' own tasks in the interval."""
     tasks = line.graph.tasks
-    rows = np.flatnonzero(tasks.own & (tasks.kind != TaskKind.MARK) & (label >= 0))
+    inside = (line.end_ns >= line.begin_ns) & (line.start_ns <= line.until_ns)
+    line = line.clipped()
+    rows = np.flatnonzero(tasks.own & inside & (tasks.kind != TaskKind.MARK) & (label >= 0))
     time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
     count = np.bincount(label[rows], minlength=labels).astype(np.int64)
     exposed = cover(sweep_of(line, line.graph.on_device() & tasks.own & (label >= 0)), label, labels).alone

@@ -18,7 +18,7 @@ _COMPUTE, _COMMUNICATION, _COPY = range(3)
 
 @dataclass(frozen=True)
 class Exposure:
-    """Times of the iteration's own work in ns, one a device, each moment counted once.
+    """Times of the iterations' own work in ns, one a device, each moment of the timeline's interval counted once.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def exposure(timeline: Timeline) -> Exposure:
     -------
     Exposure
     """
-    graph = timeline.graph
+    graph, timeline = timeline.graph, timeline.clipped()
     tasks = graph.tasks
     sweep = sweep_of(timeline, graph.on_device() & tasks.own)
     label = np.full(len(tasks), _COMPUTE)

@@ -30,24 +30,25 @@ _OF_HOST = sorted(LAUNCH_EDGES | SYNC_EDGES | {EdgeKind.HOST, EdgeKind.HANDOFF, 
 
 @dataclass(frozen=True)
 class Idle:
-    """How the makespan divides on each device; `busy_ns`, `earlier_ns` and the causes add up to it.
+    """How the timeline's interval divides on each device; `busy_ns`, `earlier_ns` and the causes add up to it.
 
     Parameters
     ----------
     devices : sequence of (rank, device)
-    makespan_ns : float
+    span_ns : float
+        Of the interval.
     busy_ns : array of float64, one a device
         While a task of the iteration is active.
     earlier_ns : array of float64
         While only work of earlier iterations is.
     cause_ns : array of float64, shape (devices, len(IDLE_CAUSES))
     slowed_ns : array of float64
-        By how much contention made the iteration's tasks longer, all added up: time in which the device is not
-        idle, and can exceed the makespan where many tasks run at once.
+        By how much contention made the tasks longer that end in the interval, all added up: time in which the device
+        is not idle, and can exceed the interval where many tasks run at once.
     """
 
     devices: tuple[tuple[int, int], ...]
-    makespan_ns: float
+    span_ns: float
     busy_ns: Floats
     earlier_ns: Floats
     cause_ns: Floats
@@ -55,7 +56,7 @@ class Idle:
 
 
 def idle_by_cause(timeline: Timeline) -> Idle:
-    """Return why each device idles between the graph's origin and the end of the iteration.
+    """Return why each device idles in the timeline's interval.
 
     Each gap ends with the start of a task. What this task waited for is followed back to the beginning of the gap:
     calls on the host, the time between them, launches and returns from synchronisation count as host; work of another
@@ -81,23 +82,24 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     release = np.where(on_host, _HOST, _UNEXPLAINED)
     times = (timeline.start_ns, timeline.end_ns, binding_edges(timeline))
     busy, earlier, causes = _gaps(
-        (sweep.by_start, tasks.device, tasks.own, devices, timeline.makespan_ns),
+        (sweep.by_start, tasks.device, tasks.own, devices, timeline.begin_ns, timeline.until_ns),
         times,
         (edges.source, edges.lag_ns, edges.from_start),
         (work, lag, release),
     )
-    mine = graph.on_device() & tasks.own
+    mine = graph.on_device() & tasks.own & (timeline.end_ns > timeline.begin_ns)
+    mine &= timeline.end_ns <= timeline.until_ns
     slowed = np.maximum(timeline.end_ns - timeline.start_ns - tasks.duration_ns, 0.0)[mine]
     total = np.bincount(tasks.device[mine], weights=slowed, minlength=devices)
-    return Idle(graph.devices, timeline.makespan_ns, busy, earlier, causes, np.asarray(total, dtype=np.float64))
+    return Idle(graph.devices, timeline.span_ns, busy, earlier, causes, np.asarray(total, dtype=np.float64))
 
 
 @compiled
 def _gaps(order, times, edges, of):  # type: ignore[no-untyped-def]
     """Go through the tasks by start; a task that starts after all before it on its device have ended ends a gap."""
-    by_start, device, own, devices, makespan = order
+    by_start, device, own, devices, first, makespan = order
     start, end, binding = times
-    reach, reach_own = np.zeros(devices), np.zeros(devices)
+    reach, reach_own = np.full(devices, first), np.full(devices, first)
     either, busy, causes = np.zeros(devices), np.zeros(devices), np.zeros((devices, _CAUSES))
     for i in range(len(by_start)):
         task = by_start[i]

@@ -132,8 +132,8 @@ class Draft:
         makespan = float(np.nanmax(end[columns["iteration"] >= 0], initial=0.0))
         places = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
         operators = tuple(self.operators)
-        about = {"notes": tuple(self.notes), "operators": operators, "iterations": iterations}
-        return KernelGraph(tasks_, edges, *places, makespan, hardware, **about)
+        return KernelGraph(tasks_, edges, *places, makespan, hardware, notes=tuple(self.notes), operators=operators,
+                           iterations=iterations)  # fmt: skip
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], type_: type) -> npt.NDArray[Any]:

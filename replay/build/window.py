@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -162,7 +163,9 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     starts, stops, ranks = integers(table, "start_ns")[rows], ends(table)[rows], integers(table, "rank")[rows]
     position = lookup(wanted, np.arange(len(wanted)), numbers[rows])
     order = np.lexsort((starts, ranks))
-    spans = [Step(*columns) for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)]
+    spans = [
+        Step(*columns) for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)
+    ]
     called = _in_iterations(index.calls.iterations, wanted)
     calls = _called_between(index, spans, called)
     work = _worked(index, wanted, calls)
@@ -187,7 +190,7 @@ def _called_between(index: TraceIndex, spans: Sequence[Step], called: tuple[Ints
     rows, position = called
     columns = index.calls.columns
     free = index.calls.iterations.of(MISSING)
-    for before, after in zip(spans, spans[1:], strict=False):
+    for before, after in pairwise(spans):
         if before.rank != after.rank or not len(free):
             continue
         start = columns["start"][free]

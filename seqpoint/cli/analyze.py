@@ -160,7 +160,7 @@ def _show_idle(title: str, found: Idle) -> None:
                 rank,
                 device,
                 *(
-                    f"{100 * time / max(found.makespan_ns, 1e-9):.1f}"
+                    f"{100 * time / max(found.span_ns, 1e-9):.1f}"
                     for time in (found.busy_ns[i], found.earlier_ns[i], *found.cause_ns[i])
                 ),
                 duration(found.slowed_ns[i]),
