@@ -92,6 +92,8 @@ class EdgeKind(IntEnum):
     GAP = 11  #: order on a stream; the pause stands for the host: no launch was recorded, or one call has several parts
     BACKLOG = 12  #: work that was launched before the recording, or waits for such work, keeps its pace
     GRAPH_GAP = 13  #: a pause inside a launched graph: nodes of it that the profiler did not record
+    QUEUE = 14  #: a launch waits until the launch queue has room; inferred
+    LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
 
 
 #: The kinds whose two ends a profiler recorded; the others are inferred from the order of calls and from times.
@@ -131,6 +133,8 @@ class Hardware:
     copy_engines : float
     host_link_bytes_per_s : (float, float)
         Into the device and out of it, as measured; 0 where nobody measured it, and then nothing shares it.
+    launch_queue : int
+        Launches of a rank that can wait for its device before the next one blocks; 0: no limit is known.
     """
 
     device: Device | None = None
@@ -138,6 +142,7 @@ class Hardware:
     compute_units: int = 108
     copy_engines: float = 2.0
     host_link_bytes_per_s: tuple[float, float] = (0.0, 0.0)
+    launch_queue: int = 0
 
 
 @dataclass(frozen=True)

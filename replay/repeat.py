@@ -73,8 +73,12 @@ def pattern_of(graph: KernelGraph) -> Pattern | None:
     within = (place[edges.source] >= 0) & (place[edges.target] >= 0)
     inner = _placed(edges.select(within), place[edges.source[within]], place[edges.target[within]])
     carried = _carried(graph, place)
-    carried = carried.joined(_queue_order(graph, chosen, carried))
+    carried = carried.joined(_lane_order(graph, chosen, carried))
     inner = inner.joined(_anchored(graph, chosen, inner, carried))
+    queue = _launch_queue(graph, chosen, inner)
+    here = queue.distance == 0
+    inner = inner.joined(queue.edges.select(here))
+    carried = carried.joined(CarriedEdges(queue.edges.select(~here), queue.distance[~here]))
     return Pattern(chosen, inner, carried, _measured_cycle(graph))
 
 
@@ -153,7 +157,7 @@ def _nth(group: Ints, of: Ints, rows: Ints, position: int, *, from_end: bool, n:
     return np.where(high > low, here[np.minimum(chosen, max(len(here) - 1, 0))] if len(here) else -1, -1)
 
 
-def _queue_order(graph: KernelGraph, chosen: Ints, carried: CarriedEdges) -> CarriedEdges:
+def _lane_order(graph: KernelGraph, chosen: Ints, carried: CarriedEdges) -> CarriedEdges:
     """Return edges from the last task of each queue to its first, where nothing leads into the first from before."""
     tasks = graph.tasks
     lane, kind = tasks.lane[chosen], tasks.kind[chosen]
@@ -204,6 +208,46 @@ def _anchored(graph: KernelGraph, chosen: Ints, inner: Edges, carried: CarriedEd
         np.ones(n, dtype=bool),
         np.full(n, int(EdgeKind.HANDOFF)),
     )
+
+
+def _launch_queue(graph: KernelGraph, chosen: Ints, inner: Edges) -> CarriedEdges:
+    """Return edges by which a launch waits until the launch queue has room: until enough launched work has started.
+
+    The queue is that of `Hardware.launch_queue`, or as long as it was seen to be in the trace. Work of launched graphs
+    takes no place in it. An edge may stay in its cycle: distance 0.
+    """
+    depth, rank = graph.hardware.launch_queue, _rank_of(graph, chosen)
+    rows = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
+    empty = inner.select(rows[:0])
+    found = CarriedEdges(empty, rows[:0])
+    if not depth:
+        return found
+    for number in np.unique(rank[rank >= 0]).tolist():
+        mine = rows[rank[inner.source[rows]] == number]
+        if not len(mine):
+            continue
+        start = graph.tasks.measured_start_ns[chosen]
+        call, work = (np.sort(inner.source[mine]), inner.target[mine])
+        call = call[np.argsort(start[call], kind="stable")]
+        work = work[np.argsort(start[work], kind="stable")]
+        slots = max(depth, _most_waiting(graph.tasks, chosen[call], chosen[work]))
+        back = np.arange(len(mine)) - slots
+        edges = Edges(
+            work[back % len(mine)],
+            call,
+            np.zeros(len(mine)),
+            np.ones(len(mine), dtype=bool),
+            np.full(len(mine), int(EdgeKind.QUEUE)),
+        )
+        found = found.joined(CarriedEdges(edges, -(back // len(mine))))
+    return found
+
+
+def _most_waiting(tasks: Tasks, calls: Ints, work: Ints) -> int:
+    """Return how many launches waited for the device at most, as measured."""
+    called, started = np.sort(tasks.measured_start_ns[calls]), np.sort(tasks.measured_start_ns[work])
+    waiting = np.arange(1, len(called) + 1) - np.searchsorted(started, called, side="right")
+    return int(waiting.max(initial=0))
 
 
 def _rank_of(graph: KernelGraph, rows: Ints) -> Ints:

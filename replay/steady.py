@@ -11,7 +11,7 @@ from replay.graph import KernelGraph, TaskKind
 from replay.repeat import Pattern, repeated
 from replay.timeline import Timeline
 
-__all__ = ["SETTLED", "Change", "SteadyState", "steady_states", "steps_of", "unchanged"]
+__all__ = ["SETTLED", "Change", "SteadyState", "alone_ns", "steady_states", "steps_of", "unchanged"]
 
 Floats = npt.NDArray[np.float64]
 #: What a what-if does to a graph, its parameters given.
@@ -34,8 +34,7 @@ class SteadyState:
     step_ns : array of float64, shape (iterations of a cycle,)
         The step times in that cycle. Their sum is the period.
     host_ns, device_ns : float
-        What a cycle takes of the slowest host thread, and of the slowest stream, each running as far ahead as what
-        it waits for allows. A figure below the period is how much of it that side needs.
+        What a cycle takes of the slowest host thread, and of the slowest stream.
     settled : bool
         Whether the period changed by less than `SETTLED` from one measurement to the next.
     """
@@ -121,6 +120,24 @@ def _from_both(graph: KernelGraph, size: int) -> SteadyState:
         return found
     ahead = _state(_run(_devices_later(graph, float(found.timeline.end_ns.max()))), size)
     return found if _longest(ahead) >= (1 - SETTLED) * _longest(found) else ahead
+
+
+def alone_ns(state: SteadyState) -> tuple[float, float]:
+    """Return what a cycle takes of the hosts, and of the devices, if they run as far apart as they can.
+
+    The devices begin after the hosts have run ahead; what synchronisations and the launch queue make them wait for each
+    other stays.
+
+    Returns
+    -------
+    host_ns, device_ns : float
+        Of the slowest thread and of the slowest stream.
+    """
+    size, line = len(state.step_ns), state.timeline
+    if line.interval is None:
+        return state.host_ns, state.device_ns
+    ahead = _state(_run(_devices_later(line.graph, float(line.end_ns.max()))), size)
+    return ahead.host_ns, ahead.device_ns
 
 
 def _longest(state: SteadyState) -> float:

@@ -32,6 +32,8 @@ PATH_CAUSES: tuple[str, ...] = (
     "gap for the host",
     "backlog",
     "gap in a graph",
+    "launch queue",
+    "loader",
     "ready",
     "release",
 )
@@ -61,6 +63,8 @@ _OF_LAG: Mapping[EdgeKind, str] = MappingProxyType(
         EdgeKind.GAP: "gap for the host",
         EdgeKind.BACKLOG: "backlog",
         EdgeKind.GRAPH_GAP: "gap in a graph",
+        EdgeKind.QUEUE: "launch queue",
+        EdgeKind.LOADER: "loader",
     }
 )
 

@@ -1,0 +1,133 @@
+"""`pace`: which resource sets the time of a step in the steady state, and how much room the others have."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from replay.analysis.attribution import PATH_CAUSES, path_causes
+from replay.analysis.critical_path import CriticalPath, Part, critical_path
+from replay.graph import KernelGraph, TaskKind
+from replay.steady import SteadyState, alone_ns
+
+__all__ = ["PACE_RESOURCES", "Pace", "pace"]
+
+#: What can set the pace, in the order of tables.
+PACE_RESOURCES: tuple[str, ...] = ("host", "loader", "device", "communication", "copies", "unexplained")
+#: How the input pipeline of PyTorch is called in traces.
+LOADER_PREFIX = "enumerate(DataLoader)"
+_OF_CAUSE: Mapping[str, str] = MappingProxyType(
+    {
+        "kernel": "device",
+        "contention": "device",
+        "collective": "communication",
+        "copy": "copies",
+        "host": "host",
+        "launch lag": "host",
+        "launch queue": "device",
+        "loader": "loader",
+        "stream lag": "device",
+        "wait lag": "device",
+        "inferred wait lag": "device",
+        "sync lag": "host",
+        "rendezvous lag": "communication",
+        "gap for the host": "host",
+        "backlog": "unexplained",
+        "gap in a graph": "device",
+        "ready": "device",
+        "release": "unexplained",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a step waits for, from one completion to the next.
+
+    Parameters
+    ----------
+    step_ns : float
+        The step time.
+    by_resource : mapping of str to float
+        Time on the critical path of the step by `PACE_RESOURCES`, in ns; they add up to the step time. Where a resource
+        has time on the path, making it faster shortens the step.
+    by_rank : mapping of int to float
+        The same by rank; -1 for meetings of ranks.
+    by_iteration : mapping of int to float
+        The same by iteration: 0 for the step's own, 1 for the one behind it, -1 for the one before it.
+    host_ns, device_ns : float
+        What a cycle of the steady state takes of the hosts, and of the devices, if neither has to wait for the other
+        more than synchronisations and the launch queue make them.
+    cycle_ns : float
+        The time of a cycle.
+    """
+
+    step_ns: float
+    by_resource: Mapping[str, float]
+    by_rank: Mapping[int, float]
+    by_iteration: Mapping[int, float]
+    host_ns: float
+    device_ns: float
+    cycle_ns: float
+
+    @property
+    def host_slack(self) -> float:
+        """By which share of a step the hosts could take longer before the step would."""
+        return max(1 - self.host_ns / self.cycle_ns, 0.0) if self.cycle_ns else 0.0
+
+    @property
+    def device_slack(self) -> float:
+        """By which share of a step the devices could take longer before the step would."""
+        return max(1 - self.device_ns / self.cycle_ns, 0.0) if self.cycle_ns else 0.0
+
+
+def pace(state: SteadyState, position: int = 0) -> Pace:
+    """Return what sets the time of one step of a steady state.
+
+    Parameters
+    ----------
+    state : SteadyState
+    position : int
+        Of the step in the cycle.
+    """
+    line = state.at_step(position)
+    path = critical_path(line)
+    host, device = alone_ns(state)
+    graph = line.graph
+    own = _step_iteration(line.until_ns, line.completions_ns()) if line.interval else 0
+    ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
+    resources = resources_of(path)
+    return Pace(
+        line.span_ns,
+        {name: float(path.ns[resources == i].sum()) for i, name in enumerate(PACE_RESOURCES) if (resources == i).any()},
+        _sums(ranks[graph.tasks.lane[path.task]], path.ns),
+        _sums(graph.tasks.iteration[path.task] - own, path.ns),
+        host,
+        device,
+        state.period_ns,
+    )
+
+
+def _step_iteration(until: float, completions: npt.NDArray[np.float64]) -> int:
+    return int(np.searchsorted(completions, until))
+
+
+def _sums(key: npt.NDArray[np.int64], ns: npt.NDArray[np.float64]) -> dict[int, float]:
+    return {int(k): float(ns[key == k].sum()) for k in np.unique(key)}
+
+
+def resources_of(path: CriticalPath) -> npt.NDArray[np.int64]:
+    """Return for every piece of a path its index into `PACE_RESOURCES`."""
+    of_cause = np.array([PACE_RESOURCES.index(_OF_CAUSE[cause]) for cause in PATH_CAUSES])
+    found = of_cause[path_causes(path)]
+    loads = _loads(path.timeline.graph)
+    works = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
+    return np.asarray(np.where(works & loads[path.task], PACE_RESOURCES.index("loader"), found))
+
+
+def _loads(graph: KernelGraph) -> npt.NDArray[np.bool_]:
+    """Return which tasks are the input pipeline's."""
+    named = np.array([name.startswith(LOADER_PREFIX) for name in graph.names], dtype=bool)
+    return np.asarray(named[graph.tasks.name] & (graph.tasks.kind == TaskKind.HOST))
