@@ -18,6 +18,7 @@ __all__ = [
     "COLLECTIVE_KINDS",
     "HOST_TIME_EDGES",
     "LAUNCH_EDGES",
+    "LOADER_THREAD",
     "RECORDED_EDGES",
     "RESOURCES",
     "STREAM_EDGES",
@@ -145,6 +146,10 @@ class Hardware:
     launch_queue: int = 0
 
 
+#: The number of the lane on which batches of the input pipeline become ready.
+LOADER_THREAD = -2
+
+
 @dataclass(frozen=True)
 class Lane:
     """A queue: a stream of a device, or a thread of the host.
@@ -155,7 +160,7 @@ class Lane:
     device : int, optional
         None for a thread.
     number : int
-        Of the stream or thread, as the profiler wrote it.
+        Of the stream or thread, as the profiler wrote it; `LOADER_THREAD` for the input pipeline.
     """
 
     rank: int
@@ -165,8 +170,9 @@ class Lane:
     @property
     def label(self) -> str:
         """For people."""
-        place = f"thread {self.number}" if self.device is None else f"GPU {self.device} stream {self.number}"
-        return f"rank {self.rank} {place}"
+        if self.device is None:
+            return f"rank {self.rank} {'loader' if self.number == LOADER_THREAD else f'thread {self.number}'}"
+        return f"rank {self.rank} GPU {self.device} stream {self.number}"
 
 
 #: Stands for a column that is left out.

@@ -1,6 +1,7 @@
 """Projections: what a what-if would gain, how sure that is, and what it rests on."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace import TraceMeta
+from replay.analysis.pace import PACE_RESOURCES, pace
 from replay.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, KernelGraph
 from replay.notes import joined_notes
 from replay.parameters import Parameters, load_parameters
@@ -115,6 +117,12 @@ class Projection:
     rows : tuple of ProjectionRow
     provenance : mapping
         All that is needed to compute the same numbers again.
+    pace : mapping of str to float
+        Shares of the critical path of the steps, by `replay.analysis.PACE_RESOURCES`: what sets their time.
+    pace_by_rank : mapping of int to float
+        The same shares by rank.
+    slack : mapping of str to float
+        By which share of a step ``"host"`` and ``"device"`` could take longer before the step would.
     timelines : mapping of str to Timeline
         Of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its name.
     """
@@ -124,6 +132,9 @@ class Projection:
     steady_ns: float
     rows: tuple[ProjectionRow, ...]
     provenance: dict[str, Any]
+    pace: dict[str, float] = field(default_factory=dict)
+    pace_by_rank: dict[int, float] = field(default_factory=dict)
+    slack: dict[str, float] = field(default_factory=dict)
     timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
@@ -174,14 +185,38 @@ def project(
     runs = [partial(_draw, base, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
     error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
-    rows, timelines = [], {"baseline": base.first}
+    rows, timelines = [], {"baseline": base.first.cut()}
     for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True)):
         rows.append(_row(what_if, base, found, samples[:, i] * error, options.iterations))
-        timelines[what_if.label] = found.first
+        timelines[what_if.label] = found.first.cut()
     measured = math.fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(meta, windows[0].graph.hardware, what_ifs, nominal, options)
     provenance |= {"step_time": _notion(windows)}
-    return Projection(base.total_ns, measured, math.fsum(base.steady_ns), tuple(rows), provenance, timelines)
+    totals = (base.total_ns, measured, math.fsum(base.steady_ns))
+    return Projection(*totals, tuple(rows), provenance, *_pace(base), timelines)
+
+
+def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, float]]:
+    """Return what sets the time of the steps asked for, by resource and by rank, and the slack of host and device."""
+    spent, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
+    slack, total = {"host": 0.0, "device": 0.0}, 0.0
+    for window, state in zip(base.windows, base.states, strict=True):
+        for at, weight in zip(window.chosen, window.weights, strict=True):
+            found = pace(state, at)
+            total += weight * found.step_ns
+            for name, ns in found.by_resource.items():
+                spent[name] += weight * ns
+            for rank, ns in found.by_rank.items():
+                ranks[rank] += weight * ns
+            slack["host"] += weight * found.step_ns * found.host_slack
+            slack["device"] += weight * found.step_ns * found.device_slack
+    if not total:
+        return {}, {}, {}
+    return (
+        {name: ns / total for name, ns in spent.items() if ns},
+        {rank: ns / total for rank, ns in sorted(ranks.items()) if rank >= 0},
+        {name: ns / total for name, ns in slack.items()},
+    )
 
 
 def _notion(windows: Sequence[StepWindow]) -> str:

@@ -92,10 +92,18 @@ class Timeline:
         return Timeline(graph, line.start_ns[rows] - self.begin_ns, line.end_ns[rows] - self.begin_ns)
 
     def busy_ns(self) -> Floats:
-        """Return per device how long at least one task of its iterations was active on it during the interval."""
-        rows = self.graph.on_device() & self.graph.tasks.own
-        devices = self.graph.tasks.device
-        return np.array([self._covered(r) for r in self._rows_of(rows, devices)])
+        """Return per device how long at least one task of its iterations was on it during the interval.
+
+        A collective counts from its arrival: while it waits for other ranks, its kernel occupies the device.
+        """
+        tasks = self.graph.tasks
+        rows = self.graph.on_device() & tasks.own
+        start = self.start_ns.copy()
+        waits = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
+        waits = waits[(tasks.kind[waits] == TaskKind.MARK) & (tasks.event[waits] == tasks.event[waits + 1])]
+        start[waits + 1] = self.start_ns[waits]
+        line = replace(self, start_ns=start)
+        return np.array([line._covered(r) for r in self._rows_of(rows, tasks.device)])
 
     def communication_ns(self) -> tuple[Floats, Floats]:
         """Return per device how long collectives were active, and how long nothing else was beside them."""

@@ -1,28 +1,33 @@
-"""Analyse one iteration of a trace as it is, and as a what-if leaves it."""
+"""Analyse the step of one iteration of a trace in the steady state, as it is and as a what-if leaves it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from profilers.errors import InvalidInputError
+from profilers.steps import job_steps, step_times
 from profilers.trace import Trace
 from replay.analysis import (
     Attribution,
     Difference,
     Exposure,
     Idle,
+    Pace,
     attribution,
     critical_path,
     difference,
     exposure,
     idle_by_cause,
+    pace,
 )
 from replay.graph import KernelGraph
 from replay.parameters import load_parameters
-from replay.timeline import Timeline, replay
+from replay.steady import SteadyState
+from replay.timeline import Timeline
 from replay.what_ifs import WhatIf
-from seqpoint.graphs import graphs_of
+from seqpoint.graphs import graphs_of, step_windows
 
-__all__ = ["Analysis", "TimelineAnalysis", "analyze_timeline", "analyze_trace", "graph_of", "typical_iteration"]
+__all__ = ["Analysis", "TimelineAnalysis", "analyze_trace", "graph_of", "typical_iteration"]
 
 
 @dataclass(frozen=True)
@@ -36,29 +41,39 @@ class TimelineAnalysis:
         Of its critical path.
     exposure : Exposure
     idle : Idle
+    pace : Pace
+        What sets the step time.
     """
 
     timeline: Timeline
     path: Attribution
     exposure: Exposure
     idle: Idle
+    pace: Pace
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """One iteration, unchanged and as a what-if leaves it.
+    """One step, unchanged and as a what-if leaves it.
 
     Parameters
     ----------
     iteration : int
+    measured_ns : float
+        Its step time as measured.
+    repeats : bool
+        Whether the trace holds a neighbour of the iteration, so that it is analysed in the steady state. Otherwise the
+        step is the iteration by itself.
     before : TimelineAnalysis
-        The iteration replayed unchanged.
+        The step replayed unchanged.
     what_if : WhatIf, optional
     after : TimelineAnalysis, optional
     difference : Difference, optional
     """
 
     iteration: int
+    measured_ns: float
+    repeats: bool
     before: TimelineAnalysis
     what_if: WhatIf | None = None
     after: TimelineAnalysis | None = None
@@ -68,13 +83,13 @@ class Analysis:
 def analyze_trace(
     trace: Trace, iteration: int | None = None, *, what_if: WhatIf | None = None, device: str | None = None
 ) -> Analysis:
-    """Return the analysis of one iteration of a trace.
+    """Return the analysis of the step of one iteration of a trace.
 
     Parameters
     ----------
     trace : Trace
     iteration : int, optional
-        By default the one of median duration.
+        By default the one of median step time.
     what_if : WhatIf, optional
         Applied to its graph, for the difference.
     device : str, optional
@@ -85,18 +100,28 @@ def analyze_trace(
     SeqPointError
         The trace has no iteration, or not this one; the device is unknown; the what-if cannot be applied.
     """
-    number, graph = graph_of(trace, iteration, device=device)
-    before = analyze_timeline(replay(graph))
+    number = typical_iteration(trace) if iteration is None else iteration
+    (window,) = step_windows(trace, [number], device=device)
+    (position,), (measured,) = window.chosen, window.measured_ns
+    before = _analyzed(window.steady(), position)
+    facts = (number, measured, window.pattern is not None, before)
     if what_if is None:
-        return Analysis(number, before)
-    after = analyze_timeline(replay(what_if(graph, load_parameters())))
-    return Analysis(number, before, what_if, after, difference(before.timeline, after.timeline))
+        return Analysis(*facts)
+    changed, parameters = what_if, load_parameters()
+    after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position)
+    return Analysis(*facts, what_if, after, difference(before.timeline, after.timeline))
+
+
+def _analyzed(state: SteadyState, position: int) -> TimelineAnalysis:
+    line = state.at_step(position)
+    path = attribution(critical_path(line))
+    return TimelineAnalysis(line, path, exposure(line), idle_by_cause(line), pace(state, position))
 
 
 def graph_of(
     trace: Trace, iteration: int | None = None, *, what_if: WhatIf | None = None, device: str | None = None
 ) -> tuple[int, KernelGraph]:
-    """Return which iteration `analyze_trace` would take, and its graph as a what-if leaves it.
+    """Return which iteration `analyze_trace` would take, and its graph by itself as a what-if leaves it.
 
     Parameters
     ----------
@@ -113,30 +138,16 @@ def graph_of(
     return number, graph if what_if is None else what_if(graph, load_parameters())
 
 
-def analyze_timeline(timeline: Timeline) -> TimelineAnalysis:
-    """Return what a timeline says of itself.
-
-    Parameters
-    ----------
-    timeline : Timeline
-    """
-    path = attribution(critical_path(timeline))
-    return TimelineAnalysis(timeline, path, exposure(timeline), idle_by_cause(timeline))
-
-
 def typical_iteration(trace: Trace) -> int:
-    """Return the iteration of median duration, of its longest rank; of an even number the shorter of the two.
+    """Return the iteration of median step time; of an even number the shorter of the two.
 
     Raises
     ------
     InvalidInputError
         The trace has no iteration.
     """
-    rows = trace.iterations.select(["iteration", "dur_ns"]).to_pylist()
-    if not rows:
+    steps = job_steps(step_times(trace))
+    if not len(steps):
         raise InvalidInputError("the trace has no iteration")
-    longest: dict[int, int] = {}
-    for row in rows:
-        longest[row["iteration"]] = max(longest.get(row["iteration"], 0), row["dur_ns"] or 0)
-    order: Sequence[int] = sorted(longest, key=lambda number: (longest[number], number))
-    return order[(len(order) - 1) // 2]
+    order = np.lexsort((steps.iteration, steps.step_ns))
+    return int(steps.iteration[order[(len(order) - 1) // 2]])

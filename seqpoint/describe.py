@@ -8,10 +8,11 @@ import numpy.typing as npt
 from profilers.arrays import MISSING, ends, integers, strings
 from profilers.intervals import union_length
 from profilers.kernels import COLLECTIVE, classify
+from profilers.steps import busy_in_steps, step_times
 from profilers.trace import Trace
 from seqpoint.iterations import IterationTable, iteration_table
 
-__all__ = ["ClassTime", "Description", "DeviceActivity", "describe"]
+__all__ = ["ClassTime", "Description", "DeviceActivity", "RankSteps", "describe"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,33 @@ class DeviceActivity:
 
 
 @dataclass(frozen=True)
+class RankSteps:
+    """The steps of one device, or of a rank without one; times in ns.
+
+    Parameters
+    ----------
+    rank : int
+    device : int, optional
+        None for a rank without a device.
+    steps : int
+    elapsed_ns : int
+        The step times added up: the time from the first completion, or the beginning, to the last.
+    step_ns, latency_ns : float
+        The median step time, and the median latency.
+    busy_ns : float, optional
+        Of the elapsed time, while the device has at least one kernel or copy.
+    """
+
+    rank: int
+    device: int | None
+    steps: int
+    elapsed_ns: int
+    step_ns: float
+    latency_ns: float
+    busy_ns: float | None
+
+
+@dataclass(frozen=True)
 class Description:
     """A trace in a page.
 
@@ -68,17 +96,32 @@ class Description:
     classes : tuple of ClassTime
         By time, longest first.
     devices : tuple of DeviceActivity
+    steps : tuple of RankSteps
     """
 
     trace: Trace
     iterations: IterationTable
     classes: tuple[ClassTime, ...]
     devices: tuple[DeviceActivity, ...]
+    steps: tuple[RankSteps, ...]
 
 
 def describe(trace: Trace) -> Description:
     """Return what is in `trace`."""
-    return Description(trace, iteration_table(trace), _classes(trace), _devices(trace))
+    return Description(trace, iteration_table(trace), _classes(trace), _devices(trace), _steps(trace))
+
+
+def _steps(trace: Trace) -> tuple[RankSteps, ...]:
+    steps = step_times(trace)
+    devices = busy_in_steps(trace, steps)
+    rows = []
+    for rank in np.unique(steps.rank).tolist():
+        mine = steps.rank == rank
+        step, latency = float(np.median(steps.step_ns[mine])), float(np.median(steps.latency_ns[mine]))
+        common = (int(mine.sum()), int(steps.step_ns[mine].sum()), step, latency)
+        of_rank = [RankSteps(rank, d.device, *common, d.busy_ns) for d in devices if d.rank == rank]
+        rows += of_rank or [RankSteps(rank, None, *common, None)]
+    return tuple(rows)
 
 
 def _classes(trace: Trace) -> tuple[ClassTime, ...]:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from profilers.arrays import MISSING, integers, strings
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.kernels import is_collective
+from profilers.steps import step_times
 from profilers.trace import Trace
 
 __all__ = ["UNITS", "IterationTable", "iteration_table", "read_log"]
@@ -21,7 +22,8 @@ __all__ = ["UNITS", "IterationTable", "iteration_table", "read_log"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-#: The statistics that a trace gives for each iteration, with their units.
+#: The statistics that a trace gives for each iteration, with their units. The duration is the step time, from the
+#: completion of the iteration before to its own; the latency counts from its start on the host.
 UNITS: Mapping[str, str] = MappingProxyType(
     {
         "kernel_time": "ns",
@@ -29,6 +31,7 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "copy_time": "ns",
         "kernels": "1",
         "duration": "ns",
+        "latency": "ns",
     }
 )
 
@@ -99,7 +102,7 @@ class IterationTable:
 
     @property
     def default_statistic(self) -> str:
-        """Time in kernels where there is any, else the duration."""
+        """Time in kernels where there is any, else the step time."""
         kernel_time = self.statistics.get("kernel_time")
         return "kernel_time" if kernel_time is not None and kernel_time.any() else "duration"
 
@@ -109,11 +112,12 @@ def iteration_table(trace: Trace) -> IterationTable:
     table = trace.iterations
     rank, number = integers(table, "rank"), integers(table, "iteration")
     start = integers(table, "start_ns")
-    order = np.lexsort((start, rank))
+    order = np.lexsort((number, start, rank))
     keys = {(int(rank[row]), int(number[row])): position for position, row in enumerate(order.tolist())}
     length = integers(table, "sequence_length")[order]
     kernels, copies = trace.kernels, trace.copies
     communicates = {name: is_collective(name) for name in set(strings(kernels, "name"))}
+    steps = step_times(trace)
     is_comm = np.array([communicates[name] for name in strings(kernels, "name")], dtype=bool)
     duration = _durations(kernels)
     statistics = {
@@ -121,7 +125,8 @@ def iteration_table(trace: Trace) -> IterationTable:
         "communication_time": _sums(kernels, np.where(is_comm, duration, 0), keys),
         "copy_time": _sums(copies, _durations(copies), keys),
         "kernels": _sums(kernels, np.ones(kernels.num_rows), keys),
-        "duration": integers(table, "dur_ns")[order].astype(np.float64),
+        "duration": steps.step_ns.astype(np.float64),
+        "latency": steps.latency_ns.astype(np.float64),
     }
     return IterationTable(
         rank[order],

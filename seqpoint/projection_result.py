@@ -33,7 +33,11 @@ def result_of(projection: Projection) -> dict[str, Any]:
     return {
         "baseline_ns": projection.baseline_ns,
         "measured_ns": projection.measured_ns,
+        "steady_ns": projection.steady_ns,
         "device_busy_share": projection.device_busy_share,
+        "pace": projection.pace,
+        "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
+        "slack": projection.slack,
         "rows": [
             {
                 "title": row.title,

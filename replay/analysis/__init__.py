@@ -5,16 +5,19 @@ from replay.analysis.critical_path import CriticalPath, Part, critical_path
 from replay.analysis.difference import Difference, difference
 from replay.analysis.exposure import Exposure, exposure
 from replay.analysis.idle import IDLE_CAUSES, Idle, idle_by_cause
+from replay.analysis.pace import PACE_RESOURCES, Pace, pace
 from replay.analysis.slack import slack_ns
 from replay.analysis.usage import ResourceUse, resource_steps, resource_use
 
 __all__ = [
     "IDLE_CAUSES",
+    "PACE_RESOURCES",
     "Attribution",
     "CriticalPath",
     "Difference",
     "Exposure",
     "Idle",
+    "Pace",
     "Part",
     "ResourceUse",
     "attribution",
@@ -22,6 +25,7 @@ __all__ = [
     "difference",
     "exposure",
     "idle_by_cause",
+    "pace",
     "resource_steps",
     "resource_use",
     "slack_ns",

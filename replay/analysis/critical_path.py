@@ -65,11 +65,12 @@ class CriticalPath:
 def critical_path(timeline: Timeline) -> CriticalPath:
     """Return the chain of work and waiting that ends with the iteration's last task.
 
-    From the end of the last of the graph's own tasks in the timeline's interval, the path goes back through the edge
-    that let each task start. A piece is a task's work alone, what contention added to it, or an edge's lag; of edges
-    that arrive together the one counts that `replay.analysis.binding` names. An edge that counts from its source's
-    start leaves the path at that start: what the source did after it is not on the path. Of several tasks that end
-    last it is one that takes time. What lies before the interval is cut off.
+    From the end of the last of the graph's own tasks the path goes back through the edge that let each task start. A
+    piece is a task's work alone, what contention added to it, or an edge's lag; of edges that arrive together the one
+    counts that `replay.analysis.binding` names. An edge that counts from its source's start leaves the path at that
+    start: what the source did after it is not on the path. Of several tasks that end last it is one that takes time.
+    Of a timeline with an interval, the pieces in it are returned. In a steady state that is the cycle of waits that
+    sets the pace: what only ends the last step lies behind the interval.
 
     Parameters
     ----------
@@ -102,22 +103,22 @@ def critical_path(timeline: Timeline) -> CriticalPath:
         nothing = np.zeros(0, np.int64)
         return CriticalPath(timeline, nothing, nothing, nothing, np.zeros(0), np.zeros(0))
     edges = graph.edges
-    inside = timeline.end_ns <= timeline.until_ns
-    ends = np.flatnonzero(own & inside & (timeline.end_ns == timeline.end_ns[own & inside].max()))
+    ends = np.flatnonzero(own & (timeline.end_ns == timeline.makespan_ns))
     last = int(ends[np.argmax(timeline.end_ns[ends] > timeline.start_ns[ends])])
     times = (timeline.start_ns, timeline.end_ns, graph.tasks.duration_ns)
     columns = (edges.source, edges.lag_ns, edges.from_start)
     (task, edge, part), (begin, ns) = _walk(last, binding_edges(timeline), times, columns)
     path = CriticalPath(timeline, task, edge, part, begin, ns)
-    return path if timeline.interval is None else _after(path, timeline.begin_ns)
+    return path if timeline.interval is None else _within(path, timeline.interval)
 
 
-def _after(path: CriticalPath, time_ns: float) -> CriticalPath:
-    """Return the part of a path that comes after a time."""
-    until = path.begin_ns + path.ns
-    rows = np.flatnonzero(until > time_ns)
-    begin = np.maximum(path.begin_ns[rows], time_ns)
-    return CriticalPath(path.timeline, path.task[rows], path.edge[rows], path.part[rows], begin, until[rows] - begin)
+def _within(path: CriticalPath, interval: tuple[float, float]) -> CriticalPath:
+    """Return the part of a path that lies in an interval."""
+    begin, until = (np.clip(times, *interval) for times in (path.begin_ns, path.begin_ns + path.ns))
+    rows = np.flatnonzero(until > begin)
+    return CriticalPath(
+        path.timeline, path.task[rows], path.edge[rows], path.part[rows], begin[rows], until[rows] - begin[rows]
+    )
 
 
 @compiled

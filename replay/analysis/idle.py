@@ -25,7 +25,9 @@ IDLE_CAUSES: tuple[str, ...] = ("host", "dependency", "pause", "unexplained", "d
 _HOST, _DEPENDENCY, _PAUSE, _UNEXPLAINED, _DONE = range(len(IDLE_CAUSES))
 _CAUSES = len(IDLE_CAUSES)
 #: Lags that are time on the host, or on the way from or to it.
-_OF_HOST = sorted(LAUNCH_EDGES | SYNC_EDGES | {EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD})
+_OF_HOST = sorted(
+    LAUNCH_EDGES | SYNC_EDGES | {EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.QUEUE, EdgeKind.LOADER}
+)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from replay.analysis.attribution import PATH_CAUSES, path_causes
 from replay.analysis.critical_path import CriticalPath, Part, critical_path
+from replay.build.index import LOADER_PREFIX
 from replay.graph import KernelGraph, TaskKind
 from replay.steady import SteadyState, alone_ns
 
@@ -16,8 +17,6 @@ __all__ = ["PACE_RESOURCES", "Pace", "pace"]
 
 #: What can set the pace, in the order of tables.
 PACE_RESOURCES: tuple[str, ...] = ("host", "loader", "device", "communication", "copies", "unexplained")
-#: How the input pipeline of PyTorch is called in traces.
-LOADER_PREFIX = "enumerate(DataLoader)"
 _OF_CAUSE: Mapping[str, str] = MappingProxyType(
     {
         "kernel": "device",

@@ -16,20 +16,29 @@ Ints = npt.NDArray[np.int64]
 
 #: Calls that can wait for the device; whether one did shows by device work that ends inside it.
 _MAY_BLOCK = re.compile(r"Synchronize|Memcpy|Free")
+#: What a call that waits for the device takes if there is nothing to wait for (ns; an assumption, as any call).
+_ISSUE_NS = 1000
 #: Calls that put one piece of work into the launch queue, and block while it is full.
 _LAUNCHES = re.compile(r"^(?!.*(?:Graph|HostFunc)).*Launch")
-#: A launch blocked if it took so many times the median of its rank, and so long (ns), while so many launches waited.
-_BLOCKED_TIMES, _BLOCKED_NS, _BLOCKED_WAITING = 10, 100_000, 256
+#: A launch took long if it took so many times what short launches of its rank take (their 5th percentile).
+_BLOCKED_TIMES = 3
+#: The queue was full if at least `_WAITING` launches waited, and of the launches that found as many waiting as ever, to
+#: `_NEARLY`, at least `_SEEN` and the share `_MOST` took long: a queue that is not full blocks none.
+_WAITING, _NEARLY, _SEEN, _MOST = 256, 0.99, 8, 0.75
 #: What waits for all that was launched before, by its name alone.
 _WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context)Synchronize")
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """By call: the row of the device work that it waited for, -1 for none, and what kind of edge says so."""
+    """By call: the row of the device work that it waited for, -1 for none, and what kind of edge says so.
+
+    `issue_ns` is what the call would take with nothing to wait for.
+    """
 
     waits_for: Ints
     kind: Ints
+    issue_ns: Ints
 
 
 @dataclass(frozen=True)
@@ -49,14 +58,15 @@ def blocked_calls(window: Window) -> Blocking:
     """
     calls, work = window.calls, window.work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
-    names = window.index.calls.names
+    issue, names = np.full(len(calls), _ISSUE_NS), window.index.calls.names
     can = np.array([_MAY_BLOCK.search(name) is not None for name in names], dtype=bool)
     every = np.array([_WAITS_FOR_ALL.search(name) is not None for name in names], dtype=bool)
     if not len(calls) or not len(work):
-        return Blocking(waits_for, kind)
+        return Blocking(waits_for, kind, issue)
     kind[every[calls.name]] = int(EdgeKind.SYNC)
-    full = _queue_full(window)
-    kind[full] = int(EdgeKind.QUEUE)
+    usual = _queue_full(window)
+    full = usual > 0
+    kind[full], issue[full] = int(EdgeKind.QUEUE), usual[full]
     recorded = _recorded(window)
     kind[list(recorded)] = int(EdgeKind.SYNC)
     order = np.argsort(work.end, kind="stable")
@@ -74,14 +84,16 @@ def blocked_calls(window: Window) -> Blocking:
             fits &= launched[first:last] <= sync.until
         if fits.any():
             waits_for[row] = order[first + int(np.flatnonzero(fits)[-1])]
-    return Blocking(waits_for, kind)
+    return Blocking(waits_for, kind, issue)
 
 
-def _queue_full(window: Window) -> npt.NDArray[np.bool_]:
-    """Return which calls are launches that waited for room in the launch queue, as far as their times tell."""
+def _queue_full(window: Window) -> Ints:
+    """Return what launches that waited for room in the launch queue take without that, in ns; 0 for other calls."""
     calls, work = window.calls, window.work
     names = np.array([_LAUNCHES.search(name) is not None for name in window.index.calls.names], dtype=bool)
-    full, took = np.zeros(len(calls), dtype=bool), calls.end - calls.start
+    usual, took = np.zeros(len(calls), dtype=np.int64), calls.end - calls.start
+    if not window.index.hardware.launch_queue:
+        return usual
     for rank in window.ranks:
         launches = np.flatnonzero((calls.rank == rank) & names[calls.name])
         rows = np.flatnonzero((work.rank == rank) & (work.launch >= 0))
@@ -90,9 +102,12 @@ def _queue_full(window: Window) -> npt.NDArray[np.bool_]:
         launched, started = np.sort(calls.start[work.launch[rows]]), np.sort(work.start[rows])
         until = calls.end[launches]
         waiting = np.searchsorted(launched, until) - np.searchsorted(started, until)
-        long = max(_BLOCKED_TIMES * float(np.median(took[launches])), _BLOCKED_NS)
-        full[launches] = (took[launches] >= long) & (waiting >= _BLOCKED_WAITING)
-    return full
+        short = max(int(np.percentile(took[launches], 5)), 1)
+        long = took[launches] >= _BLOCKED_TIMES * short
+        many = (waiting >= _WAITING) & (waiting >= _NEARLY * waiting.max())
+        if many.sum() >= _SEEN and long[many].mean() >= _MOST:
+            usual[launches[long & many]] = short
+    return usual
 
 
 def _recorded(window: Window) -> dict[int, _Sync]:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from replay.build.blocking import Blocking, blocked_calls
 from replay.build.draft import Draft, NewEdges
+from replay.build.loader import add_batches, loader_calls
 from replay.build.window import Calls, Window
 from replay.graph import EdgeKind, Lane, TaskKind
 
@@ -18,8 +19,6 @@ Ints = npt.NDArray[np.int64]
 _HANDOFF_SHARE = 0.5
 _HANDOFF_CALLS = 2
 _HANDOFF_SEEN = 64
-#: What a blocking call takes when there is nothing to wait for (ns; an assumption, of the order of any call).
-_ISSUE_NS = 1000
 
 
 @dataclass(frozen=True)
@@ -35,18 +34,20 @@ class HostTasks:
 def add_host(draft: Draft, window: Window) -> HostTasks:
     """Append the host's tasks and the order among them; time between calls becomes the lag of an edge.
 
-    Calls that neither launch nor wait are part of the time between the others.
+    Calls that neither launch, nor wait, nor load a batch are part of the time between the others.
     """
     calls, work = window.calls, window.work
     blocking = blocked_calls(window)
     launching = np.zeros(len(calls), dtype=bool)
     launching[work.launch[work.launch >= 0]] = True
-    waits = blocking.waits_for >= 0
-    kept = np.flatnonzero(launching | waits) if len(work) else np.arange(len(calls))
-    issued = np.where(waits, np.minimum(calls.end, calls.start + _ISSUE_NS), calls.end)
+    loads, loaded = loader_calls(window)
+    waits = (blocking.waits_for >= 0) | loaded
+    kept = np.flatnonzero(launching | waits | loads) if len(work) else np.arange(len(calls))
+    issued = np.where(waits, np.minimum(calls.end, calls.start + blocking.issue_ns), calls.end)
     tasks = _add_calls(draft, window, kept, (waits, issued))
     _order(draft, window, kept, tasks)
     _end_of_step(draft, window, kept, tasks[1])
+    add_batches(draft, window, np.flatnonzero(loaded), tasks)
     return HostTasks(*tasks, issued, blocking)
 
 
@@ -68,7 +69,7 @@ def _add_calls(draft: Draft, window: Window, kept: Ints, how: tuple[npt.NDArray[
             "lane": _threads(draft, calls, rows),
             "measured_start_ns": np.where(returns, calls.end[rows], calls.start[rows]),
             "measured_end_ns": np.where(returns, calls.end[rows], issued[rows]),
-            "event": calls.id[rows],
+            "event": np.maximum(calls.id[rows], -1),
             "iteration": calls.iteration[rows],
         },
     )

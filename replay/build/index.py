@@ -17,9 +17,11 @@ from replay.build.recorded_syncs import RecordedSyncs, recorded_syncs
 from replay.graph import Hardware
 from replay.hardware import hardware_of
 
-__all__ = ["CallColumns", "Groups", "Keys", "Names", "TraceIndex", "WorkColumns", "index_trace"]
+__all__ = ["LOADER_PREFIX", "CallColumns", "Groups", "Keys", "Names", "TraceIndex", "WorkColumns", "index_trace"]
 
 Ints = npt.NDArray[np.int64]
+#: How the time in PyTorch's input pipeline is called in traces.
+LOADER_PREFIX = "enumerate(DataLoader)"
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -99,7 +101,7 @@ class WorkColumns:
 
 @dataclass(frozen=True)
 class CallColumns:
-    """Calls of the runtime, or operators, ordered by (start, id)."""
+    """Calls of the runtime and of the input pipeline, or operators, ordered by (start, id)."""
 
     columns: dict[str, Ints]
     names: npt.NDArray[np.object_]
@@ -147,12 +149,12 @@ def index_trace(trace: Trace) -> TraceIndex:
     Costs a sort of the events, and a look at each distinct name.
     """
     work = _work(trace)
-    table = trace.launches if len(work.reach) else trace.ops
+    calls = _calls(trace.launches, _loader_calls(trace)) if len(work.reach) else _calls(trace.ops)
     ranks, launched = work.columns["rank"], work.columns["launch_id"] != MISSING
     return TraceIndex(
         trace,
         work,
-        _calls(table),
+        calls,
         Keys.of(integers(trace.ops, "id")),
         Keys.of(integers(trace.collectives, "id")),
         recorded_syncs(trace),
@@ -220,15 +222,42 @@ def _began(trace: Trace, columns: dict[str, npt.NDArray[Any]]) -> Ints:
     return np.where(columns["iteration"] == MISSING, _FIRST, np.where(found == MISSING, _LAST, found))
 
 
-def _calls(table: pa.Table) -> CallColumns:
-    columns = {name: integers(table, name) for name in ("id", "rank", "process", "thread", "op_id", "iteration")
-               if name in table.schema.names}  # fmt: skip
-    columns |= {"start": integers(table, "start_ns"), "end": ends(table)}
+def _loader_calls(trace: Trace) -> pa.Table:
+    """Return the times at which the host asks PyTorch's input pipeline for a batch; ids are negative."""
+    names = ("rank", "process", "thread", "iteration", "start_ns", "dur_ns")
+    tables: list[pa.Table] = []
+    texts: list[str] = []
+    for table in (trace.ops, trace.ranges):
+        codes, distinct = _coded(table["name"])
+        loads = np.array([*(str(text).startswith(LOADER_PREFIX) for text in distinct), False], dtype=bool)
+        rows = np.flatnonzero(loads[codes])
+        tables.append(table.select(names).take(rows))
+        texts.extend(str(text) for text in distinct[codes[rows]])
+    found = pa.concat_tables(tables, promote_options="permissive")
+    ids = pa.array(-2 - np.arange(found.num_rows), pa.int64())
+    return found.append_column("id", ids).append_column("name", pa.array(texts, pa.string()))
+
+
+def _calls(*tables: pa.Table) -> CallColumns:
+    known = [name for name in ("id", "rank", "process", "thread", "op_id", "iteration")
+             if name in tables[0].schema.names]  # fmt: skip
+    columns = {name: np.concatenate([_integers(part, name) for part in tables]) for name in known}
+    columns["start"] = np.concatenate([integers(part, "start_ns") for part in tables])
+    columns["end"] = np.concatenate([ends(part) for part in tables])
     columns.setdefault("op_id", columns["id"])
-    columns["name"], text = _coded(table["name"])
+    coded = [_coded(part["name"]) for part in tables]
+    before = np.cumsum([0, *(len(text) for _, text in coded)])
+    columns["name"] = np.concatenate(
+        [np.where(codes < 0, -1, codes + at) for (codes, _), at in zip(coded, before, strict=False)]
+    )
+    text = np.concatenate([text for _, text in coded])
     order = np.lexsort((columns["id"], columns["start"]))
     columns = {name: values[order] for name, values in columns.items()}
     return CallColumns(columns, text, Groups.by(columns["iteration"]))
+
+
+def _integers(table: pa.Table, name: str) -> Ints:
+    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:

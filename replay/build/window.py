@@ -66,7 +66,7 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of the runtime, or on a job without devices its outermost operators, ordered by start, id.
+    """Calls of the runtime and of the input pipeline, or on a job without devices outermost operators, by start, id.
 
     `name` counts through the names of the index, `iteration` is the position in `Window.iterations`.
     """

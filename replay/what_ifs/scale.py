@@ -17,7 +17,7 @@ __all__ = ["scale_host", "scale_kernels"]
 
 
 def scale_kernels(class_: str, factor: float) -> WhatIf:
-    """Kernels of `class_` (``"all"`` for every class) take `factor` times as long, alone.
+    """Kernels of `class_` (``"all"`` or ``"*"`` for every class) take `factor` times as long, alone.
 
     Shares of bandwidth and of compute units stay, so how much they slow each other does.
 
@@ -30,6 +30,7 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
     InvalidInputError
         `factor` is neither zero nor within 1e-6 to 1e6.
     """
+    class_ = "all" if class_ == "*" else class_
     if class_ != "all" and class_ not in CLASSES:
         raise unknown("no class of kernels is called", class_, ("all", *CLASSES))
     check_factor("scale_kernels", factor, zero=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle
+from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
 from replay.perfetto import write_perfetto
 from replay.what_ifs import parse_what_if
 from seqpoint.analysing import Analysis, TimelineAnalysis, analyze_trace
@@ -25,7 +25,7 @@ _OVERLAP = (
 
 @click.command("analyze")
 @trace_argument
-@click.option("--iteration", "-i", type=int, help="Which one.  [default: the one of median duration]")
+@click.option("--iteration", "-i", type=int, help="Which one.  [default: the one of median step time]")
 @click.option(
     "--what-if",
     "-w",
@@ -37,7 +37,11 @@ _OVERLAP = (
 @hardware_option
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
-    """Show where one iteration of TRACE spends its time: critical path, overlap, why devices idle, what would change.
+    """Show where one step of TRACE spends its time: what sets its pace, overlap, why devices idle, what would change.
+
+    A step lasts from the completion of the iteration before to its own. The iteration, with those before it that its
+    hosts had not waited for, is repeated until its period settles; a step of that is analysed. An iteration without a
+    neighbour in the trace is analysed by itself.
 
     \b
     seqpoint analyze job.trace
@@ -49,9 +53,9 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     if hardware.known_by == "file name" and hardware.device is not None:
         message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
     if options["perfetto"]:
-        lines = {"before": found.before.timeline}
+        lines = {"before": found.before.timeline.cut()}
         if found.after is not None and what_if is not None:
-            lines[f"after {what_if.name}"] = found.after.timeline
+            lines[f"after {what_if.name}"] = found.after.timeline.cut()
         write_perfetto(Path(options["perfetto"]), lines)
         message(f"wrote {options['perfetto']}")
     if json_:
@@ -63,7 +67,8 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
 def _content(found: Analysis) -> dict[str, Any]:
     return {
         "iteration": found.iteration,
-        "measured_ns": found.before.timeline.graph.measured_ns,
+        "measured_ns": found.measured_ns,
+        "step_time": "between completions" if found.repeats else "latency",
         "before": _one(found.before),
         "what_if": None if found.what_if is None else list(found.what_if.steps),
         "after": None if found.after is None else _one(found.after),
@@ -75,6 +80,7 @@ def _one(side: TimelineAnalysis) -> dict[str, Any]:
     hidden, idle = side.exposure, side.idle
     return {
         "makespan_ns": side.path.makespan_ns,
+        "pace": _pace(side.pace),
         "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
         "devices": [
             {
@@ -91,6 +97,11 @@ def _one(side: TimelineAnalysis) -> dict[str, Any]:
     }
 
 
+def _pace(found: Pace) -> dict[str, Any]:
+    by = {name: dict(getattr(found, name)) for name in ("by_resource", "by_rank", "by_iteration")}
+    return {"step_ns": found.step_ns, **by, "host_slack": found.host_slack, "device_slack": found.device_slack}
+
+
 def _changes(found: Difference) -> dict[str, Any]:
     by = ("by_class", "by_kind", "by_lane")
     return {
@@ -104,12 +115,13 @@ def _changes(found: Difference) -> dict[str, Any]:
 def _show(found: Analysis) -> None:
     before, after = found.before, found.after
     devices = len(before.timeline.graph.devices)
+    how = "repeated until its period settles" if found.repeats else "by itself: the trace holds no neighbour of it"
     say(
-        f"iteration {found.iteration}: {duration(before.path.makespan_ns)} replayed, "
-        f"{duration(before.timeline.graph.measured_ns)} measured, {len(before.timeline.graph.tasks)} tasks on "
-        f"{devices} device{'s' * (devices != 1)}"
+        f"iteration {found.iteration}, {how}: a step of {duration(before.pace.step_ns)}, "
+        f"{duration(found.measured_ns)} measured, on {devices} device{'s' * (devices != 1)}"
     )
     sides = [before] if after is None else [before, after]
+    _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", [side.path.by_class for side in sides])
     _show_path("Critical path by name", [before.path.by_name], _SHOWN)
@@ -137,6 +149,27 @@ def _show_path(title: str, sides: Sequence[Mapping[str, float]], limit: int | No
         rows.append((name[:_NAME], *cells, *change))
     columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
     print_table(f"{title} ({left} more not shown)" if left > 0 else title, ("what~", *columns), rows)
+
+
+def _show_pace(sides: Sequence[Pace]) -> None:
+    """Print what a step waits for, by resource, and how much room hosts and devices have."""
+    _show_path("What sets the pace: time on the critical path of the step", [side.by_resource for side in sides])
+    ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
+    if any(len(side) > 1 for side in ranks):
+        _show_path("The same by rank", ranks, _SHOWN)
+    if any(len(side.by_iteration) > 1 for side in sides):
+        _show_path("The same by iteration", [_by_distance(side.by_iteration) for side in sides])
+    for when, side in zip(("", "after: "), sides, strict=False):
+        spare = (100 * side.host_slack, 100 * side.device_slack)
+        say(f"{when}hosts have {spare[0]:.0f} % of a step to spare, devices {spare[1]:.0f} %")
+
+
+def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
+    names = {0: "its own", 1: "1 iteration later", -1: "1 iteration earlier"}
+    return {
+        names.get(n, f"{abs(n)} iterations {'later' if n > 0 else 'earlier'}"): ns
+        for n, ns in sorted(by_iteration.items(), key=lambda item: (abs(item[0]), item[0]))
+    }
 
 
 def _show_overlap(title: str, found: Exposure) -> None:

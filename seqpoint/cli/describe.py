@@ -44,6 +44,7 @@ def _content(description: Description) -> dict[str, Any]:
             str(rank): int((iterations.rank == rank).sum()) for rank in sorted(set(iterations.rank.tolist()))
         },
         "found_by": sorted(set(iterations.found_by)),
+        "steps": [asdict(s) for s in description.steps],
     }
 
 
@@ -70,6 +71,22 @@ def _show(description: Description) -> None:
                 duration(d.overlapped_ns),
             )
             for d in description.devices
+        ],
+    )
+    print_table(
+        "Steps, each from one completion to the next",
+        ("rank", "device", "steps", "elapsed", "step time", "latency", "busy %"),
+        [
+            (
+                s.rank,
+                "-" if s.device is None else s.device,
+                s.steps,
+                duration(s.elapsed_ns),
+                duration(s.step_ns),
+                duration(s.latency_ns),
+                "-" if s.busy_ns is None else f"{100 * s.busy_ns / max(s.elapsed_ns, 1):.1f}",
+            )
+            for s in description.steps
         ],
     )
     print_table(

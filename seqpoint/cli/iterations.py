@@ -6,12 +6,18 @@ from seqpoint.cli.options import as_json, load, trace_argument
 from seqpoint.cli.output import duration, print_json, print_table
 from seqpoint.iterations import UNITS, iteration_table
 
+#: How statistics are called in the table; in JSON, and for `--statistic`, they keep their names.
+_HEADINGS = {"duration": "step time"}
+
 
 @click.command("iterations")
 @trace_argument
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool) -> None:
     """List the iterations of TRACE with their sequence lengths and statistics.
+
+    The step time (duration in JSON) is the time from the completion of the iteration before to its own, so step times
+    add up to the elapsed time. The latency counts from the start of the iteration on the host.
 
     \b
     seqpoint iterations job.trace
@@ -37,7 +43,14 @@ def command(trace: str, marker: str, length: str | None, json_: bool) -> None:
     times = [name for name, unit in UNITS.items() if unit == "ns"]
     print_table(
         "Iterations",
-        ("rank", "iteration", "length", *times, "kernels", "found by~"),
+        (
+            "rank",
+            "iteration",
+            "length",
+            *(_HEADINGS.get(name, name.replace("_", " ")) for name in times),
+            "kernels",
+            "found by~",
+        ),
         [
             (
                 row["rank"],

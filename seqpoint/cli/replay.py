@@ -7,14 +7,14 @@ from typing import Any
 import click
 import numpy as np
 
-from replay.dependencies import Dependencies, dependencies
+from replay.dependencies import Dependencies
 from replay.graph import RECORDED_EDGES, EdgeKind
 from replay.notes import joined_notes
 from replay.perfetto import write_perfetto
-from replay.timeline import Timeline, replay
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import clean, duration, message, print_json, print_table, progress
-from seqpoint.graphs import all_iterations, graphs_of
+from seqpoint.graphs import all_iterations
+from seqpoint.replaying import ReplayedStep, replay_trace
 
 
 @click.command("replay")
@@ -26,6 +26,10 @@ from seqpoint.graphs import all_iterations, graphs_of
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Replay iterations of TRACE unchanged, and compare with what was measured.
 
+    The step time is the time from the completion of the iteration before to its own. Repeated is the step time when
+    the iteration and those before it repeat until the period has settled: projections compare steady states, so the
+    nearer it is to the measured step time the better they stand.
+
     A second table counts what tasks wait for, by kind: whether the profiler recorded it or it is inferred from
     times, how many of these edges decided when a task started, and how many lie on the critical path.
 
@@ -34,44 +38,42 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     """
     loaded = load(trace, marker, length)
     iterations = list(dict.fromkeys(options["iterations"])) or all_iterations(loaded)
-    timelines = [replay(g) for g in graphs_of(loaded, iterations, options["device"], progress("building"))]
-    found = [dependencies(timeline) for timeline in timelines]
-    rows = [_row(*row) for row in zip(iterations, timelines, found, strict=True)]
+    found = replay_trace(loaded, iterations, device=options["device"], progress=progress("building"))
+    rows = [_row(step) for step in found.steps]
     if options["perfetto"]:
-        write_perfetto(Path(options["perfetto"]), {"replay": timelines[0]})
+        write_perfetto(Path(options["perfetto"]), {"replay": found.first})
         message(f"wrote {options['perfetto']}")
-    for note in joined_notes([row["notes"] for row in rows], iterations):
+    for note in joined_notes([row["notes"] for row in rows], [row["iteration"] for row in rows]):
         message(clean(note))
     errors = np.abs([row["error"] for row in rows])
-    kinds = _kinds(found)
+    kinds = _kinds(found.dependencies)
     if json_:
         figures = {"median_error": float(np.median(errors)), "worst_error": float(errors.max())}
-        print_json({"iterations": rows, **figures, "edges": kinds})
+        print_json({"iterations": rows, **figures, "step_time": "between completions", "edges": kinds})
         return
     _print_iterations(rows, errors)
     _print_edges(kinds)
 
 
-def _row(iteration: int, timeline: Timeline, found: Dependencies) -> dict[str, Any]:
-    graph = timeline.graph
-    replayed = timeline.makespan_ns
-    busy = timeline.busy_ns()
-    device = graph.on_device() & graph.tasks.own
-    late = np.abs(timeline.start_ns - graph.tasks.measured_start_ns)[device].max(initial=0.0)
+def _row(step: ReplayedStep) -> dict[str, Any]:
+    found = step.dependencies
     return {
-        "iteration": iteration,
-        "tasks": len(graph.tasks),
-        "edges": len(graph.edges),
-        "measured_ns": graph.measured_ns,
-        "replayed_ns": replayed,
-        "error": replayed / graph.measured_ns - 1 if graph.measured_ns else 0.0,
-        "start_error": float(late) / graph.measured_ns if graph.measured_ns else 0.0,
-        "device_busy": float(busy.mean() / replayed) if len(busy) and replayed else 0.0,
-        "unexplained": timeline.unexplained_ns() / replayed if replayed else 0.0,
+        "iteration": step.iteration,
+        "tasks": step.tasks,
+        "edges": step.edges,
+        "measured_ns": step.measured_ns,
+        "replayed_ns": step.replayed_ns,
+        "error": step.error,
+        "latency_ns": step.latency_ns,
+        "steady_ns": step.steady_ns,
+        "settled": step.settled,
+        "start_error": step.start_error_ns / step.measured_ns if step.measured_ns else 0.0,
+        "device_busy": step.device_busy,
+        "unexplained": step.unexplained,
         "recorded_edges": found.recorded_share(),
         "recorded_binding": found.recorded_share("binding"),
         "recorded_critical": found.recorded_share("critical"),
-        "notes": list(graph.notes),
+        "notes": list(step.notes),
     }
 
 
@@ -90,7 +92,7 @@ def _kinds(found: Sequence[Dependencies]) -> list[dict[str, Any]]:
 def _print_iterations(rows: Sequence[dict[str, Any]], errors: Any) -> None:
     print_table(
         f"Replay: median error {100 * np.median(errors):.4f} %, worst {100 * errors.max():.4f} %",
-        ("iteration", "tasks", "measured", "replayed", "error %", "device busy %", "unexplained %"),
+        ("iteration", "tasks", "step time", "replayed", "error %", "repeated", "latency", "busy %", "unexplained %"),
         [
             (
                 row["iteration"],
@@ -98,6 +100,8 @@ def _print_iterations(rows: Sequence[dict[str, Any]], errors: Any) -> None:
                 duration(row["measured_ns"]),
                 duration(row["replayed_ns"]),
                 f"{100 * row['error']:.4f}",
+                duration(row["steady_ns"]),
+                duration(row["latency_ns"]),
                 f"{100 * row['device_busy']:.1f}",
                 f"{100 * row['unexplained']:.1f}",
             )

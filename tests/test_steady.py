@@ -1,0 +1,167 @@
+"""The steady state of jobs whose period is known: by a closed form, and by following the rules one call at a time."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jobs import CALL, LAG, Call, write_job
+
+from profilers.collect import collect
+from profilers.trace import Trace
+from replay.analysis.pace import pace
+from replay.parameters import load_parameters
+from replay.step_window import StepWindow
+from replay.what_ifs import parse_what_if
+from seqpoint.graphs import step_windows
+
+STEPS = 6
+
+
+def job(tmp_path: Path, *ranks: Sequence[Call], steps: int = STEPS, queue: int | None = None) -> Trace:
+    tmp_path.mkdir(exist_ok=True, parents=True)
+    return collect(write_job(tmp_path, ranks, steps, queue)[0])
+
+
+def last_step(trace: Trace, queue: int | None = None) -> StepWindow:
+    """Return the window of the last iteration, on a device with a launch queue as deep as asked."""
+    (window,) = step_windows(trace, [STEPS])
+    hardware = replace(window.graph.hardware, launch_queue=queue or 0)
+    graph = replace(window.graph, hardware=hardware)
+    return StepWindow.of(graph, window.chosen, weights=window.weights, measured_ns=window.measured_ns)
+
+
+def period_us(window: StepWindow, what_if: str | None = None) -> float:
+    if what_if is None:
+        return window.total_ns(window.steady()) / 1e3
+    parsed = parse_what_if(what_if)
+    return window.total_ns(window.steady(lambda graph: parsed(graph, load_parameters()))) / 1e3
+
+
+def by_hand_us(tmp_path: Path, *ranks: Sequence[Call], queue: int | None = None, call_us: float = CALL) -> float:
+    """Return the period of a job that has run for 60 steps."""
+    _, completions = write_job(tmp_path, ranks, 60, queue, call_us)
+    return float(np.mean(np.diff(completions)[-20:]))
+
+
+def calls(host: float, device: float, n: int = 4) -> list[Call]:
+    """Return a step of `n` launches that takes the host and the device so long, us."""
+    return [call for _ in range(n) for call in (("launch", device / n), ("work", host / n - CALL))]
+
+
+def scaled(step: Sequence[Call], *, host: float = 1.0, kernels: float = 1.0) -> list[Call]:
+    by = {"work": host, "launch": kernels, "reduce": 1.0, "load": 1.0}
+    return [(kind, args[0] * by[kind]) if args else (kind,) for kind, *args in step]
+
+
+@pytest.mark.parametrize(("host", "device"), [(400.0, 1000.0), (1000.0, 400.0), (1000.0, 960.0), (960.0, 1000.0)])
+def test_the_slower_of_host_and_device_sets_the_period(tmp_path: Path, host: float, device: float) -> None:
+    window = last_step(job(tmp_path, calls(host, device)))
+    assert window.measured_ns[0] / 1e3 == pytest.approx(max(host, device), rel=1e-9)
+    assert period_us(window) == pytest.approx(max(host, device), rel=1e-9)
+    for factor in (0.25, 0.5, 2.0, 4.0):
+        assert period_us(window, f"scale_kernels:*:{factor}") == pytest.approx(max(host, factor * device), rel=1e-9)
+        assert period_us(window, f"scale_host:{factor}") == pytest.approx(max(factor * host, device), rel=1e-9)
+    both = "scale_host:0.5+scale_kernels:*:0.5"
+    assert period_us(window, both) == pytest.approx(max(host, device) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("when", [10, 1])
+def test_a_trace_of_few_steps_says_the_same(tmp_path: Path, when: int) -> None:
+    # After 10 steps the device is 9 steps behind its host; after 2 it has hardly begun.
+    trace = job(tmp_path, calls(400.0, 1000.0), steps=when + 1)
+    (window,) = step_windows(trace, [when + 1])
+    assert len(window.graph.iterations) == min(when + 1, 8)  # the host had not waited for the last seven
+    assert period_us(window) == pytest.approx(1000.0)
+    assert period_us(window, "scale_host:0.1") == pytest.approx(1000.0)
+    assert period_us(window, "scale_kernels:*:0.1") == pytest.approx(400.0)
+
+
+def test_with_a_synchronisation_host_and_device_add_up_but_for_what_overlaps(tmp_path: Path) -> None:
+    # The first kernel starts LAG after the first call; then the device works without a pause, and the host goes on
+    # when it is done: for 300 us, with nothing on the device.
+    step: list[Call] = [*calls(100.0, 800.0), ("sync",), ("work", 300.0)]
+    window = last_step(job(tmp_path, step))
+    assert period_us(window) == pytest.approx(LAG + 800.0 + CALL + 300.0, rel=1e-9)
+    assert period_us(window, "scale_kernels:*:0.5") == pytest.approx(LAG + 400.0 + CALL + 300.0, rel=1e-9)
+    # Half of the host's own time; the lag of the launch, and of the return, stay.
+    assert period_us(window, "scale_host:0.5") == pytest.approx(LAG + 800.0 + CALL + 150.0, rel=2e-3)
+
+
+@pytest.mark.parametrize("queue", [1, 2, 3, 5, 8, 30])
+def test_a_faster_host_is_held_up_by_the_launch_queue(tmp_path: Path, queue: int) -> None:
+    # Ten kernels of 20 us, then 100 us of the host alone. With a host ten times as fast the kernels that wait in the
+    # queue must last for 10 us; with few places in it the device idles.
+    step: list[Call] = [call for _ in range(10) for call in (("launch", 20.0), ("work", 28.0))] + [("work", 100.0)]
+    window = last_step(job(tmp_path / "measured", step), queue)
+    assert period_us(window) == pytest.approx(10 * 30.0 + 100.0, rel=1e-9)
+    for factor in (0.5, 0.1):
+        faster = scaled(step, host=factor)
+        expected = by_hand_us(tmp_path, faster, queue=queue, call_us=factor * CALL)
+        assert period_us(window, f"scale_host:{factor}") == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("queue", "period"), [(300, 16_000.0), (500, 14_000.0), (1024, 14_000.0)])
+def test_launches_that_blocked_do_so_no_more_where_the_device_is_faster(
+    tmp_path: Path, queue: int, period: float
+) -> None:
+    # 700 kernels of 20 us, then 8 ms of the host alone: 300 kernels last for 6 ms of it.
+    step: list[Call] = [("launch", 20.0) for _ in range(700)] + [("work", 8000.0)]
+    window = last_step(job(tmp_path / "measured", step, queue=queue), queue)
+    assert period_us(window) == pytest.approx(period, rel=2e-3)
+    for factor in (0.75, 0.5, 0.1):
+        expected = by_hand_us(tmp_path, scaled(step, kernels=factor), queue=queue)
+        assert period_us(window, f"scale_kernels:*:{factor}") == pytest.approx(expected, rel=2e-3)
+
+
+def test_the_slower_of_two_ranks_that_reduce_sets_the_period(tmp_path: Path) -> None:
+    slow, fast = [*calls(200.0, 900.0), ("reduce", 50.0)], [*calls(300.0, 600.0), ("reduce", 50.0)]
+    window = last_step(job(tmp_path, slow, fast))
+    assert period_us(window) == pytest.approx(950.0, rel=1e-9)
+    assert period_us(window, "scale_kernels:gemm:0.5") == pytest.approx(500.0, rel=1e-9)
+    # Now the host of the second rank is slower than either device.
+    assert period_us(window, "scale_host:4") == pytest.approx(4 * (300.0 + CALL), rel=1e-6)
+
+
+def test_ranks_stay_together_over_steps(tmp_path: Path) -> None:
+    slow, fast = [*calls(200.0, 900.0), ("reduce", 50.0)], [*calls(300.0, 600.0), ("reduce", 50.0)]
+    state = last_step(job(tmp_path, slow, fast)).steady()
+    line, tasks = state.timeline, state.timeline.graph.tasks
+    for number in range(len(line.graph.iterations)):
+        ends = [line.end_ns[(tasks.iteration == number) & (tasks.device == device)].max() for device in (0, 1)]
+        assert ends[0] == pytest.approx(ends[1], abs=1)
+
+
+@pytest.mark.parametrize("batch", [1500.0, 200.0])
+def test_a_loader_keeps_its_pace(tmp_path: Path, batch: float) -> None:
+    step: list[Call] = [("load", batch), *calls(300.0, 900.0)]
+    window = last_step(job(tmp_path, step))
+    period = max(300.0, 900.0, batch)
+    assert period_us(window) == pytest.approx(period, rel=1e-3)
+    # A loader that is always in time leaves no trace of its pace.
+    limit = batch if batch > 900.0 else 0.0
+    assert period_us(window, "scale_kernels:*:0.5") == pytest.approx(max(300.0, 450.0, limit), rel=1e-3)
+    assert period_us(window, "scale_host:0.5") == pytest.approx(max(900.0, limit), rel=1e-3)
+    assert period_us(window, "scale_host:10") == pytest.approx(max(3000.0, limit), rel=2e-2)
+
+
+def test_what_sets_the_pace_is_named(tmp_path: Path) -> None:
+    found = {}
+    jobs = {
+        "device": calls(300.0, 900.0),
+        "host": calls(900.0, 300.0),
+        "loader": [("load", 1500.0), *calls(300.0, 900.0)],
+        "communication": [*calls(200.0, 100.0), ("reduce", 700.0)],
+    }
+    for name, step in jobs.items():
+        ranks = [step, step] if name == "communication" else [step]
+        found[name] = pace(last_step(job(tmp_path / name, *ranks)).steady())
+        assert sum(found[name].by_resource.values()) == pytest.approx(found[name].step_ns)
+        assert sum(found[name].by_iteration.values()) == pytest.approx(found[name].step_ns)
+        assert max(found[name].by_resource, key=found[name].by_resource.__getitem__) == name
+    assert found["device"].by_resource == {"device": pytest.approx(900_000)}
+    assert found["device"].host_slack == pytest.approx(1 - 300 / 900, abs=1e-6)
+    assert found["device"].device_slack == pytest.approx(0, abs=1e-6)
+    assert found["host"].by_resource["host"] > 0.9 * 900_000
+    assert found["host"].device_slack == pytest.approx(1 - 300 / 900, abs=1e-6)
