@@ -93,21 +93,22 @@ def step_times(trace: Trace) -> StepTimes:
 def job_steps(steps: StepTimes) -> StepTimes:
     """Return the steps of the job: an iteration completes when it has on the last of its ranks.
 
-    The rows are ordered by start and have rank -1. An iteration follows another if it does on each of its ranks.
+    The rows are ordered by start and have rank -1. An iteration follows another if it does on each of its ranks. One
+    that follows no other takes as long as it does on the rank where it takes longest, whatever the clocks of ranks.
     """
     if not len(steps):
         return steps
     numbers, place = np.unique(steps.iteration, return_inverse=True)
     start = np.full(len(numbers), np.iinfo(np.int64).max)
-    completion, begin = (np.full(len(numbers), _FAR_PAST) for _ in range(2))
+    completion, longest = (np.full(len(numbers), _FAR_PAST) for _ in range(2))
     follows = np.ones(len(numbers), dtype=bool)
     np.minimum.at(start, place, steps.start_ns)
     np.maximum.at(completion, place, steps.completion_ns)
-    np.maximum.at(begin, place, steps.begin_ns)
+    np.maximum.at(longest, place, steps.step_ns)
     np.logical_and.at(follows, place, steps.follows)
     order = np.lexsort((numbers, start))
-    numbers, start, completion, begin = (column[order] for column in (numbers, start, completion, begin))
-    follows = follows[order]
+    numbers, start, completion, longest = (column[order] for column in (numbers, start, completion, longest))
+    begin, follows = completion - longest, follows[order]
     follows[1:] &= numbers[1:] == numbers[:-1] + 1
     for row in np.flatnonzero(follows[1:]).tolist():  # once an iteration
         completion[row + 1] = max(completion[row + 1], completion[row])

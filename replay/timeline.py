@@ -92,12 +92,12 @@ class Timeline:
         return Timeline(graph, line.start_ns[rows] - self.begin_ns, line.end_ns[rows] - self.begin_ns)
 
     def busy_ns(self) -> Floats:
-        """Return per device how long at least one task of its iterations was on it during the interval.
+        """Return per device how long at least one task was on it during the interval, earlier work included.
 
         A collective counts from its arrival: while it waits for other ranks, its kernel occupies the device.
         """
         tasks = self.graph.tasks
-        rows = self.graph.on_device() & tasks.own
+        rows = self.graph.on_device()
         start = self.start_ns.copy()
         waits = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
         waits = waits[(tasks.kind[waits] == TaskKind.MARK) & (tasks.event[waits] == tasks.event[waits + 1])]

@@ -1,11 +1,11 @@
 """`replay_trace`: the steps of a trace replayed unchanged, against what was measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from profilers.steps import job_steps, step_times
+from profilers.steps import StepTimes, job_steps, step_times
 from profilers.trace import Trace
 from replay.dependencies import Dependencies, dependencies
 from replay.step_window import StepWindow
@@ -101,47 +101,62 @@ def replay_trace(
     NotFoundError, InvalidInputError
         The device or an iteration is unknown.
     """
-    of_job = job_steps(step_times(trace))
+    steps = step_times(trace)
+    of_job = job_steps(steps)
     latency = dict(zip(of_job.iteration.tolist(), of_job.latency_ns.tolist(), strict=True))
-    steps: list[ReplayedStep] = []
+    found: list[ReplayedStep] = []
     known, first = [], None
     for window in step_windows(trace, iterations, device=device, progress=progress):
         line = replay(window.graph)
         first = first or line
         known.append(dependencies(line))
-        steps.extend(_steps(window, line, known[-1], latency))
+        found.extend(_steps(window, line, known[-1], (steps, latency)))
     assert first is not None
-    return TraceReplay(tuple(sorted(steps, key=lambda step: step.iteration)), tuple(known), first)
+    return TraceReplay(tuple(sorted(found, key=lambda step: step.iteration)), tuple(known), first)
 
 
-def _steps(window: StepWindow, line: Timeline, waits: Dependencies, latency: dict[int, int]) -> list[ReplayedStep]:
+def _steps(
+    window: StepWindow, line: Timeline, waits: Dependencies, times: tuple[StepTimes, dict[int, int]]
+) -> list[ReplayedStep]:
     graph, tasks, steady = window.graph, window.graph.tasks, window.steady()
-    replayed = line.completions_ns()
-    measured = Timeline(graph, tasks.measured_start_ns, np.nan_to_num(tasks.measured_end_ns)).completions_ns()
-    late = np.abs(line.start_ns - tasks.measured_start_ns)
+    of_ranks, latency = times
+    measured = Timeline(graph, tasks.measured_start_ns, np.nan_to_num(tasks.measured_end_ns))
+    # By how much each iteration completes later than measured.
+    late = np.append(0.0, line.completions_ns() - measured.completions_ns())
+    start_error = np.abs(line.start_ns - tasks.measured_start_ns)
     unexplained = line.unexplained_ns() / line.makespan_ns if line.makespan_ns else 0.0
     rows = []
     for at, step_ns in zip(window.chosen, window.measured_ns, strict=True):
-        mine = tasks.iteration == at
-        # Before the first iteration of a window, what was measured is all that there is.
-        begin = replayed[at - 1] if at else measured[0] - step_ns
-        moment = Timeline(graph, line.start_ns, line.end_ns, (float(begin), float(replayed[at])))
-        busy = moment.busy_ns()
+        mine, number = tasks.iteration == at, graph.iterations[at]
         rows.append(
             ReplayedStep(
-                iteration=graph.iterations[at],
+                iteration=number,
                 tasks=int(mine.sum()),
                 edges=int(mine[graph.edges.target].sum()),
                 measured_ns=step_ns,
-                replayed_ns=float(replayed[at] - begin),
-                latency_ns=float(latency[graph.iterations[at]]),
-                start_error_ns=float(late[mine & graph.on_device()].max(initial=0.0)),
+                replayed_ns=step_ns + float(late[at + 1] - late[at]),
+                latency_ns=float(latency[number]),
+                start_error_ns=float(start_error[mine & graph.on_device()].max(initial=0.0)),
                 steady_ns=float(steady.step_ns[at]),
                 settled=steady.settled,
-                device_busy=float(busy.mean() / moment.span_ns) if len(busy) and moment.span_ns else 0.0,
+                device_busy=_busy(line, at, of_ranks, number),
                 unexplained=unexplained,
                 dependencies=waits,
                 notes=graph.notes,
             )
         )
     return rows
+
+
+def _busy(line: Timeline, at: int, steps: StepTimes, number: int) -> float:
+    """Return which share of the step of its rank each device works, on average over the devices."""
+    graph, tasks = line.graph, line.graph.tasks
+    ranks = np.array([*(lane.rank for lane in graph.lanes), -1])[tasks.lane]
+    shares = []
+    for place, (rank, _) in enumerate(graph.devices):
+        row = np.flatnonzero((steps.rank == rank) & (steps.iteration == number))
+        ends = line.end_ns[(ranks == rank) & tasks.own & (tasks.iteration <= at)]
+        if len(row) and len(ends) and steps.step_ns[row[0]]:
+            until, step = float(ends.max()), float(steps.step_ns[row[0]])
+            shares.append(replace(line, interval=(until - step, until)).busy_ns()[place] / step)
+    return float(np.mean(shares)) if shares else 0.0

@@ -1,4 +1,4 @@
-"""Replaying an unchanged iteration of a real trace returns the measured time; a table may not get worse."""
+"""Replaying real traces: step times add up, unchanged replays return them, steady states keep them; a table of it."""
 
 import csv
 import importlib.util
@@ -11,8 +11,17 @@ TABLE = Path(__file__).parent / "accuracy" / "identity.csv"
 ROWS = list(csv.DictReader(TABLE.read_text().splitlines()))
 #: What a figure of the table may grow by before it is worse (percentage points; the table has three decimals).
 SLACK = 0.02
-#: The project's limits, in percent of an iteration: its time at the median and at worst, and the start of any kernel.
-MEDIAN, WORST, START = 0.5, 3.0, 5.0
+#: The project's limits, in percent: step times against the elapsed time; completions and starts of an unchanged replay.
+ELAPSED, COMPLETION, START = 1.0, 0.1, 0.1
+#: With typical delays, all but three windows stay within 2 %; none is off by more than 3 %.
+TYPICAL, TYPICAL_WORST, TYPICAL_EXCEPTIONS = 2.0, 3.0, 3
+#: How far the busy shares of `describe` and `replay` may be apart, in points.
+BUSY = 2.0
+#: Its device is 0.44 s behind its hosts when the recording begins, so that work is attributed by time to iterations
+#: that are not in the windows of the first.
+FAR_BEHIND = "nsys/h100_2gpu_1s_2026.2.sqlite"
+ERRORS = ("elapsed_error", "completion_worst", "start_worst", "typical_median", "typical_worst", "steady_median",
+          "steady_worst", "unexplained")  # fmt: skip
 
 needs_traces = pytest.mark.skipif(not REAL.is_dir(), reason=f"real traces are not at {REAL}")
 
@@ -27,9 +36,17 @@ def benchmark():
 @pytest.mark.parametrize("row", ROWS, ids=[row["trace"] for row in ROWS])
 def test_every_trace_meets_the_limits(row: dict[str, str]) -> None:
     assert int(row["iterations"]) > 0
-    assert float(row["median"]) <= MEDIAN
-    assert float(row["worst"]) <= WORST
+    assert float(row["elapsed_error"]) <= ELAPSED
+    assert float(row["completion_worst"]) <= COMPLETION
     assert float(row["start_worst"]) <= START
+    assert float(row["typical_worst"]) <= TYPICAL_WORST
+    apart = abs(float(row["busy_describe"]) - float(row["busy_replay"]))
+    assert apart <= BUSY or row["trace"] == FAR_BEHIND
+
+
+def test_with_typical_delays_most_traces_are_within_two_percent() -> None:
+    beyond = [row["trace"] for row in ROWS if float(row["typical_worst"]) > TYPICAL]
+    assert len(beyond) <= TYPICAL_EXCEPTIONS
 
 
 @needs_traces
@@ -44,5 +61,7 @@ def test_no_figure_is_worse_than_the_table(old: dict[str, str]) -> None:
     files = dict(module.cases(REAL))[old["trace"]]
     new = module.row(old["trace"], files)
     assert new["iterations"] == old["iterations"]
-    for column in module.COLUMNS[2:]:
+    for column in ERRORS:
         assert float(new[column]) <= float(old[column]) + SLACK, column
+    for column in ("elapsed_ms", "latencies_ms", "busy_describe", "busy_replay"):
+        assert float(new[column]) == pytest.approx(float(old[column]), abs=SLACK), column

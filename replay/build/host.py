@@ -46,7 +46,7 @@ def add_host(draft: Draft, window: Window) -> HostTasks:
     issued = np.where(waits, np.minimum(calls.end, calls.start + blocking.issue_ns), calls.end)
     tasks = _add_calls(draft, window, kept, (waits, issued))
     _order(draft, window, kept, tasks)
-    _end_of_step(draft, window, kept, tasks[1])
+    _end_of_step(draft, window, kept, tasks)
     add_batches(draft, window, np.flatnonzero(loaded), tasks)
     return HostTasks(*tasks, issued, blocking)
 
@@ -188,9 +188,9 @@ def _handed_over(calls: Calls, kept: Ints, place: int, gap_start: int) -> int:
     return last if filled >= _HANDOFF_SHARE * max(start - gap_start, 1) else -1
 
 
-def _end_of_step(draft: Draft, window: Window, kept: Ints, done: Ints) -> None:
-    """Mark the end of the host's part of each iteration on each rank, after its last call."""
-    calls = window.calls
+def _end_of_step(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
+    """Mark the end of the host's part of each iteration on each rank: after its last call, before those of the next."""
+    calls, (begin, done) = window.calls, tasks
     name = draft.name("end of the step on the host")
     for step in window.steps:
         end, lane = step.end, draft.lane(Lane(step.rank, None, 0))[0]
@@ -202,6 +202,9 @@ def _end_of_step(draft: Draft, window: Window, kept: Ints, done: Ints) -> None:
             draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)
         else:
             draft.release(mark, np.array([float(end)]))
+        later = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)]
+        if len(later):
+            draft.edge(int(mark[0]), int(begin[later[0]]), calls.start[later[0]] - end, EdgeKind.HOST)
 
 
 def add_returns(draft: Draft, window: Window, host: HostTasks, device_tasks: Ints) -> None:
