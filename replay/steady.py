@@ -11,7 +11,7 @@ from replay.graph import KernelGraph, TaskKind
 from replay.repeat import Pattern, repeated
 from replay.timeline import Timeline
 
-__all__ = ["SETTLED", "Change", "SteadyState", "alone_ns", "steady_states", "steps_of", "unchanged"]
+__all__ = ["SETTLED", "SteadyState", "alone_ns", "steady_states", "steps_of", "unchanged"]
 
 Floats = npt.NDArray[np.float64]
 #: What a what-if does to a graph, its parameters given.
