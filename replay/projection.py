@@ -113,7 +113,8 @@ class Projection:
     measured_ns : float
         The step times as measured, weighted.
     steady_ns : float
-        The step times in the steady state of the unchanged iterations, weighted.
+        The step times in the steady state of the unchanged iterations, weighted. An iteration that does not repeat,
+        since the trace holds no neighbour of it, counts as measured.
     rows : tuple of ProjectionRow
     provenance : mapping
         All that is needed to compute the same numbers again.
@@ -192,7 +193,7 @@ def project(
     measured = math.fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(meta, windows[0].graph.hardware, what_ifs, nominal, options)
     provenance |= {"step_time": _notion(windows)}
-    totals = (base.total_ns, measured, math.fsum(base.steady_ns))
+    totals = (base.total_ns, measured, base.repeated_ns())
     return Projection(*totals, tuple(rows), provenance, *_pace(base), timelines)
 
 
@@ -254,17 +255,15 @@ class _Base:
         """Return the sum of the base times, each times its changed over its steady time."""
         return math.fsum(b * c / s if s else c for b, c, s in zip(self.base_ns, changed, steady, strict=True))
 
+    def repeated_ns(self) -> float:
+        """Return the sum of the steady states of windows that repeat, and of the base times of the others."""
+        both = zip(self.windows, self.steady_ns, self.base_ns, strict=True)
+        return math.fsum(base if window.pattern is None else steady for window, steady, base in both)
+
     def off(self) -> float:
         """Return by which share the steady state of windows that repeat differs from what was measured."""
-        pairs = [
-            (steady, base)
-            for window, steady, base in zip(self.windows, self.steady_ns, self.base_ns, strict=True)
-            if window.pattern is not None and steady and base
-        ]
-        if not pairs:
-            return 0.0
-        ratio = math.fsum(steady for steady, _ in pairs) / math.fsum(base for _, base in pairs)
-        return max(ratio, 1 / ratio) - 1
+        ratio = self.repeated_ns() / self.total_ns if self.total_ns else 1.0
+        return max(ratio, 1 / ratio) - 1 if ratio else 0.0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ __all__ = [
     "ProjectOptions",
     "asked_what_ifs",
     "choose_iterations",
+    "pace_lines",
     "project_trace",
     "ranked",
 ]
@@ -28,6 +29,12 @@ __all__ = [
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
 #: Stands for all of `replay.what_ifs.OVERLAPS`, which are then ranked.
 ALL_OVERLAPS = "overlap:all"
+#: Shares of the critical path below this are not shown.
+_SHOWN = 0.005
+#: By which share steady state and measurement may differ before a note says so.
+_APART = 0.02
+#: The share of the critical path, beyond an equal one of the rest, from which on a rank holds up the others.
+_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,28 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
         return Chosen([int(n) for n in result.table.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
     spaced = [have[i] for i in np.unique(np.linspace(0, len(have) - 1, max_points).round().astype(int))]
     return Chosen(spaced, [len(have) / len(spaced)] * len(spaced), "evenly spaced")
+
+
+def pace_lines(projection: Projection) -> list[str]:
+    """Return what sets the time of the steps, how much room there is, and how far the steady state is from the trace."""
+    lines = []
+    if projection.pace:
+        shares = sorted(projection.pace.items(), key=lambda item: -item[1])
+        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _SHOWN)
+        room = ", ".join(f"{name}s {100 * share:.0f} %" for name, share in projection.slack.items())
+        lines.append(f"pace: the critical path of a step is {text}; room to take longer: {room} of a step")
+        rank, most = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
+        ranks = len(projection.pace_by_rank)
+        if ranks > 1 and most > _MOST + (1 - _MOST) / ranks:
+            lines.append(f"pace: rank {rank} has {100 * most:.0f} % of the critical path; the other ranks wait for it")
+    apart = projection.steady_ns / projection.measured_ns - 1 if projection.measured_ns else 0.0
+    if abs(apart) > _APART:
+        more = f"{100 * abs(apart):.1f} % {'longer' if apart > 0 else 'less'}"
+        lines.append(
+            f"note: repeated, these iterations take {more} than in the recording, which is not in a steady state: "
+            "queues grow or shrink in it. Intervals are wider for that."
+        )
+    return lines
 
 
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> Projection:

@@ -27,15 +27,11 @@ from seqpoint.projecting import (
     DEFAULT_WHAT_IFS,
     ProjectOptions,
     asked_what_ifs,
+    pace_lines,
     project_trace,
     ranked,
 )
 from seqpoint.projection_result import read_result, reproduce, result_of
-
-#: By which share steady state and measurement may differ before a note says so.
-_APART = 0.02
-#: The share of the critical path from which on one rank of several holds up the others.
-_MOST = 0.5
 
 
 @click.command("project")
@@ -91,26 +87,6 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         print_json(result_of(projection))
     else:
         show(projection)
-
-
-def _say_pace(projection: Projection) -> None:
-    """Say what sets the time of the steps, how much room there is, and how far the steady state is from the trace."""
-    if projection.pace:
-        shares = sorted(projection.pace.items(), key=lambda item: -item[1])
-        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= 0.005)
-        room = ", ".join(f"{name}s {100 * share:.0f} %" for name, share in projection.slack.items())
-        say(f"pace: the critical path of a step is {text}; room to take longer: {room} of a step")
-        rank, most = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
-        if len(projection.pace_by_rank) > 1 and rank >= 0 and most > _MOST:
-            say(f"pace: rank {rank} has {100 * most:.0f} % of the critical path; the other ranks wait for it")
-    apart = projection.steady_ns / projection.measured_ns - 1 if projection.measured_ns else 0.0
-    repeats = projection.provenance.get("step_time") != "latency"
-    if repeats and abs(apart) > _APART:
-        more = f"{100 * abs(apart):.1f} % {'longer' if apart > 0 else 'less'}"
-        say(
-            f"note: repeated, these iterations take {more} than in the recording, which is not in a steady state: "
-            "queues grow or shrink in it. Intervals are wider for that."
-        )
 
 
 def _calibrated(options: dict[str, Any]) -> ContentionFit | None:
@@ -183,6 +159,7 @@ def show(projection: Projection) -> None:
             for row in projection.rows
         ],
     )
-    _say_pace(projection)
+    for line in pace_lines(projection):
+        say(line)
     for note in dict.fromkeys(note for row in projection.rows for note in row.notes):
         say(f"note: {note}")

@@ -93,7 +93,7 @@ def _lanes_chart(timeline: Timeline, name: str, how: tuple[TimeUnit, int]) -> Ch
     return overlay(
         layers,
         f"{plain_text(name, NAME_LENGTH)}: {end:.4g} {unit.name}{_fine_print(lanes)}",
-        (f"time from the iteration's start ({unit.name})", ""),
+        (f"time from the start of the step ({unit.name})", ""),
         height=120 + 17 * number,
         ylim=(-0.7, number - 0.3),
         yticks=ticks,

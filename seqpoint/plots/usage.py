@@ -60,7 +60,7 @@ def resource_usage(timeline: Timeline, *, bins: int = 300, max_devices: int = 8)
             if found.use[device, :, i].any()
         ]
         title = plain_text(f"Resources in use: rank {rank} GPU {number}{more}", NAME_LENGTH)
-        charts.append(_framed(layers or [hv.Curve([])], title, f"time from the iteration's start ({unit.name})"))
+        charts.append(_framed(layers or [hv.Curve([])], title, f"time from the start of the step ({unit.name})"))
     return hv.Layout(charts).cols(1).opts(shared_axes=True, merge_tools=False, backend="bokeh")
 
 

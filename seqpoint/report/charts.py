@@ -82,7 +82,7 @@ def _caption(provenance: Mapping[str, Any]) -> str:
     chosen = list(provenance.get("iterations") or [])
     which = f"Iteration {chosen[0]}, the first that was" if chosen else "The first iteration that was"
     return (
-        f"{which} replayed. A row a thread or stream; the dotted line is the end of the iteration. "
+        f"{which} replayed. A row a thread or stream; the dotted line is the end of the step. "
         "Drag to zoom along time, hover for names, click a class to hide it."
     )
 

@@ -87,6 +87,7 @@ def _blocks(section: ReportSection, figures: list[Figure]) -> list[_Block]:
     description, selection, projection = section.description, section.selection, section.projection
     classes = tables.classes_table(description) if description.classes else None
     devices = tables.devices_table(description) if description.devices else None
+    steps = tables.steps_table(description) if description.steps else None
     points = tables.points_table(selection) if selection else None
     baselines = tables.baselines_table(selection) if selection else None
     what_ifs = tables.projection_table(projection) if projection else None
@@ -99,6 +100,7 @@ def _blocks(section: ReportSection, figures: list[Figure]) -> list[_Block]:
         block("Sequence lengths and chosen iterations", "selection", points),
         block("Baselines", "baselines", baselines),
         block("Where the time goes", "classes", classes),
+        block("Steps", "", steps),
         block("Devices", "", devices),
         block("Timeline before and after", "timeline", None),
         block("What-ifs", "projection", what_ifs),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from profilers.schema import KINDS
 from replay.projection import Projection
 from seqpoint.describe import Description
+from seqpoint.projecting import pace_lines
 from seqpoint.report.content import ReportSection, best_row
 from seqpoint.report.text import count, duration, interval, percent, quantity
 from seqpoint.selecting import SelectionResult
@@ -37,6 +38,9 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
     found = [
         Tile(f"{len(description.iterations):,}", "iterations", count(len(set(description.trace.meta.ranks)), "rank"))
     ]
+    if description.steps:
+        longest = max(description.steps, key=lambda row: row.step_ns)
+        found.append(Tile(duration(longest.step_ns), "per step", f"median of rank {longest.rank}"))
     if description.classes:
         first = description.classes[0]
         found.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
@@ -61,6 +65,7 @@ def notes(section: ReportSection) -> tuple[str, ...]:
     if section.projection is not None:
         lines = section.projection.timelines
         found += [note for name in ("baseline",) if name in lines for note in lines[name].graph.notes]
+        found += [line.removeprefix("note: ") for line in pace_lines(section.projection)]
         found += [note for row in section.projection.rows for note in row.notes]
     return tuple(dict.fromkeys(found))
 
@@ -85,13 +90,14 @@ def _spent(description: Description) -> str:
     most = ", ".join(f"{row.class_} {percent(row.share)}" for row in description.classes[:3])
     text = f"Kernels took {duration(total)}: {most}."
     spans = sum(row.span_ns for row in description.devices)
-    if not spans:
+    elapsed = sum(row.elapsed_ns for row in description.steps if row.busy_ns is not None)
+    if not spans or not elapsed:
         return text
-    busy = sum(row.busy_ns for row in description.devices) / spans
+    busy = sum(row.busy_ns or 0.0 for row in description.steps) / elapsed
     exposed = sum(row.exposed_ns for row in description.devices) / spans
     return (
-        f"{text} Devices were busy for {percent(busy)} of their span; "
-        f"exposed communication took {percent(exposed)} of it."
+        f"{text} Devices were busy for {percent(busy)} of the steps; "
+        f"exposed communication took {percent(exposed)} of the time from the first to the last device work."
     )
 
 
@@ -109,7 +115,7 @@ def _chosen(selection: SelectionResult) -> str:
 def _projected(projection: Projection) -> str:
     best = best_row(projection)
     if best is None:
-        return f"The iterations take {duration(projection.baseline_ns)} as replayed; no what-if was asked for."
+        return f"The steps take {duration(projection.baseline_ns)}; no what-if was asked for."
     where = interval(f"{best.low:.3f}", f"{best.high:.3f}")
     sure = " (the interval holds 1: a gain is not certain)" if best.low <= 1 <= best.high else ""
     return (

@@ -18,6 +18,7 @@ __all__ = [
     "points_table",
     "projection_table",
     "quality_table",
+    "steps_table",
 ]
 
 
@@ -109,6 +110,28 @@ def devices_table(description: Description) -> Table:
     return Table("Devices", columns, tuple(_device(row) for row in description.devices), note=note)
 
 
+def steps_table(description: Description) -> Table:
+    """Return the step times of each rank, and how busy its device is in them."""
+    columns = ("rank", "device", "steps", "elapsed", "step time", "latency", "busy")
+    rows = tuple(
+        (
+            str(row.rank),
+            "none" if row.device is None else "unknown" if row.device < 0 else str(row.device),
+            f"{row.steps:,}",
+            duration(row.elapsed_ns),
+            duration(row.step_ns),
+            duration(row.latency_ns),
+            "" if row.busy_ns is None else percent(row.busy_ns / row.elapsed_ns if row.elapsed_ns else 0.0),
+        )
+        for row in description.steps
+    )
+    note = (
+        "A step lasts from the completion of the iteration before to its own, so steps add up to the elapsed time. "
+        "Latency counts from the start of the iteration on the host. Step time and latency are medians."
+    )
+    return Table("Steps", columns, rows, note=note)
+
+
 def _device(row: DeviceActivity) -> tuple[str, ...]:
     times = (row.communication_ns, row.exposed_ns, row.overlapped_ns)
     return (
@@ -129,7 +152,8 @@ def projection_table(projection: Projection) -> Table:
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
     known = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
-        f"Baseline: {duration(projection.baseline_ns)} replayed, {duration(projection.measured_ns)} {known}. "
+        f"Baseline: {duration(projection.baseline_ns)}, the {known} step times. Projected: these, times the ratio "
+        "of two steady states, with and without the what-if. "
         f"Interval: central {confidence} over the ranges of the parameters. "
         "Measured, derived, assumed: what the durations of the tasks rest on."
     )
