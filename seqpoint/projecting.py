@@ -128,7 +128,7 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
 
 
 def pace_lines(projection: Projection) -> list[str]:
-    """Return what sets the time of the steps, how much room there is, and how far the steady state is from the trace."""
+    """Return what sets the time of a step, how much room there is, and how far the steady state is from the trace."""
     lines = []
     if projection.pace:
         shares = sorted(projection.pace.items(), key=lambda item: -item[1])
