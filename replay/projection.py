@@ -17,7 +17,7 @@ from replay.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, KernelGraph
 from replay.notes import joined_notes
 from replay.parameters import Parameters, load_parameters
 from replay.provenance import QUANTILES, provenance_of
-from replay.steady import Change, SteadyState, unchanged
+from replay.steady import USUAL_CYCLES, Change, SteadyState, unchanged
 from replay.step_window import StepWindow
 from replay.sweep import Steps, jobs_for, sweep
 from replay.timeline import Timeline
@@ -178,7 +178,8 @@ def project(
     nominal = options.parameters or load_parameters()
     if nominal.values != load_parameters().values:
         windows = [window.isolated(nominal) for window in windows]
-    jobs = jobs_for([window.graph for window in windows], options.jobs)
+    cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
+    jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
     base = _Base.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
     drawn = _draws(nominal, options)
     steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)

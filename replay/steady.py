@@ -11,7 +11,7 @@ from replay.graph import KernelGraph, TaskKind
 from replay.repeat import Pattern, repeated
 from replay.timeline import Timeline
 
-__all__ = ["SETTLED", "SteadyState", "alone_ns", "steady_states", "steps_of", "unchanged"]
+__all__ = ["SETTLED", "USUAL_CYCLES", "SteadyState", "alone_ns", "steady_states", "steps_of", "unchanged"]
 
 Floats = npt.NDArray[np.float64]
 #: What a what-if does to a graph, its parameters given.
@@ -19,8 +19,10 @@ Change = Callable[[KernelGraph], KernelGraph]
 
 #: Period of one step, against that of the step before, below which it has settled.
 SETTLED = 1e-3
-#: Cycles at first, and at most: half of them are measured, and the last only stands behind them.
+#: Cycles at first, and at most. The last only stands behind those that are measured.
 _FIRST, _MOST = 4, 34
+#: Cycles that most windows need.
+USUAL_CYCLES = 6
 
 
 @dataclass(frozen=True)
@@ -171,12 +173,12 @@ def _queue_ends(line: Timeline) -> Floats:
 
 
 def _periods(ends: Floats) -> tuple[Floats, Floats]:
-    """Return the mean time of a step of each queue over the last steps but one, and over as many before these."""
-    width = (len(ends) - 2) // 2
-    last, middle, first = ends[-2], ends[-2 - width], ends[max(len(ends) - 2 - 2 * width, 0)]
+    """Return the mean time of a cycle of each queue over the last quarter but one cycle, and over as many before."""
+    width = max(len(ends) // 4, 1)
+    last, middle, first = ends[-2], ends[-2 - width], ends[-2 - 2 * width]
     used = np.isfinite(first)
     with np.errstate(invalid="ignore"):
-        now, before = (last - middle) / max(width, 1), (middle - first) / max(width, 1)
+        now, before = (last - middle) / width, (middle - first) / width
     return np.where(used, now, 0.0), np.where(used, before, 0.0)
 
 

@@ -104,7 +104,7 @@ def _wait(futures: "Sequence[Future[T]]") -> None:
             return
 
 
-def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0) -> int:
+def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0, *, cycles: int = 1) -> int:
     """Return how many runs over graphs go at a time: as asked, or one a core as far as the memory that is free allows.
 
     Parameters
@@ -112,12 +112,14 @@ def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0) -> int:
     graphs : sequence of KernelGraph
     asked : int
         0: choose.
+    cycles : int
+        How often a run repeats its graph.
     """
     if asked:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     needs = max((len(graph.tasks) * _TASK_BYTES + len(graph.edges) * 80 for graph in graphs), default=1)
-    return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(needs, 1))), 1)
+    return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(needs * cycles, 1))), 1)
 
 
 def _free_bytes() -> float:

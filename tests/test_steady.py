@@ -1,5 +1,6 @@
 """The steady state of jobs whose period is known: by a closed form, and by following the rules one call at a time."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_the_slower_of_two_ranks_that_reduce_sets_the_period(tmp_path: Path) -> 
     assert period_us(window, "scale_kernels:gemm:0.5") == pytest.approx(500.0, rel=1e-9)
     # Now the host of the second rank is slower than either device.
     assert period_us(window, "scale_host:4") == pytest.approx(4 * (300.0 + CALL), rel=1e-6)
+
+
+def test_clocks_of_ranks_that_are_apart_change_nothing(tmp_path: Path) -> None:
+    slow, fast = [*calls(200.0, 900.0), ("reduce", 50.0)], [*calls(300.0, 600.0), ("reduce", 50.0)]
+    files, _ = write_job(tmp_path, [slow, fast], STEPS)
+    content = json.loads(files[1].read_text())
+    for row in content["traceEvents"]:
+        row["ts"] += 70_000.0
+    files[1].write_text(json.dumps(content))
+    window = last_step(collect(files))
+    assert window.measured_ns[0] / 1e3 == pytest.approx(950.0, rel=1e-6)
+    assert period_us(window) == pytest.approx(950.0, rel=1e-6)
+    assert period_us(window, "scale_kernels:gemm:0.5") == pytest.approx(500.0, rel=1e-6)
 
 
 def test_ranks_stay_together_over_steps(tmp_path: Path) -> None:
