@@ -14,7 +14,7 @@ from profilers.trace import Trace
 __all__ = ["DeviceBusy", "StepTimes", "busy_in_steps", "job_steps", "step_times"]
 
 Bools = npt.NDArray[np.bool_]
-_FAR_PAST = int(np.iinfo(np.int64).min)
+_FAR_PAST, _FAR_FUTURE = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,10 @@ def step_times(trace: Trace) -> StepTimes:
     by_file = np.array([(text or "").startswith("file") for text in strings(table, "found_by")], dtype=bool)[order]
     follows = np.zeros(len(rank), dtype=bool)
     follows[1:] = (rank[1:] == rank[:-1]) & (number[1:] == number[:-1] + 1) & ~by_file[1:] & ~by_file[:-1]
-    work = _device_work(trace)
-    completion = np.maximum(ends(table)[order], _last_ends(work, rank, number))
-    begin = np.maximum(start, _backlog_ends(work, rank, number))
+    activity, alone = _device_work(trace), ~follows
+    completion = np.maximum(ends(table)[order], _last_ends(activity, rank, number))
+    begin = start.copy()
+    begin[alone] = np.maximum(start[alone], _backlog_ends(activity, rank[alone], number[alone]))
     for row in np.flatnonzero(follows).tolist():  # once an iteration of a rank
         completion[row] = max(completion[row], completion[row - 1])
         begin[row] = completion[row - 1]
@@ -98,14 +99,14 @@ def job_steps(steps: StepTimes) -> StepTimes:
     """
     if not len(steps):
         return steps
-    numbers, place = np.unique(steps.iteration, return_inverse=True)
+    numbers, group = np.unique(steps.iteration, return_inverse=True)
     start = np.full(len(numbers), np.iinfo(np.int64).max)
     completion, longest = (np.full(len(numbers), _FAR_PAST) for _ in range(2))
     follows = np.ones(len(numbers), dtype=bool)
-    np.minimum.at(start, place, steps.start_ns)
-    np.maximum.at(completion, place, steps.completion_ns)
-    np.maximum.at(longest, place, steps.step_ns)
-    np.logical_and.at(follows, place, steps.follows)
+    np.minimum.at(start, group, steps.start_ns)
+    np.maximum.at(completion, group, steps.completion_ns)
+    np.maximum.at(longest, group, steps.step_ns)
+    np.logical_and.at(follows, group, steps.follows)
     order = np.lexsort((numbers, start))
     numbers, start, completion, longest = (column[order] for column in (numbers, start, completion, longest))
     begin, follows = completion - longest, follows[order]
@@ -138,12 +139,12 @@ class DeviceBusy:
 
 def busy_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceBusy, ...]:
     """Return how long each device of `trace` works during `steps`, ordered by (rank, device)."""
-    work = _device_work(trace)
+    activity = _device_work(trace)
     rows = []
-    for rank, device in sorted(set(zip(work["rank"].tolist(), work["device"].tolist(), strict=True))):
-        mine = (work["rank"] == rank) & (work["device"] == device)
-        order = np.argsort(work["start"][mine], kind="stable")
-        start, end = work["start"][mine][order], work["end"][mine][order]
+    for rank, device in sorted(set(zip(activity["rank"].tolist(), activity["device"].tolist(), strict=True))):
+        mine = (activity["rank"] == rank) & (activity["device"] == device)
+        order = np.argsort(activity["start"][mine], kind="stable")
+        start, end = activity["start"][mine][order], activity["end"][mine][order]
         its = steps.rank == rank
         busy, elapsed = 0.0, int(steps.step_ns[its].sum())
         for first, last in _stretches(steps, np.flatnonzero(its)):
@@ -167,37 +168,41 @@ def _device_work(trace: Trace) -> Mapping[str, Ints]:
     return {**columns, "start": start, "end": np.concatenate([ends(t) for t in tables])}
 
 
-def _rows_of(work: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
+def _rows_of(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
     """Return for each row of device work the row of its iteration; -1 if it belongs to none."""
-    keys, known = dense_keys((work["rank"], work["iteration"]), (rank, number))
+    keys, known = dense_keys((activity["rank"], activity["iteration"]), (rank, number))
     row = lookup(known, np.arange(len(rank)), keys)
-    return np.where((work["iteration"] == MISSING) | (row == MISSING), -1, row)
+    return np.where((activity["iteration"] == MISSING) | (row == MISSING), -1, row)
 
 
-def _last_ends(work: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
+def _last_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
     """Return when the last device work of each iteration ends; the far past if it has none."""
-    last, row = np.full(len(rank), _FAR_PAST), _rows_of(work, rank, number)
-    np.maximum.at(last, row[row >= 0], work["end"][row >= 0])
+    last, row = np.full(len(rank), _FAR_PAST), _rows_of(activity, rank, number)
+    np.maximum.at(last, row[row >= 0], activity["end"][row >= 0])
     return last
 
 
-def _backlog_ends(work: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
-    """Return until when each iteration's streams were busy with work of no iteration that came before its own."""
-    row = _rows_of(work, rank, number)
-    queue = np.unique(np.stack([work["rank"], work["device"], work["stream"]]), axis=1, return_inverse=True)[1].ravel()
-    queues = int(queue.max(initial=-1)) + 1
-    free = np.flatnonzero(row < 0)
-    free = free[np.lexsort((work["start"][free], queue[free]))]
-    backlog = np.full(len(rank), _FAR_PAST)
-    if not len(free):
-        return backlog
-    first = np.full((len(rank), queues), np.iinfo(np.int64).max)
-    np.minimum.at(first, (row[row >= 0], queue[row >= 0]), work["start"][row >= 0])
-    for q in np.unique(queue[free]).tolist():  # a few streams
-        mine = free[queue[free] == q]
-        start, reach = work["start"][mine], np.maximum.accumulate(work["end"][mine])
-        uses = np.flatnonzero(first[:, q] < np.iinfo(np.int64).max)
-        before = np.searchsorted(start, first[uses, q])
+def _backlog_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
+    """Return until when the streams of each of these iterations had work of no iteration before their own."""
+    row, queue = _rows_of(activity, rank, number), _queues(activity)
+    backlog, first = np.full(len(rank), _FAR_PAST), np.full((len(rank), int(queue.max(initial=-1)) + 1), _FAR_FUTURE)
+    free = np.flatnonzero(activity["iteration"] == MISSING)
+    free = free[np.lexsort((activity["start"][free], queue[free]))]
+    np.minimum.at(first, (row[row >= 0], queue[row >= 0]), activity["start"][row >= 0])
+    for number_of_queue in np.unique(queue[free]).tolist():  # a few streams
+        mine = free[queue[free] == number_of_queue]
+        start, reach = activity["start"][mine], np.maximum.accumulate(activity["end"][mine])
+        uses = np.flatnonzero(first[:, number_of_queue] < _FAR_FUTURE)
+        before = np.searchsorted(start, first[uses, number_of_queue])
         ends_at = np.where(before > 0, reach[np.maximum(before - 1, 0)], _FAR_PAST)
         backlog[uses] = np.maximum(backlog[uses], ends_at)
     return backlog
+
+
+def _queues(activity: Mapping[str, Ints]) -> Ints:
+    """Number the streams of all devices and ranks."""
+    numbers = np.zeros(len(activity["rank"]), dtype=np.int64)
+    for name in ("rank", "device", "stream"):
+        distinct, code = np.unique(activity[name], return_inverse=True)
+        numbers = np.unique(numbers * max(len(distinct), 1) + code, return_inverse=True)[1]
+    return numbers

@@ -68,11 +68,11 @@ def pattern_of(graph: KernelGraph) -> Pattern | None:
         return None
     tasks, edges = graph.tasks, graph.edges
     chosen = np.flatnonzero(tasks.own)
-    place = np.full(len(tasks), -1)
-    place[chosen] = np.arange(len(chosen))
-    within = (place[edges.source] >= 0) & (place[edges.target] >= 0)
-    inner = _placed(edges.select(within), place[edges.source[within]], place[edges.target[within]])
-    carried = _carried(graph, place)
+    local = np.full(len(tasks), -1)
+    local[chosen] = np.arange(len(chosen))
+    within = (local[edges.source] >= 0) & (local[edges.target] >= 0)
+    inner = _placed(edges.select(within), local[edges.source[within]], local[edges.target[within]])
+    carried = _carried(graph, local)
     carried = carried.joined(_lane_order(graph, chosen, carried))
     inner = inner.joined(_anchored(graph, chosen, inner, carried))
     queue = _launch_queue(graph, chosen, inner)
@@ -96,7 +96,7 @@ def _measured_cycle(graph: KernelGraph) -> float:
     return between if np.isfinite(between) else 0.0
 
 
-def _carried(graph: KernelGraph, place: Ints) -> CarriedEdges:
+def _carried(graph: KernelGraph, local: Ints) -> CarriedEdges:
     """Return the edges into the last iteration, moved to where they lead from the end of the cycle to its beginning."""
     of, edges = graph.tasks.iteration, graph.edges
     n = len(graph.iterations)
@@ -112,7 +112,7 @@ def _carried(graph: KernelGraph, place: Ints) -> CarriedEdges:
             sources[far] = _counterparts(graph, source[far], (first - distance) % n, from_end=True)
         targets = _counterparts(graph, target, first, from_end=False)
         known = (sources >= 0) & (targets >= 0)
-        ends = (place[sources[known]], place[targets[known]])
+        ends = (local[sources[known]], local[targets[known]])
         cycles = -((first - steps[known]) // n)
         moved.append(CarriedEdges(_placed(edges.select(rows[known]), *ends), cycles))
     carried = moved[0]
@@ -191,15 +191,15 @@ def _anchored(graph: KernelGraph, chosen: Ints, inner: Edges, carried: CarriedEd
     rank = _rank_of(graph, chosen)
     start = tasks.measured_start_ns[chosen]
     sources, targets, lags = [], [], []
-    for place in np.flatnonzero(free & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
-        mine = np.flatnonzero((rank == rank[place]) & ~np.isnan(start) & (start <= start[place]))
+    for root in np.flatnonzero(free & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
+        mine = np.flatnonzero((rank == rank[root]) & ~np.isnan(start) & (start <= start[root]))
         on_host = mine[tasks.device[chosen[mine]] < 0]
         mine = on_host if len(on_host) else mine
-        anchor = int(mine[np.argmin(start[mine])]) if len(mine) else place
-        if anchor != place:
+        anchor = int(mine[np.argmin(start[mine])]) if len(mine) else root
+        if anchor != root:
             sources.append(anchor)
-            targets.append(place)
-            lags.append(float(start[place] - start[anchor]))
+            targets.append(root)
+            lags.append(float(start[root] - start[anchor]))
     n = len(sources)
     return Edges(
         np.array(sources, dtype=np.int64),
@@ -219,33 +219,33 @@ def _launch_queue(graph: KernelGraph, chosen: Ints, inner: Edges) -> CarriedEdge
     depth, rank = graph.hardware.launch_queue, _rank_of(graph, chosen)
     rows = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
     empty = inner.select(rows[:0])
-    found = CarriedEdges(empty, rows[:0])
+    queue = CarriedEdges(empty, rows[:0])
     if not depth:
-        return found
+        return queue
     for number in np.unique(rank[rank >= 0]).tolist():
         mine = rows[rank[inner.source[rows]] == number]
         if not len(mine):
             continue
         start = graph.tasks.measured_start_ns[chosen]
-        call, work = (np.sort(inner.source[mine]), inner.target[mine])
+        call, begun = np.sort(inner.source[mine]), inner.target[mine]
         call = call[np.argsort(start[call], kind="stable")]
-        work = work[np.argsort(start[work], kind="stable")]
-        slots = max(depth, _most_waiting(graph.tasks, chosen[call], chosen[work]))
+        begun = begun[np.argsort(start[begun], kind="stable")]
+        slots = max(depth, _most_waiting(graph.tasks, chosen[call], chosen[begun]))
         back = np.arange(len(mine)) - slots
         edges = Edges(
-            work[back % len(mine)],
+            begun[back % len(mine)],
             call,
             np.zeros(len(mine)),
             np.ones(len(mine), dtype=bool),
             np.full(len(mine), int(EdgeKind.QUEUE)),
         )
-        found = found.joined(CarriedEdges(edges, -(back // len(mine))))
-    return found
+        queue = queue.joined(CarriedEdges(edges, -(back // len(mine))))
+    return queue
 
 
-def _most_waiting(tasks: Tasks, calls: Ints, work: Ints) -> int:
+def _most_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
     """Return how many launches waited for the device at most, as measured."""
-    called, started = np.sort(tasks.measured_start_ns[calls]), np.sort(tasks.measured_start_ns[work])
+    called, started = np.sort(tasks.measured_start_ns[calls]), np.sort(tasks.measured_start_ns[launched])
     waiting = np.arange(1, len(called) + 1) - np.searchsorted(started, called, side="right")
     return int(waiting.max(initial=0))
 

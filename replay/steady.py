@@ -34,7 +34,7 @@ class SteadyState:
     timeline : Timeline
         Of the repeated graph; its interval is the last cycle that another follows.
     step_ns : array of float64, shape (iterations of a cycle,)
-        The step times in that cycle. Their sum is the period.
+        The step times, as the mean over the last quarter of the cycles that another follows. Their sum is the period.
     host_ns, device_ns : float
         What a cycle takes of the slowest host thread, and of the slowest stream.
     settled : bool
@@ -54,9 +54,9 @@ class SteadyState:
 
     def at_step(self, position: int) -> Timeline:
         """Return the timeline with one step of the cycle as its interval."""
-        first = len(self.timeline.graph.iterations) - 2 * len(self.step_ns) if len(self.step_ns) > 1 else None
-        if first is None:
+        if self.timeline.interval is None:
             return self.timeline
+        first = len(self.timeline.graph.iterations) - 2 * len(self.step_ns)
         return replace(self.timeline, interval=steps_of(self.timeline)[first + position])
 
 
@@ -86,17 +86,17 @@ def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence
     """
     if pattern is None:
         return [_single(change(graph)) for change in changes]
-    found: dict[int, SteadyState] = {}
+    states: dict[int, SteadyState] = {}
     cycles = _FIRST
-    while len(found) < len(changes):
-        again = repeated(graph, pattern, cycles)
+    while len(states) < len(changes):
+        cycled = repeated(graph, pattern, cycles)
         for i, change in enumerate(changes):
-            if i not in found:
-                state = _from_both(change(again), len(graph.iterations))
+            if i not in states:
+                state = _from_both(change(cycled), len(graph.iterations))
                 if state.settled or cycles >= _MOST:
-                    found[i] = state
+                    states[i] = state
         cycles = 2 * (cycles - 1)
-    return [found[i] for i in range(len(changes))]
+    return [states[i] for i in range(len(changes))]
 
 
 def unchanged(graph: KernelGraph) -> KernelGraph:
@@ -116,12 +116,11 @@ def _run(graph: KernelGraph) -> Timeline:
 
 def _from_both(graph: KernelGraph, size: int) -> SteadyState:
     """Return the steady state from the beginning that is nearer to it; `size` iterations are a cycle."""
-    found = _state(_run(graph), size)
-    of_device = np.array([lane.device is not None for lane in graph.lanes], dtype=bool)
-    if not of_device.any() or found.host_ns >= (1 - SETTLED) * max(found.host_ns, found.device_ns):
-        return found
-    ahead = _state(_run(_devices_later(graph, float(found.timeline.end_ns.max()))), size)
-    return found if _longest(ahead) >= (1 - SETTLED) * _longest(found) else ahead
+    together = _state(_run(graph), size)
+    if together.host_ns >= (1 - SETTLED) * _longest(together):
+        return together
+    ahead = _state(_run(_devices_later(graph, float(together.timeline.end_ns.max()))), size)
+    return together if _longest(ahead) >= (1 - SETTLED) * _longest(together) else ahead
 
 
 def alone_ns(state: SteadyState) -> tuple[float, float]:
@@ -147,13 +146,16 @@ def _longest(state: SteadyState) -> float:
 
 
 def _state(line: Timeline, size: int) -> SteadyState:
-    period, before = _periods(_queue_ends(line)[size - 1 :: size])
+    ends = _queue_ends(line)[size - 1 :: size]
+    width = max(len(ends) // 4, 1)
+    period, before = _periods(ends, width)
     settled = abs(period.max(initial=0.0) - before.max(initial=0.0)) <= SETTLED * period.max(initial=0.0)
     on_device = np.array([lane.device is not None for lane in line.graph.lanes], dtype=bool)
     host, device = (float(period[rows].max(initial=0.0)) for rows in (~on_device, on_device))
-    steps = steps_of(line)[-2 * size : -size]
-    lengths = np.array([end - begin for begin, end in steps])
-    return SteadyState(replace(line, interval=(steps[0][0], steps[-1][1])), lengths, host, device, bool(settled))
+    steps = np.array(steps_of(line))
+    lengths = (steps[:, 1] - steps[:, 0])[-(width + 1) * size : -size].reshape(width, size).mean(axis=0)
+    interval = (float(steps[-2 * size, 0]), float(steps[-size - 1, 1]))
+    return SteadyState(replace(line, interval=interval), lengths, host, device, bool(settled))
 
 
 def _devices_later(graph: KernelGraph, by_ns: float) -> KernelGraph:
@@ -172,9 +174,11 @@ def _queue_ends(line: Timeline) -> Floats:
     return np.maximum.accumulate(ends, axis=0)
 
 
-def _periods(ends: Floats) -> tuple[Floats, Floats]:
-    """Return the mean time of a cycle of each queue over the last quarter but one cycle, and over as many before."""
-    width = max(len(ends) // 4, 1)
+def _periods(ends: Floats, width: int) -> tuple[Floats, Floats]:
+    """Return the mean time of a cycle of each queue over the last `width` cycles but one, and over as many before.
+
+    `ends` is when each queue is done with each cycle, shape (cycles, queues).
+    """
     last, middle, first = ends[-2], ends[-2 - width], ends[-2 - 2 * width]
     used = np.isfinite(first)
     with np.errstate(invalid="ignore"):
