@@ -43,6 +43,8 @@ ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
 #: Annotations of which each occurrence is one step: serving engines, and the plain word.
 _WHOLE_STEP = re.compile(r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b)", re.IGNORECASE)
+#: Steps of one loop that overlap by no more than this do so by rounding (ns).
+_ROUNDING_NS = 1000
 #: Annotations that recur once a step, whose starts cut the trace.
 _ONCE_A_STEP = ("enumerate(DataLoader)", "Optimizer.zero_grad", "Optimizer.step")
 
@@ -236,11 +238,16 @@ def _each(marks: pa.Table, wanted: Callable[[str], bool], found_by: str, rank: i
 
 
 def _disjoint(start: Ints, end: Ints) -> list[int]:
-    """Return, in order of time, the rows that remain when of two that overlap the shorter goes."""
+    """Return, in order of time, the rows that remain when of two that overlap the shorter goes.
+
+    Two that overlap by less than `_ROUNDING_NS` follow each other: the start of the later is moved.
+    """
     kept: list[int] = []
     for row in np.lexsort((-end, start)).tolist():  # a Python loop over iterations
         if end[row] <= start[row]:
             continue
+        if kept and 0 < end[kept[-1]] - start[row] <= _ROUNDING_NS and end[row] > end[kept[-1]]:
+            start[row] = end[kept[-1]]
         if kept and start[row] < end[kept[-1]]:
             if end[row] - start[row] > end[kept[-1]] - start[kept[-1]]:
                 kept[-1] = row

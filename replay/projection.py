@@ -29,8 +29,12 @@ __all__ = ["Projection", "ProjectionOptions", "ProjectionRow", "project"]
 Floats = npt.NDArray[np.float64]
 #: Sums of times up to this are finite; whatever is longer is a mistake.
 _LONGEST_NS = 1e100
+#: A time that is shorter counts as this long, so that nothing is divided by zero.
+_SHORTEST_NS = 1e-9
 #: A speed-up this far below 1 is a loss.
 _SLOWER = 1e-6
+_UNSETTLED = "{}: the time of a step had not settled when it was cut off"
+_HIDDEN = "these steps take no time: longer work of an earlier step hides them, and what-ifs gain nothing there"
 _HOST_LAGS = sorted(HOST_TIME_EDGES | LAUNCH_EDGES)
 
 
@@ -253,8 +257,11 @@ class _Base:
         return self.states[0].at_step(self.windows[0].chosen[0])
 
     def scaled(self, changed: Sequence[float], steady: Sequence[float]) -> float:
-        """Return the sum of the base times, each times its changed over its steady time."""
-        return math.fsum(b * c / s if s else c for b, c, s in zip(self.base_ns, changed, steady, strict=True))
+        """Return the sum of the base times, each times its changed over its steady time.
+
+        Steps that take no time, since longer work of an earlier one hides them, take none either way.
+        """
+        return math.fsum(b * c / s if s else b for b, c, s in zip(self.base_ns, changed, steady, strict=True))
 
     def repeated_ns(self) -> float:
         """Return the sum of the steady states of windows that repeat, and of the base times of the others."""
@@ -280,7 +287,7 @@ class _Found:
 def _nominal(what_if: WhatIf, base: _Base, nominal: Parameters) -> _Found:
     totals, spent, notes, first = [], [], [], None
     own = nominal.with_values(what_if.parameters)
-    for window, before in zip(base.windows, base.states, strict=True):
+    for window, before, base_ns in zip(base.windows, base.states, base.base_ns, strict=True):
         window = window.isolated(own) if what_if.parameters else window
         state = _applied(what_if, window, own)
         total = window.total_ns(state)
@@ -289,10 +296,11 @@ def _nominal(what_if: WhatIf, base: _Base, nominal: Parameters) -> _Found:
             raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {total:.3g} ns")
         totals.append(total)
         spent.append(_spent(before.timeline, state.timeline))
-        settled = () if state.settled else (f"{what_if.label}: the time of a step had not settled when it was cut off",)
+        settled = state.settled and before.settled
+        said = [*([] if settled else [_UNSETTLED.format(what_if.label)]), *([] if base_ns else [_HIDDEN])]
         # A repeated graph would count each kernel once a cycle.
         once = state.timeline.graph if window.pattern is None else what_if(window.graph, own)
-        notes.append((*once.notes, *settled))
+        notes.append((*once.notes, *said))
     assert first is not None
     return _Found(totals, spent, notes, first)
 
@@ -363,7 +371,8 @@ def _applied(what_if: WhatIf, window: StepWindow, parameters: Parameters) -> Ste
 def _row(what_if: WhatIf, base: _Base, found: _Found, samples: Floats, iterations: Sequence[int]) -> ProjectionRow:
     notes = joined_notes(found.notes, iterations)
     projected = base.scaled(found.totals, base.steady_ns)
-    speedups = np.append(base.total_ns / np.maximum(samples, 1e-9), base.total_ns / max(projected, 1e-9))
+    total = max(base.total_ns, _SHORTEST_NS)
+    speedups = np.append(total / np.maximum(samples, _SHORTEST_NS), total / max(projected, _SHORTEST_NS))
     low, high = np.quantile(speedups, QUANTILES)
     speedup, off = float(speedups[-1]), base.off()
     if speedup < 1 - _SLOWER:

@@ -39,6 +39,8 @@ class SteadyState:
         What a cycle takes of the slowest host thread, and of the slowest stream.
     settled : bool
         Whether the period changed by less than `SETTLED` from one measurement to the next.
+    repeats : bool
+        Whether the iterations repeat; a single one without a neighbour in the trace does not.
     """
 
     timeline: Timeline
@@ -46,6 +48,7 @@ class SteadyState:
     host_ns: float
     device_ns: float
     settled: bool
+    repeats: bool = True
 
     @property
     def period_ns(self) -> float:
@@ -54,7 +57,7 @@ class SteadyState:
 
     def at_step(self, position: int) -> Timeline:
         """Return the timeline with one step of the cycle as its interval."""
-        if self.timeline.interval is None:
+        if not self.repeats:
             return self.timeline
         first = len(self.timeline.graph.iterations) - 2 * len(self.step_ns)
         return replace(self.timeline, interval=steps_of(self.timeline)[first + position])
@@ -105,9 +108,24 @@ def unchanged(graph: KernelGraph) -> KernelGraph:
 
 
 def _single(graph: KernelGraph) -> SteadyState:
+    """Return the step of an iteration by itself: behind the earlier work that its streams have to do."""
     line = _run(graph)
-    host, device = (_last_end(line, on_device=side) for side in (False, True))
-    return SteadyState(line, np.array([line.makespan_ns]), host, device, settled=True)
+    begin = min(_backlog_end(line), line.makespan_ns)
+    line = replace(line, interval=(begin, line.makespan_ns)) if begin else line
+    host, device = (max(_last_end(line, on_device=side) - begin, 0.0) for side in (False, True))
+    return SteadyState(line, np.array([line.span_ns]), host, device, settled=True, repeats=False)
+
+
+def _backlog_end(line: Timeline) -> float:
+    """Return when the streams of the graph's iterations are done with work that they began before; 0 without any."""
+    tasks = line.graph.tasks
+    first = np.full(len(line.graph.lanes) + 1, np.inf)
+    rows = np.flatnonzero(tasks.own & (tasks.device >= 0))
+    if len(rows) == (tasks.device >= 0).sum():
+        return 0.0
+    np.minimum.at(first, tasks.lane[rows], line.start_ns[rows])
+    earlier = ~tasks.own & (tasks.device >= 0) & (line.start_ns < np.where(np.isinf(first), -np.inf, first)[tasks.lane])
+    return float(line.end_ns[earlier].max(initial=0.0))
 
 
 def _run(graph: KernelGraph) -> Timeline:
@@ -135,7 +153,7 @@ def alone_ns(state: SteadyState) -> tuple[float, float]:
         Of the slowest thread and of the slowest stream.
     """
     size, line = len(state.step_ns), state.timeline
-    if line.interval is None:
+    if not state.repeats:
         return state.host_ns, state.device_ns
     ahead = _state(_run(_devices_later(line.graph, float(line.end_ns.max()))), size)
     return ahead.host_ns, ahead.device_ns

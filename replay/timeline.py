@@ -121,7 +121,7 @@ class Timeline:
         return union_length(start, end)
 
     def unexplained_ns(self) -> float:
-        """Return how much of the longest device's time is waiting that no recorded event explains.
+        """Return how much of a device's time is waiting that no recorded event explains, of the device with the most.
 
         The device is idle, and what it runs next waits neither for the host nor for other work but for the
         lag that replays the measured start. What-ifs leave such waiting as it is.
@@ -129,8 +129,10 @@ class Timeline:
         edges, tasks = self.graph.edges, self.graph.tasks
         on_device = (tasks.device[edges.target] >= 0) & tasks.own[edges.target] & (edges.kind != EdgeKind.LAUNCH)
         rows = on_device & (edges.lag_ns > EXPLAINED_NS) & ~edges.from_start
-        total = np.bincount(tasks.device[edges.target[rows]], weights=edges.lag_ns[rows], minlength=1)
-        return float(total.max())
+        until, devices = self.start_ns[edges.target[rows]], tasks.device[edges.target[rows]]
+        since = np.maximum(until - edges.lag_ns[rows], 0.0)
+        each = [union_length(since[devices == d], until[devices == d]) for d in np.unique(devices).tolist()]
+        return max(each, default=0.0)
 
     def _rows_of(self, rows: npt.NDArray[np.bool_], devices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
         return [np.flatnonzero(rows & (devices == d)) for d in range(len(self.graph.devices))]

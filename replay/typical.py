@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from replay.graph import EdgeKind, KernelGraph
+from replay.graph import SYNC_EDGES, EdgeKind, KernelGraph
 
 __all__ = ["with_typical_lags"]
 
@@ -35,6 +35,8 @@ def with_typical_lags(graph: KernelGraph) -> KernelGraph:
     node[edges.target[edges.kind == EdgeKind.GRAPH_LAUNCH]] = True
     for kind in _ON_DEVICE:
         chosen = (edges.kind == kind) & ~(edges.from_start & (edges.kind == EdgeKind.STREAM))
+        # An edge without a delay is one that only might bind, as from work that had ended before a synchronisation.
+        chosen &= edges.lag_ns > 0 if kind in SYNC_EDGES else chosen
         for rows in (chosen & node[edges.target], chosen & ~node[edges.target]):
             if rows.any():
                 lag[rows] = np.median(lag[rows])

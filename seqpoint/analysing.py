@@ -149,5 +149,7 @@ def typical_iteration(trace: Trace) -> int:
     steps = job_steps(step_times(trace))
     if not len(steps):
         raise InvalidInputError("the trace has no iteration")
-    order = np.lexsort((steps.iteration, steps.step_ns))
+    # Steps that longer work of an earlier one hides take no time, and are no example.
+    timed = np.flatnonzero(steps.step_ns > 0) if (steps.step_ns > 0).any() else np.arange(len(steps))
+    order = timed[np.lexsort((steps.iteration[timed], steps.step_ns[timed]))]
     return int(steps.iteration[order[(len(order) - 1) // 2]])

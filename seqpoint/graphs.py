@@ -1,6 +1,6 @@
 """The graphs of a trace's iterations: one by one, or in windows in which their steps can be timed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -13,11 +13,11 @@ from replay.graph import Hardware, KernelGraph
 from replay.hardware import hardware_named
 from replay.step_window import StepWindow
 
-__all__ = ["all_iterations", "consecutive", "graphs_of", "step_windows"]
+__all__ = ["all_iterations", "graphs_of", "step_windows", "windows_in_turn"]
 
 Progress = Callable[[int, int, str], None]
-#: Iterations that are replayed together at most.
-_LONGEST_WINDOW = 16
+#: Iterations before one that are replayed with it at most, with itself; and iterations in one window.
+_LONGEST_RUN, _LONGEST_WINDOW = 16, 32
 
 
 def all_iterations(trace: Trace) -> list[int]:
@@ -44,32 +44,18 @@ def graphs_of(
     NotFoundError, InvalidInputError
         The device or an iteration is unknown.
     """
-    return _built(trace, [(number,) for number in iterations], device, progress)
+    return list(_built(trace, [(number,) for number in iterations], device, progress))
 
 
 def _built(
     trace: Trace, groups: Sequence[Sequence[int]], device: str | None, progress: Progress | None
-) -> list[KernelGraph]:
+) -> Iterator[KernelGraph]:
     hardware: Hardware | None = None if device is None else hardware_named(find_device(device), "user")
-    graphs, index = [], index_trace(trace)
-    for place, numbers in enumerate(groups):
+    index = index_trace(trace)
+    for count, numbers in enumerate(groups):
         if progress:
-            progress(place, len(groups), f"graph of iteration {numbers[-1]}")
-        graphs.append(build_graph(index, numbers, hardware))
-    return graphs
-
-
-def consecutive(trace: Trace, iterations: Sequence[int]) -> list[list[int]]:
-    """Return the iterations in groups whose members follow each other in the trace, at most 16 in a group."""
-    steps = job_steps(step_times(trace))
-    follows = dict(zip(steps.iteration.tolist(), steps.follows.tolist(), strict=True))
-    groups: list[list[int]] = []
-    for number in sorted(set(iterations)):
-        if groups and groups[-1][-1] == number - 1 and follows.get(number) and len(groups[-1]) < _LONGEST_WINDOW:
-            groups[-1].append(number)
-        else:
-            groups.append([number])
-    return groups
+            progress(count, len(groups), f"graph of iteration {numbers[-1]}")
+        yield build_graph(index, numbers, hardware)
 
 
 def step_windows(
@@ -80,11 +66,23 @@ def step_windows(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> list[StepWindow]:
-    """Return windows in which the steps of some iterations can be timed.
+    """Return what `windows_in_turn` yields."""
+    return list(windows_in_turn(trace, iterations, weights, device=device, progress=progress))
+
+
+def windows_in_turn(
+    trace: Trace,
+    iterations: Sequence[int],
+    weights: Sequence[float] = (),
+    *,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Iterator[StepWindow]:
+    """Yield windows in which the steps of some iterations can be timed.
 
     The window of an iteration begins with the iterations that its hosts had not waited for when it started, and holds
     at least one before it, if the trace does. The first iteration of a recording has the one behind it instead.
-    Windows that overlap are one, up to 16 iterations.
+    Windows that overlap are one, up to 32 iterations.
 
     Parameters
     ----------
@@ -110,14 +108,13 @@ def step_windows(
     unknown = [n for n in iterations if n not in row_of]
     groups = [of_job.iteration[first : last + 1].tolist() for first, last in spans]
     graphs = _built(trace, [*groups, *([n] for n in unknown)], device, progress)
-    windows, taken = [], set()
+    taken: set[int] = set()
     for graph, (first, _) in zip(graphs, spans, strict=False):
         asked = [p for p, n in enumerate(graph.iterations) if n in weight_of and n not in taken]
         numbers = [graph.iterations[p] for p in asked]
         taken.update(numbers)
         measured = [float(of_job.step_ns[first + p]) for p in asked]
-        windows.append(StepWindow.of(graph, asked, weights=[weight_of[n] for n in numbers], measured_ns=measured))
-    return windows
+        yield StepWindow.of(graph, asked, weights=[weight_of[n] for n in numbers], measured_ns=measured)
 
 
 def _span(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
@@ -128,7 +125,7 @@ def _span(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
     mine = steps.iteration == of_job.iteration[row]
     starts = dict(zip(steps.rank[mine].tolist(), steps.start_ns[mine].tolist(), strict=True))
     first = row - 1
-    while first > run[0] and row - first < _LONGEST_WINDOW - 1:
+    while first > run[0] and row - first < _LONGEST_RUN - 1:
         before = np.flatnonzero(steps.iteration == of_job.iteration[first - 1])
         pairs = zip(steps.rank[before].tolist(), steps.completion_ns[before].tolist(), strict=True)
         if not any(rank in starts and done > starts[rank] for rank, done in pairs):

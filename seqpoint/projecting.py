@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profilers.steps import job_steps, step_times
 from profilers.trace import Trace
 from replay.parameters import Parameters
 from replay.projection import Projection, ProjectionOptions, project, with_provenance
@@ -123,7 +124,11 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
     if np.isfinite(table.sequence_length).any():
         result = select(table, SelectOptions(max_points=max_points))
         return Chosen([int(n) for n in result.table.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
-    spaced = [have[i] for i in np.unique(np.linspace(0, len(have) - 1, max_points).round().astype(int))]
+    # The step of an iteration that follows another is timed from its completion; the first fills the queues.
+    steps = job_steps(step_times(trace))
+    inside = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
+    inside = sorted(inside) if len(inside) >= max_points else have
+    spaced = [inside[i] for i in np.unique(np.linspace(0, len(inside) - 1, max_points).round().astype(int))]
     return Chosen(spaced, [len(have) / len(spaced)] * len(spaced), "evenly spaced")
 
 

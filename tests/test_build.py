@@ -47,7 +47,11 @@ def test_the_collective_waits_for_the_stream_that_the_call_before_it_used(graph:
 
 
 def test_the_blocking_call_returns_after_the_last_kernel(graph: KernelGraph) -> None:
-    assert edges_of(graph, EdgeKind.SYNC) == [("ampere_sgemm_128x64_nn", "cudaDeviceSynchronize returns")]
+    returns = "cudaDeviceSynchronize returns"
+    waits = [("ampere_sgemm_128x64_nn", returns), ("ncclDevKernel_AllGather_RING_LL", returns)]
+    assert edges_of(graph, EdgeKind.SYNC) == waits  # both streams; the collective had ended before
+    rows = np.flatnonzero(graph.edges.kind == EdgeKind.SYNC)
+    assert graph.edges.lag_ns[rows].tolist() == [160_000, 0]
 
 
 def test_an_unchanged_graph_replays_as_measured(graph: KernelGraph) -> None:

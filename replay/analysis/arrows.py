@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from replay.analysis.binding import binding_edges
 from replay.graph import LAUNCH_EDGES, SYNC_EDGES, EdgeKind, TaskKind
 from replay.timeline import Timeline
 
@@ -70,7 +71,8 @@ def waits_of(timeline: Timeline) -> Waits:
     returns[edges.target[np.isin(edges.kind, _SYNCS)]] = True
     begin, end = timeline.start_ns.copy(), timeline.start_ns.copy()
     issued = np.flatnonzero((edges.kind == EdgeKind.HOST) & (returns & mark)[edges.target] & ~edges.from_start)
-    begin[edges.target[issued]] = np.minimum(timeline.end_ns[edges.source[issued]], end[edges.target[issued]])
+    since = timeline.end_ns[edges.source[issued]] + edges.lag_ns[issued]
+    begin[edges.target[issued]] = np.minimum(since, end[edges.target[issued]])
     meets = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & mark[edges.source])
     end[edges.source[meets]] = timeline.start_ns[edges.target[meets]]
     rows = np.flatnonzero(mark & (end > begin))
@@ -84,14 +86,15 @@ def arrows_of(timeline: Timeline, waits: Waits) -> Arrows:
     ----------
     timeline : Timeline
     waits : Waits
-        Of the same timeline: a synchronisation has an arrow where the call waits.
+        Of the same timeline: a synchronisation has an arrow from what let the call return, where it waits.
     """
     tasks, edges = timeline.graph.tasks, timeline.graph.edges
     drawn = (tasks.kind != TaskKind.MARK) & (tasks.lane >= 0)
     waiting = np.zeros(len(tasks), dtype=bool)
     waiting[waits.mark[waits.for_device]] = True
     plain = np.isin(edges.kind, _SHOWN) & drawn[edges.target]
-    plain |= np.isin(edges.kind, _SYNCS) & waiting[edges.target]
+    binds = binding_edges(timeline)[edges.target] == np.arange(len(edges))
+    plain |= np.isin(edges.kind, _SYNCS) & waiting[edges.target] & binds
     source = _last_rank(timeline, edges.source.copy())
     others = (edges.kind == EdgeKind.RENDEZVOUS) & (source != edges.source) & (source != edges.target)
     rows = np.flatnonzero((plain | (others & drawn[edges.target])) & drawn[source])

@@ -95,7 +95,7 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
     path = critical_path(line)
     host, device = alone_ns(state)
     graph = line.graph
-    own = _step_iteration(line.until_ns, line.completions_ns()) if line.interval else 0
+    own = _step_iteration(line.until_ns, line.completions_ns()) if state.repeats else 0
     ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
     resources = resources_of(path)
     return Pace(

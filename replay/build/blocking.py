@@ -25,20 +25,28 @@ _BLOCKED_TIMES = 3
 #: The queue was full if at least `_WAITING` launches waited, and of the launches that found as many waiting as ever, to
 #: `_NEARLY`, at least `_SEEN` and the share `_MOST` took long: a queue that is not full blocks none.
 _WAITING, _NEARLY, _SEEN, _MOST = 256, 0.99, 8, 0.75
+#: The queue was full all along if so many launches waited, and this share of all launches found as many as ever. Then
+#: every launch blocked, and none shows what a launch takes: 3 to 6 us in the traces at hand (ns).
+_FULL, _ALWAYS, _LAUNCH_NS = 512, 0.5, 5000
 #: What waits for all that was launched before, by its name alone.
 _WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context)Synchronize")
 
 
 @dataclass(frozen=True)
 class Blocking:
-    """By call: the row of the device work that it waited for, -1 for none, and what kind of edge says so.
+    """By call: the row of the device work that it waits for, -1 for none, and what kind of edge says so.
 
-    `issue_ns` is what the call would take with nothing to wait for.
+    `blocked` says whether it was still waiting when that work ended. `issue_ns` is what the call would take with
+    nothing to wait for. `calls` and `ended` are pairs: a synchronisation, and work that had to be done before it
+    returned but ended earlier than other work that it waited for.
     """
 
     waits_for: Ints
     kind: Ints
     issue_ns: Ints
+    blocked: npt.NDArray[np.bool_]
+    calls: Ints
+    ended: Ints
 
 
 @dataclass(frozen=True)
@@ -54,15 +62,17 @@ def blocked_calls(window: Window) -> Blocking:
 
     A recorded synchronisation says which stream, and for an event, up to which moment of it; a device's waits for
     all. For other calls (a copy, a free, a stream's synchronisation of which only the call is there) any work counts.
-    A launch that took long while many others waited for the device found the launch queue full.
+    A launch that took long while many others waited for the device found the launch queue full. A synchronisation that
+    is known to wait for a stream waits for the last work launched on it, also if that was done before.
     """
     calls, work = window.calls, window.work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
     issue, names = np.full(len(calls), _ISSUE_NS), window.index.calls.names
     can = np.array([_MAY_BLOCK.search(name) is not None for name in names], dtype=bool)
     every = np.array([_WAITS_FOR_ALL.search(name) is not None for name in names], dtype=bool)
+    nothing = np.zeros(0, dtype=np.int64)
     if not len(calls) or not len(work):
-        return Blocking(waits_for, kind, issue)
+        return Blocking(waits_for, kind, issue, waits_for >= 0, nothing, nothing)
     kind[every[calls.name]] = int(EdgeKind.SYNC)
     usual = _queue_full(window)
     full = usual > 0
@@ -84,7 +94,36 @@ def blocked_calls(window: Window) -> Blocking:
             fits &= launched[first:last] <= sync.until
         if fits.any():
             waits_for[row] = order[first + int(np.flatnonzero(fits)[-1])]
-    return Blocking(waits_for, kind, issue)
+    certain = {int(row): recorded.get(int(row), _Sync()) for row in np.flatnonzero(every[calls.name])} | recorded
+    pairs = _ended_before(window, certain)
+    blocked = waits_for >= 0
+    # Of what had ended before, the last stands for what an idle synchronisation waits for.
+    order = np.lexsort((work.end[pairs[1]], pairs[0]))
+    for call, row in zip(pairs[0][order].tolist(), pairs[1][order].tolist(), strict=True):  # a few a synchronisation
+        waits_for[call] = waits_for[call] if blocked[call] else row
+    others = pairs[1] != waits_for[pairs[0]]
+    return Blocking(waits_for, kind, issue, blocked, pairs[0][others], pairs[1][others])
+
+
+def _ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, Ints]:
+    """Return pairs of a synchronisation and the last work launched before it on each stream that it waits for."""
+    calls, work, launched = window.calls, window.work, window.launched()
+    streams: dict[tuple[int, int], tuple[Ints, Ints]] = {}
+    for rank, stream in set(zip(work.rank.tolist(), work.stream.tolist(), strict=True)):
+        rows = np.flatnonzero((work.rank == rank) & (work.stream == stream))
+        rows = rows[np.argsort(launched[rows], kind="stable")]
+        streams[rank, stream] = (rows, launched[rows])
+    pairs: list[tuple[int, int]] = []
+    for call, sync in sorted(syncs.items()):  # a few streams a synchronisation, 2 us each
+        until = int(calls.start[call]) if sync.until is None else min(sync.until, int(calls.start[call]))
+        for (rank, stream), (rows, times) in streams.items():
+            if rank != calls.rank[call] or sync.stream not in (None, stream):
+                continue
+            before = int(np.searchsorted(times, until, side="right")) - 1
+            if before >= 0 and work.end[rows[before]] <= calls.end[call]:
+                pairs.append((call, int(rows[before])))
+    columns = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+    return columns[:, 0], columns[:, 1]
 
 
 def _queue_full(window: Window) -> Ints:
@@ -105,7 +144,9 @@ def _queue_full(window: Window) -> Ints:
         short = max(int(np.percentile(took[launches], 5)), 1)
         long = took[launches] >= _BLOCKED_TIMES * short
         many = (waiting >= _WAITING) & (waiting >= _NEARLY * waiting.max())
-        if many.sum() >= _SEEN and long[many].mean() >= _MOST:
+        if waiting.max() >= _FULL and many.mean() >= _ALWAYS:
+            usual[launches[many & (took[launches] > _LAUNCH_NS)]] = min(short, _LAUNCH_NS)
+        elif many.sum() >= _SEEN and long[many].mean() >= _MOST:
             usual[launches[long & many]] = short
     return usual
 

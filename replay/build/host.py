@@ -192,12 +192,18 @@ def _end_of_step(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, In
     """Mark the end of the host's part of each iteration on each rank: after its last call, before those of the next."""
     calls, (begin, done) = window.calls, tasks
     name = draft.name("end of the step on the host")
+    before: dict[int, tuple[int, int]] = {}
     for step in window.steps:
         end, lane = step.end, draft.lane(Lane(step.rank, None, 0))[0]
         about = {"measured_start_ns": end, "measured_end_ns": end, "iteration": step.iteration}
         mark = draft.tasks(1, {"kind": int(TaskKind.MARK), "name": name, "lane": lane, **about})
         mine = kept[(calls.rank[kept] == step.rank) & (calls.end[kept] <= end)]
-        if len(mine):
+        marked, since = before.get(step.rank, (-1, 0))
+        before[step.rank] = (int(mark[0]), end)
+        if marked >= 0 and not (calls.iteration[mine] == step.iteration).any():
+            # A step in which nothing was recorded lasts as long as it did.
+            draft.edge(marked, int(mark[0]), end - since, EdgeKind.HOST)
+        elif len(mine):
             last = mine[np.argmax(calls.end[mine])]
             draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)
         else:
@@ -209,8 +215,12 @@ def _end_of_step(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, In
 
 def add_returns(draft: Draft, window: Window, host: HostTasks, device_tasks: Ints) -> None:
     """Let every blocking call return after what it waited for."""
-    rows = np.flatnonzero(host.blocking.waits_for >= 0)
-    waited = host.blocking.waits_for[rows]
-    draft.edges(NewEdges(host.begin[rows], host.done[rows], 0.0, int(EdgeKind.HOST)))
-    late = window.calls.end[rows] - window.work.end[waited]
-    draft.edges(NewEdges(device_tasks[waited], host.done[rows], late, host.blocking.kind[rows]))
+    blocking, calls = host.blocking, window.calls
+    rows = np.flatnonzero(blocking.waits_for >= 0)
+    waited, blocked = blocking.waits_for[rows], blocking.blocked[rows]
+    idle = np.where(blocked, 0, calls.end[rows] - host.issued[rows])
+    draft.edges(NewEdges(host.begin[rows], host.done[rows], idle, int(EdgeKind.HOST)))
+    late = np.where(blocked, calls.end[rows] - window.work.end[waited], 0)
+    draft.edges(NewEdges(device_tasks[waited], host.done[rows], late, blocking.kind[rows]))
+    ended = device_tasks[blocking.ended]
+    draft.edges(NewEdges(ended, host.done[blocking.calls], 0.0, blocking.kind[blocking.calls]))

@@ -45,6 +45,7 @@ def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, I
         mine = waited[calls.rank[waited] == rank]
         if not len(mine):
             continue
+        mine = mine[np.argsort(calls.end[mine], kind="stable")]
         about = {
             "kind": int(TaskKind.MARK),
             "name": draft.name("batch is ready"),

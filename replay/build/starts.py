@@ -48,7 +48,7 @@ def add_starts(draft: Draft, window: Window, host: HostTasks, tasks: tuple[Ints,
     """
     begin, done = tasks
     work = window.work
-    bounds = _joined([_stream_bounds(window, done), _launch_bounds(window, host), _wait_bounds(window, done)])
+    bounds = _joined([_stream_bounds(window, tasks), _launch_bounds(window, host), _wait_bounds(window, done)])
     latest = np.full(len(work), -np.inf)
     np.maximum.at(latest, bounds.row, bounds.time)
     bound = np.isfinite(latest)
@@ -71,15 +71,16 @@ def _after(row: Ints, source: Ints, time: Ints, kind: Ints) -> _Bounds:
     return _Bounds(row, source, time.astype(np.float64), np.zeros(len(row)), kind, np.zeros(len(row), dtype=bool))
 
 
-def _stream_bounds(window: Window, done: Ints) -> _Bounds:
+def _stream_bounds(window: Window, tasks: tuple[Ints, Ints]) -> _Bounds:
     """Return what order on the stream asks: after the task before, or, where the two overlap, after its start."""
-    work = window.work
+    work, (begin, done) = window.work, tasks
     row = np.flatnonzero(~work.queue_starts())
     before = row - 1
     apart = work.end[before] <= work.start[row]
     time = np.where(apart, work.end[before], work.start[row]).astype(np.float64)
     lag = np.where(apart, 0.0, work.start[row] - work.start[before])
-    return _Bounds(row, done[before], time, lag, np.full(len(row), int(EdgeKind.STREAM)), ~apart)
+    source = np.where(apart, done[before], begin[before])
+    return _Bounds(row, source, time, lag, np.full(len(row), int(EdgeKind.STREAM)), ~apart)
 
 
 def _launch_bounds(window: Window, host: HostTasks) -> _Bounds:
