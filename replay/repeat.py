@@ -72,6 +72,7 @@ def pattern_of(graph: KernelGraph) -> Pattern | None:
     local[chosen] = np.arange(len(chosen))
     within = (local[edges.source] >= 0) & (local[edges.target] >= 0)
     inner = _placed(edges.select(within), local[edges.source[within]], local[edges.target[within]])
+    inner = inner.joined(_handoffs(graph, local, inner))
     carried = _carried(graph, local)
     carried = carried.joined(_lane_order(graph, chosen, carried))
     inner = inner.joined(_anchored(graph, chosen, inner, carried))
@@ -84,6 +85,26 @@ def pattern_of(graph: KernelGraph) -> Pattern | None:
 
 def _placed(edges: Edges, source: Ints, target: Ints) -> Edges:
     return replace(edges, source=source, target=target)
+
+
+def _handoffs(graph: KernelGraph, local: Ints, inner: Edges) -> Edges:
+    """Return edges by which threads hand over in the first iteration, as they do in the last.
+
+    A thread that has made no call before the window shows nothing of whom it waits for there. An edge that the measured
+    times contradict is left out.
+    """
+    tasks, edges, last = graph.tasks, graph.edges, len(graph.iterations) - 1
+    waits = np.ones(len(tasks), dtype=bool)
+    waits[np.flatnonzero(local >= 0)[inner.target]] = False
+    free = np.flatnonzero(waits & (tasks.iteration == 0) & (tasks.kind == TaskKind.HOST))
+    stands_for = _counterparts(graph, free, last, from_end=False)
+    of_target = np.full(len(tasks), -1)
+    of_target[stands_for[stands_for >= 0]] = free[stands_for >= 0]
+    handing = np.isin(edges.kind, (EdgeKind.HANDOFF, EdgeKind.AUTOGRAD)) & (tasks.iteration[edges.source] == last)
+    rows = np.flatnonzero(handing & (of_target[edges.target] >= 0))
+    source, target = _counterparts(graph, edges.source[rows], 0, from_end=False), of_target[edges.target[rows]]
+    fits = (source >= 0) & (tasks.measured_end_ns[source] <= tasks.measured_start_ns[target])
+    return _placed(edges.select(rows[fits]), local[source[fits]], local[target[fits]])
 
 
 def _measured_cycle(graph: KernelGraph) -> float:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from jobs import CALL, LAG, Call, write_job
+from jobs import CALL, LAG, LOADER, Call, write_job
+from traces import event, kernel, kineto, launch
 
 from profilers.collect import collect
 from profilers.trace import Trace
@@ -179,3 +180,80 @@ def test_what_sets_the_pace_is_named(tmp_path: Path) -> None:
     assert found["device"].device_slack == pytest.approx(0, abs=1e-6)
     assert found["host"].by_resource["host"] > 0.9 * 900_000
     assert found["host"].device_slack == pytest.approx(1 - 300 / 900, abs=1e-6)
+
+
+@pytest.mark.parametrize("first", [1, 5])
+def test_a_launch_queue_that_is_full_all_along_is_no_work_of_the_host(tmp_path: Path, first: int) -> None:
+    # 600 kernels of 20 us a step and 3 us of the host for each: each launch blocks until a kernel starts.
+    step: list[Call] = [call for _ in range(600) for call in (("launch", 20.0), ("work", 1.0))]
+    files, _ = write_job(tmp_path, [step], 10, 1024)
+    content = json.loads(files[0].read_text())
+    begin = next(e["ts"] for e in content["traceEvents"] if e["name"] == f"ProfilerStep#{first}")
+    # A recording that begins in mid-run holds the kernels whose launches came before it.
+    content["traceEvents"] = [e for e in content["traceEvents"] if e["ts"] >= begin]
+    files[0].write_text(json.dumps(content))
+    (window,) = step_windows(collect(files), [10])
+    assert period_us(window) == pytest.approx(12_000.0, rel=1e-3)
+    assert period_us(window, "scale_kernels:*:0.5") == pytest.approx(6_000.0, rel=1e-3)
+    assert period_us(window, "scale_host:0.5") == pytest.approx(12_000.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("change", [{"kernels": 4.0}, {"host": 0.25}])
+def test_a_synchronisation_that_did_not_block_may_come_to(tmp_path: Path, change: dict[str, float]) -> None:
+    step: list[Call] = [("launch", 300.0), ("work", 900.0), ("sync",), ("work", 500.0)]
+    window = last_step(job(tmp_path / "measured", step))
+    assert period_us(window) == pytest.approx(2 * CALL + 1400.0, rel=1e-9)
+    expected = by_hand_us(tmp_path, scaled(step, **change), call_us=CALL * change.get("host", 1.0))
+    text = "scale_kernels:*:4" if "kernels" in change else "scale_host:0.25"
+    # The lag of a launch, and of the return, stay where a host is faster.
+    assert period_us(window, text) == pytest.approx(expected, rel=2e-3)
+
+
+def test_threads_hand_over_in_every_iteration_of_a_cycle(tmp_path: Path) -> None:
+    # A second thread launches the last kernels after the first, and the first goes on after it.
+    def step(number: int, at: float) -> list[object]:
+        calls = [launch(at + 50 * i, 10 * number + i) for i in range(4)]
+        calls += [{**launch(at + 200 + 50 * i, 10 * number + 4 + i), "tid": 11} for i in range(4)]
+        kernels = [kernel("ampere_sgemm_a", at + 4 + 50 * i, 20, 10 * number + i) for i in range(8)]
+        return [event(f"ProfilerStep#{number}", "user_annotation", at, 400), *calls, *kernels]
+
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(kineto([e for n in range(1, 5) for e in step(n, 400.0 * n)])))
+    (window,) = step_windows(collect([path]), [2, 3, 4])
+    state = window.steady()
+    assert state.settled
+    assert (state.step_ns / 1e3).tolist() == pytest.approx([400.0] * 4, rel=1e-3)
+    assert period_us(window, "scale_host:2") == pytest.approx(3 * 800.0, rel=1e-2)
+
+
+def test_an_iteration_by_itself_counts_from_the_end_of_the_work_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    events = [event("ProfilerStep#3", "user_annotation", 0, 500), launch(10, 1)]
+    path.write_text(json.dumps(kineto([*events, kernel("ampere_sgemm_old", -500, 10_500, 9),
+                                       kernel("ampere_sgemm_own", 10_000, 10_000, 1)])))  # fmt: skip
+    (window,) = step_windows(collect([path]), [3])
+    assert window.pattern is None and window.measured_ns == (10_000_000,)
+    assert period_us(window) == pytest.approx(10_000.0)
+    assert period_us(window, "scale_kernels:gemm:0.5") == pytest.approx(5_000.0)
+
+
+def test_steps_of_which_nothing_was_recorded_last_as_long_as_they_did(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    marks = [event(f"ProfilerStep#{n}", "user_annotation", 1000.0 * n, 990) for n in range(1, 6)]
+    path.write_text(json.dumps(kineto([*marks, launch(1010, 1), kernel("a", 1020, 30, 1)])))
+    (window,) = step_windows(collect([path]), [3, 4, 5])
+    assert period_us(window) == pytest.approx(3000.0)
+    assert period_us(window, "scale_host:2") == pytest.approx(6000.0)
+
+
+def test_loaders_inside_loaders_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    events = []
+    for n in range(1, 5):
+        at = 3000.0 * n
+        outer, inner = event(LOADER, "user_annotation", at, 2000), event(LOADER, "user_annotation", at + 100, 1500)
+        events += [event(f"ProfilerStep#{n}", "user_annotation", at, 2990), outer, inner]
+        events += [launch(at + 2100, n), kernel("a", at + 2104, 90, n)]
+    path.write_text(json.dumps(kineto(events)))
+    (window,) = step_windows(collect([path]), [2, 3, 4])
+    assert period_us(window) == pytest.approx(9000.0, rel=1e-6)

@@ -131,3 +131,9 @@ def test_step_times_add_up_to_the_elapsed_time(tmp_path_factory: pytest.TempPath
     assert np.diff(completions) * 1e3 == pytest.approx(job_steps(steps).step_ns[1:], abs=2)
     for device in busy_in_steps(trace, steps):
         assert 0 <= device.busy_ns <= device.elapsed_ns * (1 + 1e-9)
+
+
+def test_steps_that_overlap_by_rounding_all_count(tmp_path: Path) -> None:
+    marks = [event(f"ProfilerStep#{n}", "user_annotation", 100.0 * n, 100.001) for n in range(5)]
+    steps = step_times(trace_of(tmp_path, *marks, launch(10, 1), kernel("a", 20, 30, 1)))
+    assert steps.iteration.tolist() == [0, 1, 2, 3, 4] and (steps.step_ns > 0).all()

@@ -18,16 +18,6 @@ Ints = npt.NDArray[np.int64]
 _MAY_BLOCK = re.compile(r"Synchronize|Memcpy|Free")
 #: What a call that waits for the device takes if there is nothing to wait for (ns; an assumption, as any call).
 _ISSUE_NS = 1000
-#: Calls that put one piece of work into the launch queue, and block while it is full.
-_LAUNCHES = re.compile(r"^(?!.*(?:Graph|HostFunc)).*Launch")
-#: A launch took long if it took so many times what short launches of its rank take (their 5th percentile).
-_BLOCKED_TIMES = 3
-#: The queue was full if at least `_WAITING` launches waited, and of the launches that found as many waiting as ever, to
-#: `_NEARLY`, at least `_SEEN` and the share `_MOST` took long: a queue that is not full blocks none.
-_WAITING, _NEARLY, _SEEN, _MOST = 256, 0.99, 8, 0.75
-#: The queue was full all along if so many launches waited, and this share of all launches found as many as ever. Then
-#: every launch blocked, and none shows what a launch takes: 3 to 6 us in the traces at hand (ns).
-_FULL, _ALWAYS, _LAUNCH_NS = 512, 0.5, 5000
 #: What waits for all that was launched before, by its name alone.
 _WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context)Synchronize")
 
@@ -62,8 +52,8 @@ def blocked_calls(window: Window) -> Blocking:
 
     A recorded synchronisation says which stream, and for an event, up to which moment of it; a device's waits for
     all. For other calls (a copy, a free, a stream's synchronisation of which only the call is there) any work counts.
-    A launch that took long while many others waited for the device found the launch queue full. A synchronisation that
-    is known to wait for a stream waits for the last work launched on it, also if that was done before.
+    A launch that found the launch queue full waits for the last work that ends inside it. A synchronisation that is
+    known to wait for a stream waits for the last work launched on it, also if that was done before.
     """
     calls, work = window.calls, window.work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
@@ -74,9 +64,8 @@ def blocked_calls(window: Window) -> Blocking:
     if not len(calls) or not len(work):
         return Blocking(waits_for, kind, issue, waits_for >= 0, nothing, nothing)
     kind[every[calls.name]] = int(EdgeKind.SYNC)
-    usual = _queue_full(window)
-    full = usual > 0
-    kind[full], issue[full] = int(EdgeKind.QUEUE), usual[full]
+    full = calls.unblocked > 0
+    kind[full], issue[full] = int(EdgeKind.QUEUE), calls.unblocked[full]
     recorded = _recorded(window)
     kind[list(recorded)] = int(EdgeKind.SYNC)
     order = np.argsort(work.end, kind="stable")
@@ -124,31 +113,6 @@ def _ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, Ints]:
                 pairs.append((call, int(rows[before])))
     columns = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
     return columns[:, 0], columns[:, 1]
-
-
-def _queue_full(window: Window) -> Ints:
-    """Return what launches that waited for room in the launch queue take without that, in ns; 0 for other calls."""
-    calls, work = window.calls, window.work
-    names = np.array([_LAUNCHES.search(name) is not None for name in window.index.calls.names], dtype=bool)
-    usual, took = np.zeros(len(calls), dtype=np.int64), calls.end - calls.start
-    if not window.index.hardware.launch_queue:
-        return usual
-    for rank in window.ranks:
-        launches = np.flatnonzero((calls.rank == rank) & names[calls.name])
-        rows = np.flatnonzero((work.rank == rank) & (work.launch >= 0))
-        if not len(launches) or not len(rows):
-            continue
-        launched, started = np.sort(calls.start[work.launch[rows]]), np.sort(work.start[rows])
-        until = calls.end[launches]
-        waiting = np.searchsorted(launched, until) - np.searchsorted(started, until)
-        short = max(int(np.percentile(took[launches], 5)), 1)
-        long = took[launches] >= _BLOCKED_TIMES * short
-        many = (waiting >= _WAITING) & (waiting >= _NEARLY * waiting.max())
-        if waiting.max() >= _FULL and many.mean() >= _ALWAYS:
-            usual[launches[many & (took[launches] > _LAUNCH_NS)]] = min(short, _LAUNCH_NS)
-        elif many.sum() >= _SEEN and long[many].mean() >= _MOST:
-            usual[launches[long & many]] = short
-    return usual
 
 
 def _recorded(window: Window) -> dict[int, _Sync]:

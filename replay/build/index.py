@@ -1,6 +1,6 @@
 """`TraceIndex`: what every graph of a trace is built from, arranged once: by iteration, by time, by call."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from profilers.kernels import classify
 from profilers.trace import Trace
 from replay.build.autograd import BackwardOps, backward_ops
 from replay.build.dtype_names import dtype_of_name
+from replay.build.launch_queue import unblocked_ns
 from replay.build.recorded_syncs import RecordedSyncs, recorded_syncs
 from replay.graph import Hardware
 from replay.hardware import hardware_of
@@ -150,6 +151,10 @@ def index_trace(trace: Trace) -> TraceIndex:
     """
     work = _work(trace)
     calls = _calls(trace.launches, _loader_calls(trace)) if len(work.reach) else _calls(trace.ops)
+    hardware = hardware_of(trace)
+    queued = unblocked_ns(calls.columns, calls.names, work.columns) if hardware.launch_queue else None
+    queued = np.zeros(len(calls.columns["id"]), np.int64) if queued is None else queued
+    calls = replace(calls, columns={**calls.columns, "unblocked": queued})
     ranks, launched = work.columns["rank"], work.columns["launch_id"] != MISSING
     return TraceIndex(
         trace,
@@ -160,7 +165,7 @@ def index_trace(trace: Trace) -> TraceIndex:
         recorded_syncs(trace),
         backward_ops(trace),
         frozenset(np.unique(ranks[launched]).tolist()),
-        hardware_of(trace),
+        hardware,
     )
 
 
