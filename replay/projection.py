@@ -126,8 +126,8 @@ class Projection:
         Shares of the critical path of the steps, by `replay.analysis.PACE_RESOURCES`: what sets their time.
     pace_by_rank : mapping of int to float
         The same shares by rank.
-    slack : mapping of str to float
-        By which share of a step ``"host"`` and ``"device"`` could take longer before the step would.
+    room : mapping of str to float
+        By which share ``"host"`` and ``"device"`` could take longer before the steps would.
     timelines : mapping of str to Timeline
         Of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its name.
     """
@@ -139,7 +139,7 @@ class Projection:
     provenance: dict[str, Any]
     pace: dict[str, float] = field(default_factory=dict)
     pace_by_rank: dict[int, float] = field(default_factory=dict)
-    slack: dict[str, float] = field(default_factory=dict)
+    room: dict[str, float] = field(default_factory=dict)
     timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
@@ -203,9 +203,9 @@ def project(
 
 
 def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, float]]:
-    """Return what sets the time of the steps asked for, by resource and by rank, and the slack of host and device."""
+    """Return what sets the time of the steps asked for, by resource and by rank, and the room of host and device."""
     spent, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
-    slack, total = {"host": 0.0, "device": 0.0}, 0.0
+    room, total = {"host": 0.0, "device": 0.0}, 0.0
     for window, state in zip(base.windows, base.states, strict=True):
         for at, weight in zip(window.chosen, window.weights, strict=True):
             found = pace(state, at)
@@ -214,14 +214,14 @@ def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, 
                 spent[name] += weight * ns
             for rank, ns in found.by_rank.items():
                 ranks[rank] += weight * ns
-            slack["host"] += weight * found.step_ns * found.host_slack
-            slack["device"] += weight * found.step_ns * found.device_slack
+            room["host"] += weight * found.step_ns * found.host_room
+            room["device"] += weight * found.step_ns * found.device_room
     if not total:
         return {}, {}, {}
     return (
         {name: ns / total for name, ns in spent.items() if ns},
         {rank: ns / total for rank, ns in sorted(ranks.items()) if rank >= 0},
-        {name: ns / total for name, ns in slack.items()},
+        {name: ns / total for name, ns in room.items()},
     )
 
 

@@ -138,8 +138,8 @@ def pace_lines(projection: Projection) -> list[str]:
     if projection.pace:
         shares = sorted(projection.pace.items(), key=lambda item: -item[1])
         text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _SHOWN)
-        room = ", ".join(f"{name}s {100 * share:.0f} %" for name, share in projection.slack.items())
-        lines.append(f"pace: the critical path of a step is {text}; room to take longer: {room} of a step")
+        room = " and ".join(f"{name}s {100 * share:.0f} %" for name, share in projection.room.items())
+        lines.append(f"pace: the critical path of a step is {text}; {room} could take longer before it would")
         rank, most = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
         ranks = len(projection.pace_by_rank)
         if ranks > 1 and most > _MOST + (1 - _MOST) / ranks:

@@ -37,7 +37,7 @@ def result_of(projection: Projection) -> dict[str, Any]:
         "device_busy_share": projection.device_busy_share,
         "pace": projection.pace,
         "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
-        "slack": projection.slack,
+        "room": projection.room,
         "rows": [
             {
                 "title": row.title,

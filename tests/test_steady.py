@@ -176,10 +176,11 @@ def test_what_sets_the_pace_is_named(tmp_path: Path) -> None:
         assert sum(found[name].by_iteration.values()) == pytest.approx(found[name].step_ns)
         assert max(found[name].by_resource, key=found[name].by_resource.__getitem__) == name
     assert found["device"].by_resource == {"device": pytest.approx(900_000)}
-    assert found["device"].host_slack == pytest.approx(1 - 300 / 900, abs=1e-6)
-    assert found["device"].device_slack == pytest.approx(0, abs=1e-6)
+    assert found["device"].host_room == pytest.approx(900 / 300 - 1, rel=0.07)
+    assert found["device"].device_room == 0
     assert found["host"].by_resource["host"] > 0.9 * 900_000
-    assert found["host"].device_slack == pytest.approx(1 - 300 / 900, abs=1e-6)
+    assert found["host"].device_room == pytest.approx(900 / 300 - 1, rel=0.07) and found["host"].host_room == 0
+    assert found["loader"].host_room > 1 and found["loader"].device_room > 0.3
 
 
 @pytest.mark.parametrize("first", [1, 5])

@@ -11,12 +11,14 @@ from replay.analysis.attribution import PATH_CAUSES, path_causes
 from replay.analysis.critical_path import CriticalPath, Part, critical_path
 from replay.build.index import LOADER_PREFIX
 from replay.graph import KernelGraph, TaskKind
-from replay.steady import SteadyState, alone_ns
+from replay.steady import SETTLED, SteadyState, room
 
 __all__ = ["PACE_RESOURCES", "Pace", "pace"]
 
 #: What can set the pace, in the order of tables.
 PACE_RESOURCES: tuple[str, ...] = ("host", "loader", "device", "communication", "copies", "unexplained")
+#: Those that a slower host makes longer, and those that a slower device does.
+_SIDES = (("host",), ("device", "communication", "copies"))
 _OF_CAUSE: Mapping[str, str] = MappingProxyType(
     {
         "kernel": "device",
@@ -56,30 +58,17 @@ class Pace:
         The same by rank; -1 for meetings of ranks.
     by_iteration : mapping of int to float
         The same by iteration: 0 for the step's own, 1 for the one behind it, -1 for the one before it.
-    host_ns, device_ns : float
-        What a cycle of the steady state takes of the hosts, and of the devices, if neither has to wait for the other
-        more than synchronisations and the launch queue make them.
-    cycle_ns : float
-        The time of a cycle.
+    host_room, device_room : float
+        By which share the hosts, and the devices, could take longer before the step would; up to 3. Zero for what is on
+        the critical path.
     """
 
     step_ns: float
     by_resource: Mapping[str, float]
     by_rank: Mapping[int, float]
     by_iteration: Mapping[int, float]
-    host_ns: float
-    device_ns: float
-    cycle_ns: float
-
-    @property
-    def host_slack(self) -> float:
-        """By which share of a step the hosts could take longer before the step would."""
-        return max(1 - self.host_ns / self.cycle_ns, 0.0) if self.cycle_ns else 0.0
-
-    @property
-    def device_slack(self) -> float:
-        """By which share of a step the devices could take longer before the step would."""
-        return max(1 - self.device_ns / self.cycle_ns, 0.0) if self.cycle_ns else 0.0
+    host_room: float
+    device_room: float
 
 
 def pace(state: SteadyState, position: int = 0) -> Pace:
@@ -93,19 +82,21 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
     """
     line = state.at_step(position)
     path = critical_path(line)
-    host, device = alone_ns(state)
     graph = line.graph
     own = _step_iteration(line.until_ns, line.completions_ns()) if state.repeats else 0
     ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
     resources = resources_of(path)
+    by_resource = {
+        name: float(path.ns[resources == i].sum()) for i, name in enumerate(PACE_RESOURCES) if (resources == i).any()
+    }
+    on_host, on_device = (any(by_resource.get(n, 0.0) > SETTLED * line.span_ns for n in names) for names in _SIDES)
     return Pace(
         line.span_ns,
-        {name: float(path.ns[resources == i].sum()) for i, name in enumerate(PACE_RESOURCES) if (resources == i).any()},
+        by_resource,
         _sums(ranks[graph.tasks.lane[path.task]], path.ns),
         _sums(graph.tasks.iteration[path.task] - own, path.ns),
-        host,
-        device,
-        state.period_ns,
+        0.0 if on_host else room(state, on_device=False),
+        0.0 if on_device else room(state, on_device=True),
     )
 
 

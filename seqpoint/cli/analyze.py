@@ -99,7 +99,7 @@ def _one(side: TimelineAnalysis) -> dict[str, Any]:
 
 def _pace(found: Pace) -> dict[str, Any]:
     by = {name: dict(getattr(found, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    return {"step_ns": found.step_ns, **by, "host_slack": found.host_slack, "device_slack": found.device_slack}
+    return {"step_ns": found.step_ns, **by, "host_room": found.host_room, "device_room": found.device_room}
 
 
 def _changes(found: Difference) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _show_pace(sides: Sequence[Pace]) -> None:
     if any(len(side.by_iteration) > 1 for side in sides):
         _show_path("The same by iteration", [_by_distance(side.by_iteration) for side in sides])
     for when, side in zip(("", "after: "), sides, strict=False):
-        spare = (100 * side.host_slack, 100 * side.device_slack)
-        say(f"{when}hosts have {spare[0]:.0f} % of a step to spare, devices {spare[1]:.0f} %")
+        more = (100 * side.host_room, 100 * side.device_room)
+        say(f"{when}hosts could take {more[0]:.0f} % longer before the step would, devices {more[1]:.0f} %")
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
