@@ -128,6 +128,8 @@ class Projection:
         The same shares by rank.
     room : mapping of str to float
         By which share ``"host"`` and ``"device"`` could take longer before the steps would.
+    bound : mapping of str to float
+        How many times as fast the steps would be if ``"host"`` or ``"device"`` took no time.
     timelines : mapping of str to Timeline
         Of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its name.
     """
@@ -140,6 +142,7 @@ class Projection:
     pace: dict[str, float] = field(default_factory=dict)
     pace_by_rank: dict[int, float] = field(default_factory=dict)
     room: dict[str, float] = field(default_factory=dict)
+    bound: dict[str, float] = field(default_factory=dict)
     timelines: dict[str, Timeline] = field(default_factory=dict)
 
     @property
@@ -199,13 +202,14 @@ def project(
     provenance = provenance_of(meta, windows[0].graph.hardware, what_ifs, nominal, options)
     provenance |= {"step_time": _notion(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
-    return Projection(*totals, tuple(rows), provenance, *_pace(base), timelines)
+    by_resource, by_rank, room, bound = _pace(base)
+    return Projection(*totals, tuple(rows), provenance, by_resource, by_rank, room, bound, timelines)
 
 
-def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, float]]:
-    """Return what sets the time of the steps asked for, by resource and by rank, and the room of host and device."""
+def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, float], dict[str, float]]:
+    """Return what sets the time of the steps asked for, by resource and by rank, and room and bound of both sides."""
     spent, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
-    room, total = {"host": 0.0, "device": 0.0}, 0.0
+    room, freed, total = {"host": 0.0, "device": 0.0}, {"host": 0.0, "device": 0.0}, 0.0
     for window, state in zip(base.windows, base.states, strict=True):
         for at, weight in zip(window.chosen, window.weights, strict=True):
             found = pace(state, at)
@@ -216,12 +220,15 @@ def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, 
                 ranks[rank] += weight * ns
             room["host"] += weight * found.step_ns * found.host_room
             room["device"] += weight * found.step_ns * found.device_room
+            freed["host"] += weight * found.step_ns / found.host_bound
+            freed["device"] += weight * found.step_ns / found.device_bound
     if not total:
-        return {}, {}, {}
+        return {}, {}, {}, {}
     return (
         {name: ns / total for name, ns in spent.items() if ns},
         {rank: ns / total for rank, ns in sorted(ranks.items()) if rank >= 0},
         {name: ns / total for name, ns in room.items()},
+        {name: total / ns if ns else 1.0 for name, ns in freed.items()},
     )
 
 

@@ -237,6 +237,7 @@ def _launch_queue(graph: KernelGraph, chosen: Ints, inner: Edges) -> CarriedEdge
     The queue is that of `Hardware.launch_queue`, or as long as it was seen to be in the trace. Work of launched graphs
     takes no place in it. An edge may stay in its cycle: distance 0.
     """
+    # A queue that was seen to be longer than it is known to be is longer.
     depth, rank = graph.hardware.launch_queue, _rank_of(graph, chosen)
     rows = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
     empty = inner.select(rows[:0])

@@ -12,7 +12,7 @@ from replay.graph import HOST_TIME_EDGES, KernelGraph, TaskKind
 from replay.repeat import Pattern, repeated
 from replay.timeline import Timeline
 
-__all__ = ["SETTLED", "USUAL_CYCLES", "SteadyState", "room", "steady_states", "steps_of", "unchanged"]
+__all__ = ["SETTLED", "USUAL_CYCLES", "SteadyState", "room", "steady_states", "steps_of", "unchanged", "without"]
 
 Floats = npt.NDArray[np.float64]
 #: What a what-if does to a graph, its parameters given.
@@ -38,8 +38,8 @@ class SteadyState:
         Of the repeated graph; its interval is the last cycle that another follows.
     step_ns : array of float64, shape (iterations of a cycle,)
         The step times, as the mean over the last quarter of the cycles that another follows. Their sum is the period.
-    host_ns, device_ns : float
-        What a cycle takes of the slowest host thread, and of the slowest stream.
+    host_period_ns, device_period_ns : float
+        The periods of the slowest host thread, and of the slowest stream, with what they wait for.
     settled : bool
         Whether the period changed by less than `SETTLED` from one measurement to the next.
     repeats : bool
@@ -48,8 +48,8 @@ class SteadyState:
 
     timeline: Timeline
     step_ns: Floats
-    host_ns: float
-    device_ns: float
+    host_period_ns: float
+    device_period_ns: float
     settled: bool
     repeats: bool = True
 
@@ -69,11 +69,11 @@ class SteadyState:
 def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence[Change]) -> list[SteadyState]:
     """Return the steady states of iterations that repeat, as each of `changes` leaves them.
 
-    The cycle is repeated 4 times, then about twice as often, until its period changes by less than 0.1 %. That is
-    done from two beginnings. In one, host and devices begin together: a host that is slower than its devices sets the
-    pace at once. In the other the devices wait until the hosts have run ahead as far as synchronisations and the
-    depth of the launch queue let them. A device that is slower than its host sets the pace there at once, while from
-    the first beginning its queue could fill slowly.
+    The cycle is repeated 4 times, then 6, 10, 18 and 34 times, until its period changes by less than 0.1 %; a state
+    that has not settled by then says so. That is done from two beginnings. In one, host and devices begin together: a
+    host that is slower than its devices sets the pace at once. In the other the devices wait until the hosts have run
+    ahead as far as synchronisations and the depth of the launch queue let them. A device that is slower than its host
+    sets the pace there at once, while from the first beginning its queue could fill slowly.
 
     Parameters
     ----------
@@ -136,9 +136,14 @@ def _run(graph: KernelGraph) -> Timeline:
 
 
 def _from_both(graph: KernelGraph, size: int) -> SteadyState:
-    """Return the steady state from the beginning that is nearer to it; `size` iterations are a cycle."""
+    """Return the steady state of a graph of repeated cycles of `size` iterations, from the better of two beginnings.
+
+    From a common beginning the period is an upper bound: while the queue of a slow device still fills, the device
+    idles now and then. If a host is the slowest of all queues, it is exact. Otherwise the devices are made to begin
+    behind their hosts; where that gives a shorter period, the queue was still filling, and it counts.
+    """
     together = _state(_run(graph), size)
-    if together.host_ns >= (1 - SETTLED) * _longest(together):
+    if together.host_period_ns >= (1 - SETTLED) * _longest(together):
         return together
     ahead = _state(_run(_devices_later(graph, float(together.timeline.end_ns.max()))), size)
     return together if _longest(ahead) >= (1 - SETTLED) * _longest(together) else ahead
@@ -172,6 +177,12 @@ def room(state: SteadyState, *, on_device: bool) -> float:
     return math.exp(low) - 1
 
 
+def without(state: SteadyState, *, on_device: bool) -> float:
+    """Return the period if the hosts, or the devices, took no time: the most that making them faster can gain."""
+    freed = _scaled(state.timeline.graph, 0.0, on_device=on_device)
+    return (_from_both(freed, len(state.step_ns)) if state.repeats else _single(freed)).period_ns
+
+
 def _scaled(graph: KernelGraph, factor: float, *, on_device: bool) -> KernelGraph:
     tasks, edges = graph.tasks, graph.edges
     chosen = graph.on_device() if on_device else tasks.kind == TaskKind.HOST
@@ -183,7 +194,7 @@ def _scaled(graph: KernelGraph, factor: float, *, on_device: bool) -> KernelGrap
 
 
 def _longest(state: SteadyState) -> float:
-    return max(state.host_ns, state.device_ns)
+    return max(state.host_period_ns, state.device_period_ns)
 
 
 def _state(line: Timeline, size: int) -> SteadyState:

@@ -132,14 +132,21 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
     return Chosen(spaced, [len(have) / len(spaced)] * len(spaced), "evenly spaced")
 
 
+def _steps(projection: Projection) -> str:
+    n = len(projection.provenance.get("iterations", ()))
+    return f"{n} iterations together" if n > 1 else "of one iteration"
+
+
 def pace_lines(projection: Projection) -> list[str]:
     """Return what sets the time of a step, how much room there is, and how far the steady state is from the trace."""
     lines = []
     if projection.pace:
         shares = sorted(projection.pace.items(), key=lambda item: -item[1])
         text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _SHOWN)
-        room = " and ".join(f"{name}s {100 * share:.0f} %" for name, share in projection.room.items())
-        lines.append(f"pace: the critical path of a step is {text}; {room} could take longer before it would")
+        lines.append(f"pace: the critical path of a step is {text} (all {_steps(projection)})")
+        for name, bound in projection.bound.items():
+            costs = f"{name}s {100 * projection.room[name]:.0f} % slower would cost nothing"
+            lines.append(f"pace: if {name}s took no time, steps would be {bound:.2f} times as fast; {costs}")
         rank, most = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
         ranks = len(projection.pace_by_rank)
         if ranks > 1 and most > _MOST + (1 - _MOST) / ranks:
@@ -151,6 +158,11 @@ def pace_lines(projection: Projection) -> list[str]:
             f"note: repeated, these iterations take {more} than in the recording, which is not in a steady state: "
             "queues grow or shrink in it. Intervals are wider for that."
         )
+    facts = projection.provenance
+    missing = (facts.get("world_size") or 0) - len(facts.get("ranks", ()))
+    if missing > 0 and projection.pace.get("communication", 0.0) > _APART:
+        absent = f"{missing} of {facts['world_size']} ranks are not in the trace"
+        lines.append(f"note: {absent}: collectives contain the wait for them, which faster links need not shorten")
     return lines
 
 
@@ -173,4 +185,5 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     )
     result = project(windows, what_ifs, meta=trace.meta, options=drawing)
     facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
+    facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
     return with_provenance(result, facts)

@@ -38,6 +38,7 @@ def result_of(projection: Projection) -> dict[str, Any]:
         "pace": projection.pace,
         "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
         "room": projection.room,
+        "bound": projection.bound,
         "rows": [
             {
                 "title": row.title,

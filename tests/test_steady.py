@@ -178,6 +178,7 @@ def test_what_sets_the_pace_is_named(tmp_path: Path) -> None:
     assert found["device"].by_resource == {"device": pytest.approx(900_000)}
     assert found["device"].host_room == pytest.approx(900 / 300 - 1, rel=0.07)
     assert found["device"].device_room == 0
+    assert found["device"].host_bound == pytest.approx(1) and found["device"].device_bound == pytest.approx(3, rel=0.02)
     assert found["host"].by_resource["host"] > 0.9 * 900_000
     assert found["host"].device_room == pytest.approx(900 / 300 - 1, rel=0.07) and found["host"].host_room == 0
     assert found["loader"].host_room > 1 and found["loader"].device_room > 0.3

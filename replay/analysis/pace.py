@@ -11,7 +11,7 @@ from replay.analysis.attribution import PATH_CAUSES, path_causes
 from replay.analysis.critical_path import CriticalPath, Part, critical_path
 from replay.build.index import LOADER_PREFIX
 from replay.graph import KernelGraph, TaskKind
-from replay.steady import SETTLED, SteadyState, room
+from replay.steady import SETTLED, SteadyState, room, without
 
 __all__ = ["PACE_RESOURCES", "Pace", "pace"]
 
@@ -52,8 +52,8 @@ class Pace:
     step_ns : float
         The step time.
     by_resource : mapping of str to float
-        Time on the critical path of the step by `PACE_RESOURCES`, in ns; they add up to the step time. Where a resource
-        has time on the path, making it faster shortens the step.
+        Time on the critical path of the step by `PACE_RESOURCES`, in ns; they add up to the step time. Making a
+        resource faster shortens the step by its time on the path at most.
     by_rank : mapping of int to float
         The same by rank; -1 for meetings of ranks.
     by_iteration : mapping of int to float
@@ -61,6 +61,9 @@ class Pace:
     host_room, device_room : float
         By which share the hosts, and the devices, could take longer before the step would; up to 3. Zero for what is on
         the critical path.
+    host_bound, device_bound : float
+        How many times as fast a cycle would be if hosts, or devices, took no time: what can be gained there at most. It
+        is less than the time on the critical path where another path is nearly as long.
     """
 
     step_ns: float
@@ -69,6 +72,8 @@ class Pace:
     by_iteration: Mapping[int, float]
     host_room: float
     device_room: float
+    host_bound: float
+    device_bound: float
 
 
 def pace(state: SteadyState, position: int = 0) -> Pace:
@@ -97,6 +102,7 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
         _sums(graph.tasks.iteration[path.task] - own, path.ns),
         0.0 if on_host else room(state, on_device=False),
         0.0 if on_device else room(state, on_device=True),
+        *(state.period_ns / max(without(state, on_device=side), 1.0) for side in (False, True)),
     )
 
 

@@ -77,7 +77,10 @@ RECIPES = (
     Recipe(
         "scale_kernels",
         scale_kernels,
-        (Argument("class", "all, or a class of kernels"), Argument("factor", "of their time", "number")),
+        (
+            Argument("class", "all (collectives, too), or a class of kernels"),
+            Argument("factor", "of their time", "number"),
+        ),
         "Kernels of a class take FACTOR times as long.",
         "scale_kernels:gemm:0.5",
         "kernels",

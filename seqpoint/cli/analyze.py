@@ -99,7 +99,8 @@ def _one(side: TimelineAnalysis) -> dict[str, Any]:
 
 def _pace(found: Pace) -> dict[str, Any]:
     by = {name: dict(getattr(found, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    return {"step_ns": found.step_ns, **by, "host_room": found.host_room, "device_room": found.device_room}
+    sides = {name: getattr(found, name) for name in ("host_room", "device_room", "host_bound", "device_bound")}
+    return {"step_ns": found.step_ns, **by, **sides}
 
 
 def _changes(found: Difference) -> dict[str, Any]:
@@ -160,8 +161,10 @@ def _show_pace(sides: Sequence[Pace]) -> None:
     if any(len(side.by_iteration) > 1 for side in sides):
         _show_path("The same by iteration", [_by_distance(side.by_iteration) for side in sides])
     for when, side in zip(("", "after: "), sides, strict=False):
-        more = (100 * side.host_room, 100 * side.device_room)
-        say(f"{when}hosts could take {more[0]:.0f} % longer before the step would, devices {more[1]:.0f} %")
+        for name in ("host", "device"):
+            bound, slower = getattr(side, f"{name}_bound"), 100 * getattr(side, f"{name}_room")
+            costs = f"{name}s {slower:.0f} % slower would cost nothing"
+            say(f"{when}if {name}s took no time, the step would be {bound:.2f} times as fast; {costs}")
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
@@ -176,7 +179,7 @@ def _show_overlap(title: str, found: Exposure) -> None:
     columns = ("busy_ns", "compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "copy_ns", "exposed_copy_ns")
     print_table(
         title,
-        ("rank", "device", "busy", "compute", "communication", "hidden", "exposed", "copies", "copies exposed"),
+        ("rank", "device", "working", "compute", "communication", "hidden", "exposed", "copies", "copies exposed"),
         [
             (rank, device, *(duration(getattr(found, name)[i]) for name in columns))
             for i, (rank, device) in enumerate(found.devices)
@@ -187,7 +190,7 @@ def _show_overlap(title: str, found: Exposure) -> None:
 def _show_idle(title: str, found: Idle) -> None:
     print_table(
         f"{title} (slowed: by contention, all tasks added up)",
-        ("rank", "device", "busy %", "earlier %", *(f"{cause} %" for cause in IDLE_CAUSES), "slowed"),
+        ("rank", "device", "working %", "earlier %", *(f"{cause} %" for cause in IDLE_CAUSES), "slowed"),
         [
             (
                 rank,

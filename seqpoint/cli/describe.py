@@ -75,7 +75,7 @@ def _show(description: Description) -> None:
     )
     print_table(
         "Steps, each from one completion to the next",
-        ("rank", "device", "steps", "elapsed", "step time", "latency", "busy %"),
+        ("rank", "device", "steps", "elapsed", "median step", "median latency", "busy %"),
         [
             (
                 s.rank,

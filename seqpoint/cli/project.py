@@ -142,7 +142,8 @@ def show(projection: Projection) -> None:
     n = len(facts["iterations"])
     say(
         f"baseline {duration(projection.baseline_ns)}, {known}: the step times of {n} iteration{'s' * (n != 1)} "
-        f"({facts['iterations_chosen']}) on {device}{label}"
+        f"({facts['iterations_chosen']}), {duration(projection.baseline_ns / sum(facts['weights']))} each, "
+        f"on {device}{label}"
     )
     print_table(
         f"What-ifs (interval: central {100 * facts['confidence']:g} % over the parameters' ranges)",
