@@ -201,8 +201,6 @@ def _backlog_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Int
 
 def _queues(activity: Mapping[str, Ints]) -> Ints:
     """Number the streams of all devices and ranks."""
-    numbers = np.zeros(len(activity["rank"]), dtype=np.int64)
-    for name in ("rank", "device", "stream"):
-        distinct, code = np.unique(activity[name], return_inverse=True)
-        numbers = np.unique(numbers * max(len(distinct), 1) + code, return_inverse=True)[1]
-    return numbers
+    (device,) = dense_keys((activity["rank"], activity["device"]))
+    (stream,) = dense_keys((device, activity["stream"]))
+    return np.unique(stream, return_inverse=True)[1]

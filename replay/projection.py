@@ -339,13 +339,13 @@ def _draw(base: _Base, what_ifs: Sequence[WhatIf], parameters: Parameters, steps
 
 
 def _change(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Change:
-    told = False
+    counted = False
 
     def change(graph: KernelGraph) -> KernelGraph:
-        nonlocal told
-        if not told:  # it is applied again where the period settles slowly
+        nonlocal counted
+        if not counted:  # it is applied again where the period settles slowly
             steps.next(what_if.label)
-            told = True
+            counted = True
         return what_if(graph, parameters)
 
     return change

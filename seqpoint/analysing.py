@@ -20,12 +20,13 @@ from replay.analysis import (
     idle_by_cause,
     pace,
 )
+from replay.build import build_graph
 from replay.graph import KernelGraph
 from replay.parameters import load_parameters
 from replay.steady import SteadyState
 from replay.timeline import Timeline
 from replay.what_ifs import WhatIf
-from seqpoint.graphs import graphs_of, step_windows
+from seqpoint.graphs import given_hardware, step_windows
 
 __all__ = ["Analysis", "TimelineAnalysis", "analyze_trace", "graph_of", "typical_iteration"]
 
@@ -134,7 +135,7 @@ def graph_of(
         As `analyze_trace`.
     """
     number = typical_iteration(trace) if iteration is None else iteration
-    (graph,) = graphs_of(trace, [number], device)
+    graph = build_graph(trace, number, given_hardware(device))
     return number, graph if what_if is None else what_if(graph, load_parameters())
 
 

@@ -1,4 +1,4 @@
-"""The graphs of a trace's iterations: one by one, or in windows in which their steps can be timed."""
+"""Windows of a trace's iterations in which their steps can be timed."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -9,11 +9,11 @@ from profilers.errors import InvalidInputError
 from profilers.steps import StepTimes, job_steps, step_times
 from profilers.trace import Trace
 from replay.build import build_graph, index_trace
-from replay.graph import Hardware, KernelGraph
+from replay.graph import Hardware
 from replay.hardware import hardware_named
 from replay.step_window import StepWindow
 
-__all__ = ["all_iterations", "graphs_of", "step_windows", "windows_in_turn"]
+__all__ = ["all_iterations", "given_hardware", "step_windows"]
 
 Progress = Callable[[int, int, str], None]
 #: Iterations before one that are replayed with it at most, with itself; and iterations in one window.
@@ -34,28 +34,15 @@ def all_iterations(trace: Trace) -> list[int]:
     return have
 
 
-def graphs_of(
-    trace: Trace, iterations: Sequence[int], device: str | None = None, progress: Progress | None = None
-) -> list[KernelGraph]:
-    """Return the graphs of some iterations, each by itself.
+def given_hardware(device: str | None) -> Hardware | None:
+    """Return the hardware of a device that a user names; None where nobody names one.
 
     Raises
     ------
-    NotFoundError, InvalidInputError
-        The device or an iteration is unknown.
+    NotFoundError
+        The device is unknown.
     """
-    return list(_built(trace, [(number,) for number in iterations], device, progress))
-
-
-def _built(
-    trace: Trace, groups: Sequence[Sequence[int]], device: str | None, progress: Progress | None
-) -> Iterator[KernelGraph]:
-    hardware: Hardware | None = None if device is None else hardware_named(find_device(device), "user")
-    index = index_trace(trace)
-    for count, numbers in enumerate(groups):
-        if progress:
-            progress(count, len(groups), f"graph of iteration {numbers[-1]}")
-        yield build_graph(index, numbers, hardware)
+    return None if device is None else hardware_named(find_device(device), "user")
 
 
 def step_windows(
@@ -65,20 +52,8 @@ def step_windows(
     *,
     device: str | None = None,
     progress: Progress | None = None,
-) -> list[StepWindow]:
-    """Return what `windows_in_turn` yields."""
-    return list(windows_in_turn(trace, iterations, weights, device=device, progress=progress))
-
-
-def windows_in_turn(
-    trace: Trace,
-    iterations: Sequence[int],
-    weights: Sequence[float] = (),
-    *,
-    device: str | None = None,
-    progress: Progress | None = None,
 ) -> Iterator[StepWindow]:
-    """Yield windows in which the steps of some iterations can be timed.
+    """Yield windows in which the steps of some iterations can be timed, one after another to hold one at a time.
 
     The window of an iteration begins with the iterations that its hosts had not waited for when it started, and holds
     at least one before it, if the trace does. The first iteration of a recording has the one behind it instead.
@@ -103,13 +78,16 @@ def windows_in_turn(
     steps = step_times(trace)
     of_job = job_steps(steps)
     row_of = {number: row for row, number in enumerate(of_job.iteration.tolist())}
-    spans = _merged([_span(steps, of_job, row_of[n]) for n in sorted(set(iterations)) if n in row_of])
+    hardware, index = given_hardware(device), index_trace(trace)
+    index.check_iterations(iterations)
+    spans = _merged([_span(steps, of_job, row_of[n]) for n in sorted(set(iterations))])
     weight_of = dict(zip(iterations, weights or [1.0] * len(iterations), strict=True))
-    unknown = [n for n in iterations if n not in row_of]
-    groups = [of_job.iteration[first : last + 1].tolist() for first, last in spans]
-    graphs = _built(trace, [*groups, *([n] for n in unknown)], device, progress)
     taken: set[int] = set()
-    for graph, (first, _) in zip(graphs, spans, strict=False):
+    for count, (first, last) in enumerate(spans):
+        window = of_job.iteration[first : last + 1].tolist()
+        if progress:
+            progress(count, len(spans), f"graph of iteration {window[-1]}")
+        graph = build_graph(index, window, hardware)
         asked = [p for p, n in enumerate(graph.iterations) if n in weight_of and n not in taken]
         numbers = [graph.iterations[p] for p in asked]
         taken.update(numbers)

@@ -172,13 +172,14 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     Raises
     ------
     SeqPointError
-        As `choose_iterations`, `graphs_of` and `replay.projection.project`.
+        As `choose_iterations`, `step_windows` and `replay.projection.project`.
     """
     options = options or ProjectOptions()
     chosen = choose_iterations(trace, options.iterations, options.max_points)
     if options.weights:
         chosen = Chosen(list(options.iterations), list(options.weights), "as asked")
-    windows = step_windows(trace, chosen.iterations, chosen.weights, device=options.device, progress=options.progress)
+    building = step_windows(trace, chosen.iterations, chosen.weights, device=options.device, progress=options.progress)
+    windows = list(building)
     numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
     drawing = ProjectionOptions(
         options.draws, options.seed, options.progress, numbers, options.jobs, options.parameters

@@ -10,7 +10,7 @@ from profilers.trace import Trace
 from replay.dependencies import Dependencies, dependencies
 from replay.step_window import StepWindow
 from replay.timeline import Timeline, replay
-from seqpoint.graphs import Progress, windows_in_turn
+from seqpoint.graphs import Progress, step_windows
 
 __all__ = ["ReplayedStep", "TraceReplay", "replay_trace"]
 
@@ -106,7 +106,7 @@ def replay_trace(
     latency = dict(zip(of_job.iteration.tolist(), of_job.latency_ns.tolist(), strict=True))
     found: list[ReplayedStep] = []
     known, first = [], None
-    for window in windows_in_turn(trace, iterations, device=device, progress=progress):
+    for window in step_windows(trace, iterations, device=device, progress=progress):
         line = replay(window.graph)
         first = first or line
         known.append(dependencies(line))

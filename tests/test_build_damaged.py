@@ -57,7 +57,7 @@ def test_a_damaged_trace_replays_as_measured(tmp_path: Path, seed: int) -> None:
         assert "damaged.json" in str(error)
         return
     iterations = sorted(set(trace.iterations["iteration"].to_pylist()))
-    windows = step_windows(trace, iterations)
+    windows = list(step_windows(trace, iterations))
     for graph in [*(build_graph(trace, i) for i in iterations), *(window.graph for window in windows)]:
         assert replay(graph).makespan_ns == pytest.approx(graph.measured_ns, rel=1e-6, abs=2)
     what_ifs = [parse_what_if(w) for w in WHAT_IFS]

@@ -1,5 +1,6 @@
 """`TraceIndex`: what every graph of a trace is built from, arranged once: by iteration, by time, by call."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 
 from profilers.arrays import MISSING, dense_keys, ends, integers
 from profilers.columns import lookup
+from profilers.errors import InvalidInputError
 from profilers.kernels import classify
 from profilers.trace import Trace
 from replay.build.autograd import BackwardOps, backward_ops
@@ -142,6 +144,20 @@ class TraceIndex:
     def on_host_alone(self) -> bool:
         """Whether nothing ran on a device, so that operators are the calls."""
         return not len(self.work.reach)
+
+    def check_iterations(self, iterations: Sequence[int]) -> None:
+        """Raise an error that names the first of `iterations` that the trace lacks, and those that it has.
+
+        Raises
+        ------
+        InvalidInputError
+        """
+        have = np.unique(integers(self.trace.iterations, "iteration")).tolist()
+        for number in iterations:
+            if number not in have:
+                some = ", ".join(map(str, have[:12]))
+                listed = f"{some}, ... {len(have)} in all" if len(have) > 12 else some or "none"
+                raise InvalidInputError(f"the trace has no iteration {number} (it has {listed})")
 
 
 def index_trace(trace: Trace) -> TraceIndex:

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from profilers.arrays import MISSING, ends, integers
 from profilers.columns import lookup
-from profilers.errors import InvalidInputError
 from profilers.trace import Trace
 from replay.build.index import Groups, TraceIndex
 
@@ -155,11 +154,7 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     """
     table = index.trace.iterations
     numbers = integers(table, "iteration")
-    for number in iterations:
-        if not (numbers == number).any():
-            raise InvalidInputError(
-                f"the trace has no iteration {number} (it has {_listed(sorted(set(numbers.tolist())))})"
-            )
+    index.check_iterations(iterations)
     wanted = np.array(iterations, dtype=np.int64)
     rows = np.flatnonzero(np.isin(numbers, wanted))
     starts, stops, ranks = integers(table, "start_ns")[rows], ends(table)[rows], integers(table, "rank")[rows]
@@ -220,11 +215,6 @@ def _worked(index: TraceIndex, wanted: Ints, calls: tuple[Ints, Ints]) -> tuple[
     position = np.concatenate([position, found[found != MISSING]])
     order = np.argsort(rows, kind="stable")
     return rows[order], position[order]
-
-
-def _listed(numbers: list[int]) -> str:
-    text = ", ".join(map(str, numbers[:12]))
-    return f"{text}, ... {len(numbers)} in all" if len(numbers) > 12 else text or "none"
 
 
 def _calls(index: TraceIndex, called: tuple[Ints, Ints], origin: int) -> Calls:
