@@ -9,7 +9,7 @@
 | elapsed_error | the sum of the step times against the time between the first and the last completion, worst rank |
 | completion_worst | unchanged replay: the worst error of the completion of an iteration, of the elapsed time |
 | start_worst | unchanged replay: the worst error of the start of a kernel or copy, of its step time |
-| typical_median, typical_worst | every delay at the median of its kind (`replay.typical`), error of each window |
+| typical_median, typical_worst | every delay at the median of its kind (`replay.projection.projection`), error of each window |
 | steady_median, steady_worst | each window repeated until its period settles, against its measured step times |
 | busy_describe, busy_replay | share of the elapsed time that devices work, from the trace and from the replay |
 | unexplained | share of the time that is waiting which no recorded event explains |
@@ -23,14 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
-from profilers.arrays import ends, integers
-from profilers.collect import CollectOptions, collect
-from profilers.steps import StepTimes, busy_in_steps, job_steps, step_times
-from profilers.trace import Trace
-from replay.timeline import Timeline, replay
-from replay.typical import with_typical_lags
-from seqpoint.graphs import all_iterations, step_windows
-from seqpoint.replaying import replay_trace
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.trace.arrays import ends, integers
+from profilers.trace.steps import StepTimes, busy_in_steps, job_steps, step_times
+from profilers.trace.trace import Trace
+from replay.engine.timeline import Timeline, replay
+from replay.projection.projection import with_typical_lags
+from seqpoint.graphs import all_iterations, replay_trace, step_windows
 
 COLUMNS = (
     *("trace", "iterations", "elapsed_ms", "latencies_ms", "elapsed_error", "completion_worst", "start_worst"),

@@ -1,14 +1,5 @@
 """The few errors of the toolkit: each message says what, where, and what to do next."""
 
-__all__ = [
-    "BrokenFileError",
-    "DependencyError",
-    "InvalidInputError",
-    "NotFoundError",
-    "SeqPointError",
-    "UnknownFormatError",
-]
-
 
 class SeqPointError(Exception):
     """Base of every error that a user can cause; the command line prints it as one line."""

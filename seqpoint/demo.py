@@ -4,21 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from profilers.collect import collect
-from profilers.datasets import dataset_path
 from profilers.errors import InvalidInputError
-from profilers.store import save_trace
+from profilers.files import dataset_path
+from profilers.ingest.ingest import collect
 from profilers.synthetic import TransformerJob, synthesize
-from profilers.trace import Trace
-from replay.projection import Projection
+from profilers.trace.store import save_trace
+from profilers.trace.trace import Trace
+from replay.projection.projection import Projection
 from replay.what_ifs import parse_what_if
 from seqpoint.describe import Description, describe
-from seqpoint.estimating import estimate_run
 from seqpoint.iterations import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.selecting import SelectionResult, select
-
-__all__ = ["DEMO_WHAT_IFS", "Demo", "run_demo"]
+from seqpoint.selection.selecting import SelectionResult, estimate_run, select
 
 #: What the demo asks of the synthetic job.
 DEMO_WHAT_IFS = (

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilers.arrays import MISSING, ends, integers, strings
-from profilers.intervals import union_length
-from profilers.kernels import COLLECTIVE, classify
-from profilers.steps import busy_in_steps, step_times
-from profilers.trace import Trace
+from profilers.trace.arrays import MISSING, ends, integers, strings, union_length
+from profilers.trace.kernels import COLLECTIVE, classify
+from profilers.trace.steps import busy_in_steps, step_times
+from profilers.trace.trace import Trace
 from seqpoint.iterations import IterationTable, iteration_table
-
-__all__ = ["ClassTime", "Description", "DeviceActivity", "RankSteps", "describe"]
 
 
 @dataclass(frozen=True)

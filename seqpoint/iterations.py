@@ -11,16 +11,11 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from profilers.arrays import MISSING, integers, strings
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.kernels import is_collective
-from profilers.steps import step_times
-from profilers.trace import Trace
-
-__all__ = ["UNITS", "IterationTable", "iteration_table", "read_log"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
+from profilers.trace.kernels import is_collective
+from profilers.trace.steps import step_times
+from profilers.trace.trace import Trace
 
 #: The statistics that a trace gives for each iteration, with their units. The duration is the step time, from the
 #: completion of the iteration before to its own; the latency counts from its start on the host.

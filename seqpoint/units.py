@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-__all__ = ["TimeUnit", "duration", "time_unit"]
-
 
 @dataclass(frozen=True)
 class TimeUnit:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from profilers.errors import SeqPointError
-from profilers.kineto.document import Document
-from profilers.kineto.rows import Rows
-from profilers.kineto.stream import read_stream
-from profilers.stage import Stage
+from profilers.ingest.stage import Stage
+from profilers.readers.common.json_documents import Document
+from profilers.readers.kineto.reader import read_stream
+from profilers.readers.kineto.rows import Rows
 
 __all__ = ["Outcome", "damage", "disagreement", "read", "read_plainly"]
 

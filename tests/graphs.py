@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from replay.graph import RESOURCES, EdgeKind, Edges, Hardware, KernelGraph, Lane, TaskKind, Tasks
+from replay.graph.graph import RESOURCES, EdgeKind, Edges, Hardware, KernelGraph, Lane, TaskKind, Tasks
 
 #: The resources that the tests give demands of, in this order.
 GIVEN = ("cu", "hbm", "link", "dma", "l2", "power")

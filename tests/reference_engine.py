@@ -2,7 +2,7 @@
 
 import math
 
-from replay.graph import RESOURCES, KernelGraph, TaskKind
+from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 
 CU = RESOURCES.index("cu")
 

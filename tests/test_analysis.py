@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_engine import graphs
 
 from profilers.errors import InvalidInputError
-from profilers.intervals import union_length
+from profilers.trace.arrays import union_length
 from replay.analysis import (
     IDLE_CAUSES,
     Part,
@@ -23,9 +23,9 @@ from replay.analysis import (
     resource_use,
     slack_ns,
 )
-from replay.analysis.binding import binding_edges
-from replay.graph import RESOURCES, EdgeKind, KernelGraph, Lane, TaskKind
-from replay.timeline import Timeline, replay
+from replay.analysis.critical_path import binding_edges
+from replay.engine.timeline import Timeline, replay
+from replay.graph.graph import RESOURCES, EdgeKind, KernelGraph, Lane, TaskKind
 
 CU, HBM = RESOURCES.index("cu"), RESOURCES.index("hbm")
 

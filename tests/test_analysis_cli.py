@@ -10,16 +10,16 @@ import pytest
 from click.testing import CliRunner
 from traces import write_trace
 
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.trace import Trace, TraceMeta
+from profilers.ingest.ingest import collect
+from profilers.trace.trace import Trace, TraceMeta
 from replay.analysis import IDLE_CAUSES, resource_use
-from replay.build import build_graph
-from replay.timeline import replay
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
 from replay.what_ifs import parse_what_if
 from seqpoint import plots
-from seqpoint.analysing import analyze_trace, typical_iteration
 from seqpoint.cli import cli
+from seqpoint.graphs import analyze_trace, typical_iteration
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.collect import CollectOptions, collect
-from profilers.trace import Trace
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.trace.trace import Trace
 from replay.analysis import critical_path, exposure
-from replay.build import build_graph
-from replay.build.index import index_trace
-from replay.build.window import open_window
-from replay.graph import TaskKind
-from replay.timeline import Timeline, measured_timeline, replay
+from replay.engine.timeline import Timeline, measured_timeline, replay
+from replay.from_trace import build_graph
+from replay.from_trace.index import index_trace
+from replay.from_trace.window import open_window
+from replay.graph.graph import TaskKind
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 ROWS = list(csv.DictReader((Path(__file__).parent / "accuracy" / "hta.csv").read_text().splitlines()))

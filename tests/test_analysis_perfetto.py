@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from test_analysis import timelines
 from traces import kernel, kineto, launch, step, write_trace
 
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from replay.analysis.arrows import arrows_of, waits_of
-from replay.build import build_graph
-from replay.graph import EdgeKind, KernelGraph, TaskKind
-from replay.perfetto import perfetto_json, write_perfetto
-from replay.timeline import Timeline, replay
+from profilers.ingest.ingest import collect
+from replay.engine.timeline import Timeline, replay
+from replay.from_trace import build_graph
+from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
+from replay.writers.perfetto import arrows_of, perfetto_json, waits_of, write_perfetto
 
 TIME = {"type": "number", "minimum": 0}
 PLACE = {"pid": {"type": "integer"}, "tid": {"type": "integer"}}

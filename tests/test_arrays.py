@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.arrays import MISSING, arrow_array, numbers, text_array
-from profilers.schema import make_table
+from profilers.trace.arrays import MISSING, arrow_array, numbers, text_array
+from profilers.trace.schema import make_table
 
 WHOLE = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
 

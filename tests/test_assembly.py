@@ -1,13 +1,12 @@
-"""`replay.assembly`: graphs from models."""
+"""`replay.graph.assembly`: graphs from models."""
 
 import numpy as np
 import pytest
 
 from profilers.errors import InvalidInputError
-from replay.assembly import Assembly
-from replay.engine import simulate
-from replay.graph import RESOURCES, TaskKind
-from replay.policy import SharingPolicy
+from replay.engine.engine import simulate
+from replay.graph.assembly import Assembly
+from replay.graph.graph import RESOURCES, SharingPolicy, TaskKind
 
 
 def test_columns_are_spread_and_devices_told_apart() -> None:

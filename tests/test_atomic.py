@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from profilers.atomic import file_to_write, write_text, written_whole
 from profilers.errors import InvalidInputError
+from profilers.files import file_to_write, write_text, written_whole
 from seqpoint.cli import cli
 
 

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from traces import event, kernel, kineto, launch, write_trace
 
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
-from replay.build import build_graph
-from replay.graph import EdgeKind, KernelGraph, TaskKind
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from profilers.trace.kernels import CLASSES
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 
 
 @pytest.fixture

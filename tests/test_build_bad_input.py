@@ -8,11 +8,11 @@ import pytest
 from graphs import make_graph
 from traces import event, kernel, kineto, launch
 
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from replay.build import build_graph
-from replay.graph import EdgeKind, KernelGraph
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.graph.graph import EdgeKind, KernelGraph
 
 NAME = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 

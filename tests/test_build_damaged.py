@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from traces import kineto, step
 
-from profilers.collect import collect
 from profilers.errors import SeqPointError
-from replay.build import build_graph
-from replay.projection import ProjectionOptions, project
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.projection.projection import ProjectionOptions, project
 from replay.what_ifs import parse_what_if
 from seqpoint.graphs import step_windows
 

@@ -9,12 +9,12 @@ import pytest
 from graphs import make_graph
 from traces import event, kernel, kineto, launch
 
-from profilers.collect import CollectOptions, collect
-from replay.build import build_graph, index_trace
-from replay.dependencies import dependencies
-from replay.graph import RECORDED_EDGES, EdgeKind, KernelGraph
-from replay.timeline import replay
-from replay.typical import with_typical_lags
+from profilers.ingest.ingest import CollectOptions, collect
+from replay.analysis.critical_path import dependencies
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph, index_trace
+from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph
+from replay.projection.projection import with_typical_lags
 from replay.what_ifs.scale import scale_host
 
 STEP = event("ProfilerStep#1", "user_annotation", 0, 1000)

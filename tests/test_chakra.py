@@ -15,15 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_plain_csv import balanced
 
-from profilers.chakra import ChakraReader, join_execution_trace
-from profilers.chakra.alignment import align
-from profilers.chakra.wire import WireError, fields, varint
-from profilers.collect import collect
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError
-from profilers.reader import Head, find_reader
-from profilers.schema import make_table
-from profilers.stage import Stage
-from profilers.trace import Trace, TraceMeta
+from profilers.ingest.ingest import collect
+from profilers.ingest.join import align, join_execution_trace
+from profilers.ingest.stage import Stage
+from profilers.readers.chakra import ChakraReader
+from profilers.readers.chakra.protobuf import WireError, fields
+from profilers.readers.chakra.protobuf import decode_varint as varint
+from profilers.readers.reader import Head, find_reader
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"
 needs_chakra = pytest.mark.skipif(not (DATA / "chakra").is_dir(), reason="the Chakra traces are not on this machine")

@@ -19,19 +19,19 @@ from hypothesis import strategies as st
 from test_chakra import attribute, put, records
 from traces import write_trace
 
-from profilers.chakra.messages import node as decoded
-from profilers.collect import collect
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
-from replay.build import build_graph
-from replay.chakra import read_chakra, reader, write_chakra
-from replay.chakra.columns import RowWriter, columns_of, filled
-from replay.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.hardware import hardware_named
-from replay.operators import Operator
-from replay.parameters import load_parameters
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from profilers.readers.chakra.protobuf import node as decoded
+from replay.calibration.parameters import load_parameters
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, hardware_named
+from replay.graph.operators import Operator
 from replay.what_ifs import parse_what_if
+from replay.writers import chakra_reading as reader
+from replay.writers.chakra import RowWriter, columns_of, filled, write_chakra
+from replay.writers.chakra_reading import read_chakra
 from seqpoint.cli import cli
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.checkpoint import Run
-from replay.engine import simulate
-from replay.graph import KernelGraph
-from replay.policy import SharingPolicy
+from replay.engine.checkpoint import Run
+from replay.engine.engine import simulate
+from replay.graph.graph import KernelGraph, SharingPolicy
 
 
 def busy_graph(seed: int = 0, n: int = 60) -> KernelGraph:
@@ -96,7 +95,7 @@ def test_numbers_that_lead_nowhere_are_refused_though_the_file_is_whole(tmp_path
     for name, value in changes:
         content = None
         with monkeypatch.context() as patch:
-            patch.setattr("replay.checkpoint._arrays", _changed(name, value))
+            patch.setattr("replay.engine.checkpoint._arrays", _changed(name, value))
             if len(_changed(name, value)(run._state)[name]):
                 run.save(path)
                 content = path.read_bytes()
@@ -107,7 +106,7 @@ def test_numbers_that_lead_nowhere_are_refused_though_the_file_is_whole(tmp_path
 
 
 def _changed(name: str, value: int):
-    from replay.checkpoint import _arrays
+    from replay.engine.checkpoint import _arrays
 
     def arrays(state):
         content = _arrays(state)

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from traces import event, kineto, step, write_trace
 
-from profilers.datasets import dataset_path
+from profilers.files import dataset_path
 from seqpoint.cli import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces import event, kernel, launch, write_trace
 
-from profilers.collect import CollectOptions, collect, open_trace
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.schema import KINDS
-from profilers.store import load_trace, save_trace
-from profilers.trace import Trace
+from profilers.ingest.ingest import CollectOptions, collect, open_trace
+from profilers.trace.schema import KINDS
+from profilers.trace.store import load_trace, save_trace
+from profilers.trace.trace import Trace
 
 
 def write(path: Path, *events: dict[str, Any], **header: Any) -> Path:

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from profilers.devices import find_device, load_devices
-from replay.collectives import (
+from profilers.devices.catalogue import find_device, load_devices
+from replay.costs.collectives import (
     KINDS,
     CollectiveCalibration,
     Topology,
@@ -18,8 +18,8 @@ from replay.collectives import (
     phases_of,
     predict_collective,
 )
-from replay.collectives.curve import Curve
-from replay.collectives.prior import Machine
+from replay.costs.collectives.algorithms import Machine
+from replay.costs.collectives.fits import Curve
 
 A100, H100, MI300X = (find_device(name) for name in ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X"))
 NOTHING = CollectiveCalibration()

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from replay.collectives import (
+from replay.costs.collectives import (
     FABRICS,
     KINDS,
     CollectiveCalibration,
@@ -35,10 +35,9 @@ from replay.collectives import (
     scored_rows,
     write_fits,
 )
-from replay.collectives.algorithms import busiest_volume, ring_steps
-from replay.collectives.carrying import nic_rate
-from replay.collectives.curve import Curve, fit_curve
-from replay.collectives.prior import Machine
+from replay.costs.collectives.algorithms import Machine, busiest_volume, ring_steps
+from replay.costs.collectives.fits import Curve, fit_curve
+from replay.costs.collectives.predictor import nic_rate
 from seqpoint.cli import cli
 from seqpoint.validation.collectives import collective_rows, score_collectives
 

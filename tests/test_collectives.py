@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from traces import event, kernel, launch
 
-from profilers.collect import collect
-from profilers.collectives import add_collectives, match_collectives
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
+from profilers.ingest.collectives import add_collectives, match_collectives
+from profilers.ingest.ingest import collect
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
 
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 META = {

@@ -5,14 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.arrays import MISSING
-from profilers.columns import Lanes, TableColumns, by_lane
-from profilers.growing import Narrowed, Runs
-from profilers.iterations import fill_from_neighbours
-from profilers.linking import link
-from profilers.numbering import Index, Numbering
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
+from profilers.ingest.iterations import fill_from_neighbours
+from profilers.ingest.linking import Index, Numbering, link
+from profilers.trace.arrays import MISSING, Narrowed, Runs
+from profilers.trace.columns import Lanes, TableColumns, by_lane
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
 
 WIDE = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
 SOME = st.one_of(st.integers(-200, 200), st.integers(-(1 << 33), 1 << 33), WIDE, st.just(int(MISSING)))

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from traces import write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.calibration.parameters import load_parameters
 from replay.contention import (
     ContentionFit,
     FittedRange,
@@ -31,14 +32,14 @@ from replay.contention import (
     scenario_model,
     write_contention_fit,
 )
-from replay.contention.fits import BOUNDS, CHOICES
-from replay.parameters import load_parameters
+from replay.contention.fitting import BOUNDS, CHOICES
 from seqpoint.cli import cli
 from seqpoint.cli.validate.gated import show_gated
-from seqpoint.validation.contention import ContentionCase, predict_contention
-from seqpoint.validation.contention_scores import (
+from seqpoint.validation.contention import (
+    ContentionCase,
     contention_rows,
     percent_of_ideal,
+    predict_contention,
     score_by_mechanism,
     score_ideal,
     score_order,

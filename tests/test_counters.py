@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.counters import base_name, join_counters, plain_name
 from profilers.errors import InvalidInputError
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
+from profilers.ingest.counters import base_name, join_counters, plain_name
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
 
 
 def timeline(names: list[str], **columns: Any) -> Trace:

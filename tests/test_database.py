@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilers import database as module
-from profilers.arrays import MISSING
-from profilers.database import open_database
 from profilers.errors import BrokenFileError
+from profilers.readers.common import database as module
+from profilers.readers.common.database import open_database
+from profilers.trace.arrays import MISSING
 
 LONGEST_S = 20
 

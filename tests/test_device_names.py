@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from profilers.device_names import device_of_file, devices_in_name
-from profilers.devices import load_devices
+from profilers.devices.catalogue import device_of_file, devices_in_name, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.collectives import read_collectives
-from replay.durations import read_measurements
+from replay.costs.collectives import read_collectives
+from replay.costs.kernels import read_measurements
 
 
 @pytest.mark.parametrize(

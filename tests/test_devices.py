@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from profilers.devices import (
+from profilers.devices.catalogue import (
     CERTAINTIES,
     DTYPES,
     FIGURE_RANGES,

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from traces import write_trace
 
-from profilers.devices import USER_DEVICES
+from profilers.devices.catalogue import USER_DEVICES
 from seqpoint.cli import cli
 
 ROOT = Path(__file__).parents[1]

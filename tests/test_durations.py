@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from profilers.devices import find_device, load_devices
+from profilers.devices.catalogue import find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from replay.durations import (
+from replay.costs.kernels import (
     MODELS,
     Calibration,
     Fit,
@@ -25,10 +25,8 @@ from replay.durations import (
     read_measurements,
     write_calibration,
 )
-from replay.durations.bounds import least_seconds
-from replay.durations.calibration import ANY, ANY_HOT
-from replay.durations.carrying import carry_over
-from replay.durations.machine import runs_as
+from replay.costs.kernels.models import least_seconds, runs_as
+from replay.costs.kernels.predictor import ANY, ANY_HOT, carry_over
 from seqpoint.cli import cli
 from seqpoint.validation.kernels import kernel_rows, score_halves, score_kernels
 

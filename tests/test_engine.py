@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from reference_engine import simulate_plainly
 
 from profilers.errors import InvalidInputError
-from replay.engine import simulate
-from replay.graph import KernelGraph
-from replay.isolation import isolated_durations, measured_beside
-from replay.policy import SharingPolicy
-from replay.timeline import replay
+from replay.costs.demand import isolated_durations, measured_beside
+from replay.engine.engine import simulate
+from replay.engine.timeline import replay
+from replay.graph.graph import KernelGraph, SharingPolicy
 
 BANDWIDTH = (0.1, 1.0)
 

@@ -10,14 +10,13 @@ import pyarrow.compute as pc
 import pytest
 from traces import event, kernel, kineto, launch, step, write_trace
 
-from profilers.chakra.nodes import Node
-from profilers.chakra.records import read_records
-from profilers.chakra.writer import export_chakra
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.perfetto_json import export_perfetto
-from profilers.schema import KINDS, make_table
-from profilers.trace import DeviceProperties, Trace, TraceMeta
+from profilers.ingest.ingest import collect
+from profilers.readers.chakra.protobuf import Node, read_records
+from profilers.trace.schema import KINDS, make_table
+from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
+from profilers.writers.chakra import export_chakra
+from profilers.writers.perfetto import export_perfetto
 
 DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 IDS = ("launch_id", "op_id", "kernel_id", "collective_id")

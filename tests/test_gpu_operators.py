@@ -17,9 +17,9 @@ from benchmarks.gpu.launches import launches, matched  # noqa: E402
 from benchmarks.gpu.operators import operands, operation, shapes, steps  # noqa: E402
 from benchmarks.gpu.step import TABLES  # noqa: E402
 from benchmarks.gpu.work import DTYPE_BYTES  # noqa: E402
-from profilers.devices import find_device  # noqa: E402
-from replay.durations import calibrate, read_measurements  # noqa: E402
-from replay.durations.measurements import KIND_OF  # noqa: E402
+from profilers.devices.catalogue import find_device  # noqa: E402
+from replay.costs.kernels import calibrate, read_measurements  # noqa: E402
+from replay.costs.kernels.measurements import KIND_OF  # noqa: E402
 
 FACTS = {"name": "NVIDIA H200", "memory_bytes": 8 << 30, "compute_units": None}
 ARROW = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64()}

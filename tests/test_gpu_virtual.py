@@ -18,7 +18,7 @@ from benchmarks.gpu.virtual.machine import VirtualMachine  # noqa: E402
 from benchmarks.gpu.virtual.program import program  # noqa: E402
 from benchmarks.gpu.virtual.simulate import Ran, simulate  # noqa: E402
 from benchmarks.gpu.work import Work, copied, gemm, moved, streamed  # noqa: E402
-from profilers.kernels import classify  # noqa: E402
+from profilers.trace.kernels import classify  # noqa: E402
 
 DEVICE = DEVICES["Virtual GPU"]
 #: Without what makes figures uneven: a clock that falls, rows that conflict, a latency that grows.

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from seqpoint import plots
-from seqpoint.held_out import SHOWN, held_out_error, held_out_errors
 from seqpoint.iterations import IterationTable
-from seqpoint.selecting import select
 from seqpoint.selection import FrequentSelector, SeqPointSelector
+from seqpoint.selection.evaluation import SHOWN, held_out_error, held_out_errors
+from seqpoint.selection.selecting import select
 
 
 def run(n: int = 200) -> tuple[np.ndarray, np.ndarray]:

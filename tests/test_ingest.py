@@ -16,12 +16,11 @@ import pytest
 from traces import step, write_trace
 
 import profilers.ingest
-from profilers.collect import CollectOptions, collect
 from profilers.errors import BrokenFileError, InvalidInputError
-from profilers.ingest import ingest
-from profilers.schema import SCHEMAS
-from profilers.store import load_trace
-from profilers.trace import Trace
+from profilers.ingest.ingest import CollectOptions, collect, ingest
+from profilers.trace.schema import SCHEMAS
+from profilers.trace.store import load_trace
+from profilers.trace.trace import Trace
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from traces import event, kernel, launch
 
-from profilers.collect import CollectOptions, collect
 from profilers.errors import InvalidInputError
-from profilers.trace import Trace
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.trace.trace import Trace
 
 
 def read(folder: Path, *events: dict[str, Any], iterations: str = "auto") -> Trace:

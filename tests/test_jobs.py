@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.durations import predict
-from replay.jobs import (
+from replay.costs.kernels import predict
+from replay.graph.operators import attention, batched_matmul, convolution, streaming
+from replay.workloads import (
     STYLES,
     Pass,
     Step,
@@ -22,8 +23,7 @@ from replay.jobs import (
     tally,
     time_operators,
 )
-from replay.jobs.step import product, rows, stream
-from replay.operators import attention, batched_matmul, convolution, streaming
+from replay.workloads.architecture import product, rows, stream
 
 A100 = find_device("A100-PCIE-40GB")
 TINY = {"layers": 2, "hidden": 8, "heads": 2, "feedforward": 32, "vocabulary": 100}

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.arrays import integers, strings
-from profilers.collect import collect
-from profilers.kernels import CLASSES, COLLECTIVE, COMPUTE_BOUND, classify, classify_table, is_collective
-from profilers.schema import make_table
+from profilers.ingest.ingest import collect
+from profilers.trace.arrays import integers, strings
+from profilers.trace.kernels import CLASSES, COLLECTIVE, COMPUTE_BOUND, classify, classify_table, is_collective
+from profilers.trace.schema import make_table
 
 AT = "void at::native::"
 ANON = AT + "(anonymous namespace)::"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError
-from profilers.kineto.document import Document
+from profilers.readers.common.json_documents import Document
 
 A, B, C = '{"ph":"X","name":"a","ts":1}', '{"ph":"X","name":"b","ts":2}', '{"ph":"X","name":"c","ts":3}'
 

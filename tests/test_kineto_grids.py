@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.arrays import MISSING
-from profilers.kineto.grids import workgroups
-from profilers.kineto.rows import geometry
+from profilers.readers.common.numbers import workgroups
+from profilers.readers.kineto.rows import geometry
+from profilers.trace.arrays import MISSING
 
 #: Grid, block, and whether the call writes its grid in work-items.
 Row = tuple[tuple[int, int, int], tuple[int, int, int], bool]

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.assembly import Place
 from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.kineto import KinetoReader
-from profilers.quality import Quality
-from profilers.reader import find_reader
-from profilers.source import fingerprint, head, read_source
-from profilers.stage import Stage
-from profilers.trace import DeviceProperties, Trace
+from profilers.ingest.assembly import Place
+from profilers.ingest.stage import Stage
+from profilers.readers.common.source import fingerprint, head, read_source
+from profilers.readers.kineto import KinetoReader
+from profilers.readers.reader import find_reader
+from profilers.trace.trace import DeviceProperties, Quality, Trace
 
 KERNEL = '{"ph":"X","cat":"kernel","name":"k","ts":1.5,"dur":2.25,"args":{"device":0,"stream":7}}'
 OP = '{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":1,"dur":9}'

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.kineto.grids import Grids
-from profilers.kineto.numbers import TIMES_NS, nanoseconds, plain_text, real, whole
-from profilers.kineto.rows import Rows
-from profilers.stage import Stage
+from profilers.ingest.stage import Stage
+from profilers.readers.common.numbers import TIMES_NS, Grids, nanoseconds, plain_text, real, whole
+from profilers.readers.kineto.rows import Rows
 
 
 def rows(*events: dict[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], dict[str, int]]:

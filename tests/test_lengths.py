@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from traces import event
 
-from profilers.collect import CollectOptions, collect
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.lengths import LengthRule
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.lengths import LengthRule
 
 
 def read(folder: Path, *events: dict[str, Any], length: str | None = None) -> list[tuple[Any, ...]]:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.columns import lookup
-from profilers.linking import innermost, link
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
+from profilers.ingest.linking import innermost, link
+from profilers.trace.columns import lookup
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
 
 OP, LAUNCH, KERNEL = 100, 200, 300  # the first id of each kind
 

@@ -9,15 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import write_trace
 
-from profilers.arrays import integers
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.merging import as_ranks, merge
-from profilers.schema import KINDS
-from profilers.slicing import SliceOptions, slice_trace
-from profilers.store import load_trace, save_trace
-from profilers.trace import Trace
-from seqpoint.cli.merge import command
+from profilers.ingest.ingest import collect
+from profilers.trace.arrays import integers
+from profilers.trace.schema import KINDS
+from profilers.trace.store import load_trace, save_trace
+from profilers.trace.trace import Trace
+from profilers.writers.slicing import SliceOptions, as_ranks, merge, slice_trace
+from seqpoint.cli.traces import merge_command as command
 
 REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_plain_csv import balanced
 
-from profilers.collect import collect
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ncu import NcuReader, base_unit
-from profilers.reader import Head, find_reader
-from profilers.stage import Stage
-from profilers.trace import TraceMeta
+from profilers.ingest.ingest import collect
+from profilers.ingest.stage import Stage
+from profilers.readers.ncu import NcuReader, base_unit
+from profilers.readers.reader import Head, find_reader
+from profilers.trace.trace import TraceMeta
 
 
 def quoted(*lines: str) -> str:

@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profilers.ahead import ahead
 from profilers.errors import BrokenFileError
-from profilers.linking import link
-from profilers.nsys import NsysReader, NsysTablesReader
-from profilers.quality import Quality
-from profilers.reader import Head
-from profilers.schema import OWN_RANK
-from profilers.stage import Stage
-from profilers.trace import DeviceProperties, Trace
+from profilers.ingest.linking import link
+from profilers.ingest.stage import Stage
+from profilers.readers.common.source import ahead
+from profilers.readers.nsys import NsysReader, NsysTablesReader
+from profilers.readers.reader import Head
+from profilers.trace.schema import OWN_RANK
+from profilers.trace.trace import DeviceProperties, Quality, Trace
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces" / "nsys"
 

@@ -7,22 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import InvalidInputError
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
-from replay.operators import (
-    KINDS,
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
+from replay.costs.operators import (
+    _RULES,
     Call,
-    Operator,
-    attention,
-    batched_matmul,
-    convolution,
+    operator_coverage,
     operator_of,
     operator_of_kernel,
-    rowwise,
-    streaming,
+    operators_of_kernels,
 )
-from replay.operators.calls import _RULES
-from replay.operators.coverage import operator_coverage, operators_of_kernels
+from replay.graph.operators import KINDS, Operator, attention, batched_matmul, convolution, rowwise, streaming
 
 F, H = "float", "c10::BFloat16"
 

@@ -9,8 +9,9 @@ import numba
 import pytest
 
 from seqpoint.cli import cli
-from seqpoint.cli.compiling import compile_notice
-from seqpoint.cli.output import duration, print_table, working
+from seqpoint.cli.lazy import compile_notice
+from seqpoint.cli.output import print_table, working
+from seqpoint.units import duration
 
 
 class Terminal(io.StringIO):

@@ -1,4 +1,4 @@
-"""`replay.overlap.c3`: C3 and ConCCL (arXiv 2412.14335)."""
+"""`replay.studies`: C3 and ConCCL (arXiv 2412.14335)."""
 
 import re
 import tomllib
@@ -11,15 +11,26 @@ from typing import Any
 
 import pytest
 
-from profilers.datasets import dataset_path
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.overlap.c3.policies import PARTITIONS, POLICIES
-from replay.overlap.c3.reproduction import crossover_bytes, reproduce, share_not_copying, slowdown_by_units, sweep
-from replay.overlap.c3.scenario import Outcome, chosen_units, graph_of, run_scenario
-from replay.overlap.c3.workload import WEIGHTS, Scenario, load_scenarios, weight_bytes
-from replay.overlap.products import product_columns, product_ns
-from replay.overlap.transfers import Transfer, kernel_columns
-from replay.parameters import load_parameters
+from profilers.files import dataset_path
+from replay.calibration.parameters import load_parameters
+from replay.studies.c3 import (
+    WEIGHTS,
+    Outcome,
+    Scenario,
+    chosen_units,
+    crossover_bytes,
+    graph_of,
+    load_scenarios,
+    reproduce,
+    run_scenario,
+    share_not_copying,
+    slowdown_by_units,
+    sweep,
+    weight_bytes,
+)
+from replay.studies.products import Transfer, kernel_columns, product_columns, product_ns
+from replay.what_ifs.c3 import PARTITIONS, POLICIES
 
 SCENARIOS = load_scenarios()
 TEXT = dataset_path("workloads/c3.toml").read_text()

@@ -1,4 +1,4 @@
-"""`replay.overlap.products` and `replay.overlap.transfers`: what the engine is told of products and collectives."""
+"""`replay.studies.products` and `replay.studies.products`: what the engine is told of products and collectives."""
 
 from dataclasses import replace
 from math import ceil
@@ -8,14 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
-from replay.assembly import Assembly
-from replay.collectives import Topology
-from replay.engine import simulate
-from replay.overlap.products import Product, product_columns, product_ns
-from replay.overlap.transfers import Transfer, add_copies, copy_columns, kernel_columns
-from replay.parameters import load_parameters
+from replay.calibration.parameters import load_parameters
+from replay.costs.collectives import Topology
+from replay.engine.engine import simulate
+from replay.graph.assembly import Assembly
+from replay.studies.products import (
+    Product,
+    Transfer,
+    add_copies,
+    copy_columns,
+    kernel_columns,
+    product_columns,
+    product_ns,
+)
 
 MI300X = find_device("MI300X")
 MESH = Topology(8, fabric="mesh")

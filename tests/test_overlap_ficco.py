@@ -1,4 +1,4 @@
-"""`replay.overlap.ficco`: FiCCO (arXiv 2512.10236)."""
+"""`replay.studies`: FiCCO (arXiv 2512.10236)."""
 
 import json
 import re
@@ -10,25 +10,49 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.datasets import dataset_path
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from replay.collectives import Topology
-from replay.graph import TaskKind
-from replay.overlap.ficco.chooser import Chooser, Decision, load_chooser
-from replay.overlap.ficco.distance import distance_factor
-from replay.overlap.ficco.features import FEATURES, features_of
-from replay.overlap.ficco.maps import schedule_map
-from replay.overlap.ficco.pieces import Piece, decomposition_loss, piece_columns, piece_ns, pieces_of
-from replay.overlap.ficco.reproduction import reproduce, sweep, transfer_ratio
-from replay.overlap.ficco.schedules import CANDIDATES, SCHEDULES, STUDIED, find_schedule
-from replay.overlap.ficco.steps import ring_hops, step_transfer, steps_of
-from replay.overlap.ficco.timeline import best_schedule, graph_of, makespan_ns, run_schedule
-from replay.overlap.ficco.training import candidate_times_ns, draw_scenarios, grow_chooser, score_choices
-from replay.overlap.ficco.workload import Scenario, load_scenarios
-from replay.overlap.products import product_ns
-from replay.overlap.published import published_figures
-from replay.overlap.transfers import copy_columns, kernel_columns
-from replay.parameters import load_parameters
+from profilers.files import dataset_path
+from replay.calibration.parameters import load_parameters
+from replay.costs.collectives import Topology
+from replay.graph.graph import TaskKind
+from replay.studies.ficco import (
+    CANDIDATES,
+    SCHEDULES,
+    STUDIED,
+    Piece,
+    Scenario,
+    best_schedule,
+    decomposition_loss,
+    distance_factor,
+    find_schedule,
+    graph_of,
+    load_scenarios,
+    makespan_ns,
+    piece_columns,
+    piece_ns,
+    pieces_of,
+    ring_hops,
+    run_schedule,
+    step_transfer,
+    steps_of,
+)
+from replay.studies.ficco_chooser import (
+    FEATURES,
+    Chooser,
+    Decision,
+    candidate_times_ns,
+    draw_scenarios,
+    features_of,
+    grow_chooser,
+    load_chooser,
+    reproduce,
+    schedule_map,
+    score_choices,
+    sweep,
+    transfer_ratio,
+)
+from replay.studies.products import copy_columns, kernel_columns, product_ns
+from replay.studies.published import published_figures
 
 SCENARIOS = load_scenarios()
 G1 = SCENARIOS["g1"]
@@ -103,7 +127,7 @@ def test_without_contention_the_simulation_is_the_closed_form(name: str, schedul
     quiet = graph.with_tasks(demand=demand, footprint=np.where(copies, 0.0, graph.tasks.footprint))
     c = float(copy_columns(step_transfer(scenario, chosen), BARE)["duration_ns"])  # type: ignore[arg-type]
     g = [piece_ns(piece) for piece in pieces_of(scenario, chosen)]
-    from replay.timeline import replay
+    from replay.engine.timeline import replay
 
     expected = c + sum(max(one, c) for one in g[:-1]) + g[-1]
     # The first piece of a 2D schedule adds nothing and is shorter: a transfer may make up for what it waited.

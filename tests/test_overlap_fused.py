@@ -1,4 +1,4 @@
-"""`replay.overlap.fused`: computation and collective in one kernel, against one after the other."""
+"""`replay.studies.fused`: computation and collective in one kernel, against one after the other."""
 
 import time
 from collections.abc import Mapping
@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilers.datasets import dataset_path
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.toml_text import parse_toml
-from replay.collectives import Topology
-from replay.graph import RESOURCES, TaskKind
-from replay.overlap.fused import (
+from profilers.files import dataset_path, parse_toml
+from replay.calibration.parameters import load_parameters
+from replay.costs.collectives import Topology
+from replay.engine.timeline import replay
+from replay.graph.graph import RESOURCES, TaskKind
+from replay.studies.fused import (
     ORDERS,
     Cluster,
     Comparison,
@@ -34,9 +35,7 @@ from replay.overlap.fused import (
     load_workloads,
     slices_of,
 )
-from replay.overlap.fused.reproduction import reproduce
-from replay.parameters import load_parameters
-from replay.timeline import replay
+from replay.studies.fused.study import reproduce
 
 MI210 = find_device("MI210")
 PAIR = Cluster(MI210, Topology(2, 1, nics=1))

@@ -1,4 +1,4 @@
-"""`replay.overlap.t3`: stages, chunks, arbitration, movement, closed forms, and the order of the systems."""
+"""`replay.studies.t3`: stages, chunks, arbitration, movement, closed forms, and the order of the systems."""
 
 import dataclasses
 import tomllib
@@ -8,23 +8,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.datasets import dataset_path
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from replay.analysis.usage import resource_use
-from replay.collectives import Topology
-from replay.collectives.algorithms import busiest_volume, ring_steps
-from replay.durations import predict
-from replay.overlap.t3 import Outcome, SubLayer, System, find_sublayer, lanes, load_workload, study, tracked_tiles
-from replay.overlap.t3.arbitration import Arbitration, compute_first, first_come
-from replay.overlap.t3.closed_forms import near_memory_gain, speedup_beside_few_units, with_link
-from replay.overlap.t3.collective import Part, all_gather, near_memory_reduce_scatter, reduce_scatter
-from replay.overlap.t3.product import cached_share, product_of
-from replay.overlap.t3.reproduction import reproduce
-from replay.overlap.t3.ring import Message, Ring
-from replay.overlap.t3.tracker import tiles_per_entry
-from replay.overlap.t3.workload import REPLACEMENTS
-from replay.parameters import load_parameters
-from replay.timeline import replay
+from profilers.files import dataset_path
+from replay.analysis.idle import resource_use
+from replay.calibration.parameters import load_parameters
+from replay.costs.collectives import Topology
+from replay.costs.collectives.algorithms import busiest_volume, ring_steps
+from replay.costs.kernels import predict
+from replay.engine.timeline import replay
+from replay.studies.t3 import Outcome, SubLayer, System, find_sublayer, lanes, load_workload, study, tracked_tiles
+from replay.studies.t3.ring import (
+    REPLACEMENTS,
+    Arbitration,
+    Message,
+    Part,
+    Ring,
+    all_gather,
+    cached_share,
+    compute_first,
+    first_come,
+    near_memory_reduce_scatter,
+    product_of,
+    reduce_scatter,
+)
+from replay.studies.t3.study import near_memory_gain, reproduce, speedup_beside_few_units, tiles_per_entry, with_link
 
 SYSTEM = load_workload().system
 LABELS = list(load_workload().sublayers)

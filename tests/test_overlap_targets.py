@@ -1,4 +1,4 @@
-"""`replay.overlap.targets` and `replay.overlap.pipeline`: what overlap can act on, and kernels piece by piece."""
+"""`replay.what_ifs.pipeline` and `replay.what_ifs.pipeline`: what overlap can act on, and kernels piece by piece."""
 
 from dataclasses import replace
 
@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from graphs import make_graph
 
-from profilers.kernels import CLASSES
-from replay.engine import simulate
-from replay.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
-from replay.operators.operator import batched_matmul
-from replay.overlap.pipeline import receive_in_pieces, send_in_pieces
-from replay.overlap.targets import consumers, producers
+from profilers.trace.kernels import CLASSES
+from replay.engine.engine import simulate
+from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
+from replay.graph.operators import batched_matmul
+from replay.what_ifs.pipeline import consumers, producers, receive_in_pieces, send_in_pieces
 
 GEMM, COPY, NORM = (CLASSES.index(name) for name in ("gemm", "copy", "normalization"))
 

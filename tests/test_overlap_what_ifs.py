@@ -12,10 +12,10 @@ from test_overlap_targets import COPY, GEMM, NORM, chain, ranks
 from traces import write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.kernels import CLASSES
-from replay.engine import simulate
-from replay.graph import RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
-from replay.parameters import load_parameters
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import load_parameters
+from replay.engine.engine import simulate
+from replay.graph.graph import RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs import OVERLAPS, compose, parse_what_if
 from seqpoint.cli import cli
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.arrays import strings
-from profilers.collect import CollectOptions, collect
-from profilers.periodicity import Period, find_period
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.iterations import Period, find_period
+from profilers.trace.arrays import strings
 from seqpoint.iterations import iteration_table
 
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "traces"

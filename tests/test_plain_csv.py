@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.collect import collect
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.plain_csv import CsvReader
-from profilers.quality import Quality
-from profilers.reader import Head, find_reader
-from profilers.schema import OWN_RANK
-from profilers.stage import Stage
-from profilers.trace import TraceMeta
+from profilers.ingest.ingest import collect
+from profilers.ingest.stage import Stage
+from profilers.readers.plain_csv import CsvReader
+from profilers.readers.reader import Head, find_reader
+from profilers.trace.schema import OWN_RANK
+from profilers.trace.trace import Quality, TraceMeta
 
 PLAIN = b"name,start_us,dur_us\na,10.5,42.125\nb,53,0.001\n"
 

@@ -8,19 +8,17 @@ import pytest
 from bokeh.models import Plot
 from traces import write_trace
 
-from profilers.collect import CollectOptions, collect
-from profilers.trace import Trace
-from replay.build import build_graph
-from replay.projection import Projection, ProjectionOptions, project
-from replay.step_window import StepWindow
-from replay.timeline import replay
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.trace.trace import Trace
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
 from seqpoint import plots
 from seqpoint.describe import describe
 from seqpoint.iterations import iteration_table
-from seqpoint.lanes import lanes_of
-from seqpoint.palette import CLASS_COLOURS
-from seqpoint.selecting import SelectionResult, SelectOptions, select
+from seqpoint.plots.timelines import CLASS_COLOURS, lanes_of
+from seqpoint.selection.selecting import SelectionResult, SelectOptions, select
 from seqpoint.units import time_unit
 
 

@@ -7,16 +7,15 @@ import pytest
 from graphs import make_graph
 from traces import write_trace
 
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
-from profilers.trace import TraceMeta
-from replay.build import build_graph
-from replay.graph import EdgeKind, TaskKind
-from replay.perfetto import perfetto_json
-from replay.projection import Projection, ProjectionOptions, project
-from replay.step_window import StepWindow
+from profilers.ingest.ingest import collect
+from profilers.trace.kernels import CLASSES
+from profilers.trace.trace import TraceMeta
+from replay.from_trace import build_graph
+from replay.graph.graph import EdgeKind, TaskKind
+from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
+from replay.writers.perfetto import perfetto_json
 
 
 def projected(tmp_path: Path, *texts: str, seed: int = 0) -> Projection:

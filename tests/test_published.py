@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from profilers.errors import BrokenFileError, NotFoundError
-from replay.overlap.published import SYSTEMS, published_figures, read_figures, reproduced
-from replay.parameters import load_parameters
+from replay.calibration.parameters import load_parameters
+from replay.studies.published import SYSTEMS, published_figures, read_figures, reproduced
 from seqpoint.cli import cli
 from seqpoint.validation.published import score_published
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from profilers.arrays import MISSING, integers, strings
-from profilers.kineto import KinetoReader
-from profilers.kineto.arguments import ARGUMENTS, KIND_OF
-from profilers.stage import Stage
+from profilers.ingest.stage import Stage
+from profilers.readers.kineto import KinetoReader
+from profilers.readers.kineto.rows import ARGUMENTS, KIND_OF
+from profilers.trace.arrays import MISSING, integers, strings
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")

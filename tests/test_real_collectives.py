@@ -35,7 +35,7 @@ def test_the_table_has_every_case(found: dict[str, dict[str, str]]) -> None:
 
 
 def test_the_shipped_fits_are_what_calibrating_gives() -> None:
-    from replay.collectives import calibrate_collectives, load_collectives, read_collectives
+    from replay.costs.collectives import calibrate_collectives, load_collectives, read_collectives
 
     again, shipped = calibrate_collectives(read_collectives(DATA)), load_collectives()
     assert again.digests == shipped.digests and len(again.fits) == len(shipped.fits)
@@ -49,7 +49,7 @@ def test_sizes_that_score_change_no_fit() -> None:
     """What is left out is never looked at: with its times doubled, the fits are the same."""
     from dataclasses import replace
 
-    from replay.collectives import calibrate_collectives, read_collectives, scored_rows
+    from replay.costs.collectives import calibrate_collectives, read_collectives, scored_rows
 
     (one,) = (
         m

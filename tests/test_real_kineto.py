@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from profilers.arrays import MISSING, integers, strings
-from profilers.collect import CollectOptions, collect
 from profilers.errors import SeqPointError
-from profilers.store import load_trace, save_trace
-from profilers.trace import Trace
+from profilers.ingest.ingest import CollectOptions, collect
+from profilers.trace.arrays import MISSING, integers, strings
+from profilers.trace.store import load_trace, save_trace
+from profilers.trace.trace import Trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real traces at {DATA}")

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
 import profilers.record.lightning as lightning_module
 import profilers.record.window as window_module
-from profilers.collect import collect
+import pytest
+
 from profilers.errors import DependencyError, InvalidInputError, NotFoundError
-from profilers.ingest import ingest
+from profilers.ingest.ingest import collect, ingest
 from profilers.record import IterationLog, LightningHooks, lightning_callback, profile_at
-from profilers.record.points import read_points
-from profilers.store import load_trace
-from profilers.trace import Trace
+from profilers.record.profiling import read_points
+from profilers.trace.store import load_trace
+from profilers.trace.trace import Trace
 from seqpoint.iterations import read_log
 
 SUFFIXES = ["csv", "parquet"]

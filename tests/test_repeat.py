@@ -9,13 +9,12 @@ from graphs import make_graph
 from jobs import write_job
 from traces import event, kernel, kineto, launch
 
-from profilers.collect import collect
-from replay.build import build_graph
-from replay.graph import EdgeKind, KernelGraph, TaskKind
-from replay.repeat import pattern_of, repeated
-from replay.steady import steady_states, unchanged
-from replay.step_window import StepWindow
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from replay.engine.steady import pattern_of, repeated, steady_states, unchanged
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
+from replay.projection.projection import StepWindow
 from seqpoint.graphs import step_windows
 
 

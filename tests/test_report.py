@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from traces import event, kernel, kineto, launch, step
 
-from profilers.collect import CollectOptions, collect
 from profilers.errors import InvalidInputError
+from profilers.ingest.ingest import CollectOptions, collect
 from profilers.synthetic import TransformerJob, synthesize
 from replay.what_ifs import parse_what_if
 from seqpoint.describe import describe
 from seqpoint.iterations import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.report import ReportContent, ReportSection, write_report
-from seqpoint.selecting import select
+from seqpoint.selection.selecting import select
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></script>"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from traces import write_trace
 
-from profilers.collect import collect
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from replay.parameters import load_parameters
-from seqpoint.projecting import ProjectOptions, asked_what_ifs, project_trace
-from seqpoint.projection_result import read_result, reproduce, result_of
+from profilers.ingest.ingest import collect
+from replay.calibration.parameters import load_parameters
+from seqpoint.projecting import ProjectOptions, asked_what_ifs, project_trace, read_result, reproduce, result_of
 
 WHAT_IFS = (
     "dma_collectives",

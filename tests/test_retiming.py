@@ -6,15 +6,14 @@ from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profilers.devices import Device, find_device, load_devices
+from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
-from replay.build.dtype_names import dtype_of_name
-from replay.graph import KernelGraph
-from replay.hardware import hardware_named
-from replay.operators import Operator, attention, batched_matmul, convolution
-from replay.parameters import load_parameters
-from replay.retiming import capability, modelled_seconds, retimed
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import load_parameters
+from replay.costs.retiming import capability, modelled_seconds, retimed
+from replay.from_trace.index import dtype_of_name
+from replay.graph.graph import KernelGraph, hardware_named
+from replay.graph.operators import Operator, attention, batched_matmul, convolution
 from replay.what_ifs import change_dtype, parse_what_if, scale_clock, scale_device
 
 NOMINAL = load_parameters()

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.linking import link
-from profilers.quality import Quality
-from profilers.reader import Head
-from profilers.rocm.rocpd import RocpdReader
-from profilers.rocm.rpd import RpdReader
-from profilers.stage import Stage
-from profilers.trace import DeviceProperties, Trace
+from profilers.ingest.linking import link
+from profilers.ingest.stage import Stage
+from profilers.readers.reader import Head
+from profilers.readers.rocm.rocpd import RocpdReader
+from profilers.readers.rocm.rpd import RpdReader
+from profilers.trace.trace import DeviceProperties, Quality, Trace
 
 GUID = "_0000ddb5_8903_7903_b269_cd8d3745bb8a"
 OTHER = "_0000ddb6_8903_7903_b269_cd8d3745bb8b"

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.linking import link
-from profilers.quality import Quality
-from profilers.reader import Head
-from profilers.rocm.rocprof import RocprofReader
-from profilers.stage import Stage
-from profilers.trace import Trace
+from profilers.ingest.linking import link
+from profilers.ingest.stage import Stage
+from profilers.readers.reader import Head
+from profilers.readers.rocm.rocprof import RocprofReader
+from profilers.trace.trace import Quality, Trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm"
 GFX906, GFX942 = DATA / "rocprofv1_gfx906", DATA / "rocprofv1_gfx942"

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from test_plain_csv import balanced
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.reader import Head
-from profilers.rocprof_compute import RocprofComputeReader
-from profilers.stage import Stage
-from profilers.trace import TraceMeta
+from profilers.ingest.stage import Stage
+from profilers.readers.reader import Head
+from profilers.readers.rocprof_compute import RocprofComputeReader
+from profilers.trace.trace import TraceMeta
 
 NEW_HEADER = (
     "Dispatch_ID,GPU_ID,Queue_ID,PID,TID,Grid_Size,Workgroup_Size,LDS_Per_Workgroup,Scratch_Per_Workitem,Arch_VGPR,"

@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.linking import link
-from profilers.quality import Quality
-from profilers.reader import GroupReader, Head
-from profilers.rocm import delimited
-from profilers.rocm.rocprofv3_csv import Rocprofv3CsvReader
-from profilers.rocm.rocprofv3_json import Rocprofv3JsonReader
-from profilers.stage import Stage
-from profilers.trace import DeviceProperties, Trace
+from profilers.ingest.linking import link
+from profilers.ingest.stage import Stage
+from profilers.readers.reader import GroupReader, Head
+from profilers.readers.rocm import delimited
+from profilers.readers.rocm.rocprofv3_csv import Rocprofv3CsvReader
+from profilers.readers.rocm.rocprofv3_json import Rocprofv3JsonReader
+from profilers.trace.trace import DeviceProperties, Quality, Trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm"
 CSV_DATA, JSON_DATA = DATA / "rocprofv3_csv", DATA / "rocprofv3_mi350x_50steps.json.gz"

@@ -11,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.linking import link
-from profilers.quality import Quality
-from profilers.reader import Head
-from profilers.rocm.rocpd import RocpdReader
-from profilers.rocm.rpd import RpdReader
-from profilers.stage import Stage
-from profilers.trace import Trace
+from profilers.ingest.linking import link
+from profilers.ingest.stage import Stage
+from profilers.readers.reader import Head
+from profilers.readers.rocm.rocpd import RocpdReader
+from profilers.readers.rocm.rpd import RpdReader
+from profilers.trace.trace import Quality, Trace
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces" / "rocm" / "rpd_mi300x_vllm.rpd.gz"
 real = pytest.mark.skipif(not REAL.exists(), reason=f"the real recording is not at {REAL}")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from profilers.datasets import dataset_path
+from profilers.files import dataset_path
 
 THREADS = (1, 2)
 SIZE_LIMIT_BYTES = 3_000_000

@@ -14,19 +14,18 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from profilers.errors import InvalidInputError, SeqPointError
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
-from seqpoint.sampling import (
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
+from seqpoint.selection.allocation import neyman_allocation, stratified_variance
+from seqpoint.selection.kernels import (
     KernelSampler,
+    cut_strata,
     draw_rows,
-    estimate_total,
     expand_total,
     kernel_population,
     kernels_with_shapes,
-    neyman_allocation,
-    stratified_variance,
 )
-from seqpoint.sampling.strata import cut_strata
+from seqpoint.selection.kernels import estimate_drawn_total as estimate_total
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data" / "traces" / "kineto"

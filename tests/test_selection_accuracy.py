@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from profilers.datasets import dataset_path
+from profilers.files import dataset_path
 from seqpoint.cli import cli
 from seqpoint.iterations import read_log
 

@@ -7,13 +7,7 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from profilers.errors import InvalidInputError
-from seqpoint.selection import (
-    FrequentSelector,
-    MedianSelector,
-    PriorSelector,
-    SeqPointSelector,
-    WorstSelector,
-)
+from seqpoint.selection import FrequentSelector, MedianSelector, PriorSelector, SeqPointSelector, WorstSelector
 
 ONE_POINT = [FrequentSelector(), MedianSelector(), WorstSelector()]
 ALL = [*ONE_POINT, PriorSelector(window=4, warmup=2)]

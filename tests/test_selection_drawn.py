@@ -11,22 +11,16 @@ from hypothesis import strategies as st
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.schema import make_table
-from profilers.trace import Trace, TraceMeta
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.cli import cli
 from seqpoint.iterations import IterationTable
-from seqpoint.sampling import (
-    KMedoidsSelector,
-    RandomSelector,
-    StratifiedSelector,
-    estimate_speedup,
-    estimate_total,
-    kernel_profiles,
-    shared_allocation,
-    stratified_variance,
-)
-from seqpoint.selecting import SelectOptions, select
-from seqpoint.selection.lengths import exact_sums, length_table, nearest_iterations
+from seqpoint.selection.allocation import shared_allocation, stratified_variance
+from seqpoint.selection.kernels import estimate_drawn_speedup as estimate_speedup
+from seqpoint.selection.kernels import estimate_drawn_total as estimate_total
+from seqpoint.selection.log import exact_sums, length_table, nearest_iterations
+from seqpoint.selection.selecting import SelectOptions, select
+from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector, kernel_profiles
 from seqpoint.validation.rows import geometric_mean
 from seqpoint.validation.selection import Epochs, noise_floor, read_epochs, score
 

@@ -22,8 +22,8 @@ from seqpoint.selection import (
     relative_error,
     sequential_reduction,
 )
-from seqpoint.selection.lengths import length_table
-from seqpoint.selection.spread import relative_noise, spread_of
+from seqpoint.selection.estimate import relative_noise, spread_of
+from seqpoint.selection.log import length_table
 
 N_ITERATIONS = 300
 SHAPES: dict[str, Callable[[np.random.Generator], np.ndarray]] = {

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from profilers.errors import InvalidInputError
-from replay.engine import simulate
-from replay.policy import SharingPolicy
-from replay.sharing import shared_rates
+from replay.engine.engine import simulate
+from replay.engine.sharing import shared_rates
+from replay.graph.graph import SharingPolicy
 
 shares = arrays(np.float64, st.tuples(st.integers(1, 6), st.just(5)), elements=st.floats(0, 1))
 EQUAL = SharingPolicy(in_order=False)

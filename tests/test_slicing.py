@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import write_trace
 
-from profilers.arrays import MISSING, integers
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.schema import KINDS, SCHEMAS
-from profilers.slicing import SliceOptions, slice_trace
-from profilers.trace import Trace
+from profilers.ingest.ingest import collect
+from profilers.trace.arrays import MISSING, integers
+from profilers.trace.schema import KINDS, SCHEMAS
+from profilers.trace.trace import Trace
+from profilers.writers.slicing import SliceOptions, slice_trace
 
 DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 _IDS = ("launch_id", "op_id", "kernel_id", "collective_id")

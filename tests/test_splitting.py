@@ -1,4 +1,4 @@
-"""`replay.overlap.splitting`: tasks in pieces."""
+"""`replay.what_ifs.pipeline`: tasks in pieces."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.errors import InvalidInputError
-from replay.engine import simulate
-from replay.graph import KernelGraph
-from replay.overlap.splitting import quantisation, split
+from replay.engine.engine import simulate
+from replay.graph.graph import KernelGraph
+from replay.what_ifs.pipeline import quantisation, split
 
 
 def chain_of(durations: list[float]) -> KernelGraph:

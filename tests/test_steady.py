@@ -10,11 +10,11 @@ import pytest
 from jobs import CALL, LAG, LOADER, Call, write_job
 from traces import event, kernel, kineto, launch
 
-from profilers.collect import collect
-from profilers.trace import Trace
+from profilers.ingest.ingest import collect
+from profilers.trace.trace import Trace
 from replay.analysis.pace import pace
-from replay.parameters import load_parameters
-from replay.step_window import StepWindow
+from replay.calibration.parameters import load_parameters
+from replay.projection.projection import StepWindow
 from replay.what_ifs import parse_what_if
 from seqpoint.graphs import step_windows
 

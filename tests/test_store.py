@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from profilers import atomic, store
+from profilers import files as atomic
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.quality import Quality
-from profilers.schema import SCHEMAS, make_table
-from profilers.store import load_trace, save_trace
-from profilers.trace import DeviceProperties, Trace, TraceMeta
+from profilers.trace import store
+from profilers.trace.schema import SCHEMAS, make_table
+from profilers.trace.store import load_trace, save_trace
+from profilers.trace.trace import DeviceProperties, Quality, Trace, TraceMeta
 
 
 def _value(field: pa.Field, row: int) -> Any:

@@ -9,13 +9,12 @@ import pytest
 from graphs import make_graph
 from traces import write_trace
 
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from replay import sweep as module
-from replay.build import build_graph
-from replay.projection import ProjectionOptions, project
-from replay.step_window import StepWindow
-from replay.sweep import Steps, jobs_for, sweep
+from profilers.ingest.ingest import collect
+from replay.from_trace import build_graph
+from replay.projection import sweep as module
+from replay.projection.projection import ProjectionOptions, StepWindow, project
+from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs import WhatIf, parse_what_if
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.synthetic import (
     Exchange,
@@ -14,9 +14,9 @@ from profilers.synthetic import (
     synthesize,
     write_trace,
 )
-from profilers.trace import Trace
-from replay.build import build_graph
-from replay.timeline import replay
+from profilers.trace.trace import Trace
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
 
 DEVICE = find_device("MI300X")
 

@@ -5,18 +5,20 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
-from replay.build import build_graph
-from replay.jobs import Pass, Transformer, backward, forward
-from replay.jobs.megatron import Shard, layer_block, padded_vocabulary
-from replay.timeline import replay
-from replay.training import (
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.workloads import (
     BreakDown,
     Duration,
     Layout,
+    Pass,
     StageTime,
     TrainingJob,
+    Transformer,
+    backward,
+    forward,
     job_loads,
     load_training,
     one_forward_one_backward,
@@ -25,6 +27,7 @@ from replay.training import (
     step_time,
     training_trace,
 )
+from replay.workloads.transformer import Shard, layer_block, padded_vocabulary
 
 A100 = find_device("A100-SXM4-80GB")
 ONE = Layout()

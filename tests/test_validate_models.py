@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.jobs import Pass, Transformer, find_transformer, forward, time_operators
-from replay.training import read_steps
+from replay.workloads import Pass, Transformer, find_transformer, forward, read_steps, time_operators
 from seqpoint.cli import cli
 from seqpoint.validation.models import read_models, score_models
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.training import (
+from replay.workloads import (
     TrainingFit,
     calibrate_training,
     chosen_part,

@@ -10,15 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from traces import event, kineto, step, write_trace
 
-from profilers.arrays import integers
-from profilers.chakra.writer import export_chakra
-from profilers.collect import collect
 from profilers.errors import InvalidInputError
-from profilers.merging import merge
-from profilers.perfetto_json import export_perfetto
-from profilers.schema import KINDS
-from profilers.slicing import SliceOptions, slice_trace
-from profilers.trace import Trace
+from profilers.ingest.ingest import collect
+from profilers.trace.arrays import integers
+from profilers.trace.schema import KINDS
+from profilers.trace.trace import Trace
+from profilers.writers.chakra import export_chakra
+from profilers.writers.perfetto import export_perfetto
+from profilers.writers.slicing import SliceOptions, merge, slice_trace
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")

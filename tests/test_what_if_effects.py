@@ -10,16 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import write_trace
 
-from profilers.collect import collect
-from profilers.devices import find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.kernels import CLASSES
-from replay.build import build_graph
-from replay.collectives import Topology, predict_collective
-from replay.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Lane, TaskKind
-from replay.hardware import hardware_named
-from replay.parameters import load_parameters
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import load_parameters
+from replay.costs.collectives import Topology, predict_collective
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.what_ifs import TaskChoice, check_patterns, compose, parse_what_if, what_ifs
 
 NOMINAL = load_parameters()

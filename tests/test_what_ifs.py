@@ -6,15 +6,14 @@ import pytest
 from graphs import make_graph
 from traces import write_trace
 
-from profilers.collect import collect
-from profilers.devices import FIGURE_RANGES, FIGURE_UNITS, Device, Figure, find_device
+from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device, Figure, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.kernels import CLASSES
-from replay.build import build_graph
-from replay.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind
-from replay.hardware import hardware_named
-from replay.parameters import load_parameters
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import load_parameters
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph
+from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
 from replay.what_ifs import (
     change_dtype,
     compose,

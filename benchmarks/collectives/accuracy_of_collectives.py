@@ -12,7 +12,7 @@ import csv
 import sys
 from pathlib import Path
 
-from replay.collectives import read_collectives
+from replay.costs.collectives import read_collectives
 from seqpoint.validation.collectives import CollectiveScore, collective_rows, score_collectives
 
 COLUMNS = (

@@ -13,11 +13,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from profilers.datasets import dataset_path
 from profilers.errors import NotFoundError
+from profilers.files import dataset_path
 from replay.contention import ContentionRecording, read_contention
-from seqpoint.validation.contention import ContentionCase, predict_contention, refit_contention
-from seqpoint.validation.contention_scores import score_by_mechanism, score_order
+from seqpoint.validation.contention import (
+    ContentionCase,
+    predict_contention,
+    refit_contention,
+    score_by_mechanism,
+    score_order,
+)
 
 COLUMNS = (
     "recording", "device", "how", "mechanism", "scenarios", "median", "p90", "ends", "slowdown", "serial", "free",

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from replay.durations import MeasuredOperators, calibrate, read_measurements
+from replay.costs.kernels import MeasuredOperators, calibrate, read_measurements
 from seqpoint.validation.kernels import KernelScore, kernel_rows, score_halves, score_kernels
 
 COLUMNS = ("case", "rows", "error", "median", "bias", "covered", "limit")

@@ -16,10 +16,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from profilers.arrays import integers
-from profilers.collect import CollectOptions, open_trace
-from replay.build import build_graph, index_trace
-from replay.graph import KernelGraph
+from profilers.ingest.ingest import CollectOptions, open_trace
+from profilers.trace.arrays import integers
+from replay.from_trace import build_graph, index_trace
+from replay.graph.graph import KernelGraph
 from replay.what_ifs import change_dtype
 from seqpoint.validation.retiming import RetimingScore, retiming_rows, score_retiming
 

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from profilers.atomic import write_text
 from profilers.errors import InvalidInputError
+from profilers.files import write_text
 
 __all__ = ["begin", "end", "read_takes", "versions"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.clock import synchronize
-from profilers.record.window import Window, settings
+from profilers.record.profiling import Window, settings
 
 __all__ = ["launches", "matched"]
 

@@ -11,8 +11,8 @@ from benchmarks.gpu.describe import describe
 from benchmarks.gpu.environment import read_takes
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.step import TABLES, Row
-from profilers.atomic import write_text, written_whole
 from profilers.errors import DependencyError, InvalidInputError
+from profilers.files import write_text, written_whole
 
 __all__ = ["JOURNAL", "can_pack", "pack"]
 

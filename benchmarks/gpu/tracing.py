@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.gpu.clock import synchronize
-from profilers.record.window import Window, settings
+from profilers.record.profiling import Window, settings
 
 __all__ = ["Marked", "record", "trace_path"]
 
@@ -39,7 +39,7 @@ class Marked:
 
     @property
     def text(self) -> str:
-        """What `profilers.record.profile_at` writes, and `profilers.lengths` reads."""
+        """What `profilers.record.profile_at` writes, and `profilers.ingest.lengths` reads."""
         length = "" if self.sequence_length is None else f" sequence_length={self.sequence_length}"
         return f"iteration{length}" + ("" if self.batch is None else f" batch={self.batch}")
 

@@ -14,8 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from profilers.nsys import NsysReader, NsysTablesReader
-from profilers.stage import Stage
+from profilers.ingest.stage import Stage
+from profilers.readers.nsys import NsysReader, NsysTablesReader
 
 
 def measure(path: Path) -> str:

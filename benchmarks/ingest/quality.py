@@ -7,8 +7,8 @@ import csv
 import sys
 from pathlib import Path
 
-from profilers.collect import collect
 from profilers.errors import SeqPointError
+from profilers.ingest.ingest import collect
 
 COLUMNS = (
     "kernels",

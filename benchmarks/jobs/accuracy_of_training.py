@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from profilers.devices import find_device
-from replay.training import load_training, read_steps
+from profilers.devices.catalogue import find_device
+from replay.workloads import load_training, read_steps
 from seqpoint.validation.training import StepScore, score_steps, training_groups
 
 COLUMNS = ("case", "steps", "error", "worst", "bias", "covered", "limit")

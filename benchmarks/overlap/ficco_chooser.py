@@ -9,16 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from profilers.atomic import write_text
-from replay.overlap.ficco.schedules import CANDIDATES
-from replay.overlap.ficco.training import (
-    Score,
-    candidate_times_ns,
-    draw_scenarios,
-    grow_chooser,
-    score_choices,
-)
-from replay.overlap.ficco.workload import Scenario, load_scenarios
+from profilers.files import write_text
+from replay.studies.ficco import CANDIDATES, Scenario, load_scenarios
+from replay.studies.ficco_chooser import Score, candidate_times_ns, draw_scenarios, grow_chooser, score_choices
 
 COUNT, SEED, FOLDS = 1500, 1, 5
 DEPTHS, LEAST = (2, 3, 4, 5, 6, 8), 15

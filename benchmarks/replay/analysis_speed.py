@@ -14,8 +14,8 @@ from pathlib import Path
 from throughput import graph_of
 
 from replay.analysis import critical_path, difference, exposure, idle_by_cause, resource_use, slack_ns
-from replay.perfetto import write_perfetto
-from replay.timeline import Timeline, replay
+from replay.engine.timeline import Timeline, replay
+from replay.writers.perfetto import write_perfetto
 
 TASKS, STREAMS, RUNS = 1_000_000, 4, 3
 

@@ -61,10 +61,10 @@ for line in sys.stdin:
 
 def ours(file: Path):  # type: ignore[no-untyped-def]
     """Return a function that replays the trace's graph and finds its critical path, and the graph's size."""
-    from profilers.collect import CollectOptions, collect
+    from profilers.ingest.ingest import CollectOptions, collect
     from replay.analysis import critical_path
-    from replay.build import build_graph
-    from replay.timeline import replay
+    from replay.engine.timeline import replay
+    from replay.from_trace import build_graph
 
     trace = collect([file], CollectOptions("whole"))
     graph = build_graph(trace, trace.iterations["iteration"].to_pylist()[0])

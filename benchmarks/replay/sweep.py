@@ -17,10 +17,9 @@ import time
 
 from throughput import graph_of
 
-from profilers.trace import TraceMeta
-from replay.projection import ProjectionOptions, project
-from replay.step_window import StepWindow
-from replay.timeline import replay
+from profilers.trace.trace import TraceMeta
+from replay.engine.timeline import replay
+from replay.projection.projection import ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
 
 COLUMNS = (

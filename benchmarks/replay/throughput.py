@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from replay.engine import begin, run, simulate, state_of
-from replay.graph import RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, Tasks
+from replay.engine.engine import begin, run, simulate, state_of
+from replay.graph.graph import RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, Tasks
 
 COLUMNS = ("engine", "kernels", "streams", "seconds", "kernels_per_s", "peak_mb", "makespan_ms")
 STREAMS = (1, 2, 4, 8, 16)

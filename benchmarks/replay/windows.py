@@ -18,14 +18,13 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profilers.arrays import MISSING, integers, put
-from profilers.collect import collect
-from profilers.steps import job_steps, step_times
-from profilers.trace import Trace
-from replay.build import build_graph, index_trace
-from replay.repeat import pattern_of
-from replay.steady import steady_states, unchanged
-from replay.timeline import replay
+from profilers.ingest.ingest import collect
+from profilers.trace.arrays import MISSING, integers, put
+from profilers.trace.steps import job_steps, step_times
+from profilers.trace.trace import Trace
+from replay.engine.steady import pattern_of, steady_states, unchanged
+from replay.engine.timeline import replay
+from replay.from_trace import build_graph, index_trace
 
 T = TypeVar("T")
 _IDS = ("id", "op_id", "launch_id", "collective_id", "match_id", "correlation", "event_correlation")

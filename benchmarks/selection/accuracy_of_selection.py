@@ -17,12 +17,12 @@ from pathlib import Path
 import click
 import numpy as np
 
-from profilers.collect import CollectOptions, collect
-from profilers.datasets import dataset_path
-from seqpoint.coverage import resampled_coverage
+from profilers.files import dataset_path
+from profilers.ingest.ingest import CollectOptions, collect
 from seqpoint.iterations import iteration_table
-from seqpoint.methods import METHODS
 from seqpoint.selection import SeqPointSelector, predict_total
+from seqpoint.selection.evaluation import resampled_coverage
+from seqpoint.selection.selecting import METHODS
 from seqpoint.validation.selection import BUDGET, Epochs, Score, budget_for, noise_floor, read_epochs, score
 
 POINTS = 8

@@ -15,7 +15,8 @@ import click
 import numpy as np
 import numpy.typing as npt
 
-from seqpoint import sampling, selection
+from seqpoint import selection
+from seqpoint.selection import stratified as sampling
 
 Floats = npt.NDArray[np.float64]
 _ITERATIONS, _NOISE = 600, 0.03

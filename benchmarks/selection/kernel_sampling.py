@@ -39,10 +39,17 @@ import numpy as np
 import pyarrow as pa
 from sklearn.cluster import KMeans
 
-from profilers.arrays import integers, strings
-from profilers.collect import collect
-from seqpoint.sampling import KernelPopulation, KernelSampler, draw_rows, estimate_total, expand_total
-from seqpoint.sampling.population import kernel_population, kernels_with_shapes
+from profilers.ingest.ingest import collect
+from profilers.trace.arrays import integers, strings
+from seqpoint.selection.kernels import (
+    KernelPopulation,
+    KernelSampler,
+    draw_rows,
+    expand_total,
+    kernel_population,
+    kernels_with_shapes,
+)
+from seqpoint.selection.kernels import estimate_drawn_total as estimate_total
 
 DRAWS = 400
 COLUMNS = (

@@ -1,17 +1,244 @@
-"""`IterationLog`: the length and the wall time of every iteration, written while a run goes on, without a profiler."""
+"""A log of iterations, written while a training loop runs.
 
+What may stand in a log: whole numbers, finite statistics, and names that no other column has.
+
+Where the rows of a log go: a CSV file that grows, or a Parquet file that is written at the end.
+
+`IterationLog`: the length and the wall time of every iteration, written while a run goes on, without a profiler.
+
+Hooks by which Lightning drives a log or a profiler; Lightning itself is imported only to make its callback.
+"""
+
+import io
+import math
+import operator
+import os
+import re
 import time
-from collections.abc import Callable, Mapping
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from importlib import import_module
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Any, Protocol, Self
 
-from profilers.errors import InvalidInputError
-from profilers.record.files import Columns, Row, row_file
-from profilers.record.values import LIMIT, checked_names, finite, whole
+from profilers.errors import DependencyError, InvalidInputError, NotFoundError
+from profilers.files import written_whole
 
-__all__ = ["IterationLog", "TimedIteration"]
+#: The largest whole number up to which a float64, as statistics are read, is exact; in ns, 104 days.
+LIMIT = 1 << 53
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+#: Names that `read_log` gives a meaning; it reads NAME_ns as NAME.
+_TAKEN = frozenset({"iteration", "rank", "start", "sequence_length", "batch", "duration"})
+
+
+def whole(value: Any, name: str, least: int) -> int:
+    """Return a whole number.
+
+    Parameters
+    ----------
+    value : int, or what can stand for one (a NumPy integer)
+    name : str
+        For the message.
+    least : int
+        The smallest that is allowed.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no whole number, too small, or above `LIMIT`.
+
+    Examples
+    --------
+    >>> whole(37, "sequence_length", 1)
+    37
+    """
+    if type(value) is not int:
+        value = _index(value, name)
+    if not least <= value <= LIMIT:
+        raise InvalidInputError(f"{name} is {value}; it must be from {least} to {LIMIT}")
+    return value  # type: ignore[no-any-return]
+
+
+def _index(value: Any, name: str) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError as error:
+        kind = type(value).__name__
+        raise InvalidInputError(f"{name} is {_shown(value)} ({kind}); it must be a whole number") from error
+
+
+def finite(value: Any, name: str) -> float:
+    """Return the value of a statistic.
+
+    Raises
+    ------
+    InvalidInputError
+        It is no number, not finite, or a tensor, whose value would have to be waited for.
+
+    Examples
+    --------
+    >>> finite(3, "padding")
+    3.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidInputError(
+            f"statistic {name} is {_shown(value)} ({type(value).__name__}); give a number (of a tensor: tensor.item())"
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidInputError(f"statistic {name} is {number}; a log holds finite numbers only")
+    return number
+
+
+def checked_names(statistics: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of statistics, in their order.
+
+    Raises
+    ------
+    InvalidInputError
+        One is no plain identifier, or would be read as another column.
+
+    Examples
+    --------
+    >>> checked_names({"loss_tokens": 512})
+    ('loss_tokens',)
+    """
+    stems: set[str] = set()
+    for name in statistics:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise InvalidInputError(
+                f"{_shown(name)} cannot name a statistic; use letters, digits and _, at most 100, no digit first"
+            )
+        stem = name.removesuffix("_ns")
+        if stem in _TAKEN or stem in stems:
+            raise InvalidInputError(f"a statistic cannot be called {name!r}: another column of the log has that name")
+        stems.add(stem)
+    return tuple(statistics)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+Row = tuple[int | float, ...]
+#: Names of the columns, each with whether it holds whole numbers.
+Columns = tuple[tuple[str, bool], ...]
+
+
+class RowFile(Protocol):
+    """Takes rows.
+
+    To write the same rows at the same place again changes nothing, so that a write which was interrupted before
+    its caller noted it can be repeated.
+    """
+
+    def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
+        """Take rows that begin at `at`, 0 for the first, and return where the next ones begin."""
+
+    def finish(self, columns: Columns) -> None:
+        """Put the file in its place, whole."""
+
+
+def row_file(path: Path) -> RowFile:
+    """Return what writes `path`, by its suffix; nothing is written yet.
+
+    Raises
+    ------
+    InvalidInputError, NotFoundError
+        The suffix is neither .csv nor .parquet, or the folder is missing or may not be written.
+
+    Examples
+    --------
+    >>> type(row_file(Path("log.csv"))).__name__
+    'CsvRows'
+    """
+    kinds: dict[str, type[CsvRows] | type[ParquetRows]] = {".csv": CsvRows, ".parquet": ParquetRows}
+    kind = kinds.get(path.suffix.lower())
+    if kind is None:
+        raise InvalidInputError(f"{path}: a log is a .csv or a .parquet file; change its name")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"{path}: its folder does not exist; make it first")
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InvalidInputError(f"{path}: cannot be written (it is a folder, or lies in one that is read-only)")
+    return kind(path)
+
+
+class CsvRows:
+    """A CSV file: its first rows replace what was there, whole; later ones are appended, whole lines at a time.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
+        """Put rows at the byte `at`, and return the byte after them."""
+        lines = [",".join(map(repr, row)) for row in rows]
+        text = "".join(f"{line}\n" for line in lines).encode()
+        if at == 0:
+            text = ",".join(name for name, _ in columns).encode() + b"\n" + text
+            with written_whole(self._path) as stream:
+                stream.write(text)
+        else:
+            self._append(text, at)
+        return at + len(text)
+
+    def _append(self, text: bytes, at: int) -> None:
+        try:
+            with self._path.open("r+b", buffering=0) as stream:
+                try:
+                    if os.pwrite(stream.fileno(), text, at) != len(text):
+                        raise OSError(0, "the disk took only a part")
+                except OSError:
+                    stream.truncate(at)  # no half line stays
+                    raise
+        except OSError as error:
+            raise InvalidInputError(f"{self._path}: cannot be written ({error.strerror})") from error
+
+    def finish(self, columns: Columns) -> None:
+        """Do nothing: the rows are there."""
+
+
+class ParquetRows:
+    """A Parquet file: rows wait in memory, 8 bytes a value, until `finish`.
+
+    Parameters
+    ----------
+    path : Path
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values: list[array[int] | array[float]] = []
+
+    def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
+        """Keep rows from the row `at` on, and return the row after them."""
+        if not self._values:
+            self._values = [array("q" if is_whole else "d") for _, is_whole in columns]
+        for values, new in zip(self._values, zip(*rows, strict=True), strict=bool(rows)):
+            values[at:] = array(values.typecode, new)
+        return at + len(rows)
+
+    def finish(self, columns: Columns) -> None:
+        """Write the file."""
+        pa, pq = import_module("pyarrow"), import_module("pyarrow.parquet")
+        types = [pa.int64() if is_whole else pa.float64() for _, is_whole in columns]
+        arrays = [pa.array(held, type=type_) for held, type_ in zip(self._values, types, strict=True)]
+        sink = io.BytesIO()
+        pq.write_table(pa.table(arrays, names=[name for name, _ in columns]), sink)
+        with written_whole(self._path) as stream:
+            stream.write(sink.getbuffer())
+
 
 _NO_STATISTICS: Mapping[str, float] = MappingProxyType({})
 
@@ -273,3 +500,116 @@ class TimedIteration:
                 log.flush()
         else:
             log._row(self._number, (length, batch, duration_ns), self._statistics or _NO_STATISTICS)
+
+
+class Steps(Protocol):
+    """What counts iterations: an `IterationLog` or a `PointProfiler`."""
+
+    def iteration(self, *, sequence_length: int, batch: int | None = None) -> AbstractContextManager[Any]:
+        """Return the context of one iteration."""
+
+
+class LightningHooks:
+    """Lightning's hooks of training, each with Lightning's arguments.
+
+    For a loop or trainer that calls hooks of this shape; for Lightning's own ``Trainer`` use
+    `lightning_callback`. A batch that begins and does not end (skipped, or it raised) is not logged, but counted.
+
+    Parameters
+    ----------
+    steps : IterationLog or PointProfiler
+        Open; the hooks do not close it.
+    length_of : callable
+        Returns the sequence length of a batch, tokens.
+    batch_of : callable, optional
+        Returns how many sequences a batch has.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> with tempfile.TemporaryDirectory() as folder, IterationLog(f"{folder}/log.csv") as log:
+    ...     hooks = LightningHooks(log, length_of=len)
+    ...     hooks.on_train_batch_start(None, None, [5, 2, 9], 0)
+    ...     hooks.on_train_batch_end(None, None, None, [5, 2, 9], 0)
+    ...     hooks.on_train_epoch_end(None, None)
+    ...     print((Path(folder) / "log.csv").read_text())
+    iteration,sequence_length,duration_ns
+    0,3,...
+    """
+
+    def __init__(
+        self, steps: Steps, length_of: Callable[[Any], int], batch_of: Callable[[Any], int] | None = None
+    ) -> None:
+        self._steps = steps
+        self._length_of = length_of
+        self._batch_of = batch_of
+        self._open: AbstractContextManager[Any] | None = None
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Begin an iteration."""
+        self._abandon()
+        size = None if self._batch_of is None else self._batch_of(batch)
+        opened = self._steps.iteration(sequence_length=self._length_of(batch), batch=size)
+        opened.__enter__()
+        self._open = opened
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """End it."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened.__exit__(None, None, None)
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        """Write what is logged so far."""
+        self._abandon()
+        if isinstance(self._steps, IterationLog):
+            self._steps.flush()
+
+    def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+        """Give up an iteration that is open."""
+        self._abandon()
+
+    def _abandon(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            reason = GeneratorExit()
+            opened.__exit__(GeneratorExit, reason, None)
+
+
+def lightning_callback(
+    steps: Steps, length_of: Callable[[Any], int], batch_of: Callable[[Any], int] | None = None
+) -> Any:
+    """Return a ``Callback`` for ``Trainer(callbacks=[...])`` of ``lightning`` or ``pytorch_lightning``.
+
+    ::
+
+        with IterationLog("log.csv") as log:
+            callback = lightning_callback(log, length_of=lambda batch: batch["input_ids"].shape[1])
+            Trainer(max_epochs=1, callbacks=[callback]).fit(model, loader)
+
+    Lightning asks every callback for every hook, so that it takes only subclasses of its own class, which is made
+    here. The iteration is what Lightning does between its hooks: without the loading of data.
+
+    Parameters
+    ----------
+    steps, length_of, batch_of
+        As for `LightningHooks`.
+
+    Raises
+    ------
+    DependencyError
+        Lightning is not installed.
+    """
+    hooks = LightningHooks(steps, length_of, batch_of)
+    names = [name for name in vars(LightningHooks) if name.startswith("on_")]
+    return type("SeqPointCallback", (_callback_class(),), {name: getattr(hooks, name) for name in names})()
+
+
+def _callback_class() -> Any:
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        try:
+            return import_module(package).Callback
+        except ImportError:
+            continue
+    raise DependencyError("lightning_callback needs Lightning; run: pip install lightning")

@@ -1,17 +1,180 @@
-"""`profile_at`: run `torch.profiler` in the chosen iterations only, a file for each or for those that are adjacent."""
+"""Profiling only the selected iterations of a training loop.
 
+Which iterations to profile: a list of numbers, or what `seqpoint select --json` wrote.
+
+One recording of `torch.profiler`: prepared some iterations ahead, started, and written to a file or dropped.
+
+`profile_at`: run `torch.profiler` in the chosen iterations only, a file for each or for those that are adjacent.
+"""
+
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from profilers.errors import InvalidInputError
-from profilers.record.points import read_points
-from profilers.record.values import whole
-from profilers.record.window import Settings, Window, load_torch, settings
+from profilers.errors import DependencyError, InvalidInputError, NotFoundError
+from profilers.record.log import whole
 
-__all__ = ["PointProfiler", "profile_at"]
+#: A selection has a few points of 150 bytes each.
+_LIMIT_BYTES = 1 << 26
+#: The number of a step is read up to nine digits.
+_LARGEST = 10**9 - 1
+
+
+def read_points(points: Iterable[int] | str | PathLike[str]) -> dict[int, int | None]:
+    """Return the chosen iterations in rising order, each once, with its length where that is known.
+
+    Parameters
+    ----------
+    points : iterable of int, or path
+        Numbers of iterations, from 0, in any order; or the file that `seqpoint select --json` wrote.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        The file is missing or no selection, or a number is none of an iteration.
+
+    Examples
+    --------
+    >>> read_points([7, 3, 7])
+    {3: None, 7: None}
+    """
+    if isinstance(points, str | PathLike):
+        found = _from_file(Path(points))
+    elif isinstance(points, Iterable) and not isinstance(points, bytes):
+        found = [(_number(point, "points"), None) for point in points]
+    else:
+        raise InvalidInputError(f"points are numbers of iterations or a file, not a {type(points).__name__}")
+    if not found:
+        raise InvalidInputError("no iteration is chosen; give at least one point")
+    return dict(sorted(found, key=lambda pair: pair[0]))
+
+
+def _number(value: Any, place: str) -> int:
+    number = whole(value, f"{place}: iteration", 0)
+    if number > _LARGEST:
+        raise InvalidInputError(f"{place}: iteration is {number}; it must be at most {_LARGEST}")
+    return number
+
+
+def _from_file(path: Path) -> list[tuple[int, int | None]]:
+    if not path.is_file():
+        raise NotFoundError(f"{path}: no such selection; write one with `seqpoint select LOG --json > {path}`")
+    rows = _points_of(path)
+    found: dict[int, int | None] = {}
+    for position, row in enumerate(rows):
+        place = f"{path}: points[{position}]"
+        if not isinstance(row, dict) or "iteration" not in row:
+            raise InvalidInputError(f"{place}: has no iteration; give the output of `seqpoint select --json`")
+        number, length = _number(row["iteration"], place), row.get("sequence_length")
+        length = None if length is None else whole(length, f"{place}: sequence_length", 1)
+        if found.setdefault(number, length) != length:
+            raise InvalidInputError(f"{place}: gives iteration {number} a second length, {length}")
+    return list(found.items())
+
+
+def _points_of(path: Path) -> list[Any]:
+    try:
+        if path.stat().st_size > _LIMIT_BYTES:
+            raise InvalidInputError(f"{path}: is larger than {_LIMIT_BYTES} bytes, which no selection is")
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidInputError(f"{path}: not the output of `seqpoint select --json` ({error})") from error
+    rows = content.get("points") if isinstance(content, dict) else None
+    if not isinstance(rows, list):
+        raise InvalidInputError(f"{path}: has no list of points; give the output of `seqpoint select --json`")
+    return rows
+
+
+#: Keyword arguments of ``torch.profiler.profile``.
+Settings = dict[str, Any]
+
+
+def load_torch() -> Any:
+    """Return the module ``torch``.
+
+    Raises
+    ------
+    DependencyError
+        It is not installed.
+    """
+    try:
+        return import_module("torch")
+    except ImportError as error:
+        raise DependencyError("profile_at needs PyTorch; run: pip install 'seqpoint[torch]'") from error
+
+
+def _default_activities(torch: Any) -> set[Any]:
+    """Return the host, and the GPU where there is one."""
+    kinds = torch.profiler.ProfilerActivity
+    gpu = {kinds.CUDA} if torch.cuda.is_available() else set()
+    return {kinds.CPU} | gpu
+
+
+def settings(torch: Any, activities: Iterable[Any] | None, record_shapes: bool) -> Settings:
+    """Return what each recording is made with."""
+    chosen = _default_activities(torch) if activities is None else list(activities)
+    if not chosen:
+        raise InvalidInputError("activities is empty; leave it out, or name at least ProfilerActivity.CPU")
+    return {"activities": chosen, "record_shapes": record_shapes}
+
+
+class Window:
+    """A recording that is being prepared or made.
+
+    A profiler of its own for each recording, without a schedule: torch's schedules are periodic, and its steps
+    are numbered from 0.
+
+    Parameters
+    ----------
+    torch : module
+    made_with : dict
+        Keyword arguments of ``torch.profiler.profile``.
+
+    Raises
+    ------
+    InvalidInputError
+        Another profiler runs.
+    """
+
+    def __init__(self, torch: Any, made_with: Settings) -> None:
+        if torch.autograd._profiler_enabled():  # torch itself would end that one without a word
+            raise InvalidInputError("another torch profiler is recording; end it before profile_at")
+        self._profile = torch.profiler.profile(**made_with)
+        self.recording = False
+        self._profile.prepare_trace()
+
+    def start(self) -> None:
+        """Record from here on."""
+        if not self.recording:
+            self._profile.start_trace()
+            self.recording = True
+
+    def drop(self) -> None:
+        """End it without a file."""
+        self.start()  # torch ends only what was started
+        self._profile.stop_trace()
+
+    def write(self, path: Path) -> None:
+        """End it, waiting for the GPU, and put its trace at `path`, whole.
+
+        Raises
+        ------
+        InvalidInputError
+            The folder cannot be written.
+        """
+        self._profile.stop_trace()
+        hidden = path.with_name(f".{path.name}")  # the reader passes over hidden files; torch packs what ends in .gz
+        try:
+            self._profile.export_chrome_trace(str(hidden))
+            hidden.replace(path)
+        except OSError as error:
+            raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
+        finally:
+            hidden.unlink(missing_ok=True)
 
 
 @contextmanager

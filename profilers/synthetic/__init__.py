@@ -3,17 +3,7 @@
 Nobody measured these times; `TraceMeta.synthetic` is true for such a trace, and everything that shows one says so.
 """
 
-from profilers.synthetic.events import write_trace
 from profilers.synthetic.program import Exchange, SyntheticJob, SyntheticStep, Wait, Work
-from profilers.synthetic.tensor_parallel import TransformerJob, synthesize
+from profilers.synthetic.tensor_parallel import TransformerJob, synthesize, write_trace
 
-__all__ = [
-    "Exchange",
-    "SyntheticJob",
-    "SyntheticStep",
-    "TransformerJob",
-    "Wait",
-    "Work",
-    "synthesize",
-    "write_trace",
-]
+__all__ = ["Exchange", "SyntheticJob", "SyntheticStep", "TransformerJob", "Wait", "Work", "synthesize", "write_trace"]

@@ -4,19 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from replay.analysis.attribution import Attribution, attribution
-from replay.analysis.cover import cover, sweep_of
-from replay.analysis.critical_path import critical_path
-from replay.analysis.labels import LABELS, task_labels
-from replay.graph import TaskKind
-from replay.timeline import Timeline
-
-__all__ = ["Difference", "DifferenceRow", "difference"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from profilers.trace.arrays import Floats, Ints
+from replay.analysis.critical_path import LABELS, Attribution, attribution, critical_path, task_labels
+from replay.analysis.idle import cover, sweep_of
+from replay.engine.timeline import Timeline
+from replay.graph.graph import TaskKind
 
 _KINDS = tuple(kind.name.lower() for kind in TaskKind)
 

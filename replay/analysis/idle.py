@@ -1,19 +1,197 @@
-"""Why devices idle: what the next task waited for during each gap."""
+"""Time that devices idle, communication that is exposed, and compute units in use.
+
+How long tasks of a label are active, and how long they alone, per device: one sweep over a timeline.
+
+How much of the communication and of the copies hides behind compute, per device.
+
+Why devices idle: what the next task waited for during each gap.
+
+How much of each device's resources is in use over time.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.compiled import compiled
-from replay.analysis.binding import binding_edges
-from replay.analysis.cover import sweep_of
-from replay.graph import LAUNCH_EDGES, SYNC_EDGES, EdgeKind
-from replay.timeline import EXPLAINED_NS, Timeline
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.compiled import compiled
+from replay.analysis.critical_path import binding_edges
+from replay.engine.engine import Record, events_of, walk
+from replay.engine.layout import Shared, lay_out
+from replay.engine.timeline import EXPLAINED_NS, Timeline
+from replay.graph.graph import LAUNCH_EDGES, RESOURCES, SYNC_EDGES, EdgeKind, TaskKind
 
-__all__ = ["IDLE_CAUSES", "Idle", "idle_by_cause"]
 
-Floats = npt.NDArray[np.float64]
+@dataclass(frozen=True)
+class Sweep:
+    """Tasks in the order in which they start, and in which they end."""
+
+    timeline: Timeline
+    by_start: Ints
+    by_end: Ints
+
+
+@dataclass(frozen=True)
+class Cover:
+    """Times in ns, each moment counted once.
+
+    Parameters
+    ----------
+    active : array, shape (devices, labels)
+        While at least one task of the label is active.
+    alone : array, shape (devices, labels)
+        While tasks of the label are active, and none of another.
+    busy : array, shape (devices,)
+        While any task is active.
+    """
+
+    active: Floats
+    alone: Floats
+    busy: Floats
+
+
+def sweep_of(timeline: Timeline, rows: npt.NDArray[np.bool_]) -> Sweep:
+    """Return the tasks in `rows` that take time, in the orders that a sweep needs."""
+    chosen = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
+    start, end = timeline.start_ns[chosen], timeline.end_ns[chosen]
+    return Sweep(timeline, chosen[np.argsort(start, kind="stable")], chosen[np.argsort(end, kind="stable")])
+
+
+def cover(sweep: Sweep, label: Ints, labels: int) -> Cover:
+    """Return how long each label covers each device.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Of tasks on devices.
+    label : array of int64, one a task of the graph
+    labels : int
+        How many there are.
+    """
+    line = sweep.timeline
+    devices = len(line.graph.devices)
+    orders = (sweep.by_start, sweep.by_end, line.start_ns, line.end_ns)
+    return Cover(*_cover(orders, line.graph.tasks.device, label, devices, labels))
+
+
+@compiled
+def _cover(orders, device, label, devices, labels):  # type: ignore[no-untyped-def]
+    by_start, by_end, start, end = orders
+    active, alone = np.zeros((devices, labels)), np.zeros((devices, labels))
+    busy, before = np.zeros(devices), np.zeros(devices)
+    count = np.zeros((devices, labels), np.int64)
+    since = np.zeros((devices, labels))
+    # Of the labels that are active on a device: how many, and the sum of their numbers, which of one is the label.
+    many, total = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
+    i = 0
+    for j in range(len(by_end)):
+        while i < len(by_start) and start[by_start[i]] < end[by_end[j]]:
+            task = by_start[i]
+            d, k, now = device[task], label[task], start[task]
+            if many[d] == 1:
+                alone[d, total[d]] += now - before[d]
+            if many[d] > 0:
+                busy[d] += now - before[d]
+            before[d] = now
+            if count[d, k] == 0:
+                many[d] += 1
+                total[d] += k
+                since[d, k] = now
+            count[d, k] += 1
+            i += 1
+        task = by_end[j]
+        d, k, now = device[task], label[task], end[task]
+        if many[d] == 1:
+            alone[d, total[d]] += now - before[d]
+        busy[d] += now - before[d]
+        before[d] = now
+        count[d, k] -= 1
+        if count[d, k] == 0:
+            many[d] -= 1
+            total[d] -= k
+            active[d, k] += now - since[d, k]
+    return active, alone, busy
+
+
+_COMPUTE, _COMMUNICATION, _COPY = range(3)
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Times of the iterations' own work in ns, one a device, each moment of the timeline's interval counted once.
+
+    Parameters
+    ----------
+    devices : sequence of (rank, device)
+    span_ns : array of float64
+        From the start of the first task to the end of the last.
+    busy_ns : array of float64
+        While any task is active.
+    compute_ns, communication_ns, copy_ns : array of float64
+        While a kernel, a collective, a copy is active.
+    exposed_ns : array of float64
+        While collectives are active and nothing else is.
+    beside_compute_ns : array of float64
+        While a collective and a kernel are both active.
+    exposed_copy_ns : array of float64
+        While copies are active and nothing else is.
+    """
+
+    devices: tuple[tuple[int, int], ...]
+    span_ns: Floats
+    busy_ns: Floats
+    compute_ns: Floats
+    communication_ns: Floats
+    copy_ns: Floats
+    exposed_ns: Floats
+    beside_compute_ns: Floats
+    exposed_copy_ns: Floats
+
+    @property
+    def hidden_ns(self) -> Floats:
+        """While a collective and something else are both active."""
+        return self.communication_ns - self.exposed_ns
+
+
+def exposure(timeline: Timeline) -> Exposure:
+    """Return what hides behind what on each device.
+
+    A collective of several ranks is active from when all have arrived; the wait before that is idle time of the ranks
+    that came early (`replay.analysis.idle`).
+
+    Parameters
+    ----------
+    timeline : Timeline
+
+    Returns
+    -------
+    Exposure
+    """
+    graph, timeline = timeline.graph, timeline.clipped()
+    tasks = graph.tasks
+    sweep = sweep_of(timeline, graph.on_device() & tasks.own)
+    label = np.full(len(tasks), _COMPUTE)
+    label[tasks.kind == TaskKind.COLLECTIVE] = _COMMUNICATION
+    label[tasks.kind == TaskKind.COPY] = _COPY
+    found = cover(sweep, label, 3)
+    active, alone = found.active.T, found.alone.T
+    first, last = np.full(len(graph.devices), np.inf), np.full(len(graph.devices), -np.inf)
+    np.minimum.at(first, tasks.device[sweep.by_start], timeline.start_ns[sweep.by_start])
+    np.maximum.at(last, tasks.device[sweep.by_end], timeline.end_ns[sweep.by_end])
+    return Exposure(
+        graph.devices,
+        np.where(last > first, last - first, 0.0),
+        found.busy,
+        active[_COMPUTE],
+        active[_COMMUNICATION],
+        active[_COPY],
+        alone[_COMMUNICATION],
+        active[_COMPUTE] + active[_COMMUNICATION] - (found.busy - alone[_COPY]),
+        alone[_COPY],
+    )
+
 
 #: Why a device idles:
 #: ``host``, the next task waits for its launch, or for the host before it;
@@ -142,3 +320,113 @@ def _explain(task, begin, causes, times, edges, of):  # type: ignore[no-untyped-
             causes[work[here]] += now - left
             now = left
         task = here
+
+
+@dataclass(frozen=True)
+class ResourceUse:
+    """Mean use in equal intervals of time, in shares of the device.
+
+    Parameters
+    ----------
+    devices : sequence of (rank, device)
+    resources : sequence of str
+    edges_ns : array of float64, shape (bins + 1,)
+        From the graph's origin.
+    use : array of float64, shape (devices, bins, resources)
+    """
+
+    devices: tuple[tuple[int, int], ...]
+    resources: tuple[str, ...]
+    edges_ns: Floats
+    use: Floats
+
+
+def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
+    """Return the mean use of every resource in `bins` equal intervals from the origin to the iteration's end.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    bins : int
+
+    Returns
+    -------
+    ResourceUse
+        The means of what `resource_steps` returns.
+
+    Raises
+    ------
+    InvalidInputError
+        `bins` is not above zero.
+    """
+    if bins < 1:
+        raise InvalidInputError(f"{bins} intervals: give one or more")
+    devices = timeline.graph.devices
+    edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
+    use = np.zeros((len(devices), bins, len(RESOURCES)))
+    known = _known(timeline)
+    busy = np.flatnonzero(_takes_time(timeline))
+    by_device = np.split(*_grouped(busy, timeline.graph.tasks.device[busy], len(devices)))
+    for device, rows in enumerate(by_device if edges[-1] > 0 else ()):
+        times, steps = _steps_of(timeline, known, rows)
+        if len(times):
+            before = np.zeros_like(steps)
+            before[1:] = np.cumsum(steps[:-1] * np.diff(times)[:, None], axis=0)
+            for resource in range(len(RESOURCES)):
+                whole = np.interp(edges, times, before[:, resource])
+                use[device, :, resource] = np.diff(whole) * bins / edges[-1]
+    return ResourceUse(devices, RESOURCES, edges, np.maximum(use, 0.0))
+
+
+def resource_steps(timeline: Timeline, device: int) -> tuple[Floats, Floats]:
+    """Return the use of one device as a step function: the times at which it changes, and its values from then on.
+
+    A task uses its demand times its rate, and of the compute units what it holds. The timeline holds starts and ends;
+    the rates follow from them by the sharing that the engine uses, so they are those at which it was replayed.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    device : int
+        Row of `KernelGraph.devices`.
+
+    Returns
+    -------
+    times : array of float64, shape (k,)
+        Not decreasing.
+    use : array of float64, shape (k, len(RESOURCES))
+        In shares of the device; zero from the last time on.
+
+    Raises
+    ------
+    InvalidInputError
+        The graph has no such device.
+    """
+    if not 0 <= device < len(timeline.graph.devices):
+        raise InvalidInputError(f"no device {device}: the graph has {len(timeline.graph.devices)}")
+    rows = np.flatnonzero(_takes_time(timeline) & (timeline.graph.tasks.device == device))
+    return _steps_of(timeline, _known(timeline), rows)
+
+
+def _grouped(rows: Ints, device: Ints, devices: int) -> tuple[Ints, Ints]:
+    """Return rows by device, and where those of each but the first begin."""
+    order = np.argsort(device, kind="stable")
+    return rows[order], np.searchsorted(device[order], np.arange(1, devices))
+
+
+def _takes_time(timeline: Timeline) -> npt.NDArray[np.bool_]:
+    return np.asarray(timeline.graph.on_device() & (timeline.end_ns > timeline.start_ns))
+
+
+def _steps_of(timeline: Timeline, known: tuple[Shared, Floats, Floats], rows: Ints) -> tuple[Floats, Floats]:
+    """Return the steps of the tasks `rows` of one device, given all rows, arrivals, and room for what they do."""
+    shared, arrival, work = known
+    events = events_of((timeline.start_ns, timeline.end_ns), rows, arrival[rows])
+    room = Record(np.zeros(4 * len(rows) + 1), np.zeros((4 * len(rows) + 1, len(RESOURCES))))
+    noted = walk(events, shared, work, room)
+    return room.at[:noted], room.use[:noted]
+
+
+def _known(timeline: Timeline) -> tuple[Shared, Floats, Floats]:
+    graph = timeline.graph
+    return lay_out(graph.tasks, graph.policy), timeline.arrivals_ns(), np.zeros(len(graph.tasks))

@@ -7,13 +7,10 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from replay.analysis.attribution import PATH_CAUSES, path_causes
-from replay.analysis.critical_path import CriticalPath, Part, critical_path
-from replay.build.index import LOADER_PREFIX
-from replay.graph import KernelGraph, TaskKind
-from replay.steady import SETTLED, SteadyState, room, without
-
-__all__ = ["PACE_RESOURCES", "Pace", "pace"]
+from replay.analysis.critical_path import PATH_CAUSES, CriticalPath, Part, critical_path, path_causes
+from replay.engine.steady import SETTLED, SteadyState, room, without
+from replay.from_trace.index import LOADER_PREFIX
+from replay.graph.graph import KernelGraph, TaskKind
 
 #: What can set the pace, in the order of tables.
 PACE_RESOURCES: tuple[str, ...] = ("host", "loader", "device", "communication", "copies", "unexplained")

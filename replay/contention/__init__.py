@@ -1,11 +1,15 @@
 """Works that were measured side by side on a device: read, predicted as projections are, and fitted."""
 
-from replay.contention.calibration import LEAST_SCENARIOS, calibrate_contention
-from replay.contention.ceilings import Ceilings, ceilings_of
-from replay.contention.fits import ContentionFit, FittedRange, read_contention_fit, write_contention_fit
-from replay.contention.mechanism import MECHANISMS, mechanism_of
-from replay.contention.prediction import ScenarioModel, scenario_model
-from replay.contention.problem import base_parameters
+from replay.contention.fitting import (
+    LEAST_SCENARIOS,
+    ContentionFit,
+    FittedRange,
+    base_parameters,
+    calibrate_contention,
+    read_contention_fit,
+    write_contention_fit,
+)
+from replay.contention.prediction import MECHANISMS, Ceilings, ScenarioModel, ceilings_of, mechanism_of, scenario_model
 from replay.contention.reading import TABLE, read_contention, read_recording
 from replay.contention.recording import (
     SIMULATED,
@@ -14,8 +18,9 @@ from replay.contention.recording import (
     RecordedMember,
     RecordedScenario,
     RecordedWork,
+    fold_of,
+    kin_of,
 )
-from replay.contention.splitting import fold_of, kin_of
 
 __all__ = [
     "LEAST_SCENARIOS",

@@ -1,27 +1,181 @@
-"""Recorded scenarios as graphs, with the demands that projections use, and how long the engine says that they take."""
+"""Slowdowns that the engine predicts for a recording.
 
-from collections.abc import Sequence
+What a device was measured to reach with nothing beside it, and the hardware that predictions take from that.
+
+What the members of a scenario fight for, told from what they compute and move rather than from labels.
+
+Recorded scenarios as graphs, with the demands that projections use, and how long the engine says that they take.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
-from replay.assembly import Assembly
-from replay.contention.ceilings import Ceilings, ceilings_of, hardware_of_recording
-from replay.contention.recording import KINDS, ContentionRecording, RecordedMember, RecordedWork
-from replay.demand import dispatch_of, with_demands
-from replay.engine import simulate
-from replay.graph import KernelGraph, TaskKind
-from replay.operators.operator import Operator
-from replay.parameters import Parameters
-from replay.policy import SharingPolicy
+from profilers.devices.catalogue import Device, Figure, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters
+from replay.contention.recording import KINDS, ContentionRecording, RecordedMember, RecordedScenario, RecordedWork
+from replay.costs.demand import dispatch_of, with_demands
+from replay.engine.engine import simulate
+from replay.graph.assembly import Assembly
+from replay.graph.graph import Hardware, KernelGraph, SharingPolicy, TaskKind, hardware_named
+from replay.graph.operators import Operator
 
-__all__ = ["ScenarioModel", "scenario_model"]
+#: Of its peak, what a memory delivers at best: by which the peak of a device that no catalogue has is estimated.
+_AT_BEST = 0.95
+#: Times a cache, beyond which it is no help.
+_BEYOND = 4
+#: Works of less are too short to tell a bandwidth by, where nobody says how large the caches are.
+_LARGE_BYTES = 2**26
+_DIRECTIONS = ("h2d", "d2h")
+#: Of the data sheet's peak; below that, works of the recording were never bound by memory.
+_LEAST_SHARE = 0.2
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Best rates of single works, alone; 0 where no work of the recording could tell.
+
+    Parameters
+    ----------
+    memory_bytes_per_s : float
+        Of works that compute next to nothing and that no cache helps.
+    flops_per_s : mapping of str to float
+        By type.
+    host_link_bytes_per_s : (float, float)
+        Into the device, out of it.
+    """
+
+    memory_bytes_per_s: float
+    flops_per_s: Mapping[str, float]
+    host_link_bytes_per_s: tuple[float, float]
+
+    def bound_by_memory(self, work: RecordedWork) -> bool:
+        """Return whether a work's bytes take longer than its FLOP at these rates.
+
+        Examples
+        --------
+        >>> ceilings = Ceilings(1e12, {"bf16": 1e15}, (0.0, 0.0))
+        >>> ceilings.bound_by_memory(RecordedWork("a", "gemm", "bf16", 8, 8, 8, 10**9, 10**5, 0))
+        False
+        """
+        rate = self.flops_per_s.get(work.dtype, 0.0)
+        if not work.flops or not rate or not self.memory_bytes_per_s:
+            return not work.flops
+        return work.bytes_moved / self.memory_bytes_per_s > work.flops / rate
+
+
+def ceilings_of(recording: ContentionRecording) -> Ceilings:
+    """Return the best rates that single works of a recording reached alone, on all compute units."""
+    cache = recording.device.l2_bytes or _LARGE_BYTES
+    memory, flops, link = 0.0, dict[str, float](), [0.0, 0.0]
+    for name in sorted({work for work, units, _ in recording.alone if not units}):
+        work = recording.works[name]
+        seconds = recording.alone_ns(name) / 1e9
+        if work.working_set_bytes > _BEYOND * cache and not work.host_bytes and not work.flops:
+            memory = max(memory, work.bytes_moved / seconds)
+        if work.flops:
+            flops[work.dtype] = max(flops.get(work.dtype, 0.0), work.flops / seconds)
+        if work.host_bytes and work.direction in _DIRECTIONS:
+            way = _DIRECTIONS.index(work.direction)
+            link[way] = max(link[way], work.host_bytes / seconds)
+    return Ceilings(memory, MappingProxyType(flops), (link[0], link[1]))
+
+
+def hardware_of_recording(recording: ContentionRecording, ceilings: Ceilings) -> Hardware:
+    """Return the catalogue's device where it knows the name, else one made of what the recording says.
+
+    The link to the host is as fast as it was measured.
+    """
+    facts = recording.device
+    base = _catalogued(recording)
+    if base is None:
+        base = Hardware(_made(recording, ceilings), "recording")
+    units = facts.compute_units or base.compute_units
+    engines = float(facts.copy_engines or base.copy_engines)
+    link = ceilings.host_link_bytes_per_s
+    return replace(base, compute_units=units, copy_engines=engines, host_link_bytes_per_s=link)
+
+
+def _catalogued(recording: ContentionRecording) -> Hardware | None:
+    try:
+        device = find_device(recording.device.name)
+    except NotFoundError:
+        return None
+    return hardware_named(device, "recording") if "memory_gbps" in device.figures else None
+
+
+def _made(recording: ContentionRecording, ceilings: Ceilings) -> Device | None:
+    if not ceilings.memory_bytes_per_s:
+        return None
+    facts = recording.device
+    figures = {"memory_gbps": _figure(ceilings.memory_bytes_per_s / _AT_BEST / 1e9, "GB/s")}
+    if facts.l2_bytes:
+        figures["l2_mb"] = _figure(facts.l2_bytes / 2**20, "MB")
+    if facts.compute_units:
+        figures["compute_units"] = _figure(float(facts.compute_units), "1")
+    return Device(facts.name, facts.vendor, facts.architecture, (), figures)
+
+
+def _figure(value: float, unit: str) -> Figure:
+    return Figure(value, unit, "a recording of works alone", "measured")
+
+
+def as_measured(parameters: Parameters, hardware: Hardware, ceilings: Ceilings) -> Parameters:
+    """Return parameters in which memory delivers what it was measured to deliver, rather than its data sheet's peak."""
+    if hardware.device is None or not ceilings.memory_bytes_per_s:
+        return parameters
+    share = ceilings.memory_bytes_per_s / hardware.device.memory_bytes_per_s
+    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))] if share >= _LEAST_SHARE else [])
+
+
+#: In the order in which tables show them.
+MECHANISMS = ("SM", "L2", "HBM", "copy engine", "host link")
+
+
+def mechanism_of(recording: ContentionRecording, scenario: RecordedScenario, ceilings: Ceilings) -> str:
+    """Return one of `MECHANISMS`.
+
+    - ``"host link"``: two members or more cross the link to the host in one direction, whatever carries them.
+    - ``"copy engine"``: a member is carried by an engine; what it takes from the others is memory bandwidth.
+    - ``"L2"``: all others are bound by memory, and one of them goes over a buffer again that fits the cache.
+    - ``"HBM"``: all are bound by memory, or they ask for more than all of its bandwidth together.
+    - ``"SM"``: at least one is bound by arithmetic, and memory would do for all.
+
+    Parameters
+    ----------
+    recording : ContentionRecording
+    scenario : RecordedScenario
+    ceilings : Ceilings
+        Of the recording.
+    """
+    works = [recording.works[member.work] for member in scenario.members]
+    ways = [work.direction for work in works if work.host_bytes]
+    if any(ways.count(way) > 1 for way in ways):
+        return "host link"
+    if any(work.kind == "copy_engine" for work in works):
+        return "copy engine"
+    inside = [work for work in works if not work.host_bytes]
+    if len(inside) > 1 and all(ceilings.bound_by_memory(work) for work in inside):
+        cache = recording.device.l2_bytes or 0
+        return "L2" if any(work.working_set_bytes <= cache for work in inside) else "HBM"
+    asked = sum(_share_of_memory(recording, work, ceilings) for work in works)
+    return "HBM" if asked > 1 else "SM"
+
+
+def _share_of_memory(recording: ContentionRecording, work: RecordedWork, ceilings: Ceilings) -> float:
+    """Return what of the measured bandwidth a work uses alone; none where its buffer fits the cache."""
+    if not ceilings.memory_bytes_per_s or work.working_set_bytes <= (recording.device.l2_bytes or 0):
+        return 0.0
+    rate = work.bytes_moved / (recording.alone_ns(work.name) / 1e9)
+    return rate / ceilings.memory_bytes_per_s
+
+
 #: Works that run side by side.
 Lineup = Sequence[RecordedMember]
 #: What names say of the way of a transfer, as a profiler writes it.

@@ -1,15 +1,22 @@
-"""Read the folder of a recording: `environment.json`, `works.parquet`, `alone.parquet`, `together.parquet`."""
+"""Reading recordings of kernels that ran side by side.
+
+Tables of a recording: Parquet files with columns of known types, within bounds; what is not is named by row.
+
+Read the folder of a recording: `environment.json`, `works.parquet`, `alone.parquet`, `together.parquet`.
+"""
 
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.contention.recording import (
@@ -22,14 +29,158 @@ from replay.contention.recording import (
     RecordedScenario,
     RecordedWork,
 )
-from replay.contention.tables import Column, read_rows, regular_file
 
-__all__ = ["TABLE", "read_contention", "read_recording"]
+#: Of a file, of what its columns unpack to, and of its rows: a plan of ten minutes has some twenty thousand.
+_LARGEST_TABLE_BYTES, _UNPACKED, _ROWS = 2**28, 2**28, 400_000
+_TEXT = 300
+#: Rows that are read at a time.
+_BATCH = 2**16
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column may hold.
+
+    Parameters
+    ----------
+    name : str
+    low, high : int, optional
+        Of whole numbers; without them, it is text.
+    optional : bool
+        Whether null may stand for what is not known.
+    """
+
+    name: str
+    low: int | None = None
+    high: int | None = None
+    optional: bool = False
+
+
+def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file, of these columns only.
+
+    Parameters
+    ----------
+    file : Path
+    columns : sequence of Column
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    InvalidInputError
+        It is no Parquet, too large, without a row, lacks a column, has it twice or as another type; or a value is out
+        of bounds: file and row (from 1) are named.
+    """
+    names, first = [column.name for column in columns], 1
+    # One pass over the rows, some us each.
+    for batch in _batches(file, columns):
+        values = [_values(file, batch.column(column.name), column, first) for column in columns]
+        yield from (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+        first += batch.num_rows
+
+
+def regular_file(file: Path, what: str) -> None:
+    """Refuse what is no regular file; `what` is said where there is nothing at all.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is nothing; or a folder, a pipe or a device.
+    """
+    if file.is_file():
+        return
+    if file.exists():
+        raise InvalidInputError(f"{file}: is no regular file")
+    raise NotFoundError(f"{file}: no such file; {what}")
+
+
+def _batches(file: Path, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    regular_file(file, "a recording has works.parquet, alone.parquet and together.parquet")
+    if file.stat().st_size > _LARGEST_TABLE_BYTES:
+        raise InvalidInputError(f"{file}: larger than {_LARGEST_TABLE_BYTES} bytes, so no table of a recording")
+    names = [column.name for column in columns]
+    try:
+        with pq.ParquetFile(file) as parquet:
+            metadata = parquet.metadata
+            _check_columns(file, parquet.schema_arrow, columns)
+            _check_size(file, metadata, names)
+        # A text that many rows have is then in memory once, however long it is.
+        texts = [column.name for column in columns if column.low is None]
+        with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
+            yield from parquet.iter_batches(_BATCH, columns=names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, ValueError) as error:
+        raise InvalidInputError(f"{file}: cannot be read as Parquet ({str(error)[:_TEXT]})") from error
+
+
+def _check_columns(file: Path, schema: pa.Schema, columns: Sequence[Column]) -> None:
+    names = [column.name for column in columns]
+    for column in columns:
+        if schema.names.count(column.name) != 1:
+            what = "no column" if column.name not in schema.names else "more than one column"
+            raise InvalidInputError(f"{file}: {what} {column.name!r}; needed once each are {', '.join(names)}")
+        type_ = schema.field(column.name).type
+        held = type_.value_type if pa.types.is_dictionary(type_) else type_
+        fine, wanted = pa.types.is_integer(type_), "whole numbers"
+        if column.low is None:
+            fine, wanted = pa.types.is_string(held) or pa.types.is_large_string(held), "text"
+        # A column of nulls alone has no other type.
+        if not (fine or pa.types.is_null(held)):
+            raise InvalidInputError(f"{file}: column {column.name} is {str(type_)[:_TEXT]}, not {wanted}")
+
+
+def _check_size(file: Path, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
+    """Refuse what a small file may unpack to, before it does."""
+    if not 0 < metadata.num_rows <= _ROWS:
+        raise InvalidInputError(f"{file}: {metadata.num_rows} rows; a table has 1 to {_ROWS}")
+    unpacked = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        chunks = map(group.column, range(group.num_columns))
+        unpacked += sum(one.total_uncompressed_size for one in chunks if one.path_in_schema in names)
+    if unpacked > _UNPACKED:
+        raise InvalidInputError(f"{file}: unpacks to {unpacked} bytes; a table of a recording has at most {_UNPACKED}")
+
+
+def _values(file: Path, found: pa.Array, column: Column, first: int) -> list[Any]:
+    """Return the values of a column; `first` is the number of its first row."""
+    try:
+        values = found.cast(pa.int64()).to_pylist() if column.low is not None else _texts(found)
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        wanted = "text" if column.low is None else "whole numbers"
+        raise InvalidInputError(f"{file}: column {column.name} is no {wanted} ({str(error)[:_TEXT]})") from error
+    # A comparison a value, about 0.1 us each.
+    for row, value in enumerate(values, first):
+        if not _fine(value, column):
+            raise InvalidInputError(f"{file}: row {row}: {column.name} is {value!r:.60}; {_rule(column)}")
+    return list(values)
+
+
+def _texts(found: pa.Array) -> list[str | None]:
+    if not pa.types.is_dictionary(found.type):
+        return list(found.cast(pa.string()).to_pylist())
+    texts = found.dictionary.to_pylist()
+    return [None if place is None else texts[place] for place in found.indices.to_pylist()]
+
+
+def _fine(value: Any, column: Column) -> bool:
+    if value is None:
+        return column.optional
+    if column.low is None or column.high is None:
+        return len(value) <= _TEXT
+    return bool(column.low <= value <= column.high)
+
+
+def _rule(column: Column) -> str:
+    null = ", or null where it is not known" if column.optional else ""
+    if column.low is None:
+        return f"it must be a text of at most {_TEXT} characters{null}"
+    return f"it must be {column.low} to {column.high}{null}"
+
 
 #: The table by which a folder is taken for a recording of contention.
 TABLE = "together.parquet"
 _FILES = ("environment.json", "works.parquet", "alone.parquet", TABLE)
-_LONGEST_NS, _SIZE, _BYTES, _FLOPS = 10**12, 10**9, 10**15, 10**18
+_LONGEST_NS, _SIZE, _LARGEST_FILE_BYTES, _FLOPS = 10**12, 10**9, 10**15, 10**18
 _LAUNCHES, _UNITS, _STREAMS, _TAKES = 10_000, 100_000, 8, 1000
 #: Scenarios and their launches: each launch is a task that a prediction replays. A plan of ten minutes has 1400
 #: scenarios of 120 000 launches, and at most 17 policies of a group, each two of which are compared.
@@ -42,7 +193,7 @@ _WORKS = (
     *(Column(name) for name in ("work", "kind", "dtype")),
     *(Column(name, 1, _SIZE) for name in ("m", "n", "k")),
     Column("flops", 0, _FLOPS),
-    *(Column(name, 0, _BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
+    *(Column(name, 0, _LARGEST_FILE_BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
     Column("direction", optional=True),
     Column("hint", optional=True),
     *(Column(name, 0, _SIZE * 10, optional=True) for name in ("blocks", "workgroups")),
@@ -137,7 +288,7 @@ def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
             raise InvalidInputError(f"{file}: take {number}: {name} is {value!r:.60}; it must be text")
     counts = {name: device.get(name) for name in _FACTS}
     for name, count in counts.items():
-        if count is not None and not (type(count) is int and 0 <= count <= _BYTES):
+        if count is not None and not (type(count) is int and 0 <= count <= _LARGEST_FILE_BYTES):
             raise InvalidInputError(f"{file}: take {number}: {name} is {count!r:.60}; it must be a number, or null")
     units, memory, cache, engines = (count or None for count in counts.values())
     return DeviceFacts(texts["name"], texts["vendor"], texts["architecture"], units, memory, cache, engines)

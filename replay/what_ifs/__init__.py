@@ -1,8 +1,6 @@
 """What-ifs: pure functions from graph to graph, which compose."""
 
-from replay.what_ifs.algebra import compose, parse_what_if, recipe_named
 from replay.what_ifs.c3 import c3
-from replay.what_ifs.choice import TaskChoice, check_patterns
 from replay.what_ifs.device import scale_device, scale_links
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
@@ -15,13 +13,12 @@ from replay.what_ifs.modified import scale_clock, scale_compute_units, scale_mem
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.power import limit_power
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.registry import Registry, registry, what_ifs
+from replay.what_ifs.registry import Registry, compose, parse_what_if, recipe_named, registry, what_ifs
 from replay.what_ifs.scale import scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
-from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_patterns
 from replay.what_ifs.world_size import change_world_size
 
 __all__ = [

@@ -1,21 +1,86 @@
-"""What if collectives beside other work were dispatched first, or elsewhere? (C3 and ConCCL, arXiv 2412.14335)"""
+"""Ways to run a product and a collective side by side, as data.
 
-from dataclasses import replace
+What if collectives beside other work were dispatched first, or elsewhere? (C3 and ConCCL, arXiv 2412.14335)
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
-from replay.graph import KernelGraph, TaskKind
-from replay.overlap.c3.policies import PARTITIONS
-from replay.parameters import Parameters
-from replay.timeline import Timeline
-from replay.timeline import replay as replay_graph
+from profilers.errors import NotFoundError
+from replay.calibration.parameters import Parameters
+from replay.engine.timeline import Timeline
+from replay.engine.timeline import replay as replay_graph
+from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.dispatch import change_priority, partition
 from replay.what_ifs.dma import dma_collectives
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
 
-__all__ = ["c3"]
+#: Compute units that a partition can have for the collective.
+PARTITIONS = (8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a product and a collective share a device.
+
+    Parameters
+    ----------
+    name : str
+    carrier : str
+        What moves the collective's bytes: ``"units"`` (a kernel) or ``"dma"`` (copies on DMA engines).
+    order : str
+        What is dispatched first: ``"product"``, ``"transfer"``, ``"fewest workgroups"``, or ``"either"`` as it
+        happens.
+    partition : str
+        Of the compute units: ``"none"``, or ``"chosen"`` among `PARTITIONS` by the run-time's rule.
+    spared : int
+        Compute units that memory-bound products leave idle.
+    """
+
+    name: str
+    carrier: str = "units"
+    order: str = "either"
+    partition: str = "none"
+    spared: int = 0
+
+
+#: By name, in the order in which the paper brings them; before them, what order can cost at most.
+POLICIES: Mapping[str, Policy] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Policy("c3_product_first", order="product"),
+            Policy("c3_base"),
+            Policy("c3_sp", order="fewest workgroups"),
+            Policy("c3_rp", partition="chosen"),
+            Policy("c3_sp_rp", order="fewest workgroups", partition="chosen"),
+            Policy("conccl", carrier="dma"),
+            Policy("conccl_rp", carrier="dma", spared=8),
+        )
+    }
+)
+
+
+def find_policy(name: str) -> Policy:
+    """Return a policy by name.
+
+    Raises
+    ------
+    NotFoundError
+        There is none of that name; those that are there are listed.
+
+    Examples
+    --------
+    >>> find_policy("conccl").carrier
+    'dma'
+    """
+    if name not in POLICIES:
+        raise NotFoundError(f"no policy is called {name!r}; there are {', '.join(POLICIES)}")
+    return POLICIES[name]
+
 
 _POLICIES = ("sp", "rp", "sp_rp", "dma", "dma_rp")
 #: Compute units of the device on which C3 tries `PARTITIONS`: MI300X.

@@ -7,28 +7,21 @@ efficiency of kernels on another device may differ from that is in the interval.
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from profilers.devices import Device, find_device
+from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
-from replay.demand import with_demands
-from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
-from replay.hardware import hardware_named
-from replay.parameters import Parameters
-from replay.retiming import above_floor, retimed
-from replay.what_ifs.factor import check_factor
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
+from profilers.trace.arrays import Floats
+from replay.calibration.parameters import Parameters
+from replay.costs.demand import with_demands
+from replay.costs.retiming import above_floor, retimed
+from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, written
 
-__all__ = ["moved_to", "scale_device", "scale_links", "source_device"]
-
-Floats = npt.NDArray[np.float64]
 _CU = RESOURCES.index("cu")
 
 
 def scale_device(name: str | Device) -> WhatIf:
-    """Every device task is re-timed for another device of the catalogue (`replay.retiming`).
+    """Every device task is re-timed for another device of the catalogue (`replay.costs.retiming`).
 
     - A matrix product, convolution or fused attention whose shape is known: T_d = T_o * M_d / M_o, with M what
       models of durations say of it on the two devices, at the rate that each sustains in its data type.
@@ -43,7 +36,7 @@ def scale_device(name: str | Device) -> WhatIf:
 
     Not modelled: cache effects, power, and other kernels that a library would choose there.
 
-    Source: `replay.retiming`; wave scaling as in Habitat (USENIX ATC 2021); errors in docs/devices.md.
+    Source: `replay.costs.retiming`; wave scaling as in Habitat (USENIX ATC 2021); errors in docs/devices.md.
 
     Raises
     ------

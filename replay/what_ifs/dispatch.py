@@ -5,15 +5,9 @@ from dataclasses import replace
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from replay.graph import KernelGraph
-from replay.parameters import Parameters
-from replay.what_ifs.choice import TaskChoice
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["change_priority", "cu_order", "partition"]
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import KernelGraph
+from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, unknown, written
 
 _ORDERS = ("fair", "in_order")
 _HIGHEST = 100
@@ -26,7 +20,7 @@ def change_priority(tasks: str, level: int) -> WhatIf:
 
     Not modelled: preemption, and that hardware has few levels (three on CUDA and HIP streams).
 
-    Source: dispatch by priority without preemption, as in C3 (arXiv 2412.14335); `replay.sharing` says how.
+    Source: dispatch by priority without preemption, as in C3 (arXiv 2412.14335); `replay.engine.sharing` says how.
 
     Raises
     ------
@@ -52,7 +46,7 @@ def partition(tasks: str, share: float) -> WhatIf:
 
     Not modelled: that a kernel tuned for the whole device chooses another grid on a part of it.
 
-    Source: CU masks, as in C3 and ConCCL (arXiv 2412.14335); `replay.sharing` says how.
+    Source: CU masks, as in C3 and ConCCL (arXiv 2412.14335); `replay.engine.sharing` says how.
 
     Raises
     ------
@@ -95,7 +89,7 @@ def cu_order(order: str) -> WhatIf:
     In order, what comes later gets what is left, which is how devices dispatch and how traces are replayed. In equal
     parts, all that is active gets the same up to what it asks: the bound that a perfectly interleaving scheduler has.
 
-    Not modelled: what interleaving costs in caches beyond `replay.sharing`'s footprints.
+    Not modelled: what interleaving costs in caches beyond `replay.engine.sharing`'s footprints.
 
     Source: the two policies that C3 compares (arXiv 2412.14335).
 

@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from replay.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind
-from replay.parameters import Parameters
-from replay.what_ifs.recipe import Recipe
-from replay.what_ifs.what_if import WhatIf
-
-__all__ = ["dma_collectives"]
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind
+from replay.what_ifs.what_if import Recipe, WhatIf
 
 #: DMA engines copy and do no arithmetic, so whatever reduces stays on the compute units.
 _COPIES_ONLY = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send_recv")

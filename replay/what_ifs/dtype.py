@@ -2,18 +2,13 @@
 
 import numpy as np
 
-from profilers.devices import DTYPES
+from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
-from replay.graph import Basis, KernelGraph
-from replay.parameters import Parameters
-from replay.retiming import retyped
+from replay.calibration.parameters import Parameters
+from replay.costs.retiming import retyped
+from replay.graph.graph import Basis, KernelGraph
 from replay.what_ifs.device import source_device
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["change_dtype"]
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown, written
 
 _TYPES = tuple(DTYPES)
 
@@ -27,7 +22,7 @@ def change_dtype(old: str, new: str) -> WhatIf:
 
     Not modelled: casts that a mixed precision adds or makes needless, and accuracy.
 
-    Source: `replay.retiming`.
+    Source: `replay.costs.retiming`.
 
     Raises
     ------

@@ -3,17 +3,17 @@
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from replay.graph import RESOURCES, Basis, KernelGraph
-from replay.overlap.pipeline import receive_in_pieces
-from replay.overlap.splitting import quantisation
-from replay.overlap.targets import consumers
-from replay.parameters import Parameters
-from replay.what_ifs.pieces import bytes_time, nothing_to_apply, without_units
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["ficco"]
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import RESOURCES, Basis, KernelGraph
+from replay.what_ifs.pipeline import (
+    bytes_time,
+    consumers,
+    nothing_to_apply,
+    quantisation,
+    receive_in_pieces,
+    without_units,
+)
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
 
 _DMA = RESOURCES.index("dma")
 _MOST_PIECES = 64
@@ -27,7 +27,7 @@ def ficco(pieces: int = 8) -> WhatIf:
     grid, where it is known). A transfer takes its part of the time that goes with bytes, one `dma_command_ns`, over
     `dma_bandwidth_ratio`, and no compute units.
 
-    Not modelled: schedules that start on the local shard or cut in two dimensions (`replay.overlap.ficco` has them,
+    Not modelled: schedules that start on the local shard or cut in two dimensions (`replay.studies` has them,
     for shapes), and a fabric on which pieces to all peers are faster than what the trace did.
 
     Source: FiCCO (arXiv 2512.10236).

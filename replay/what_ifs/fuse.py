@@ -4,20 +4,12 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from replay.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
-from replay.parameters import Parameters
-from replay.what_ifs.choice import kernel_choice
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
+from profilers.trace.arrays import Bools, Floats, Ints
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, kernel_choice, written
 
-__all__ = ["fuse"]
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _HBM = RESOURCES.index("hbm")
 _NAME = 120
 
@@ -35,7 +27,7 @@ def fuse(kernel: str) -> WhatIf:
     Not modelled: whether the arithmetic can be fused, registers and occupancy of the result, and that the first result
     may be needed later and written all the same (then half of the traffic is saved).
 
-    Source: bytes of operators as in `replay.operators`; the share is assumed: a pointwise kernel writes about half of
+    Source: bytes of operators as in `replay.costs.operators`; the share is assumed: a pointwise kernel writes about half of
     what it moves.
 
     Raises

@@ -4,15 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from replay.graph import LAUNCH_EDGES, Basis, KernelGraph
-from replay.overlap.pipeline import Pipeline, send_in_pieces
-from replay.overlap.targets import producers
-from replay.parameters import Parameters
-from replay.what_ifs.pieces import bytes_time, nothing_to_apply, ranks_of, without_units
-from replay.what_ifs.recipe import Recipe
-from replay.what_ifs.what_if import WhatIf
-
-__all__ = ["fuse_collectives"]
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import LAUNCH_EDGES, Basis, KernelGraph
+from replay.what_ifs.pipeline import (
+    Pipeline,
+    bytes_time,
+    nothing_to_apply,
+    producers,
+    ranks_of,
+    send_in_pieces,
+    without_units,
+)
+from replay.what_ifs.what_if import Recipe, WhatIf
 
 _KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")
 
@@ -27,7 +30,7 @@ def fuse_collectives() -> WhatIf:
     transfers take no compute units of their own.
 
     Not modelled: whether what packs does more than move data, and how slices to other nodes differ from those in the
-    node (`replay.overlap.fused` does, for given sizes).
+    node (`replay.studies.fused` does, for given sizes).
 
     Source: fused computation-collectives (arXiv 2305.06942).
     """

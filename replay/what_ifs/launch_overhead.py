@@ -5,14 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from replay.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
-from replay.parameters import Parameters
-from replay.what_ifs.recipe import Argument, Recipe
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["remove_launch_overhead"]
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
 
 
 def remove_launch_overhead(remains: str = "") -> WhatIf:

@@ -3,17 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from profilers.devices import FIGURE_RANGES, FIGURE_UNITS, Device
+from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device
 from profilers.errors import InvalidInputError
-from replay.graph import KernelGraph
-from replay.parameters import Parameters
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import KernelGraph
 from replay.what_ifs.device import moved_to, source_device
-from replay.what_ifs.factor import check_factor
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["scale_clock", "scale_compute_units", "scale_memory_bandwidth"]
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, written
 
 _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
 
@@ -25,7 +20,7 @@ def scale_clock(factor: float) -> WhatIf:
 
     Not modelled: the power limit, which may not allow a higher one (`limit_power`).
 
-    Source: `replay.retiming`.
+    Source: `replay.costs.retiming`.
 
     Raises
     ------
@@ -40,7 +35,7 @@ def scale_compute_units(factor: float) -> WhatIf:
 
     Not modelled: another grid that a library would choose for them.
 
-    Source: `replay.retiming`.
+    Source: `replay.costs.retiming`.
 
     Raises
     ------
@@ -55,7 +50,7 @@ def scale_memory_bandwidth(factor: float) -> WhatIf:
 
     Not modelled: its latency, and caches, which stay.
 
-    Source: `replay.retiming`.
+    Source: `replay.costs.retiming`.
 
     Raises
     ------

@@ -7,14 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from replay.engine import simulate
-from replay.graph import EdgeKind, Edges, KernelGraph, TaskKind
-from replay.parameters import Parameters
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-
-__all__ = ["OVERLAPS", "overlap"]
+from profilers.trace.arrays import Ints
+from replay.calibration.parameters import Parameters
+from replay.engine.engine import simulate
+from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
 
 #: What ``overlap:all`` asks of a trace: each published way to hide communication, and the bounds.
 OVERLAPS: tuple[str, ...] = (
@@ -29,8 +26,6 @@ OVERLAPS: tuple[str, ...] = (
     "overlap:no_contention",
     "overlap:ideal",
 )
-
-Ints = npt.NDArray[np.int64]
 
 
 def overlap(mode: str) -> WhatIf:

@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
-from profilers.toml_text import parse_toml
-from replay.parameters import load_parameters
-from replay.what_ifs.algebra import compose, made, parse_what_if, recipe_named
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.what_if import WhatIf
-
-__all__ = ["parse_plan", "read_plan"]
+from profilers.files import parse_toml
+from replay.calibration.parameters import load_parameters
+from replay.what_ifs.registry import compose, made, parse_what_if, recipe_named
+from replay.what_ifs.what_if import WhatIf, unknown
 
 #: A plan is written by hand; more is another file, or an attack.
 _BYTES, _ALTERNATIVES, _STEPS, _TITLE = 2**16, 1000, 64, 200

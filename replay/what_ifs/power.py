@@ -3,15 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
-from replay.graph import RESOURCES, Basis, KernelGraph, TaskKind
-from replay.parameters import Parameters
-from replay.retiming.tasks import arithmetic_tasks
-from replay.what_ifs.factor import check_factor
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["limit_power"]
+from replay.calibration.parameters import Parameters
+from replay.costs.retiming import arithmetic_tasks
+from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, written
 
 #: No device runs on less of its limit.
 _LEAST = 0.05

@@ -4,16 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from profilers.kernels import CLASSES
-from replay.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
-from replay.parameters import Parameters
-from replay.what_ifs.factor import check_factor
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["scale_host", "scale_kernels"]
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, unknown, written
 
 
 def scale_kernels(class_: str, factor: float) -> WhatIf:

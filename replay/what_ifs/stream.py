@@ -3,22 +3,14 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from replay.engine import simulate
-from replay.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.parameters import Parameters
-from replay.what_ifs.choice import TaskChoice
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
+from profilers.trace.arrays import Bools, Floats, Ints
+from replay.calibration.parameters import Parameters
+from replay.engine.engine import simulate
+from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
+from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, written
 
-__all__ = ["change_stream"]
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 #: Edges by which something off a stream waits for work on it.
 _LEAVES = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
 _ON_STREAM = sorted(STREAM_EDGES)

@@ -6,18 +6,20 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
-from replay.graph import Basis, KernelGraph, TaskKind
-from replay.parameters import Parameters
-from replay.what_ifs.choice import TaskChoice, kernel_choice
-from replay.what_ifs.demands import with_demands_of
-from replay.what_ifs.factor import check_factor
-from replay.what_ifs.nearest import unknown
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
-
-__all__ = ["duration_ns", "swap_kernel"]
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import Basis, KernelGraph, TaskKind
+from replay.what_ifs.what_if import (
+    Argument,
+    Recipe,
+    TaskChoice,
+    WhatIf,
+    check_factor,
+    kernel_choice,
+    unknown,
+    with_demands_of,
+    written,
+)
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
 #: More than any grid has.

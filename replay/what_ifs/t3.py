@@ -2,15 +2,10 @@
 
 import numpy as np
 
-from replay.graph import COLLECTIVE_KINDS, KernelGraph
-from replay.overlap.pipeline import send_in_pieces
-from replay.overlap.targets import producers
-from replay.parameters import Parameters
-from replay.what_ifs.pieces import bytes_time, nothing_to_apply, ranks_of, without_units
-from replay.what_ifs.recipe import Recipe
-from replay.what_ifs.what_if import WhatIf
-
-__all__ = ["t3"]
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
+from replay.what_ifs.pipeline import bytes_time, nothing_to_apply, producers, ranks_of, send_in_pieces, without_units
+from replay.what_ifs.what_if import Recipe, WhatIf
 
 _CLASSES = ("gemm", "convolution")
 _ALL_REDUCE = COLLECTIVE_KINDS.index("all_reduce")

@@ -4,17 +4,13 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from replay.collectives import KINDS, Topology, predict_collective
-from replay.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
-from replay.parameters import Parameters
+from profilers.trace.arrays import Floats
+from replay.calibration.parameters import Parameters
+from replay.costs.collectives import KINDS, Topology, predict_collective
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
 from replay.what_ifs.device import source_device
-from replay.what_ifs.recipe import Argument, Recipe
-from replay.what_ifs.what_if import WhatIf
-from replay.what_ifs.writing import written
+from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
 
-__all__ = ["change_world_size"]
-
-Floats = npt.NDArray[np.float64]
 #: Between two ranks, however many there are.
 _PAIRS = "send_recv"
 
@@ -24,7 +20,7 @@ def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
 
     That is weak scaling of data parallelism: each rank has its batch as before, and the buffers of its all-reduces,
     all-gathers, reduce-scatters, all-to-alls and broadcasts have the bytes that they had (a sharded model's as well,
-    whose whole is gathered). Of a traced time, the part that `replay.collectives` explains with the old number of ranks
+    whose whole is gathered). Of a traced time, the part that `replay.costs.collectives` explains with the old number of ranks
     is exchanged for what it says with the new one; the rest, such as waiting inside the collective, stays. Ranks fill
     nodes of PER_NODE devices, then further nodes over a network. Traces of one rank will do, as long as they name
     the size of groups.
@@ -32,7 +28,7 @@ def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
     Not modelled: smaller groups (tensor or pipeline parallel), sends between pairs, and collectives of unknown size,
     which stay and are counted; stragglers among more ranks; another batch; what of an optimizer is sharded.
 
-    Source: `replay.collectives` (fitted to measurements, docs/durations.md); how far off another number of ranks is, is
+    Source: `replay.costs.collectives` (fitted to measurements, docs/durations.md); how far off another number of ranks is, is
     `collective_ranks_ratio` of `datasets/parameters.toml`.
 
     Raises

@@ -8,11 +8,12 @@ from typing import Any
 import click
 
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
-from replay.perfetto import write_perfetto
 from replay.what_ifs import parse_what_if
-from seqpoint.analysing import Analysis, TimelineAnalysis, analyze_trace
+from replay.writers.perfetto import write_perfetto
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
-from seqpoint.cli.output import duration, message, print_json, print_table, say
+from seqpoint.cli.output import message, print_json, print_table, say
+from seqpoint.graphs import Analysis, TimelineAnalysis, analyze_trace
+from seqpoint.units import duration
 
 #: Names of kernels and streams that a table shows; --json has all.
 _SHOWN = 12

@@ -6,19 +6,13 @@ from pathlib import Path
 
 import click
 
-from profilers.atomic import file_to_write
-from profilers.devices import find_device
-from replay.collectives import (
-    FABRICS,
-    calibrate_collectives,
-    load_collectives,
-    read_collectives,
-    write_fits,
-)
+from profilers.devices.catalogue import find_device
+from profilers.files import file_to_write
+from replay.calibration.parameters import load_parameters
 from replay.contention import calibrate_contention, read_contention, write_contention_fit
-from replay.durations import calibrate, load_calibration, write_calibration
-from replay.parameters import load_parameters
-from replay.training import calibrate_training, read_steps, write_training_fit
+from replay.costs.collectives import FABRICS, calibrate_collectives, load_collectives, read_collectives, write_fits
+from replay.costs.kernels import calibrate, load_calibration, write_calibration
+from replay.workloads import calibrate_training, read_steps, write_training_fit
 from seqpoint.cli.output import print_table, progress, say, working
 from seqpoint.validation.kernels import read_kernels
 

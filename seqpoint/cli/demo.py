@@ -4,11 +4,12 @@ from pathlib import Path
 
 import click
 
-from replay.perfetto import write_perfetto
+from replay.writers.perfetto import write_perfetto
 from seqpoint.cli import project, select
-from seqpoint.cli.output import duration, message, say
+from seqpoint.cli.output import message, say
 from seqpoint.demo import Demo, run_demo
 from seqpoint.report import ReportContent, ReportSection, write_report
+from seqpoint.units import duration
 
 
 @click.command("demo")

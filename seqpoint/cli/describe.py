@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from seqpoint.cli.ingest import summary
 from seqpoint.cli.options import as_json, load, trace_argument
-from seqpoint.cli.output import duration, print_json, print_table, say
+from seqpoint.cli.output import print_json, print_table, say
+from seqpoint.cli.traces import summary
 from seqpoint.describe import Description, describe
+from seqpoint.units import duration
 
 
 @click.command("describe")

@@ -5,24 +5,9 @@ from typing import Any, TypeVar
 
 import click
 
-from profilers.collect import CollectOptions, open_trace
-from profilers.trace import Trace
+from profilers.ingest.ingest import CollectOptions, open_trace
+from profilers.trace.trace import Trace
 from seqpoint.cli.output import byte_progress
-
-__all__ = [
-    "as_json",
-    "gate_option",
-    "hardware_option",
-    "iteration_option",
-    "load",
-    "max_iterations_option",
-    "max_points_option",
-    "perfetto_option",
-    "reading_options",
-    "trace_argument",
-    "verbose_option",
-    "what_if_option",
-]
 
 F = TypeVar("F", bound=Callable[..., Any])
 

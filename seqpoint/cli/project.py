@@ -1,15 +1,25 @@
-"""`seqpoint project`."""
+"""Commands that project what-ifs and report them.
+
+`seqpoint what-ifs`.
+
+`seqpoint project`.
+
+`seqpoint report`.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from click.core import ParameterSource
 
+from profilers.files import file_to_write
 from replay.contention import ContentionFit, read_contention_fit
-from replay.perfetto import write_perfetto
-from replay.projection import Projection, with_provenance
+from replay.projection.projection import Projection, with_provenance
+from replay.what_ifs import Recipe, recipe_named, registry
+from replay.writers.perfetto import write_perfetto
 from seqpoint.cli.options import (
     as_json,
     hardware_option,
@@ -20,8 +30,8 @@ from seqpoint.cli.options import (
     trace_argument,
     what_if_option,
 )
-from seqpoint.cli.output import duration, message, print_json, print_table, progress, say
-from seqpoint.cli.what_ifs import warn_of_left_out
+from seqpoint.cli.output import clean, message, print_json, print_table, progress, say, working
+from seqpoint.describe import Description, describe
 from seqpoint.projecting import (
     ALL_OVERLAPS,
     DEFAULT_WHAT_IFS,
@@ -30,8 +40,88 @@ from seqpoint.projecting import (
     pace_lines,
     project_trace,
     ranked,
+    read_result,
+    reproduce,
+    result_of,
 )
-from seqpoint.projection_result import read_result, reproduce, result_of
+from seqpoint.report import ReportContent, ReportSection, write_report
+from seqpoint.selection.selecting import SelectionResult, SelectOptions, select
+from seqpoint.units import duration
+
+
+@click.command("what-ifs")
+@click.argument("name", required=False)
+@as_json
+def what_ifs_command(name: str | None, json_: bool) -> None:
+    """List the what-ifs by group, with a sentence and an example each; or say all of NAME.
+
+    \b
+    seqpoint what-ifs
+    seqpoint what-ifs change_stream
+    """
+    warn_of_left_out()
+    chosen = list(registry().recipes.values()) if name is None else [recipe_named(name)]
+    if json_:
+        rows = [_content(recipe) for recipe in chosen]
+        print_json(rows if name is None else rows[0])
+    elif name is None:
+        _list(chosen)
+    else:
+        _show(chosen[0])
+
+
+def warn_of_left_out() -> None:
+    """Say on stderr which what-ifs of other packages are left out, and why."""
+    for place, why in registry().problems.items():
+        message(f"warning: the what-if {place} is left out: {why}")
+
+
+def _content(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "group": recipe.group,
+        "form": recipe.form,
+        "arguments": [
+            {
+                "name": one.name,
+                "kind": one.kind,
+                "about": one.about,
+                "choices": list(one.choices),
+                "default": one.default,
+            }
+            for one in recipe.arguments
+        ],
+        "summary": recipe.summary,
+        "example": recipe.example,
+        "documentation": recipe.documentation,
+        "package": recipe.package or "seqpoint",
+    }
+
+
+def _list(recipes: list[Recipe]) -> None:
+    """Print a table a group."""
+    for group in dict.fromkeys(recipe.group for recipe in recipes):
+        mine = [recipe for recipe in recipes if recipe.group == group]
+        rows = [
+            (one.form, one.summary + (f" (package {one.package})" if one.package else ""), one.example) for one in mine
+        ]
+        print_table(f"What-ifs: {group}", ("how it is written~", "what it does~", "example~"), rows)
+
+
+def _show(recipe: Recipe) -> None:
+    """Print all of one what-if."""
+    say(f"{recipe.form}: {recipe.summary}")
+    for line in ["", *recipe.documentation.splitlines(), ""]:
+        click.echo(clean(line))
+    rows = [
+        (one.name, one.kind, one.about, "needed" if one.default is None else one.default or "-")
+        for one in recipe.arguments
+    ]
+    if rows:
+        print_table("Arguments", ("name~", "kind~", "what it is~", "left out~"), rows)
+    say(f"example: seqpoint project job.trace -w '{recipe.example}'")
+    if recipe.package:
+        say(f"from the package {recipe.package}")
 
 
 @click.command("project")
@@ -49,7 +139,7 @@ from seqpoint.projection_result import read_result, reproduce, result_of
 @perfetto_option
 @hardware_option
 @as_json
-def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
+def project_command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Project what each what-if would gain on the iterations of TRACE.
 
     \b
@@ -164,3 +254,41 @@ def show(projection: Projection) -> None:
         say(line)
     for note in dict.fromkeys(note for row in projection.rows for note in row.notes):
         say(f"note: {note}")
+
+
+@click.command("report")
+@trace_argument
+@click.option("-o", "--output", default="report.html", show_default=True, type=click.Path(), help="File to write.")
+@what_if_option
+@max_points_option(8)
+@click.option("--title", help="By default the trace's name.")
+@hardware_option
+def report_command(trace: str, marker: str, length: str | None, output: str, **options: Any) -> None:
+    """Write a self-contained HTML report on TRACE: lengths, classes, timelines, what-ifs, quality.
+
+    \b
+    seqpoint report job.trace -w dma_collectives -w scale_device:MI355X -o job.html
+    """
+    target = file_to_write(Path(output))
+    loaded = load(trace, marker, length)
+    title = options["title"] or Path(trace).name
+    with working("describing"):
+        description = describe(loaded)
+        selection = _selection(description, options["max_points"])
+    what_ifs = asked_what_ifs(options["texts"] or DEFAULT_WHAT_IFS)
+    how = ProjectOptions(max_points=options["max_points"], device=options["device"], progress=progress("projecting"))
+    projection = project_trace(loaded, what_ifs, how)
+    projection = ranked(projection) if ALL_OVERLAPS in options["texts"] else projection
+    label = "synthetic" if loaded.meta.synthetic else ""
+    section = ReportSection(title, label, description, selection, projection)
+    with working("drawing"):
+        write_report(ReportContent(title, (section,)), target)
+    say(f"report: {output}")
+
+
+def _selection(description: Description, max_points: int) -> SelectionResult | None:
+    table = description.iterations
+    if not np.isfinite(table.sequence_length).any():
+        message("note: no iteration has a sequence length (--length), so nothing is selected")
+        return None
+    return select(table, SelectOptions(max_points=max_points))

@@ -7,14 +7,14 @@ from typing import Any
 import click
 import numpy as np
 
-from replay.dependencies import Dependencies
-from replay.graph import RECORDED_EDGES, EdgeKind
-from replay.notes import joined_notes
-from replay.perfetto import write_perfetto
+from replay.analysis.critical_path import Dependencies
+from replay.graph.graph import RECORDED_EDGES, EdgeKind
+from replay.projection.projection import joined_notes
+from replay.writers.perfetto import write_perfetto
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
-from seqpoint.cli.output import clean, duration, message, print_json, print_table, progress
-from seqpoint.graphs import all_iterations
-from seqpoint.replaying import ReplayedStep, replay_trace
+from seqpoint.cli.output import clean, message, print_json, print_table, progress
+from seqpoint.graphs import ReplayedStep, all_iterations, replay_trace
+from seqpoint.units import duration
 
 
 @click.command("replay")

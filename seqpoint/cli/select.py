@@ -1,16 +1,86 @@
-"""`seqpoint select`."""
+"""Commands that list, select and estimate iterations.
 
+`seqpoint iterations`.
+
+`seqpoint select`.
+
+`seqpoint estimate`.
+"""
+
+import json
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
-from profilers.trace import Trace
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.trace import Trace
 from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
-from seqpoint.cli.output import duration, print_json, print_table, say
-from seqpoint.iterations import IterationTable, iteration_table, read_log
-from seqpoint.sampling import kernel_profiles
-from seqpoint.selecting import SelectionResult, SelectOptions, select
+from seqpoint.cli.output import print_json, print_table, say
+from seqpoint.iterations import UNITS, IterationTable, iteration_table, read_log
+from seqpoint.selection.selecting import SelectionResult, SelectOptions, estimate_run, select
+from seqpoint.selection.stratified import kernel_profiles
+from seqpoint.units import duration
+
+#: How statistics are called in the table; in JSON, and for `--statistic`, they keep their names.
+_HEADINGS = {"duration": "step time"}
+
+
+@click.command("iterations")
+@trace_argument
+@as_json
+def iterations_command(trace: str, marker: str, length: str | None, json_: bool) -> None:
+    """List the iterations of TRACE with their sequence lengths and statistics.
+
+    The step time (duration in JSON) is the time from the completion of the iteration before to its own, so step times
+    add up to the elapsed time. The latency counts from the start of the iteration on the host.
+
+    \b
+    seqpoint iterations job.trace
+    """
+    table = iteration_table(load(trace, marker, length))
+    rows = [
+        {
+            "rank": int(table.rank[i]),
+            "iteration": int(table.iteration[i]),
+            "start_ns": int(table.start_ns[i]),
+            "sequence_length": None
+            if table.sequence_length[i] != table.sequence_length[i]
+            else int(table.sequence_length[i]),
+            **{name: float(values[i]) for name, values in table.statistics.items()},
+            "found_by": table.found_by[i],
+            "length_found_by": table.length_found_by[i],
+        }
+        for i in range(len(table))
+    ]
+    if json_:
+        print_json({"units": dict(UNITS), "iterations": rows})
+        return
+    times = [name for name, unit in UNITS.items() if unit == "ns"]
+    print_table(
+        "Iterations",
+        (
+            "rank",
+            "iteration",
+            "length",
+            *(_HEADINGS.get(name, name.replace("_", " ")) for name in times),
+            "kernels",
+            "found by~",
+        ),
+        [
+            (
+                row["rank"],
+                row["iteration"],
+                "-" if row["sequence_length"] is None else row["sequence_length"],
+                *(duration(float(str(row[name]))) for name in times),
+                int(float(str(row["kernels"]))),
+                row["found_by"],
+            )
+            for row in rows
+        ],
+    )
+
 
 _LOGS = (".csv", ".parquet")
 
@@ -50,7 +120,7 @@ _LOGS = (".csv", ".parquet")
 )
 @max_iterations_option
 @as_json
-def command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
+def select_command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
     """Choose the iterations that stand for the run in TRACE (a trace, or a log as .csv or .parquet).
 
     \b
@@ -157,3 +227,69 @@ def show(result: SelectionResult) -> None:
     )
     if result.without_length:
         say(f"{result.without_length} iterations were left out: their length is unknown")
+
+
+@click.command("estimate")
+@click.argument("selection", type=click.Path())
+@click.argument("run", type=click.Path())
+@click.option(
+    "--from",
+    "origin",
+    required=True,
+    metavar="TRACE",
+    type=click.Path(),
+    help="What the selection was made on.",
+)
+@click.option("--statistic", metavar="NAME", help="By default that of the selection.")
+@click.option("--iterations", "marker", default="auto", show_default=True, metavar="HOW", help="As for ingest.")
+@click.option("--length", metavar="RULE", help="As for ingest.")
+@as_json
+def estimate_command(selection: str, run: str, origin: str, json_: bool, **how: Any) -> None:
+    """Estimate the total of RUN from the iterations that SELECTION chose (the output of `select --json`).
+
+    RUN needs only the chosen iterations, matched by their number; where it holds all of the epoch, the
+    measured total is shown beside the estimate.
+
+    \b
+    seqpoint select base.trace --json > points.json
+    seqpoint estimate points.json faster.trace --from base.trace
+    """
+    points = _read(Path(selection))
+    tables = [table_of(place, how["marker"], how["length"]) for place in (origin, run)]
+    result = estimate_run(points, (tables[0], tables[1]), how["statistic"])
+    if json_:
+        print_json(result)
+        return
+    number = duration if result["unit"] == "ns" else "{:.6g}".format
+    percent = 100 * result["confidence"]
+    say(
+        f"{result['statistic']}: estimated {number(result['estimate'])} "
+        f"[{number(result['low'])}, {number(result['high'])}] "
+        f"at {percent:g} % from {len(points['points'])} iterations"
+    )
+    speedup = [result[name] for name in ("speedup", "speedup_low", "speedup_high")]
+    if None not in speedup:
+        value, low, high = speedup
+        say(f"speed-up over the run that was selected on: {value:.4f} [{low:.4f}, {high:.4f}]")
+    say(f"SeqPoint's weighted sum of the points: {number(result['seqpoint_sum'])}")
+    if result["measured"] is not None:
+        error = abs(result["estimate"] / result["measured"] - 1)
+        say(f"measured: {number(result['measured'])} (error {100 * error:.3f} %)")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return a selection as `select --json` wrote it."""
+    if not path.is_file():
+        raise NotFoundError(f"{path}: no such selection; write one with `seqpoint select TRACE --json > {path}`")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        points = [
+            {"iteration": int(p["iteration"]), "rank": int(p["rank"]), "weight": float(p["weight"])}
+            for p in content["points"]
+        ]
+        statistic = str(content["statistic"])
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInputError(f"{path}: not the output of `seqpoint select --json` ({error})") from error
+    if not points or not all(np.isfinite(p["weight"]) and p["weight"] > 0 for p in points):
+        raise InvalidInputError(f"{path}: a selection needs points with weights above zero")
+    return {"points": points, "statistic": statistic, "confidence": content.get("confidence", 0.95)}

@@ -6,20 +6,23 @@ from typing import Any, TypeVar
 
 import click
 
-from profilers.devices import find_device
-from profilers.store import save_trace
-from replay.jobs import Transformer, find_transformer, load_transformers
-from replay.training import (
+from profilers.devices.catalogue import find_device
+from profilers.trace.store import save_trace
+from replay.workloads import (
     Layout,
     PredictedStep,
     TrainingJob,
+    Transformer,
+    find_transformer,
     load_training,
+    load_transformers,
     predict_steps,
     read_training_fit,
     training_trace,
 )
 from seqpoint.cli.options import as_json
-from seqpoint.cli.output import duration, message, print_json, print_table
+from seqpoint.cli.output import message, print_json, print_table
+from seqpoint.units import duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 _POSITIVE = click.IntRange(1)

@@ -1,13 +1,8 @@
 """Charts of selections, traces, timelines and projections, as HoloViews objects for the Bokeh backend."""
 
-from seqpoint.plots.contention import (
-    error_by_mechanism,
-    predicted_against_measured,
-    slowdowns_against_measured,
-)
+from seqpoint.plots.contention import error_by_mechanism, predicted_against_measured, slowdowns_against_measured
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.overlap import choice_map, piece_lanes, speedup_by_scenario, sweep_curves
-from seqpoint.plots.projections import projection_intervals
+from seqpoint.plots.projections import choice_map, piece_lanes, projection_intervals, speedup_by_scenario, sweep_curves
 from seqpoint.plots.selections import (
     baseline_errors,
     errors_by_points,
@@ -15,8 +10,7 @@ from seqpoint.plots.selections import (
     length_histogram,
     statistic_by_length,
 )
-from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lanes
-from seqpoint.plots.usage import resource_usage
+from seqpoint.plots.timelines import before_after, class_breakdown, resource_usage, timeline_lanes
 
 __all__ = [
     "baseline_errors",

@@ -6,17 +6,15 @@ from typing import Any
 
 import holoviews as hv
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import INK, NAME_LENGTH, hover_tips, overlay, plain_text
 from seqpoint.units import time_unit
 from seqpoint.validation.contention import ContentionCase
 
-__all__ = ["error_by_mechanism", "predicted_against_measured", "slowdowns_against_measured"]
-
 Chart = Any  # HoloViews has no types
-Floats = npt.NDArray[np.float64]
+
 #: Okabe and Ito's colours, and markers of about one area, so that mechanisms can be told apart without colour.
 _LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
     {

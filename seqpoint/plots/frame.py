@@ -6,8 +6,6 @@ from typing import Any
 import holoviews as hv
 import holoviews.plotting.bokeh
 
-__all__ = ["BLUE", "GREY", "INK", "NAME_LENGTH", "RED", "bars_chart", "framed", "hover_tips", "overlay", "plain_text"]
-
 BLUE, RED, GREY, INK = "#0072B2", "#D55E00", "#777777", "#24292F"
 NAME_LENGTH = 90
 

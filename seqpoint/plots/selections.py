@@ -4,16 +4,12 @@ from typing import Any
 
 import holoviews as hv
 import numpy as np
-import numpy.typing as npt
 
-from seqpoint.coverage import resampled_coverage
-from seqpoint.held_out import held_out_errors
-from seqpoint.methods import Budget
+from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import BLUE, GREY, INK, RED, bars_chart, hover_tips, overlay, plain_text
-from seqpoint.selecting import SelectionResult
+from seqpoint.selection.evaluation import held_out_errors, resampled_coverage
+from seqpoint.selection.selecting import Budget, SelectionResult
 from seqpoint.units import time_unit
-
-__all__ = ["baseline_errors", "errors_by_points", "interval_coverage", "length_histogram", "statistic_by_length"]
 
 #: Lengths that span no more than this many whole numbers get a bar each; others this many bars in all.
 _BARS = 80
@@ -35,7 +31,7 @@ _WITH_INTERVALS = ("seqpoint", "seqpoint, assisted", "stratified", "random")
 #: What a label over a point takes of the width of a chart, and levels that close labels are spread over.
 _LABEL_WIDTH, _LEVELS = 0.05, 4
 
-Floats = npt.NDArray[np.float64]
+
 Chart = Any  # HoloViews has no types
 
 
@@ -138,7 +134,7 @@ def errors_by_points(selection: SelectionResult) -> Chart:
     Returns
     -------
     holoviews.Overlay
-        One ``Curve`` a selector; see `seqpoint.held_out`.
+        One ``Curve`` a selector; see `seqpoint.selection.evaluation`.
     """
     table = selection.table
     y = table.statistic(selection.statistic)
@@ -161,7 +157,7 @@ def interval_coverage(selection: SelectionResult) -> Chart:
     -------
     holoviews.Overlay
         ``Scatter`` of the share of 200 resampled epochs, one row a way to choose; ``Segments`` of what 200 epochs can
-        tell; a ``VLine`` at the nominal confidence. See `seqpoint.coverage`.
+        tell; a ``VLine`` at the nominal confidence. See `seqpoint.selection.evaluation`.
     """
     table, confidence = selection.table, selection.estimate.confidence
     y, budget = table.statistic(selection.statistic), Budget(len(selection.rows), confidence=confidence)

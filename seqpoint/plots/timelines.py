@@ -1,18 +1,185 @@
-"""Charts of traces: kernels by class, and timelines."""
+"""Charts of timelines: lanes, classes, resources in use.
 
+`Lanes`: a timeline as rectangles, one row of them a stream or thread, few enough to draw.
+
+The colours of the classes of kernels.
+
+Charts of traces: kernels by class, and timelines.
+
+Charts of what devices have in use over time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import holoviews as hv
 import numpy as np
 
-from replay.timeline import Timeline
+from profilers.trace.arrays import Floats, Ints
+from replay.analysis import resource_use
+from replay.analysis.critical_path import HOST, LABELS, MEMCPY, task_labels
+from replay.engine.timeline import Timeline
+from replay.graph.graph import Lane, TaskKind
 from seqpoint.describe import Description
-from seqpoint.lanes import Lanes, lanes_of
-from seqpoint.palette import CLASS_COLOURS
-from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, framed, hover_tips, overlay, plain_text
 from seqpoint.units import TimeUnit, time_unit
 
-__all__ = ["before_after", "class_breakdown", "timeline_lanes"]
+#: The first gap that is closed between neighbours, as a share of the time shown: far below one pixel.
+_FIRST_GAP = 1 / 65536
+#: The widest gap that is closed: a few pixels.
+_LAST_GAP = 1 / 512
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Columns of equal length, one row a rectangle, ordered by (lane, start).
+
+    Parameters
+    ----------
+    lanes : tuple of Lane
+        From top to bottom.
+    lane : array of int64
+        Index into `lanes`.
+    label : tuple of str
+        Class of kernel, `HOST` or `MEMCPY`.
+    name : tuple of str
+        Of the longest task in the rectangle; untrusted text.
+    start_ns, end_ns : array of float64
+    busy_ns : array of float64
+        Durations of the tasks in the rectangle, summed.
+    tasks : array of int64
+        How many tasks the rectangle stands for.
+    left_out : int
+        Tasks, the shortest ones, that no rectangle stands for.
+    lanes_left_out : int
+        Lanes with work, those with the least of it, that are not here.
+    """
+
+    lanes: tuple[Lane, ...]
+    lane: Ints
+    label: tuple[str, ...]
+    name: tuple[str, ...]
+    start_ns: Floats
+    end_ns: Floats
+    busy_ns: Floats
+    tasks: Ints
+    left_out: int = 0
+    lanes_left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @property
+    def merged(self) -> bool:
+        """Whether some rectangle stands for more than one task."""
+        return bool((self.tasks > 1).any())
+
+
+def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> Lanes:
+    """Return the rectangles of a timeline, at most `limit` of them on at most `max_lanes` lanes.
+
+    Where there are more tasks, neighbours of the same lane and class are merged over the narrowest gap that
+    brings their number down to `limit`; where that is not enough, the shortest are left out and counted.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    limit, max_lanes : int
+    """
+    rows, position, shown, dropped = _rows(timeline, max_lanes)
+    label = task_labels(timeline.graph)[rows]
+    start, end = timeline.start_ns[rows], timeline.end_ns[rows]
+    group = _groups(position, label, (start, end), limit)
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    n = len(first)
+    longest = np.lexsort((-(end - start), group))[first]
+    names, number = timeline.graph.names, timeline.graph.tasks.name[rows]
+    count = np.bincount(group, minlength=n)
+    busy = np.bincount(group, weights=end - start, minlength=n).astype(np.float64)
+    until = np.maximum.reduceat(end, first) if n else end
+    keep = np.sort(np.lexsort((np.arange(n), -busy))[:limit])
+    return Lanes(
+        shown,
+        position[first][keep],
+        tuple(LABELS[i] for i in label[first][keep].tolist()),
+        tuple(names[i] for i in number[longest][keep].tolist()),
+        start[first][keep],
+        until[keep],
+        busy[keep],
+        count[keep],
+        int(count.sum() - count[keep].sum()),
+        dropped,
+    )
+
+
+def _rows(timeline: Timeline, max_lanes: int) -> tuple[Ints, Ints, tuple[Lane, ...], int]:
+    """Return the tasks to show by (lane, start), their lanes' places, the lanes, and how many lanes are not shown."""
+    tasks, lanes = timeline.graph.tasks, timeline.graph.lanes
+    drawn = np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK) & (timeline.end_ns > timeline.start_ns))
+    work = np.bincount(tasks.lane[drawn], weights=(timeline.end_ns - timeline.start_ns)[drawn], minlength=len(lanes))
+    most = sorted(np.flatnonzero(work > 0).tolist(), key=lambda i: (-work[i], i))
+    chosen = sorted(most[:max_lanes], key=lambda i: _place(lanes[i], i))
+    place = np.full(len(lanes) + 1, -1, dtype=np.int64)
+    place[chosen] = np.arange(len(chosen))
+    drawn = drawn[place[tasks.lane[drawn]] >= 0]
+    position = place[tasks.lane[drawn]]
+    order = np.lexsort((drawn, timeline.start_ns[drawn], position))
+    return drawn[order], position[order], tuple(lanes[i] for i in chosen), len(most) - len(chosen)
+
+
+def _place(lane: Lane, index: int) -> tuple[int, int, int, int]:
+    device = -1 if lane.device is None else lane.device
+    return lane.rank, device, lane.number, index
+
+
+def _groups(position: Ints, label: Ints, times: tuple[Floats, Floats], limit: int) -> Ints:
+    """Return the rectangle that each task goes into: its own, unless there are more than `limit`."""
+    if len(position) <= limit:
+        return np.arange(len(position))
+    start, end = times
+    span = float(end.max() - start.min())
+    until = np.append(start[:1], _running_end(position, start, end)[:-1])
+    other = (np.diff(position, prepend=-1) != 0) | (np.diff(label, prepend=-1) != 0)
+    share = _FIRST_GAP
+    while True:
+        group = np.cumsum(other | (start - until > share * span)) - 1
+        if group[-1] < limit or share >= _LAST_GAP:
+            return group
+        share *= 2
+
+
+def _running_end(position: Ints, start: Floats, end: Floats) -> Floats:
+    """Return the latest end on the lane so far."""
+    shift = position * (float(end.max() - start.min()) + 1.0)
+    return np.asarray(np.maximum.accumulate(end + shift) - shift)
+
+
+#: One colour a class, the same in every chart. Okabe and Ito's eight for the classes that are most common; the
+#: others by a search for the largest smallest distance (CIE 1976, at least 15) between any two as seen with
+#: normal vision, deuteranopia and protanopia (matrices of Machado et al. 2009).
+CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
+    {
+        "collective": "#D55E00",
+        "gemm": "#0072B2",
+        "attention": "#56B4E9",
+        "convolution": "#332288",
+        "rnn": "#1DC176",
+        "normalization": "#009E73",
+        "softmax": "#003F26",
+        "embedding": "#CC79A7",
+        "optimizer": "#6F337F",
+        "pooling": "#EBEB92",
+        "dropout": "#95773F",
+        "reduction": "#F0E442",
+        "copy": "#E69F00",
+        "elementwise": "#BD9E47",
+        "other": "#666666",
+        MEMCPY: "#553856",
+        HOST: "#B8C4D4",
+    }
+)
 
 Chart = Any  # HoloViews has no types
 
@@ -135,3 +302,77 @@ def _fine_print(lanes: Lanes) -> str:
     if lanes.lanes_left_out:
         facts.append(f"{lanes.lanes_left_out:,} lanes with the least work not shown")
     return f" ({'; '.join(facts)})" if facts else ""
+
+
+#: Okabe and Ito's, as far as they can be told from each other as lines, then others that can.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#332288", "#56B4E9", "#666666")
+_NAMES = {
+    "cu": "compute units",
+    "l2": "last-level cache bandwidth",
+    "hbm": "memory bandwidth",
+    "link": "links",
+    "dma": "copy engines",
+}
+
+
+def resource_usage(timeline: Timeline, *, bins: int = 300, max_devices: int = 8) -> Chart:
+    """Return the share of each resource in use over time, a chart a device, one above the other on one axis of time.
+
+    Parameters
+    ----------
+    timeline : Timeline
+    bins : int
+        Intervals of equal length; each shows its mean.
+    max_devices : int
+        Those with the most use; the title of the last chart says how many are not shown.
+
+    Returns
+    -------
+    holoviews.Layout
+        Of one ``Overlay`` a device, in it one stepped ``Curve`` a resource that is in use at any time.
+
+    Raises
+    ------
+    InvalidInputError
+        `bins` is not above zero.
+    """
+    found = resource_use(timeline, bins)
+    unit = time_unit(timeline.makespan_ns)
+    most = np.argsort(-found.use.sum(axis=(1, 2)), kind="stable")[:max_devices]
+    left = len(found.devices) - len(most)
+    charts = []
+    for place, device in enumerate(sorted(most.tolist())):
+        rank, number = found.devices[device]
+        more = f" ({left} devices with less use not shown)" if left and place == len(most) - 1 else ""
+        layers = [
+            _curve(found.edges_ns / unit.ns, 100 * found.use[device, :, i], (name, unit.name, i))
+            for i, name in enumerate(found.resources)
+            if found.use[device, :, i].any()
+        ]
+        title = plain_text(f"Resources in use: rank {rank} GPU {number}{more}", NAME_LENGTH)
+        charts.append(_framed(layers or [hv.Curve([])], title, f"time from the start of the step ({unit.name})"))
+    return hv.Layout(charts).cols(1).opts(shared_axes=True, merge_tools=False, backend="bokeh")
+
+
+def _curve(edges: Any, percent: Any, about: tuple[str, str, int]) -> Chart:
+    """Return a curve that steps at the edges of the intervals."""
+    name, unit, place = about
+    label = _NAMES.get(name, name)
+    x, y = np.repeat(edges, 2)[1:-1], np.repeat(percent, 2)
+    hover = hover_tips(("resource", label), ("time", f"@time{{0,0.[000]}} {unit}"), ("in use", "@percent{0.0} %"))
+    return hv.Curve((x, y), kdims=["time"], vdims=["percent"], label=label).opts(
+        color=_COLOURS[place % len(_COLOURS)], line_width=1.5, backend="bokeh", **hover
+    )
+
+
+def _framed(layers: list[Chart], title: str, xlabel: str) -> Chart:
+    return hv.Overlay(layers).opts(
+        xlabel=xlabel,
+        ylabel="in use (%)",
+        height=190,
+        ylim=(0, 105),
+        legend_position="top",
+        legend_cols=8,
+        **framed(title),
+        backend="bokeh",
+    )

@@ -1,12 +1,9 @@
 """How many kernels of each stratum to sample, for a given error of the total."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-__all__ = ["neyman_allocation", "shared_allocation", "stratified_variance"]
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from profilers.trace.arrays import Ints
 
 
 def stratified_variance(sizes: ArrayLike, spreads: ArrayLike, sampled: ArrayLike) -> float:

@@ -6,10 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
-from seqpoint.selection.fitted import Choice, Epoch, one_length, read_epoch, remember, require_at_least
-from seqpoint.selection.lengths import nearest_iterations
-
-__all__ = ["FrequentSelector", "MedianSelector", "PriorSelector", "WorstSelector"]
+from seqpoint.selection.log import Choice, Epoch, nearest_iterations, one_length, read_epoch, remember, require_at_least
 
 
 class FrequentSelector(BaseEstimator):  # type: ignore[misc]

@@ -9,10 +9,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from seqpoint.selection.allocation import shared_allocation
-from seqpoint.selection.fitted import Choice, Epoch, one_length, read_epoch, remember, require_at_least
-from seqpoint.selection.lengths import nearest_iterations, some_nearest_iterations
-
-__all__ = ["SeqPointSelector"]
+from seqpoint.selection.log import (
+    Choice,
+    Epoch,
+    nearest_iterations,
+    one_length,
+    read_epoch,
+    remember,
+    require_at_least,
+    some_nearest_iterations,
+)
 
 
 class SeqPointSelector(BaseEstimator):  # type: ignore[misc]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from replay.collectives import (
+from replay.costs.collectives import (
     CollectiveCalibration,
     MeasuredCollectives,
     load_collectives,
@@ -15,10 +15,6 @@ from replay.collectives import (
     scored_rows,
 )
 from seqpoint.validation.rows import ValidationRow
-
-__all__ = ["CollectiveScore", "collective_rows", "score_collectives"]
-
-Floats = npt.NDArray[np.float64]
 
 #: Ways to predict a group: with its own fit; without any group of its number of workers; without its device.
 _FITTED, _WORKERS, _DEVICE = "fitted", "workers left out", "device left out"

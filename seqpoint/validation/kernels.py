@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from replay.durations import (
+from profilers.trace.arrays import Floats
+from replay.costs.kernels import (
     Calibration,
     MeasuredOperators,
     Predicted,
@@ -20,9 +21,6 @@ from replay.durations import (
 )
 from seqpoint.validation.rows import ValidationRow
 
-__all__ = ["KernelScore", "kernel_rows", "read_kernels", "score_halves", "score_kernels"]
-
-Floats = npt.NDArray[np.float64]
 #: Called with (done, in all, what).
 Progress = Callable[[int, int, str], None]
 
@@ -82,7 +80,7 @@ class KernelScore:
 
 
 def read_kernels(path: str | Path, device: str | None = None) -> list[MeasuredOperators]:
-    """Read measured operators as `replay.durations.read_measurements` does; a table without a row is an error.
+    """Read measured operators as `replay.costs.kernels.read_measurements` does; a table without a row is an error.
 
     Raises
     ------

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
-from profilers.devices import Device, find_device
+from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.durations import Calibration, load_calibration
-from replay.jobs import (
+from replay.calibration.parameters import Row, measured_count, measured_rows
+from replay.costs.kernels import Calibration, load_calibration
+from replay.graph.operators import Operator
+from replay.workloads import (
     Pass,
     Step,
     Tally,
@@ -24,11 +26,7 @@ from replay.jobs import (
     tally,
     time_operators,
 )
-from replay.measured_rows import Row, measured_count, measured_rows
-from replay.operators import Operator
 from seqpoint.validation.rows import ValidationRow
-
-__all__ = ["MeasuredModel", "ModelScore", "model_rows", "read_models", "score_models"]
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
 _MODES, _OPTIONS = ("inf", "train"), ("", "fusion")

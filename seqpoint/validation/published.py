@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from replay.overlap.published import SYSTEMS, PublishedFigure, published_figures, reproduced
+from replay.studies.published import SYSTEMS, PublishedFigure, published_figures, reproduced
 from seqpoint.validation.rows import ValidationRow
-
-__all__ = ["PublishedScore", "score_published"]
 
 
 @dataclass(frozen=True)

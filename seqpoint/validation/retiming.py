@@ -5,18 +5,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.kernels import CLASSES
-from replay.graph import KernelGraph, TaskKind
-from replay.parameters import Parameters, load_parameters
+from profilers.trace.arrays import Floats
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters, load_parameters
+from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs import WhatIf, compose, scale_device
 from seqpoint.validation.rows import ValidationRow
-
-__all__ = ["LIMIT", "RetimingScore", "retiming_rows", "score_retiming"]
-
-Floats = npt.NDArray[np.float64]
 
 #: Error of a job's total kernel time that is allowed.
 LIMIT = 0.20

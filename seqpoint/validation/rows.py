@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["ValidationRow", "all_met", "geometric_mean"]
-
 #: Errors below this are one: a geometric mean with a zero in it would be zero.
 _LEAST_ERROR = 1e-6
 

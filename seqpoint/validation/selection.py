@@ -6,17 +6,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.arrays import Floats
 from seqpoint.iterations import IterationTable, read_log
-from seqpoint.methods import Budget, method_of
 from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
+from seqpoint.selection.selecting import Budget, method_of
 from seqpoint.validation.rows import ValidationRow, geometric_mean
-
-__all__ = ["BUDGET", "Epochs", "Score", "budget_for", "noise_floor", "read_epochs", "score", "selection_rows"]
-
-Floats = npt.NDArray[np.float64]
 
 #: What selections are made on, and the same once more.
 _BASE, _AGAIN = "base", "again"
@@ -150,7 +146,7 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     ----------
     epochs : Epochs
     selector : str
-        A name of `seqpoint.methods.METHODS`.
+        A name of `seqpoint.selection.selecting.METHODS`.
     budget : Budget
         By default `BUDGET`. Without a number of iterations, one in 120 is profiled, or one a point.
 

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profilers.devices import Device
-from replay.training import MeasuredStep, PredictedStep, TrainingFit, as_measured, predict_steps
+from profilers.devices.catalogue import Device
+from replay.workloads import MeasuredStep, PredictedStep, TrainingFit, as_measured, predict_steps
 from seqpoint.validation.rows import ValidationRow
-
-__all__ = ["StepScore", "score_steps", "training_groups", "training_rows"]
 
 #: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
 _LIMIT = 0.084

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from replay.graph import Basis, KernelGraph
-from replay.parameters import Parameters
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import Basis, KernelGraph
 from replay.what_ifs import Argument, Recipe, TaskChoice, WhatIf
 
 __all__ = ["RECIPE", "skip_kernels"]

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profilers.errors import BrokenFileError
-from profilers.quality import Quality
-from profilers.reader import Head, Sink
-from profilers.schema import OWN_RANK
-from profilers.trace import TraceMeta
+from profilers.readers.reader import Head, Sink
+from profilers.trace.schema import OWN_RANK
+from profilers.trace.trace import Quality, TraceMeta
 
 __all__ = ["StepLogReader"]
 

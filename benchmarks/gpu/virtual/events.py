@@ -1,7 +1,7 @@
 """The heap of what happens next."""
 
 from benchmarks.gpu.virtual.board import Board
-from profilers.compiled import bare
+from profilers.trace.compiled import bare
 
 __all__ = ["pop", "push"]
 

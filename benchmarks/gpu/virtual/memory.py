@@ -6,7 +6,7 @@ chance, the one that was not touched for longest; what was stored goes to memory
 """
 
 from benchmarks.gpu.virtual.board import Board
-from profilers.compiled import bare
+from profilers.trace.compiled import bare
 
 __all__ = ["cross", "fetch", "put", "reach"]
 

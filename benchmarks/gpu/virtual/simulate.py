@@ -14,7 +14,7 @@ from benchmarks.gpu.virtual.events import pop, push
 from benchmarks.gpu.virtual.memory import cross, reach
 from benchmarks.gpu.virtual.program import Program, program
 from benchmarks.gpu.virtual.workgroups import ask, compute, dispatch_all, leave, received, store
-from profilers.compiled import bare, compiled
+from profilers.trace.compiled import bare, compiled
 
 __all__ = ["Ran", "simulate"]
 

@@ -7,7 +7,7 @@ While the first in line still has workgroups that do not fit, nobody behind it i
 from benchmarks.gpu.virtual.board import Board
 from benchmarks.gpu.virtual.events import push
 from benchmarks.gpu.virtual.memory import cross, fetch, put
-from profilers.compiled import bare
+from profilers.trace.compiled import bare
 
 __all__ = ["ask", "compute", "dispatch_all", "leave", "received", "store"]
 

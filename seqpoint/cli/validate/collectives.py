@@ -6,7 +6,7 @@ from textwrap import fill
 
 import click
 
-from replay.collectives import FABRICS, calibrate_collectives, load_collectives, read_collectives, read_fits
+from replay.costs.collectives import FABRICS, calibrate_collectives, load_collectives, read_collectives, read_fits
 from seqpoint.cli.options import as_json, gate_option, verbose_option
 from seqpoint.cli.output import print_json, print_table, working
 from seqpoint.cli.validate.devices import short_devices

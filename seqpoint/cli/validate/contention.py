@@ -6,18 +6,20 @@ from pathlib import Path
 
 import click
 
-from profilers.atomic import file_to_write
-from profilers.datasets import dataset_path
 from profilers.errors import NotFoundError
+from profilers.files import dataset_path, file_to_write
 from replay.contention import ContentionFit, ContentionRecording, read_contention, read_contention_fit
 from seqpoint.cli.options import as_json, gate_option, verbose_option
 from seqpoint.cli.output import message, print_json, print_table, progress, say, working
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
-from seqpoint.validation.contention import ContentionCase, notes_on, predict_contention, refit_contention
-from seqpoint.validation.contention_scores import (
+from seqpoint.validation.contention import (
+    ContentionCase,
     OrderScore,
     PercentOfIdeal,
     contention_rows,
+    notes_on,
+    predict_contention,
+    refit_contention,
     score_by_mechanism,
     score_ideal,
     score_order,
@@ -74,7 +76,7 @@ def contention(
             _show_worst(cases)
         show_gated(rows)
     if target is not None:
-        from seqpoint.report.contention import write_contention_charts
+        from seqpoint.report.page import write_contention_charts
 
         write_contention_charts(cases, target, notes)
         message(f"wrote {plot}")

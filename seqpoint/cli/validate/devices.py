@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-__all__ = ["short_devices"]
-
 
 def short_devices(names: Iterable[str]) -> dict[str, str]:
     """Return for each name its first parts, as many as tell it from the others.

@@ -7,8 +7,6 @@ import click
 from seqpoint.cli.output import message, print_table
 from seqpoint.validation.rows import ValidationRow, all_met
 
-__all__ = ["exit_unless_met", "show_gated"]
-
 
 def show_gated(rows: Sequence[ValidationRow]) -> None:
     """Print the rows that have a limit, if there are any."""

@@ -6,7 +6,7 @@ from textwrap import fill
 
 import click
 
-from replay.durations import load_calibration, read_calibration
+from replay.costs.kernels import load_calibration, read_calibration
 from seqpoint.cli.options import as_json, gate_option, verbose_option
 from seqpoint.cli.output import print_json, print_table, progress, working
 from seqpoint.cli.validate.devices import short_devices

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import click
 
-from replay.durations import load_calibration, read_calibration
-from replay.jobs import load_transformers
+from replay.costs.kernels import load_calibration, read_calibration
+from replay.workloads import load_transformers
 from seqpoint.cli.options import as_json, gate_option
 from seqpoint.cli.output import print_json, print_table, progress, working
 from seqpoint.cli.validate.devices import short_devices

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from profilers.datasets import dataset_path
+from profilers.files import dataset_path
 from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option
 from seqpoint.cli.output import print_json, print_table, say
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated
-from seqpoint.methods import METHODS
+from seqpoint.selection.selecting import METHODS
 from seqpoint.validation.selection import BUDGET, Epochs, Score, noise_floor, read_epochs, score, selection_rows
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import click
 
-from profilers.devices import find_device
-from replay.training import load_training, read_steps, read_training_fit
+from profilers.devices.catalogue import find_device
+from replay.workloads import load_training, read_steps, read_training_fit
 from seqpoint.cli.options import as_json, gate_option
 from seqpoint.cli.output import print_json, print_table, working
 from seqpoint.cli.validate.gated import exit_unless_met, show_gated

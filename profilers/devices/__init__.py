@@ -1,0 +1,1 @@
+"""The device catalogue: figures of GPUs with their sources, found by name."""

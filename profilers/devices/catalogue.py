@@ -1,0 +1,554 @@
+"""The device catalogue, and finding a device by name.
+
+The device catalogue: what is known of a GPU, each figure with its source and how certain it is.
+
+The device that the name of a file says, by the names of the catalogue.
+"""
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.files import dataset_path, parse_toml
+
+#: The environment variable that names TOML files of a user's own devices.
+USER_DEVICES: Final = "SEQPOINT_DEVICES"
+
+#: Every figure that a catalogue may give, and the one unit that it is given in.
+FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "compute_units": "1",
+        "clock_mhz": "MHz",
+        "fp64_tflops": "TFLOPS",
+        "fp32_tflops": "TFLOPS",
+        "fp32_matrix_tflops": "TFLOPS",
+        "tf32_tflops": "TFLOPS",
+        "bf16_tflops": "TFLOPS",
+        "fp16_tflops": "TFLOPS",
+        "fp8_tflops": "TFLOPS",
+        "bf16_sustained_tflops": "TFLOPS",
+        "memory_gb": "GB",
+        "memory_gbps": "GB/s",
+        "l2_mb": "MB",
+        "llc_mb": "MB",
+        "llc_gbps": "GB/s",
+        "lds_kb": "KB",
+        "link_gbps": "GB/s",
+        "links": "1",
+        "copy_engines": "1",
+        "power_w": "W",
+    }
+)
+
+_BY_UNIT: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {
+        "1": (1, 1e4),
+        "MHz": (1, 1e5),
+        "TFLOPS": (1e-3, 1e6),
+        "GB": (1e-3, 1e6),
+        "GB/s": (1e-2, 1e6),
+        "MB": (1e-3, 1e6),
+        "KB": (1e-1, 1e6),
+        "W": (1e-1, 1e5),
+    }
+)
+
+#: What each figure can be, in its unit: far beyond any device, so that models stay within what a double holds.
+FIGURE_RANGES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
+    {**{figure: _BY_UNIT[unit] for figure, unit in FIGURE_UNITS.items()}, "compute_units": (1, 1e5)}
+)
+
+#: A rate that was measured, and the peak that it cannot exceed.
+_SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
+
+#: From most to least certain; the head of `datasets/devices.toml` says what they mean.
+CERTAINTIES: Final = ("data-sheet", "published", "third-party", "recollection")
+
+#: The figures that give the peak of a data type, first choice first: what a kernel of that type runs as on a
+#: device without units for it.
+DTYPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "fp64": ("fp64_tflops",),
+        "fp32": ("fp32_tflops",),
+        "tf32": ("tf32_tflops", "fp32_tflops"),
+        "bf16": ("bf16_tflops", "fp32_tflops"),
+        "fp16": ("fp16_tflops", "fp32_tflops"),
+        "fp8": ("fp8_tflops", "fp16_tflops", "fp32_tflops"),
+    }
+)
+
+_VENDOR_PREFIXES: Final = ("nvidia ", "amd ")
+_DEVICE_KEYS: Final = frozenset({"vendor", "architecture", "aliases", "figures"})
+_FIGURE_KEYS: Final = frozenset({"value", "unit", "source", "certainty"})
+_SIZE_LIMIT_BYTES: Final = 2**20
+_TEXT_LIMIT: Final = 500
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One number about a device.
+
+    Parameters
+    ----------
+    value : float
+        In `unit`; in a catalogue within the range of `FIGURE_RANGES`.
+    unit : str
+        The unit of that figure in `FIGURE_UNITS`.
+    source : str
+        The public document, or the measurement, that the value is from.
+    certainty : str
+        One of `CERTAINTIES`.
+    """
+
+    value: float
+    unit: str
+    source: str
+    certainty: str
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, or the die of one that a process sees as a GPU.
+
+    Parameters
+    ----------
+    name : str
+        The catalogue's name.
+    vendor, architecture : str
+        Such as ``"AMD"`` and ``"CDNA 3"``.
+    aliases : tuple of str
+        Other names, most of them those that profilers write.
+    figures : mapping of str to Figure
+        By a name of `FIGURE_UNITS`; a figure that is not there is unknown.
+
+    Examples
+    --------
+    >>> device = find_device("AMD Instinct MI300X")
+    >>> device.name, device.compute_units
+    ('MI300X', 304)
+    >>> f"{device.memory_bytes_per_s:.3g} {device.flops_per_s('fp16'):.3g}"
+    '5.3e+12 1.31e+15'
+    >>> device.figures["links"].source
+    'AMD ROCm documentation, MI300 series microarchitecture'
+    """
+
+    name: str
+    vendor: str
+    architecture: str
+    aliases: tuple[str, ...]
+    figures: Mapping[str, Figure] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
+
+    def __reduce__(self) -> tuple[type["Device"], tuple[object, ...]]:
+        # A mappingproxy cannot be pickled, and devices travel to worker processes.
+        return Device, (self.name, self.vendor, self.architecture, self.aliases, dict(self.figures))
+
+    def value(self, figure: str) -> float:
+        """Return a figure, in its unit of `FIGURE_UNITS`.
+
+        Raises
+        ------
+        InvalidInputError
+            The catalogue does not know this figure of this device, or no device has a figure of that name.
+
+        Examples
+        --------
+        >>> find_device("A100-SXM4-80GB").value("l2_mb")
+        40.0
+        """
+        if figure not in FIGURE_UNITS:
+            raise InvalidInputError(f"no figure is called {figure!r}; the figures are {', '.join(FIGURE_UNITS)}")
+        if figure not in self.figures:
+            raise _unknown(self.name, figure)
+        return self.figures[figure].value
+
+    @property
+    def compute_units(self) -> int:
+        """SMs or CUs that a kernel can use."""
+        return int(self.value("compute_units"))
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Peak memory bandwidth, bytes/s."""
+        return self.value("memory_gbps") * 1e9
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Peak one-way bandwidth to all peers together, bytes/s."""
+        return self.value("link_gbps") * 1e9
+
+    def flops_per_s(self, dtype: str) -> float:
+        """Return the peak rate of a data type, FLOP/s, without sparsity.
+
+        Where the device has no peak of its own for the type, that of the type it would compute in stands in:
+        FP8 as FP16, then FP32; FP16, BF16 and TF32 as FP32. FP64 and FP32 have no stand-in.
+
+        Parameters
+        ----------
+        dtype : str
+            One of `DTYPES`.
+
+        Raises
+        ------
+        InvalidInputError
+            The type is none of `DTYPES`, or neither its peak nor a stand-in is known.
+
+        Examples
+        --------
+        >>> f"{find_device('V100-SXM2-16GB').flops_per_s('bf16'):.3g}"
+        '1.57e+13'
+        """
+        if dtype not in DTYPES:
+            raise InvalidInputError(f"data type {dtype!r} is none of {', '.join(DTYPES)}")
+        for figure in DTYPES[dtype]:
+            if figure in self.figures:
+                return self.figures[figure].value * 1e12
+        raise _unknown(self.name, " or ".join(DTYPES[dtype]))
+
+
+def load_devices(*paths: str | Path) -> Mapping[str, Device]:
+    """Return the shipped catalogue, with the devices of a user's TOML files added.
+
+    The files that the environment variable ``SEQPOINT_DEVICES`` names (several joined as in ``PATH``) come first, then
+    `paths`. Commands and what-ifs know the devices of the former by their names. A device of a later file replaces a
+    device of the same name as a whole, figures included.
+
+    Parameters
+    ----------
+    *paths : str or Path
+        Files in the layout of `datasets/devices.toml`, at most 1 MiB each.
+
+    Returns
+    -------
+    Mapping[str, Device]
+        Read-only, by name, in the order of the files.
+
+    Raises
+    ------
+    NotFoundError
+        A file does not exist.
+    BrokenFileError
+        A file is no TOML, or cannot be read.
+    InvalidInputError
+        A file's content is not in the layout: the message names the file, the device and the figure.
+
+    Examples
+    --------
+    >>> len(load_devices()) > 20
+    True
+    """
+    known = _known(os.environ.get(USER_DEVICES, ""))
+    return _with_files(known, paths) if paths else known
+
+
+@cache
+def _known(files: str) -> Mapping[str, Device]:
+    """Return the catalogue with the devices of some files, as the environment names them; read once a process."""
+    own = [part for part in files.split(os.pathsep) if part]
+    return _with_files(_shipped(), own) if own else _shipped()
+
+
+def _with_files(known: Mapping[str, Device], paths: Iterable[str | Path]) -> Mapping[str, Device]:
+    devices = dict(known)
+    for path in map(Path, paths):
+        for device in _read(path):
+            taken = _plain(device.name)
+            devices = {name: other for name, other in devices.items() if _plain(name) != taken}
+            devices[device.name] = device
+    return MappingProxyType(devices)
+
+
+def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
+    """Return the device of a name or alias.
+
+    Case, ``NVIDIA`` or ``AMD`` in front, and underscores for spaces do not matter. A name goes before an
+    alias; of two devices with one alias, the later in `devices` is taken.
+
+    Parameters
+    ----------
+    name : str
+        As a profiler writes it, or the catalogue's own name.
+    devices : mapping of str to Device, optional
+        Where to look; the shipped catalogue if not given.
+
+    Raises
+    ------
+    NotFoundError
+        No device has that name; the message gives the nearest ones.
+
+    Examples
+    --------
+    >>> find_device("Tesla V100-DGXS-32GB").name
+    'V100-SXM2-32GB'
+    """
+    catalogue = load_devices() if devices is None else devices
+    index = {_plain(alias): device for device in catalogue.values() for alias in device.aliases}
+    index |= {_plain(device.name): device for device in catalogue.values()}
+    wanted = _plain(name)
+    if wanted in index:
+        return index[wanted]
+    near = difflib.get_close_matches(wanted, list(index), n=8, cutoff=0.4)
+    names = list(dict.fromkeys(index[key].name for key in near))[:4] or sorted(catalogue)
+    raise NotFoundError(
+        f"no device is called {name!r}; nearest: {', '.join(names)}; a device of your own goes into a TOML "
+        f"file that {USER_DEVICES} names, in the layout of datasets/devices.toml (docs/devices.md)"
+    )
+
+
+@cache
+def _shipped() -> Mapping[str, Device]:
+    return MappingProxyType({device.name: device for device in _read(dataset_path("devices.toml"))})
+
+
+@lru_cache(maxsize=4096)
+def _plain(name: str) -> str:
+    """Return what two spellings of one device name have in common."""
+    text = " ".join(name.replace("_", " ").casefold().split())
+    for prefix in _VENDOR_PREFIXES:
+        text = text.removeprefix(prefix)
+    return text
+
+
+def _unknown(device: str, figure: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"device {device!r}: {figure} is unknown; give the device with it in a TOML file that {USER_DEVICES} names, "
+        "in the layout of datasets/devices.toml (docs/devices.md)"
+    )
+
+
+def _read(path: Path) -> tuple[Device, ...]:
+    document = _parse(path)
+    where = f"{path}:"
+    _only_keys(document, frozenset({"devices"}), where)
+    devices = tuple(
+        _device(name, entry, f"{path}: device {name!r}:")
+        for name, entry in _table(document["devices"], f"{where} 'devices'").items()
+    )
+    _distinct_names(devices, path)
+    return devices
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise NotFoundError(f"{path}: there is no such file; give a TOML file in the layout of datasets/devices.toml")
+    try:
+        with path.open("rb") as file:
+            content = file.read(_SIZE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise BrokenFileError(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
+    if len(content) > _SIZE_LIMIT_BYTES:
+        raise InvalidInputError(f"{path}: larger than 1 MiB, which is no device catalogue; split it")
+    try:
+        return parse_toml(content.decode())
+    except ValueError as error:
+        raise BrokenFileError(f"{path}: no valid TOML: {error}; correct it there") from error
+
+
+def _device(name: str, entry: object, where: str) -> Device:
+    table = _table(entry, where)
+    _only_keys(table, _DEVICE_KEYS, where)
+    given = _table(table["figures"], f"{where} 'figures'")
+    figures = {figure: _figure(figure, value, f"{where} figure {figure!r}:") for figure, value in given.items()}
+    if _SUSTAINED in figures and _PEAK in figures and figures[_SUSTAINED].value > figures[_PEAK].value:
+        raise InvalidInputError(
+            f"{where} figure {_SUSTAINED!r}: {figures[_SUSTAINED].value:g} is above {_PEAK} of "
+            f"{figures[_PEAK].value:g}; what is sustained is at most the peak"
+        )
+    return Device(
+        name=_text(name, f"{where} its name"),
+        vendor=_text(table["vendor"], f"{where} 'vendor'"),
+        architecture=_text(table["architecture"], f"{where} 'architecture'"),
+        aliases=_aliases(table["aliases"], f"{where} 'aliases'"),
+        figures=figures,
+    )
+
+
+def _figure(name: str, entry: object, where: str) -> Figure:
+    if name not in FIGURE_UNITS:
+        raise InvalidInputError(f"{where} unknown; the figures are {', '.join(FIGURE_UNITS)}")
+    table = _table(entry, where)
+    _only_keys(table, _FIGURE_KEYS, where)
+    if table["unit"] != FIGURE_UNITS[name]:
+        raise InvalidInputError(f"{where} the unit is {FIGURE_UNITS[name]!r}, not {table['unit']!r}; convert the value")
+    if table["certainty"] not in CERTAINTIES:
+        raise InvalidInputError(f"{where} certainty {table['certainty']!r} is none of {', '.join(CERTAINTIES)}")
+    value = _number(table["value"], where)
+    low, high = FIGURE_RANGES[name]
+    if not low <= value <= high:
+        raise InvalidInputError(f"{where} {value:g} {FIGURE_UNITS[name]} is not within {low:g} to {high:g}")
+    if FIGURE_UNITS[name] == "1" and not value.is_integer():
+        raise InvalidInputError(f"{where} the value is a count, so a whole number, not {value}")
+    source = _text(table["source"], f"{where} 'source'")
+    return Figure(value=value, unit=FIGURE_UNITS[name], source=source, certainty=str(table["certainty"]))
+
+
+def _number(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInputError(f"{where} 'value' is a number, not {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidInputError(f"{where} 'value' is finite and above zero; leave the figure out if it is unknown")
+    return number
+
+
+def _table(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{where} is a table, not {type(value).__name__}; see datasets/devices.toml")
+    return value
+
+
+def _only_keys(table: Mapping[str, Any], keys: frozenset[str], where: str) -> None:
+    """Raise unless the table has these keys and no others."""
+    if extra := sorted(table.keys() - keys):
+        raise InvalidInputError(f"{where} unknown key {extra[0]!r}; the keys are {', '.join(sorted(keys))}")
+    if missing := sorted(keys - table.keys()):
+        raise InvalidInputError(f"{where} lacks the key {missing[0]!r}; add it, see datasets/devices.toml")
+
+
+def _text(value: object, where: str) -> str:
+    if not (isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= _TEXT_LIMIT):
+        raise InvalidInputError(f"{where} is a line of printable text, 1 to {_TEXT_LIMIT} characters")
+    return value
+
+
+def _aliases(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise InvalidInputError(f"{where} is a list of names, which may be empty")
+    return tuple(_text(alias, f"{where}: an alias") for alias in value)
+
+
+def _distinct_names(devices: tuple[Device, ...], path: Path) -> None:
+    """Raise if one file uses a name for two devices."""
+    owners: dict[str, str] = {}
+    for device in devices:
+        for name in {_plain(name): name for name in (device.name, *device.aliases)}.values():
+            owner = owners.setdefault(_plain(name), device.name)
+            if owner != device.name:
+                raise InvalidInputError(
+                    f"{path}: device {device.name!r}: the name {name!r} is also one of device {owner!r}; "
+                    "remove it from one of them"
+                )
+
+
+_Words = tuple[str, ...]
+_VENDORS = ("nvidia", "amd")
+#: Short names that people give to files and that no profiler writes: the MI300 without a letter is the accelerator, not
+#: the MI300A with processor cores.
+_SHORT: Mapping[str, str] = MappingProxyType({"mi300": "MI300X"})
+
+
+def devices_in_name(text: str) -> tuple[Device, ...]:
+    """Return the devices that a text names, in its order, each once.
+
+    Words next to each other that are a name or alias of the catalogue together go before fewer words. Where the words
+    that follow make it another device (``v100_32gb``: a V100, but the alias ``V100`` has 16 GB), all that have those
+    words are returned.
+
+    Examples
+    --------
+    >>> [device.name for device in devices_in_name("rtx_2080_ti_all_reduce")]
+    ['RTX 2080 Ti']
+    >>> [device.name for device in devices_in_name("v100_32gb")]
+    ['V100-SXM2-32GB', 'V100-PCIE-32GB']
+    """
+    words, index = _words(text), _index()
+    longest = max(map(len, index), default=0)
+    found: dict[str, Device] = {}
+    at = 0
+    while at < len(words):
+        length = next((n for n in range(longest, 0, -1) if words[at : at + n] in index and at + n <= len(words)), 0)
+        if length:
+            devices, length = _extended(words[at:], length, index)
+            found |= {device.name: device for device in devices}
+        at += max(length, 1)
+    return tuple(found.values())
+
+
+def device_of_file(file: Path, device: str | None) -> Device:
+    """Return the device that the file's name says, else the one that is given.
+
+    Parameters
+    ----------
+    file : Path
+    device : str, optional
+        For files whose name says none, or more than one.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such device as the given one, whether or not it is needed.
+    InvalidInputError
+        The name has none, or more than one, and none is given.
+
+    Examples
+    --------
+    >>> device_of_file(Path("a100_dgx_all_reduce.csv"), None).name
+    'A100-SXM4-80GB'
+    """
+    given = None if device is None else find_device(device)
+    found = devices_in_name(file.stem)
+    if len(found) == 1:
+        return found[0]
+    if given is not None:
+        return given
+    which = f"more than one device ({', '.join(one.name for one in found)})" if found else "no device"
+    raise InvalidInputError(
+        f"{file}: its name has {which}, and there is no column of it; give --device NAME, or a name with one device of "
+        "`seqpoint devices`, as a100_measured.csv has"
+    )
+
+
+def _words(text: str) -> _Words:
+    return tuple(word for word in re.split(r"[^a-z0-9]+", text.casefold()) if word)
+
+
+def _index() -> dict[_Words, Device]:
+    """Return the devices by the words of their names and aliases, without the vendor's."""
+    index: dict[_Words, Device] = {}
+    devices = load_devices()
+    for device in devices.values():
+        for name in device.aliases:
+            index[_without_vendor(_words(name))] = device
+    index |= {_without_vendor(_words(name)): device for name, device in devices.items()}
+    for short, name in _SHORT.items():
+        if name in devices:
+            index.setdefault((short,), devices[name])
+    return index
+
+
+def _without_vendor(words: _Words) -> _Words:
+    return words[1:] if words[:1] in [(vendor,) for vendor in _VENDORS] else words
+
+
+def _extended(words: _Words, length: int, index: Mapping[_Words, Device]) -> tuple[list[Device], int]:
+    """Return what the first words name with as many of those that follow as some name has too, and how many."""
+    devices = [index[words[:length]]]
+    while length < len(words):
+        more = {d.name: d for name, d in index.items() if _has(name, words[: length + 1])}
+        if not more:
+            break
+        if not any(device.name in more for device in devices):
+            devices = list(more.values())
+        elif len(devices) > 1:
+            devices = [device for device in devices if device.name in more]
+        length += 1
+    return devices, length
+
+
+def _has(name: _Words, words: _Words) -> bool:
+    """Return whether a name has all the words, in this order."""
+    rest = iter(name)
+    return all(word in rest for word in words)

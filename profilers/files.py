@@ -1,0 +1,242 @@
+"""Files written beside and renamed into place, the data sets that the project ships, and TOML.
+
+Put finished files and folders in their place so that no moment shows half of one.
+
+Where the files that the project ships are, in a checkout and in an installed wheel.
+
+TOML that somebody else wrote: parsed in a time that grows with its size, whatever it holds.
+"""
+
+import ctypes
+import errno
+import os
+import re
+import stat
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from profilers.errors import InvalidInputError, NotFoundError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+#: What a disk says that takes no more; any other error of the system may be of a file that is read.
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+#: Characters of a file's name that its temporary file has too, so that a long name stays within a system's limit.
+_NAME_SHOWN = 40
+
+
+def replace_folder(new: Path, target: Path, spare: Path) -> None:
+    """Move the folder `new` to `target`; what was there goes to `spare`.
+
+    On Linux the two change places in one system call (``renameat2`` with ``RENAME_EXCHANGE``). Where the
+    system has no such call, two renames do it, and `target` is missing between them.
+    """
+    if not target.exists():
+        new.rename(target)
+    elif _exchange(new, target):
+        new.rename(spare)
+    else:
+        target.rename(spare)
+        new.rename(target)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    done: int = call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    return done == 0
+
+
+def file_to_write(path: Path) -> Path:
+    """Return the regular file that writing to `path` makes or replaces: of a link, what it points at.
+
+    Raises
+    ------
+    InvalidInputError
+        It exists and is no regular file (a folder, a device, a pipe, a link to one of these or to nothing), or its
+        folder does not exist.
+
+    Examples
+    --------
+    >>> file_to_write(Path())
+    Traceback (most recent call last):
+    profilers.errors.InvalidInputError: .: is a folder; give the name of a file
+    """
+    try:
+        target = path.parent.resolve(strict=True) / path.name
+        if path.is_symlink():
+            target = path.resolve(strict=True)
+        mode = _mode(target)
+    except (OSError, RuntimeError, ValueError) as error:  # Python 3.11 and 3.12 raise RuntimeError for a looping link
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise InvalidInputError(f"{path}: cannot be written ({reason})") from error
+    if stat.S_ISDIR(mode):
+        raise InvalidInputError(f"{path}: is a folder; give the name of a file")
+    if not stat.S_ISREG(mode):
+        raise InvalidInputError(f"{path}: is no regular file, so that it is not replaced; give another name")
+    return target
+
+
+def _mode(target: Path) -> int:
+    """Return what kind of file there is; where there is none, that of what will be."""
+    try:
+        return target.stat().st_mode
+    except FileNotFoundError:
+        return stat.S_IFREG
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[BinaryIO]:
+    """Give a stream whose content becomes the file `path` when the context ends well, and nothing when it does not.
+
+    Raises
+    ------
+    InvalidInputError
+        As `file_to_write`; or the folder may not be written, or the disk takes no more.
+    """
+    target = file_to_write(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_NAME_SHOWN]}.", dir=target.parent)
+    except OSError as error:
+        raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(target)
+    except OSError as error:
+        Path(name).unlink(missing_ok=True)
+        if error.errno in _NO_ROOM:
+            raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
+        raise
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file, or nothing.
+
+    Raises
+    ------
+    InvalidInputError
+        As `written_whole`.
+    """
+    with written_whole(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def dataset_path(name: str) -> Path:
+    """Return the path of a shipped data file or folder.
+
+    A checkout keeps `datasets/` at its root; the wheel carries it as `seqpoint/datasets/`.
+
+    Parameters
+    ----------
+    name : str
+        Path below `datasets/`, with forward slashes, such as ``"devices.toml"``.
+
+    Raises
+    ------
+    NotFoundError
+        The project ships nothing of that name.
+
+    Examples
+    --------
+    >>> dataset_path("devices.toml").name
+    'devices.toml'
+    """
+    spec = find_spec("seqpoint")
+    roots = [Path(__file__).parents[1] / "datasets"]
+    if spec is not None and spec.origin is not None:
+        roots.insert(0, Path(spec.origin).parent / "datasets")
+    for root in roots:
+        if (path := root / name).exists():
+            return path
+    raise NotFoundError(f"the project ships no data called {name!r}; looked in {', '.join(map(str, roots))}")
+
+
+_LIMIT_BYTES = 2**20
+
+#: Dots of a key; the TOML reader takes time that grows with their square.
+_DOTS = 64
+#: Where dots are of no key: texts, also those that do not end, and comments.
+_NO_KEY = re.compile(
+    r'"""(?:\\.?|[^\\])*?(?:"""|\Z)'
+    r"|'''.*?(?:'''|\Z)"
+    r'|"(?:\\.|[^"\\\n])*"?'
+    r"|'[^'\n]*'?"
+    r"|#[^\n]*",
+    re.DOTALL,
+)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the content of a TOML document.
+
+    Raises
+    ------
+    ValueError
+        It is none, has a key of more than 64 dots, is nested too deep, or has a number of thousands of digits. The
+        caller names the file.
+
+    Examples
+    --------
+    >>> parse_toml("a.b = 1")
+    {'a': {'b': 1}}
+    """
+    if any(part.count(".") > _DOTS for part in re.split(r"[=,{}\[\]\n]", _NO_KEY.sub("_", text))):
+        raise ValueError(f"a key has more than {_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    except ValueError as error:  # Python reads no number that is longer
+        raise ValueError("a number has thousands of digits") from error
+
+
+def read_toml(file: Path, what: str) -> dict[str, Any]:
+    """Return the content of a TOML file of at most 1 MiB.
+
+    Parameters
+    ----------
+    file : Path
+    what : str
+        What it is a file of, for messages.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    InvalidInputError
+        It is larger, cannot be read, or is no TOML.
+    """
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file of {what}")
+    try:
+        with file.open("rb") as stream:
+            text = stream.read(_LIMIT_BYTES + 1)
+        if len(text) > _LIMIT_BYTES:
+            raise InvalidInputError(f"{file}: larger than 1 MiB, which is no file of {what}")
+        return parse_toml(text.decode("utf-8"))
+    except OSError as error:
+        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InvalidInputError(f"{file}: no TOML ({error})") from error

@@ -1,0 +1,245 @@
+"""Collective operations: what the profiler says of them, and which rows of the ranks are one operation."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from profilers.ingest.linking import innermost
+from profilers.trace.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
+from profilers.trace.columns import lookup
+from profilers.trace.kernels import is_collective
+from profilers.trace.schema import make_table
+from profilers.trace.trace import Trace
+
+#: The standard term for every spelling met, with separators and case removed.
+_TERMS: Mapping[str, str] = {
+    "allreduce": "all_reduce",
+    "allreducecoalesced": "all_reduce",
+    "allgather": "all_gather",
+    "allgatherbase": "all_gather",
+    "allgatherintotensor": "all_gather",
+    "allgatherintotensorcoalesced": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reducescatterbase": "reduce_scatter",
+    "reducescattertensor": "reduce_scatter",
+    "reducescattertensorcoalesced": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all",
+    "alltoallbase": "all_to_all",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "send": "send_recv",
+    "recv": "send_recv",
+    "sendrecv": "send_recv",
+    "barrier": "barrier",
+    # vLLM's own all-reduce, in one or two stages.
+    "crossdevicereduce": "all_reduce",
+}
+_IN_KERNEL_NAME = re.compile(
+    r"All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All|Broadcast|Send_?Recv|cross_device_reduce|Reduce",
+    re.IGNORECASE,
+)
+#: Annotations that communication libraries and their wrappers write around a launch.
+ANNOTATION = re.compile(r"^(?:nccl|rccl|gloo|mpi|ucc):_?(\w+)")
+_BYTES_OF: Mapping[str, int] = {
+    **dict.fromkeys(("byte", "char", "bool", "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "unsigned char"), 1),
+    **dict.fromkeys(("half", "bfloat16", "short", "float16", "c10::half", "c10::bfloat16"), 2),
+    **dict.fromkeys(("float", "int", "float32"), 4),
+    **dict.fromkeys(("double", "long", "float64", "long int", "complexfloat"), 8),
+}
+
+
+def _term(name: str) -> str | None:
+    return _TERMS.get(re.sub(r"[^a-z]", "", name.lower()))
+
+
+def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
+    """Return `trace` with a row in ``collectives`` for every kernel of a communication library.
+
+    What a row says comes from the first that knows it: the kernel's own arguments, those of the operator that
+    launched it (``record_param_comms``), the annotation around the launch (``nccl:all_reduce``), and last the
+    kernel's name. Their ids go on from `first_id`, by default from the largest there is.
+    """
+    kernels = trace.kernels
+    distinct = {name: is_collective(name) for name in set(strings(kernels, "name"))}
+    rows = np.flatnonzero([distinct[name] for name in strings(kernels, "name")])
+    if not len(rows):
+        return trace
+    chosen = kernels.take(arrow_array(rows))
+    first = _next_id(trace) if first_id is None else first_id
+    told = list(zip(*_sources(trace, chosen), strict=True))
+    distinct_facts = {sources: _facts(*sources) for sources in set(told)}
+    facts = [distinct_facts[sources] for sources in told]
+    ids = np.arange(first, first + len(rows))
+    columns = {name: chosen[name] for name in ("rank", "name", "start_ns", "dur_ns", "op_id")}
+    columns |= {"id": ids, "kernel_id": chosen["id"]}
+    columns |= {name: [fact[name] for fact in facts] for name in _FACTS}
+    collective_id = np.full(kernels.num_rows, MISSING)
+    collective_id[rows] = ids
+    return trace.with_tables(
+        collectives=make_table("collectives", columns), kernels=put(kernels, "collective_id", collective_id)
+    ).with_quality({"collectives": len(rows)})
+
+
+def _next_id(trace: Trace) -> int:
+    return max(int(integers(t, "id").max()) for k, t in trace.tables.items() if k != "iterations" and t.num_rows) + 1
+
+
+def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
+    """Return each kernel's name, its arguments, its operator's, and the annotation around its launch."""
+    op_rows = lookup(integers(trace.ops, "id"), np.arange(trace.ops.num_rows), integers(kernels, "op_id"))
+    op_args = _at(trace.ops["args"], op_rows)
+    known = np.array([bool(ANNOTATION.match(name)) for name in strings(trace.ranges, "name")], np.bool_)
+    notes = trace.ranges.filter(arrow_array(known))
+    launch_rows = lookup(
+        integers(trace.launches, "id"), np.arange(trace.launches.num_rows), integers(kernels, "launch_id")
+    )
+    around = np.full(kernels.num_rows, MISSING)
+    known = launch_rows != MISSING
+    around[known] = innermost(notes, trace.launches.take(arrow_array(launch_rows[known])))
+    note_rows = lookup(integers(notes, "id"), np.arange(notes.num_rows), around)
+    named = zip(_at(notes["name"], note_rows), _at(notes["args"], note_rows), strict=True)
+    annotations = [None if name is None else (name, args) for name, args in named]
+    return strings(kernels, "name"), kernels["args"].to_pylist(), op_args, annotations
+
+
+def _at(texts: pa.ChunkedArray, rows: Ints) -> list[Any]:
+    """Return the text in each row, None where the row is `MISSING`."""
+    return texts.take(arrow_array(rows, rows == MISSING)).to_pylist()  # type: ignore[no-any-return]
+
+
+_FACTS = (
+    "collective",
+    "elements_in",
+    "elements_out",
+    "dtype",
+    "bytes",
+    "group_name",
+    "group_size",
+    "group_ranks",
+)
+
+
+def _facts(name: str, own: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:
+    known = next((a for a in (_object(own), _object(op)) if "Collective name" in a), {})
+    noted = _object(note[1]) if note else {}
+    spelling = known.get("Collective name") or (ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
+    in_name = _IN_KERNEL_NAME.search(name)
+    elements_in = _count(known.get("In msg nelems")) or _noted_elements(noted)
+    elements_out = _count(known.get("Out msg nelems"))
+    dtype = _optional_text(known.get("dtype")) or _optional_text(_first(noted.get("Input type")))
+    size = _BYTES_OF.get((dtype or "").lower())
+    largest = max(elements_in or 0, elements_out or 0)
+    return {
+        "collective": _term(str(spelling)) or (in_name and _term(in_name.group())) or "unknown",
+        "elements_in": elements_in,
+        "elements_out": elements_out,
+        "dtype": dtype,
+        "bytes": _count(largest * size) if size else None,
+        "group_name": _optional_text(known.get("Process Group Name")),
+        "group_size": _count(known.get("Group size"), 1 << 31),
+        "group_ranks": _optional_text(known.get("Process Group Ranks")) or None,
+    }
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        value = json.loads(text) if text else {}
+    except RecursionError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _count(value: Any, limit: int = 1 << 62) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < limit else None
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and value else None
+
+
+def _optional_text(value: Any) -> str | None:
+    """Return text or a number as text, and a list, as of ranks, as JSON."""
+    if value is None or isinstance(value, str):
+        return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(value)
+
+
+def _noted_elements(noted: dict[str, Any]) -> int | None:
+    """Return the elements of the first input, from an annotation's shapes."""
+    shape = _first(noted.get("Input Dims"))
+    valid = isinstance(shape, list) and 0 < len(shape) < 65 and all(_count(size) is not None for size in shape)
+    return _count(prod(shape)) if valid else None
+
+
+def match_collectives(trace: Trace) -> Trace:
+    """Return `trace` with ``sequence`` and ``match_id``: the same operation on every rank that takes part.
+
+    Ranks agree on the order of the collectives of a group, so equally many on every rank match by order where
+    their kinds agree; where a rank has more, those match whose times overlap on all ranks (a collective ends
+    nowhere before it has started everywhere).
+    """
+    table = trace.collectives
+    if not table.num_rows:
+        return trace
+    sequence, match = np.full(table.num_rows, MISSING), np.full(table.num_rows, MISSING)
+    next_match, matched = 0, 0
+    for rows in _groups(table):
+        by_rank = _by_rank(table, rows)
+        for ordered in by_rank:
+            sequence[ordered] = np.arange(len(ordered))
+        for members in _same_operation(table, by_rank):
+            match[members] = next_match
+            next_match += 1
+            matched += len(members)
+    table = put(put(table, "sequence", sequence), "match_id", match)
+    return trace.with_tables(collectives=table).with_quality({"collectives_matched": matched})
+
+
+def _groups(table: pa.Table) -> Iterable[Ints]:
+    keys = defaultdict(list)
+    for row, key in enumerate(zip(table["group_name"].to_pylist(), table["group_ranks"].to_pylist(), strict=True)):
+        keys[key].append(row)
+    return [np.array(rows) for _, rows in sorted(keys.items(), key=str)]
+
+
+def _by_rank(table: pa.Table, rows: Ints) -> list[Ints]:
+    rank, start = integers(table, "rank")[rows], integers(table, "start_ns")[rows]
+    order = np.lexsort((rows, start, rank))
+    cuts = np.flatnonzero(np.diff(rank[order])) + 1
+    return np.split(rows[order], cuts)
+
+
+def _same_operation(table: pa.Table, by_rank: list[Ints]) -> Iterable[Ints]:
+    kinds, start, end = strings(table, "collective"), integers(table, "start_ns"), ends(table)
+    if len({len(rows) for rows in by_rank}) == 1:
+        columns = [np.array(members) for members in zip(*by_rank, strict=True)]
+    else:
+        columns = _overlapping(by_rank, start, end)
+    return [members for members in columns if len(set(kinds[members])) == 1]
+
+
+def _overlapping(by_rank: list[Ints], start: Ints, end: Ints) -> list[Ints]:
+    """Match each operation of the rank with fewest to the next one of every other rank that overlaps it."""
+    reference = min(by_rank, key=len)
+    others = [rows for rows in by_rank if rows is not reference]
+    used = [0] * len(others)
+    columns = []
+    for row in reference.tolist():  # a Python loop over the operations of one group on one rank
+        hits = [
+            first + np.flatnonzero((start[rows[first:]] < end[row]) & (end[rows[first:]] > start[row]))[:1]
+            for rows, first in zip(others, used, strict=True)
+        ]
+        if all(len(hit) for hit in hits):
+            used = [int(hit[0]) + 1 for hit in hits]
+            members = [int(rows[at - 1]) for rows, at in zip(others, used, strict=True)]
+            columns.append(np.array([row, *members]))
+    return columns

@@ -1,0 +1,221 @@
+"""The sequence length of every iteration: from an annotation, from a shape, or from the user's own file."""
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, put, strings, text_array
+from profilers.trace.schema import SCHEMAS
+from profilers.trace.trace import Trace
+
+_LIMIT = 1 << 62
+#: vLLM and SGLang write the tokens of a step, and how many requests of each phase it holds.
+_ENGINE = re.compile(r"execute_(\d+)_context_(\d+)\(.*_generation_(\d+)\(")
+_ENGINE_STEP = re.compile(r"step\[\w+ bs=(\d+)(?: toks=(\d+))?\]")
+_PLAIN = re.compile(r"\b(?:sequence_length|seq_length|seq_len|seqlen|sl)\s*[=:]\s*(\d+)", re.IGNORECASE)
+_BATCH = re.compile(r"\b(?:batch_size|batch|bs)\s*[=:]\s*(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LengthRule:
+    """Where the sequence length of an iteration stands in a shape.
+
+    Parameters
+    ----------
+    op : str
+        Name of an operator; the first one in the iteration counts.
+    argument : int
+        Which of its inputs.
+    dimension : int
+        Which dimension of that input.
+
+    Examples
+    --------
+    >>> LengthRule.parse("aten::layer_norm:0:0")
+    LengthRule(op='aten::layer_norm', argument=0, dimension=0)
+    """
+
+    op: str
+    argument: int
+    dimension: int
+
+    @classmethod
+    def parse(cls, text: str) -> "LengthRule":
+        """Return the rule written as ``OP:ARGUMENT:DIMENSION``.
+
+        Raises
+        ------
+        InvalidInputError
+            The text is no such rule.
+        """
+        op, *numbers = text.rsplit(":", 2)
+        if len(numbers) != 2 or not op or not all(n.isdecimal() and len(n) < 4 for n in numbers):
+            raise InvalidInputError(f"{text!r} is no length rule; write OP:ARGUMENT:DIMENSION, as aten::embedding:1:1")
+        return cls(op, int(numbers[0]), int(numbers[1]))
+
+
+def length_op(length: str | None) -> str | None:
+    """Return the operator whose shapes a length rule reads; None where it reads a file or annotations.
+
+    Raises
+    ------
+    InvalidInputError
+        It is neither a rule nor a file.
+    """
+    return None if length is None or _is_file(length) else LengthRule.parse(length).op
+
+
+def add_lengths(trace: Trace, length: str | None = None) -> Trace:
+    """Return `trace` with ``sequence_length`` on its iterations.
+
+    Parameters
+    ----------
+    trace : Trace
+        With iterations.
+    length : str, optional
+        A rule ``OP:ARGUMENT:DIMENSION``, or the name of a CSV file with the columns ``iteration``,
+        ``sequence_length`` and, where ranks differ, ``rank``. Without it, annotations are read.
+
+    Raises
+    ------
+    InvalidInputError, NotFoundError
+        The rule or the file cannot be used.
+    """
+    table = _from_annotations(trace)
+    if length is not None:
+        found, how = (
+            (_from_file(trace, Path(length)), "file") if _is_file(length) else (_from_shapes(trace, length), "shape")
+        )
+        if (found == MISSING).all():
+            raise InvalidInputError(f"--length {length}: gives no iteration of this trace a length")
+        table = _with(table, found, how)
+    missing = table["sequence_length"].null_count
+    return trace.with_tables(iterations=table).with_quality({"iterations_without_length": missing})
+
+
+def _is_file(length: str) -> bool:
+    try:
+        return length.lower().endswith((".csv", ".txt")) or Path(length).is_file()
+    except OSError:  # too long for a name
+        return False
+
+
+def _with(table: pa.Table, lengths: Ints, how: str) -> pa.Table:
+    """Return the table of iterations with `lengths` where there are some."""
+    old = integers(table, "sequence_length")
+    table = put(table, "sequence_length", np.where(lengths == MISSING, old, lengths))
+    found_by = np.where(lengths == MISSING, strings(table, "length_found_by"), how)
+    index = table.schema.get_field_index("length_found_by")
+    field = SCHEMAS["iterations"].field(index)
+    column = text_array(found_by.tolist()).dictionary_encode().cast(field.type)
+    return table.set_column(index, field, column)
+
+
+def _keys(table: pa.Table) -> list[tuple[int, int]]:
+    return list(zip(integers(table, "rank").tolist(), integers(table, "iteration").tolist(), strict=True))
+
+
+def _from_annotations(trace: Trace) -> pa.Table:
+    """Read the first annotation of each iteration that states a length."""
+    ranges = trace.ranges.filter(arrow_array(strings(trace.ranges, "category") == "user_annotation"))
+    ranges = ranges.filter(pc.is_valid(ranges["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
+    lengths: dict[tuple[int, int], int] = {}
+    batches: dict[tuple[int, int], int] = {}
+    for key, name in zip(_keys(ranges), strings(ranges, "name"), strict=True):  # a Python loop over annotations
+        length, batch = _stated(name)
+        if length is not None:
+            lengths.setdefault(key, length)
+        if batch is not None:
+            batches.setdefault(key, batch)
+    table = trace.iterations
+    keys = _keys(table)
+    table = put(table, "batch", np.array([batches.get(key, MISSING) for key in keys], dtype=np.int64))
+    return _with(table, np.array([lengths.get(key, MISSING) for key in keys], dtype=np.int64), "annotation")
+
+
+def _stated(name: str) -> tuple[int | None, int | None]:
+    """Return the length and the batch that an annotation states."""
+    if engine := _ENGINE.match(name):
+        return _small(engine.group(1)), _small(engine.group(2), engine.group(3))
+    if step := _ENGINE_STEP.match(name):
+        return _small(step.group(2) or step.group(1)), _small(step.group(1))
+    plain, batch = _PLAIN.search(name), _BATCH.search(name)
+    return _small(plain.group(1)) if plain else None, _small(batch.group(1)) if batch else None
+
+
+def _small(*digits: str) -> int | None:
+    total = sum(int(text) if len(text) < 19 else _LIMIT for text in digits)
+    return total if 0 < total < _LIMIT else None
+
+
+def _from_shapes(trace: Trace, rule_text: str) -> Ints:
+    rule = LengthRule.parse(rule_text)
+    ops = trace.ops.filter(arrow_array(strings(trace.ops, "name") == rule.op))
+    if not ops.num_rows:
+        raise InvalidInputError(f"--length {rule_text}: the trace has no operator {rule.op!r}")
+    ops = ops.filter(pc.is_valid(ops["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
+    first: dict[tuple[int, int], int] = {}
+    for key, shapes in zip(_keys(ops), ops["shapes"].to_pylist(), strict=True):  # a Python loop over one operator
+        if key not in first and (size := _extent(shapes, rule)) is not None:
+            first[key] = size
+    if not first:
+        raise InvalidInputError(f"--length {rule_text}: no {rule.op!r} has such a dimension; was record_shapes on?")
+    return np.array([first.get(key, MISSING) for key in _keys(trace.iterations)], dtype=np.int64)
+
+
+def _extent(shapes: str | None, rule: LengthRule) -> int | None:
+    try:
+        inputs = json.loads(shapes) if shapes else []
+    except RecursionError:
+        return None
+    shape = inputs[rule.argument] if isinstance(inputs, list) and rule.argument < len(inputs) else []
+    size = shape[rule.dimension] if isinstance(shape, list) and rule.dimension < len(shape) else None
+    return size if isinstance(size, int) and not isinstance(size, bool) and 0 < size < _LIMIT else None
+
+
+def _from_file(trace: Trace, path: Path) -> Ints:
+    lengths: dict[tuple[int, ...], int] = {}
+    rows = _rows_of(path)
+    ranked = "rank" in rows[0][1]
+    columns = ("rank", "iteration") if ranked else ("iteration",)
+    for line, row in rows:  # a Python loop over iterations
+        key = tuple(_whole(row, name, 0, f"{path}: line {line}") for name in columns)
+        length = _whole(row, "sequence_length", 1, f"{path}: line {line}")
+        if lengths.setdefault(key, length) != length:
+            raise InvalidInputError(f"{path}: line {line}: gives iteration {key[-1]} a second length, {length}")
+    wanted = [key if ranked else key[1:] for key in _keys(trace.iterations)]
+    return np.array([lengths.get(key, MISSING) for key in wanted], dtype=np.int64)
+
+
+def _rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of a CSV file of lengths, each with the number of its line."""
+    if not path.is_file():
+        raise NotFoundError(f"{path}: no such file of lengths")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.DictReader(stream)
+            names = [name.strip() for name in reader.fieldnames or ()]
+            reader.fieldnames = names
+            rows = [(reader.line_num, row) for row in reader]
+    except (csv.Error, OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(f"{path}: not a CSV file of lengths ({error})") from error
+    for name in ("iteration", "sequence_length"):
+        if name not in names:
+            raise InvalidInputError(f"{path}: has no column {name!r} (it has {', '.join(names)})")
+    if not rows:
+        raise InvalidInputError(f"{path}: holds no length; write a line for each iteration")
+    return rows
+
+
+def _whole(row: dict[str, str], name: str, least: int, place: str) -> int:
+    text = (row[name] or "").strip()
+    if not text.isdecimal() or len(text) > 18 or int(text) < least:
+        raise InvalidInputError(f"{place}: {name} is {text!r}, which is no whole number of at least {least}")
+    return int(text)

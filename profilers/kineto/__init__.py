@@ -1,5 +1,0 @@
-"""The PyTorch profiler's JSON (Kineto), of every age and vendor."""
-
-from profilers.kineto.reader import KinetoReader
-
-__all__ = ["KinetoReader"]

@@ -1,5 +1,0 @@
-"""Nsight Systems: its SQLite export, and its export to a folder of tables (Parquet or Arrow)."""
-
-from profilers.nsys.reader import NsysReader, NsysTablesReader
-
-__all__ = ["NsysReader", "NsysTablesReader"]

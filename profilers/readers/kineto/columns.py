@@ -1,0 +1,308 @@
+"""`Columns`: the arrays that the scanner fills, and how their rows go to a sink."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids
+from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
+from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
+from profilers.readers.kineto.tokens import (
+    CATEGORY,
+    EXTENTS,
+    FIXED,
+    FLOAT,
+    FLOWS,
+    INTEGER,
+    JSON,
+    KEPT,
+    LAST,
+    LENGTH,
+    MARKER,
+    MARKERS,
+    NARROW,
+    OTHER,
+    PROCESS,
+    RANK,
+    RANKED,
+    START,
+    THREAD,
+    TITLE,
+    TOP_KEYS,
+    WORD,
+    Scan,
+)
+from profilers.readers.reader import Sink
+from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
+from profilers.trace.compiled import compiled
+from profilers.trace.schema import OWN_RANK
+
+#: The kinds in the order in which the scanner numbers them.
+_KINDS = ("ops", "launches", "kernels", "copies", "syncs", "ranges", "counters")
+_HOW: Mapping[str, int] = {"integer": INTEGER, "narrow": NARROW, "float": FLOAT, "json": JSON}
+_KEYS, _CATEGORIES = 2048, 512
+_STRINGS, _ARENA = 1 << 17, 16 << 20
+_SCRATCH = 4 << 20
+_TOKENS = 256
+
+
+class Columns:
+    """Rows of every kind as flat arrays, emptied into a sink when they are full.
+
+    Parameters
+    ----------
+    sink : Sink
+    capacity : int
+        Rows a kind and batch.
+    """
+
+    def __init__(self, sink: Sink, capacity: int = 16384) -> None:
+        self._sink = sink
+        self._capacity = capacity
+        self.grids = Grids()
+        self.counts: Counter[str] = Counter()
+        self._slots: list[dict[str, tuple[int, int]]] = []
+        self.scan = self._arrays()
+        self._stamp = np.full(_STRINGS, -1, dtype=np.int32)
+
+    def _arrays(self) -> Scan:
+        kinds = len(_KINDS)
+        slots, types = np.zeros((kinds, _KEYS), np.int64), np.zeros((kinds, _KEYS), np.int64)
+        keys, top = empty_strings(_KEYS, 64 * _KEYS), empty_strings(128, 128 * 64)
+        _intern(keys, "")
+        for name in TOP_KEYS:
+            _intern(top, name)
+        for kind, name in enumerate(_KINDS):
+            self._slots.append(_layout(name, keys, slots[kind], types[kind]))
+        widths = np.array([FIXED + _width(layout) for layout in self._slots])
+        return Scan(
+            values=np.empty((kinds, int(widths.max()), self._capacity), np.int64),
+            rows=np.zeros(kinds, np.int64),
+            slots=slots,
+            types=types,
+            widths=widths,
+            kinds=np.full(_CATEGORIES, -1, np.int64),
+            hosts=np.array([int(name in HOST_KINDS) for name in _KINDS]),
+            follow=np.full((2, _KEYS), -1, np.int64),
+            counts=np.zeros(4, np.int64),
+            recent=np.full(_STRINGS, -1, np.int64),
+            recent_rest=np.full(_STRINGS, -1, np.int64),
+            tokens=np.zeros((_TOKENS + 1, 7), np.int64),
+            extents=np.zeros(3, np.int64),
+            head=np.zeros(6, np.int64),
+            real=np.zeros(1),
+            scratch=np.zeros(_SCRATCH, np.uint8),
+            top=top,
+            keys=keys,
+            categories=_named(empty_strings(_CATEGORIES, 1 << 16), ""),
+            strings=_named(empty_strings(_STRINGS, _ARENA), ""),
+        )
+
+    def add_categories(self) -> None:
+        """Give a kind to every category that the scanner has met."""
+        categories, kinds = self.scan.categories, self.scan.kinds
+        for number in range(int(categories.meta[0])):
+            name = self._category(number)
+            kinds[number] = MARKER if name == "trace" else _KINDS.index(KIND_OF.get(name, "ranges"))
+
+    def _category(self, number: int) -> str:
+        return text_of(self.scan.categories, number).decode("utf-8", "replace").lower()
+
+    def flush(self) -> None:
+        """Give every row to the sink and forget the strings, which makes room for others."""
+        for kind in range(len(_KINDS)):
+            self.flush_kind(kind)
+        strings = self.scan.strings
+        strings.hashes[:] = 0
+        strings.meta[:] = 0
+        _intern(strings, "")
+        self.scan.recent[:] = -1
+        self.scan.recent_rest[:] = -1
+        self.scan.counts[LAST] = 0
+
+    def flush_full(self) -> None:
+        """Give the rows of the kinds that are full to the sink."""
+        for kind in np.flatnonzero(self.scan.rows == self._capacity):
+            self.flush_kind(int(kind))
+
+    def flush_kind(self, kind: int) -> None:
+        """Give the rows of one kind to the sink."""
+        rows = int(self.scan.rows[kind])
+        if not rows:
+            return
+        values = self.scan.values[kind, :, :rows]
+        name = _KINDS[kind]
+        columns: dict[str, Any] = {
+            "rank": np.where(values[RANK] == MISSING, OWN_RANK, values[RANK]),
+            "name": self._texts(values[TITLE]),
+            "start_ns": values[START].copy(),
+            "dur_ns": values[LENGTH].copy(),
+            "args": self._json(values[OTHER]),
+        }
+        if name in HOST_KINDS:
+            columns |= {"process": values[PROCESS].copy(), "thread": values[THREAD].copy()}
+        for argument in ARGUMENTS[name]:
+            slot, how = self._slots[kind][argument.column]
+            columns[argument.column] = self._column(values[slot], how)
+        self._special(kind, values, columns)
+        self._sink.write(name, columns)
+        self.scan.rows[kind] = 0
+
+    def _column(self, values: Ints, how: int) -> Any:
+        if how == JSON:
+            return self._json(values)
+        if how == FLOAT:
+            return arrow_array(values.view(np.float64), values == MISSING)
+        return values.copy()
+
+    def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
+        """Add what only one kind has."""
+        name, slots = _KINDS[kind], self._slots[kind]
+        if name in ("launches", "ranges", "counters"):
+            columns["api" if name == "launches" else "category"] = self._categories(values[CATEGORY])
+        if name == "copies":
+            columns["direction"] = self._directions(columns["name"], self._texts(values[slots["kind"][0]]))
+        elif name == "syncs":
+            word = values[slots["cuda_sync_kind"][0]]
+            columns["sync"] = self._texts(np.where(word == MISSING, values[TITLE], word))
+            for column in ("stream", "wait_on_stream", "event", "event_correlation"):
+                columns[column] = np.where(columns[column] == -1, MISSING, columns[column])
+        elif name in ("launches", "kernels"):
+            first = slots["grid"][0]
+            extents = values[first : first + 6].T.copy()
+            extents[(extents == MISSING).any(axis=1)] = MISSING
+            if name == "kernels":
+                self.grids.add_kernels(columns["rank"], columns["correlation"], extents)
+            else:
+                items = find(self.scan.strings, *_bytes(IN_WORK_ITEMS))
+                self.grids.add_launches(columns["rank"], columns["correlation"], extents, values[TITLE] == items)
+
+    def _categories(self, numbers: Ints) -> pa.DictionaryArray:
+        names = text_array([self._category(number) for number in range(int(self.scan.categories.meta[0]))])
+        return pa.DictionaryArray.from_arrays(arrow_array(numbers.astype(np.int32)), names)
+
+    def _directions(self, names: pa.DictionaryArray, words: pa.DictionaryArray) -> list[str]:
+        """Return the direction of each copy; one Python call for each distinct name and word."""
+        pairs = list(zip(names.to_pylist(), words.to_pylist(), strict=True))
+        known = {pair: direction(pair[0], {"kind": pair[1]}) for pair in set(pairs)}
+        return [known[pair] for pair in pairs]
+
+    def _texts(self, numbers: Ints) -> pa.DictionaryArray:
+        """Return strings by number, their escapes resolved."""
+        found = self._json(numbers)
+        texts = found.dictionary
+        if not any(b"\\" in part for part in _chunks(texts.buffers()[2])):
+            return found
+        plain = [json.loads(f'"{text}"', strict=False) if "\\" in text else text for text in texts.to_pylist()]
+        return pa.DictionaryArray.from_arrays(found.indices, text_array(plain))
+
+    def _json(self, numbers: Ints) -> pa.DictionaryArray:
+        """Return strings by number as they stand in the file; bytes that are no UTF-8 are replaced and counted."""
+        strings = self.scan.strings
+        codes = np.empty(len(numbers), np.int32)
+        used = np.empty(min(len(numbers), int(strings.meta[0])) + 1, np.int64)
+        count = _renumber(numbers, codes, used, self._stamp)
+        used = used[:count]
+        sizes = strings.offsets[used + 1] - strings.offsets[used]
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        data = np.empty(int(offsets[-1]), np.uint8)
+        _gather(strings.arena, strings.offsets, used, data)
+        texts = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            self.counts["repaired_utf8"] = 1
+            texts = pa.array([text_of(strings, number).decode("utf-8", "replace") for number in used.tolist()])
+        return pa.DictionaryArray.from_arrays(arrow_array(codes, codes < 0), texts)
+
+    def totals(self) -> Counter[str]:
+        """Return what was counted so far."""
+        counts = self.scan.counts
+        found = {"kept": counts[KEPT], "skipped_marker": counts[MARKERS], "skipped_flow": counts[FLOWS]}
+        whole = Counter({name: int(n) for name, n in found.items()})
+        whole["events"] = sum(whole.values())
+        return whole + self.counts
+
+
+def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> dict[str, tuple[int, int]]:
+    """Give every column of a kind its place among the values; return (place, how it is kept) by column."""
+    places: dict[str, tuple[int, int]] = {}
+
+    def place(column: str, spelled: tuple[str, ...], how: int, width: int = 1) -> None:
+        slot = FIXED + _width(places)
+        places[column] = (slot, how)
+        for extra in range(1, width):
+            places[f"{column}.{extra}"] = (slot + extra, how)
+        for name in spelled:
+            number = _intern(keys, name)
+            slots[number], types[number] = slot, how
+
+    for argument in ARGUMENTS[kind]:
+        place(argument.column, argument.keys, _HOW[argument.what])
+    if kind in ("kernels", "launches"):
+        place("grid", ("grid",), EXTENTS, 3)
+        place("block", ("block",), EXTENTS, 3)
+    if kind == "copies":
+        place("kind", ("kind",), WORD)
+    if kind == "syncs":
+        place("cuda_sync_kind", ("cuda_sync_kind",), WORD)
+    rank = _intern(keys, "rank")
+    slots[rank], types[rank] = RANK, RANKED
+    return places
+
+
+def _width(places: Mapping[str, tuple[int, int]]) -> int:
+    return len(places)
+
+
+def _bytes(text: str) -> tuple[npt.NDArray[np.uint8], int, int]:
+    raw = text.encode()
+    return np.frombuffer(raw + bytes(16), np.uint8), 0, len(raw)
+
+
+def _intern(table: Strings, text: str) -> int:
+    return int(find(table, *_bytes(text)))
+
+
+def _named(table: Strings, *texts: str) -> Strings:
+    for text in texts:
+        _intern(table, text)
+    return table
+
+
+def _chunks(buffer: pa.Buffer | None) -> list[bytes]:
+    return [] if buffer is None else [buffer.to_pybytes()]
+
+
+@compiled
+def _renumber(numbers: Any, codes: Any, used: Any, stamp: Any) -> int:
+    """Number the strings in use from zero, in the order in which they appear; null is -1. Return how many there are."""
+    count = 0
+    for i in range(numbers.size):
+        number = numbers[i]
+        if number < 0:
+            codes[i] = -1
+            continue
+        if stamp[number] < 0:
+            stamp[number] = count
+            used[count] = number
+            count += 1
+        codes[i] = stamp[number]
+    for i in range(count):
+        stamp[used[i]] = -1
+    return count
+
+
+@compiled
+def _gather(arena: Any, offsets: Any, used: Any, out: Any) -> None:
+    place = 0
+    for i in range(used.size):
+        for j in range(offsets[used[i]], offsets[used[i] + 1]):
+            out[place] = arena[j]
+            place += 1

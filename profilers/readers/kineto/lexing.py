@@ -1,0 +1,443 @@
+"""Splitting JSON text into tokens, compiled.
+
+Distinct byte strings, each stored once and known by a number: an open-addressing hash table over flat arrays.
+
+Tokens of JSON in a buffer of bytes: where each ends, and the numbers among them. Strict, and compiled.
+
+Every function trusts that `PADDING` quotation marks follow the content of the buffer, so that a loop over bytes
+ends there at the latest. A place at or behind the end of the content means that the token goes on.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import llvmlite.ir as ir
+import numpy as np
+import numpy.typing as npt
+from numba import types
+from numba.extending import intrinsic as _intrinsic
+
+from profilers.trace.compiled import bare, inlined
+
+intrinsic: Callable[[Callable[..., Any]], Any] = _intrinsic
+
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+_SEED = np.uint64(0x9E3779B97F4A7C15)
+_FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_SHIFT = np.uint64(32)
+#: Bytes behind the last string, so that eight at a time can be loaded anywhere.
+_SLACK = 16
+
+
+class Strings(NamedTuple):
+    """A table of strings; number `i` stands in ``arena[offsets[i]:offsets[i + 1]]``.
+
+    ``meta`` holds how many there are and how much of the arena is used.
+    """
+
+    hashes: npt.NDArray[np.uint64]
+    numbers: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    arena: npt.NDArray[np.uint8]
+    meta: npt.NDArray[np.int64]
+
+
+def empty_strings(count: int, size: int) -> Strings:
+    """Return a table for up to `count` strings (a power of two) of `size` bytes altogether."""
+    return Strings(
+        np.zeros(2 * count, np.uint64),
+        np.zeros(2 * count, np.int64),
+        np.zeros(count + 1, np.int64),
+        np.zeros(size + _SLACK, np.uint8),
+        np.zeros(2, np.int64),
+    )
+
+
+def text_of(table: Strings, number: int) -> bytes:
+    """Return string `number`."""
+    return table.arena[table.offsets[number] : table.offsets[number + 1]].tobytes()
+
+
+@intrinsic
+def load(_context: Any, array: Any, index: Any) -> Any:
+    """Return the eight bytes from `index` on as one little-endian integer, without a check of bounds."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        place = builder.gep(made.data, [arguments[1]])
+        value = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()))
+        value.align = 1
+        return value
+
+    return types.uint64(array, types.int64), code
+
+
+@intrinsic
+def at(_context: Any, array: Any, index: Any) -> Any:
+    """Return the byte at `index`, without a check of bounds or of the sign."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        made = context.make_array(signature.args[0])(context, builder, arguments[0])
+        value = builder.load(builder.gep(made.data, [arguments[1]]))
+        return builder.zext(value, ir.IntType(64))
+
+    return types.int64(array, types.int64), code
+
+
+@intrinsic
+def trailing_bytes(_context: Any, word: Any) -> Any:
+    """Return how many whole bytes of zeros `word` ends in, which is not zero."""
+
+    def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        zeros = builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+        return builder.lshr(zeros, ir.Constant(ir.IntType(64), 3))
+
+    return types.int64(word), code
+
+
+@inlined
+def equal(a: Any, p: int, b: Any, q: int, n: int) -> bool:
+    """Return whether `n` bytes from `p` in `a` equal those from `q` in `b`."""
+    while n >= 8:
+        if load(a, p) != load(b, q):
+            return False
+        p += 8
+        q += 8
+        n -= 8
+    return n == 0 or (load(a, p) ^ load(b, q)) << np.uint64(64 - 8 * n) == np.uint64(0)
+
+
+@inlined
+def _hash(a: Any, p: int, n: int) -> Any:
+    h = np.uint64(n) * _SEED
+    while n >= 8:
+        h = (h ^ load(a, p)) * _MIX
+        h ^= h >> _SHIFT
+        p += 8
+        n -= 8
+    if n > 0:
+        h = (h ^ (load(a, p) & (_FULL >> np.uint64(64 - 8 * n)))) * _MIX
+        h ^= h >> _SHIFT
+    h *= _SEED
+    return (h ^ (h >> _SHIFT)) | np.uint64(1)
+
+
+@bare
+def find(table: Strings, a: Any, p: int, n: int) -> Any:
+    """Return the number of the `n` bytes from `p` in `a`, new where they are new; -1 where the table is full."""
+    hashes, numbers, offsets, arena, meta = table
+    mask = np.uint64(hashes.size - 1)
+    h = _hash(a, p, n)
+    place = h & mask
+    while hashes[place] != np.uint64(0):
+        if hashes[place] == h:
+            number = numbers[place]
+            if offsets[number + 1] - offsets[number] == n and equal(a, p, arena, offsets[number], n):
+                return number
+        place = (place + np.uint64(1)) & mask
+    number, used = meta[0], meta[1]
+    if number + 1 >= offsets.size or used + n + _SLACK > arena.size:
+        return -1
+    hashes[place], numbers[place] = h, number
+    for i in range(n):
+        arena[used + i] = a[p + i]
+    meta[0], meta[1] = number + 1, used + n
+    offsets[number + 1] = used + n
+    return number
+
+
+#: Quotation marks that the caller puts behind the content of the buffer.
+PADDING = 1024
+MISSING = np.iinfo(np.int64).min
+QUOTE, COMMA, COLON = 34, 44, 58
+OPEN_ARRAY, CLOSE_ARRAY, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
+MINUS = 45
+_DOT, _BACKSLASH, _LOWER_U = 46, 92, 117
+_DEPTH = 60
+#: One bit for each character that is white space in JSON.
+_SPACES = 1 << 32 | 1 << 13 | 1 << 10 | 1 << 9
+_ONES = np.uint64(0x0101010101010101)
+_HIGHS = np.uint64(0x8080808080808080)
+_QUOTES = np.uint64(0x2222222222222222)
+_SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
+POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
+#: Times lie between the two, in ns; what is nearer to the limits than float64 can tell is left to others.
+TIME_LIMIT = 1 << 62
+_EARLIEST, _LATEST = float(1 << 60) - 2048, float(TIME_LIMIT) - 2048
+
+
+@inlined
+def text_end(a: Any, p: int) -> Any:
+    """Return where the text that starts at `p` has its closing mark, and whether it holds a backslash."""
+    escaped = False
+    while True:
+        word = load(a, p)
+        x = word ^ _QUOTES
+        y = word ^ _SLASHES
+        hit = (((x - _ONES) & ~x) | ((y - _ONES) & ~y)) & _HIGHS
+        if hit == 0:
+            p += 8
+            continue
+        p += trailing_bytes(hit)
+        if at(a, p) == QUOTE:
+            return p, escaped
+        escaped = True
+        p += 2
+
+
+@bare
+def plain_escapes(a: Any, p: int, end: int) -> Any:
+    """Return whether every backslash between `p` and `end` starts an escape of JSON, none of a surrogate."""
+    while p < end:
+        if at(a, p) != _BACKSLASH:
+            p += 1
+            continue
+        c = at(a, p + 1)
+        if c == 117:  # u
+            for i in range(2, 6):
+                d = at(a, p + i)
+                if not (48 <= d <= 57 or 65 <= d <= 70 or 97 <= d <= 102):
+                    return False
+            if (at(a, p + 2) == 100 or at(a, p + 2) == 68) and at(a, p + 3) >= 56:
+                return False
+            p += 6
+        elif c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116:
+            p += 2
+        else:
+            return False
+    return p == end
+
+
+@inlined
+def space_end(a: Any, p: int) -> Any:
+    """Return where the white space at `p` ends."""
+    c = at(a, p)
+    while c <= 32 and (_SPACES >> c) & 1:
+        p += 1
+        c = at(a, p)
+    return p
+
+
+@inlined
+def read_number(a: Any, p: int) -> Any:
+    """Read a number: return its end, its digits as one integer, how many follow the point, and how many there are.
+
+    The count is -1 where it is no JSON number, and 99 where it has an exponent or too many digits for int64.
+    """
+    negative = at(a, p) == MINUS
+    if negative:
+        p += 1
+    first = p
+    value = np.int64(0)
+    decimals = 0
+    while 48 <= at(a, p) <= 57:
+        value = value * 10 + (np.int64(at(a, p)) - 48)
+        p += 1
+    digits = p - first
+    if digits == 0 or (at(a, first) == 48 and digits > 1):
+        return p, 0, 0, -1
+    if at(a, p) == _DOT:
+        p += 1
+        point = p
+        while 48 <= at(a, p) <= 57:
+            value = value * 10 + (np.int64(at(a, p)) - 48)
+            p += 1
+        decimals = p - point
+        if decimals == 0:
+            return p, 0, 0, -1
+        digits += decimals
+    if at(a, p) == 101 or at(a, p) == 69:
+        p += 1
+        if at(a, p) == 43 or at(a, p) == MINUS:
+            p += 1
+        if not 48 <= at(a, p) <= 57:
+            return p, 0, 0, -1
+        while 48 <= at(a, p) <= 57:
+            p += 1
+        digits = 99
+    if digits > 18:
+        digits = 99
+    return p, -value if negative else value, decimals, digits
+
+
+@inlined
+def literal(a: Any, p: int) -> Any:
+    """Return the length of true, false or null at `p`; 0 for anything else."""
+    if at(a, p) == 116 and at(a, p + 1) == 114 and at(a, p + 2) == 117 and at(a, p + 3) == 101:
+        return 4
+    if at(a, p) == 110 and at(a, p + 1) == 117 and at(a, p + 2) == 108 and at(a, p + 3) == 108:
+        return 4
+    if at(a, p) == 102 and at(a, p + 1) == 97 and at(a, p + 2) == 108 and at(a, p + 3) == 115 and at(a, p + 4) == 101:
+        return 5
+    return 0
+
+
+@bare
+def scalar_end(a: Any, p: int, end: int) -> Any:
+    """Return the end of the text, number or word at `p`; -1 where it is none, and `end` where it goes on."""
+    c = at(a, p)
+    if c == QUOTE:
+        q, escaped = text_end(a, p + 1)
+        if q >= end:
+            return end
+        return -1 if escaped and not plain_escapes(a, p + 1, q) else q + 1
+    if c == MINUS or 48 <= c <= 57:
+        p, _value, _decimals, digits = read_number(a, p)
+        return end if p >= end else (-1 if digits < 0 else p)
+    length = literal(a, p)
+    return end if p + 5 >= end else (p + length if length else -1)
+
+
+@bare
+def key_end(a: Any, p: int, end: int, may_close: bool) -> Any:
+    """Return the place behind a key and its colon, or behind the brace that closes an empty object."""
+    p = space_end(a, p)
+    if p >= end:
+        return end
+    if at(a, p) == CLOSE_OBJECT and may_close:
+        return p + 1
+    if at(a, p) != QUOTE:
+        return -1
+    q, escaped = text_end(a, p + 1)
+    if q >= end:
+        return end
+    if escaped and not plain_escapes(a, p + 1, q):
+        return -1
+    p = space_end(a, q + 1)
+    if p >= end:
+        return end
+    return p + 1 if at(a, p) == COLON else -1
+
+
+@bare
+def nested_end(a: Any, p: int, end: int) -> Any:
+    """Return the end of the array or object at `p`; -1 where it is no plain JSON, and `end` where it goes on."""
+    objects = np.uint64(0)  # one bit a level: whether it is an object
+    depth = 0
+    want_value, may_close = True, False
+    while True:
+        p = space_end(a, p)
+        if p >= end:
+            return end
+        c = at(a, p)
+        if want_value:
+            if c == CLOSE_ARRAY and may_close and objects & np.uint64(1) == 0:
+                depth -= 1
+                objects >>= np.uint64(1)
+                p += 1
+            elif c in (OPEN_ARRAY, OPEN_OBJECT):
+                depth += 1
+                if depth > _DEPTH:
+                    return -1
+                objects = (objects << np.uint64(1)) | np.uint64(c == OPEN_OBJECT)
+                p += 1
+                may_close = True
+                if c == OPEN_OBJECT:
+                    p = key_end(a, p, end, True)
+                    if p < 0 or p >= end:
+                        return p if p < 0 else end
+                    if at(a, p - 1) == CLOSE_OBJECT:
+                        depth -= 1
+                        objects >>= np.uint64(1)
+                    else:
+                        may_close = False
+                        continue
+                else:
+                    continue
+            else:
+                p = scalar_end(a, p, end)
+                if p < 0 or p >= end:
+                    return p if p < 0 else end
+            want_value = False
+            if depth == 0:
+                return p
+            continue
+        p += 1
+        if c == COMMA:
+            if objects & np.uint64(1):
+                p = key_end(a, p, end, False)
+                if p < 0 or p >= end:
+                    return p if p < 0 else end
+            want_value, may_close = True, False
+        elif c == (CLOSE_OBJECT if objects & np.uint64(1) else CLOSE_ARRAY):
+            depth -= 1
+            objects >>= np.uint64(1)
+            if depth == 0:
+                return p
+        else:
+            return -1
+
+
+@bare
+def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
+    """Copy JSON text without the white space between its tokens; return where the copy ends.
+
+    Returns -1 where a text holds a control character, which JSON does not allow and some writers leave in.
+    """
+    while p < end:
+        c = at(a, p)
+        if c == QUOTE:
+            q, _escaped = text_end(a, p + 1)
+            for i in range(p, q + 1):
+                if at(a, i) < 32:
+                    return -1
+                out[o] = at(a, i)
+                o += 1
+            p = q + 1
+        else:
+            if c > 32:
+                out[o] = c
+                o += 1
+            p += 1
+    return o
+
+
+@inlined
+def digits_of(a: Any, p: int, end: int) -> Any:
+    """Return the integer that the text between `p` and `end` is, and whether it is one of up to 18 digits."""
+    negative = at(a, p) == MINUS
+    first = p + 1 if negative else p
+    value = np.int64(0)
+    for i in range(first, end):
+        if not 48 <= at(a, i) <= 57:
+            return 0, False
+        value = value * 10 + (np.int64(at(a, i)) - 48)
+    return -value if negative else value, 0 < end - first <= 18
+
+
+@bare
+def nanoseconds(value: int, decimals: int) -> Any:
+    """Return microseconds as ns, rounded half to even; `MISSING` where they do not fit."""
+    if decimals <= 3:
+        factor = POWERS[3 - decimals]
+        return value * factor if -_EARLIEST < value * 1.0 * factor < _LATEST else MISSING
+    divisor = POWERS[decimals - 3]
+    whole = value // divisor
+    rest = value - whole * divisor
+    if 2 * rest > divisor or (2 * rest == divisor and whole % 2):
+        whole += 1
+    return whole
+
+
+@bare
+def extents(a: Any, p: int, end: int, out: Any) -> Any:
+    """Read up to three positive integers of the array at `p` into `out`; False where it is none such."""
+    out[0] = out[1] = out[2] = 1
+    if at(a, p) != OPEN_ARRAY:
+        return False
+    p += 1
+    for i in range(4):
+        p = space_end(a, p)
+        if not 49 <= at(a, p) <= 57 or i == 3:
+            return False
+        p, value, decimals, digits = read_number(a, p)
+        if decimals or digits > 9:
+            return False
+        out[i] = value
+        p = space_end(a, p)
+        if at(a, p) == CLOSE_ARRAY:
+            return p + 1 == end
+        if at(a, p) != COMMA:
+            return False
+        p += 1
+    return False

@@ -1,0 +1,277 @@
+"""Rows of the tables from the events of a Kineto trace, one at a time.
+
+Which arguments of an event have a column of their own, by kind: one table for both ways of reading.
+
+From Kineto events to rows of the kinds of event; nothing is linked yet.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from profilers.readers.common.numbers import IN_WORK_ITEMS, TIMES_NS, Grids, nanoseconds, plain_text, real, whole
+from profilers.trace.arrays import MISSING
+from profilers.trace.schema import OWN_RANK
+
+#: Category, in lower case, to kind. Every other category with a duration becomes a range.
+KIND_OF: Mapping[str, str] = {
+    "cpu_op": "ops",
+    "operator": "ops",
+    "kernel": "kernels",
+    "gpu_memcpy": "copies",
+    "memcpy": "copies",
+    "gpu_memset": "copies",
+    "memset": "copies",
+    "cuda_runtime": "launches",
+    "cuda_driver": "launches",
+    "runtime": "launches",
+    "mtia_runtime": "launches",
+    "xpu_runtime": "launches",
+    "xpu_driver": "launches",
+    "privateuse1_runtime": "launches",
+    "privateuse1_driver": "launches",
+    "cuda_sync": "syncs",
+}
+#: Kinds whose events have a process and a thread.
+HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument with a column.
+
+    Parameters
+    ----------
+    column : str
+    keys : tuple of str
+        How it is spelled; the first that is there counts.
+    what : str
+        ``"integer"``, ``"narrow"`` (32 bits), ``"float"`` or ``"json"``.
+    """
+
+    column: str
+    keys: tuple[str, ...]
+    what: str = "integer"
+
+
+_EXTERNAL = Argument("external_id", ("External id", "external id"))
+_CORRELATION = Argument("correlation", ("correlation",))
+_RECORD = Argument("record_function_id", ("Record function id",))
+_INDEX = Argument("event_index", ("Ev Idx",))
+_PLACE = (Argument("device", ("device",), "narrow"), Argument("stream", ("stream",)))
+
+ARGUMENTS: Mapping[str, tuple[Argument, ...]] = {
+    "ops": (
+        _EXTERNAL,
+        Argument("sequence_number", ("Sequence number",)),
+        Argument("forward_thread", ("Fwd thread id",)),
+        _RECORD,
+        _INDEX,
+        Argument("shapes", ("Input Dims", "Input dims"), "json"),
+        Argument("dtypes", ("Input type",), "json"),
+        Argument("strides", ("Input Strides",), "json"),
+        Argument("concrete_inputs", ("Concrete Inputs",), "json"),
+    ),
+    "launches": (_EXTERNAL, _CORRELATION),
+    "kernels": (
+        *_PLACE,
+        Argument("queue", ("queue",)),
+        _EXTERNAL,
+        _CORRELATION,
+        Argument("registers", ("registers per thread",), "narrow"),
+        Argument("lds_bytes", ("shared memory",)),
+        Argument("occupancy", ("est. achieved occupancy %",), "float"),
+        Argument("graph_node", ("graph node id",)),
+    ),
+    "copies": (*_PLACE, _EXTERNAL, _CORRELATION, Argument("bytes", ("bytes",))),
+    "syncs": (
+        *_PLACE,
+        _CORRELATION,
+        Argument("wait_on_stream", ("wait_on_stream",)),
+        Argument("event", ("wait_on_cuda_event_id",)),
+        Argument("event_correlation", ("wait_on_cuda_event_record_corr_id",)),
+    ),
+    "ranges": (
+        *_PLACE,
+        _EXTERNAL,
+        _RECORD,
+        _INDEX,
+        Argument("python_id", ("Python id",)),
+        Argument("python_parent_id", ("Python parent id",)),
+        Argument("python_module_id", ("Python module id",)),
+    ),
+    "counters": (Argument("value", ("Bytes", "value"), "float"),),
+}
+
+Event = dict[str, Any]
+
+_FLOW = frozenset("stfMNDO")
+_INSTANT = frozenset("iIRn")
+
+
+def _json(value: Any) -> str | None:
+    """Return `value` as JSON; None where it is missing, or nested deeper than Python's stack."""
+    try:
+        return None if value is None else _ENCODER.encode(value)
+    except RecursionError:
+        return None
+
+
+def _plain(value: Any) -> float | str:
+    number = real(value)
+    return str(value) if number is None else number
+
+
+_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
+
+_READ: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": whole, "float": real, "json": _json}
+
+
+class Rows:
+    """Collects events as columns and turns them into tables.
+
+    Events that name no rank get `OWN_RANK`.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        self._extents: dict[str, list[list[int]]] = {"kernels": [], "launches": []}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, event: Event) -> None:
+        """Keep one event, or count why it is not kept."""
+        phase = plain_text(event.get("ph", "X"))
+        args = event.get("args")
+        args = args if isinstance(args, dict) else {}
+        kind = self._kind(event, phase, args)
+        if kind is None:
+            return
+        start, duration = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
+        if start is not None and duration is not None and start + duration not in TIMES_NS:
+            duration = None
+        if start is None or (start == 0 and duration == 0):
+            self.counts["dropped_no_time"] += 1
+        elif duration is not None and duration < 0:
+            self.counts["dropped_negative"] += 1
+        else:
+            if duration is None and kind != "counters":
+                self.counts["missing_duration"] += 1
+            self._append(kind, event, args, (start, duration))
+
+    def _kind(self, event: Event, phase: str, args: Event) -> str | None:
+        category = plain_text(event.get("cat")).lower()
+        if phase == "C" or (phase in _INSTANT and args):
+            return "counters"
+        if phase in _INSTANT or category == "trace" or phase == "E":
+            self.counts["skipped_marker"] += 1
+            return None
+        if phase in _FLOW:
+            self.counts["skipped_flow"] += 1
+            return None
+        return KIND_OF.get(category, "ranges")
+
+    def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None]) -> None:
+        columns = self._columns[kind]
+        rank = whole(args.get("rank"))
+        columns["rank"].append(OWN_RANK if rank is None or not 0 <= rank < 1 << 31 else rank)
+        columns["name"].append(plain_text(event.get("name")))
+        columns["start_ns"].append(time[0])
+        columns["dur_ns"].append(time[1])
+        self.counts["kept"] += 1
+        if kind in HOST_KINDS:
+            columns["process"].append(whole(event.get("pid")))
+            columns["thread"].append(whole(event.get("tid")))
+        known = self._arguments(kind, columns, args)
+        rest = {k: v for k, v in args.items() if k not in known} or None
+        columns["args"].append(_json(rest))
+        self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
+        if (special := _SPECIAL.get(kind)) is not None:
+            special(columns, event, args)
+        if kind in self._extents:
+            self._extents[kind].append(geometry(args))
+
+    def _arguments(self, kind: str, columns: dict[str, list[Any]], args: Event) -> set[str]:
+        """Fill the typed columns of `kind`; return the arguments that they hold without loss."""
+        known: set[str] = set()
+        for argument in ARGUMENTS[kind]:
+            key = next((k for k in argument.keys if k in args), None)
+            value = None if key is None else _READ[argument.what](args[key])
+            if value is not None and argument.what == "narrow" and not -(1 << 31) <= value < 1 << 31:
+                value = None
+            if key is not None and value is not None:
+                known.add(key)
+            columns[argument.column].append(value)
+        return known
+
+    def columns(self) -> Mapping[str, Mapping[str, list[Any]]]:
+        """Return what was collected, by kind and column."""
+        return self._columns
+
+    def add_grids(self, grids: Grids) -> None:
+        """Tell `grids` what the kernels and launches collected say of theirs."""
+        for kind, found in self._extents.items():
+            if not found:
+                continue
+            columns = self._columns[kind]
+            rank = np.array(columns["rank"], dtype=np.int64)
+            missing = [MISSING if n is None else n for n in columns["correlation"]]
+            correlation = np.array(missing, dtype=np.int64)
+            extents = np.array(found, dtype=np.int64)
+            if kind == "kernels":
+                grids.add_kernels(rank, correlation, extents)
+            else:
+                grids.add_launches(rank, correlation, extents, np.array(columns["name"]) == IN_WORK_ITEMS)
+
+
+def geometry(args: Event) -> list[int]:
+    """Return grid and block, `MISSING` six times where the arguments hold none that are valid."""
+    grid, block = (_three(args.get(key)) for key in ("grid", "block"))
+    return [MISSING] * 6 if grid is None or block is None else grid + block
+
+
+def _three(value: Any) -> list[int] | None:
+    if not isinstance(value, list) or not 1 <= len(value) <= 3:
+        return None
+    numbers = [n for n in map(whole, value) if n is not None and n > 0]
+    return [*numbers, *[1] * (3 - len(value))] if len(numbers) == len(value) else None
+
+
+def _launch(columns: dict[str, list[Any]], event: Event, _args: Event) -> None:
+    columns["api"].append(plain_text(event.get("cat")).lower())
+
+
+def _copy(columns: dict[str, list[Any]], event: Event, args: Event) -> None:
+    columns["direction"].append(direction(plain_text(event.get("name")), args))
+
+
+def direction(name: str, args: Event) -> str:
+    """Return the direction of a copy of this name, as ``HtoD``; ``memset`` for a fill."""
+    if name.startswith("Memset"):
+        return "memset"
+    words = name.split()
+    kind = words[1] if len(words) > 1 and words[0] == "Memcpy" else plain_text(args.get("kind"))
+    return kind or "unknown"
+
+
+def _sync(columns: dict[str, list[Any]], event: Event, args: Event) -> None:
+    columns["sync"].append(plain_text(args.get("cuda_sync_kind", event.get("name"))))
+    for column in ("stream", "wait_on_stream", "event", "event_correlation"):
+        if columns[column][-1] == -1:
+            columns[column][-1] = None
+
+
+def _category(columns: dict[str, list[Any]], event: Event, _args: Event) -> None:
+    columns["category"].append(plain_text(event.get("cat")).lower())
+
+
+_SPECIAL: Mapping[str, Callable[[dict[str, list[Any]], Event, Event], None]] = {
+    "launches": _launch,
+    "copies": _copy,
+    "syncs": _sync,
+    "ranges": _category,
+    "counters": _category,
+}

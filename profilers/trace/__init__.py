@@ -1,0 +1,1 @@
+"""What every reader makes and everything else works on: a `Trace`, its tables and its files."""

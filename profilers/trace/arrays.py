@@ -1,0 +1,293 @@
+"""Arrow columns as NumPy arrays, and back.
+
+NumPy views of Arrow columns, with nulls made explicit.
+
+Lengths of unions of half-open intervals.
+
+Columns that take rows at their end, without a second copy of themselves in memory.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+#: Stands for null inside an int64 array while one is computed; it never reaches a table.
+MISSING = np.iinfo(np.int64).min
+
+#: Arrays of whole numbers, of real numbers and of flags.
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+def integers(table: pa.Table, column: str) -> Ints:
+    """Return an integer column as int64, null as `MISSING`; a view where the column has no null."""
+    return numbers(table[column], int(MISSING)).astype(np.int64, copy=False)
+
+
+def numbers(values: pa.ChunkedArray | pa.Array, null: int) -> npt.NDArray[Any]:
+    """Return whole numbers as NumPy's, `null` for null and then int64; a view of one piece without nulls.
+
+    ``to_numpy`` and ``fill_null`` do the same and load pandas, as ``pyarrow.array`` does: a tenth of a second.
+    """
+    pieces = [values] if isinstance(values, pa.Array) else values.chunks
+    views = [_view(piece, null) for piece in pieces]
+    if len(views) == 1:
+        return views[0]
+    return np.concatenate(views) if views else np.zeros(0, np.int64)
+
+
+def _view(piece: pa.Array, null: int) -> npt.NDArray[Any]:
+    if not len(piece):
+        return np.zeros(0, np.int64)
+    valid, data = piece.buffers()
+    width = piece.type.bit_width // 8
+    view = np.frombuffer(data, piece.type.to_pandas_dtype(), len(piece), piece.offset * width)
+    if not piece.null_count:
+        return view
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=piece.offset + len(piece), bitorder="little")
+    return np.where(bits[piece.offset :], view.astype(np.int64, copy=False), null)
+
+
+def ends(table: pa.Table) -> Ints:
+    """Return the end of every row in ns; a row without a duration ends where it starts."""
+    duration = integers(table, "dur_ns")
+    return np.asarray(integers(table, "start_ns") + np.where(duration == MISSING, 0, duration), dtype=np.int64)
+
+
+def strings(table: pa.Table, column: str) -> npt.NDArray[np.object_]:
+    """Return a text column as an object array, null as None."""
+    values = table[column]
+    plain = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
+    texts = np.empty(len(plain), object)
+    texts[:] = plain.to_pylist()
+    return texts
+
+
+def arrow_array(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return an Arrow array of the same numbers or flags, null where `missing`; without a copy of the numbers.
+
+    ``pyarrow.array`` does the same and loads pandas to see whether it is given a series, a tenth of a second.
+    """
+    valid = None
+    if missing is not None and missing.any():
+        valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    if values.dtype == np.bool_:
+        bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+        return pa.Array.from_buffers(pa.bool_(), len(values), [valid, bits])
+    values = np.ascontiguousarray(values)
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
+
+
+def put(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
+    """Return `table` with an integer column replaced; `MISSING` becomes null."""
+    index = table.schema.get_field_index(column)
+    field = table.schema.field(index)
+    array = arrow_array(values.astype(np.int64, copy=False), values == MISSING).cast(field.type)
+    return table.set_column(index, field, array)
+
+
+def dense_keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
+    """Return for each pair of arrays one key a row, such that equal pairs of values have equal keys everywhere.
+
+    The keys are dense, so that they fit int64 whatever the values.
+    """
+    first, second = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
+    if len(first) and (first == first[0]).all():
+        keys = second
+    else:
+        distinct, dense = np.unique(second, return_inverse=True)
+        keys = np.unique(first, return_inverse=True)[1] * max(len(distinct), 1) + dense
+    return np.split(keys, np.cumsum([len(pair[0]) for pair in pairs])[:-1])
+
+
+def text_array(texts: Sequence[str | None]) -> pa.Array:
+    """Return an Arrow array of texts; as `arrow_array`, without loading pandas."""
+    encoded = [b"" if text is None else text.encode() for text in texts]
+    offsets = np.zeros(len(encoded) + 1, np.int32)
+    np.cumsum([len(raw) for raw in encoded], out=offsets[1:])
+    valid = np.packbits([text is not None for text in texts], bitorder="little") if None in texts else None
+    buffers = [pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), None if valid is None else pa.py_buffer(valid)]
+    return pa.StringArray.from_buffers(len(encoded), *buffers)
+
+
+def union_length(start: npt.NDArray[Any], end: npt.NDArray[Any]) -> float:
+    """Return how much of the axis the intervals cover, each part counted once.
+
+    Parameters
+    ----------
+    start, end : array, shape (n,)
+        In any one unit; ``end >= start``.
+
+    Examples
+    --------
+    >>> union_length(np.array([0.0, 5.0, 20.0]), np.array([10.0, 12.0, 21.0]))
+    13.0
+    """
+    if not len(start):
+        return 0.0
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    reach = np.maximum.accumulate(end)
+    fresh = np.maximum(start[1:], reach[:-1])
+    return float(end[0] - start[0] + np.maximum(reach[1:] - fresh, 0).sum())
+
+
+#: Rows of the first block, and by how many it grows at most: growing moves pages, not bytes.
+_FIRST, _STEP = 1 << 14, 1 << 18
+_WIDTHS = tuple(np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
+
+
+class Growing:
+    """Values of one type in one block of memory, which the system can enlarge in place.
+
+    Many small arrays in a list would leave holes between what is freed, so that memory never goes back.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the values.
+
+    Examples
+    --------
+    >>> column = Growing(np.int64)
+    >>> column.append(np.arange(3))
+    >>> column.append(np.arange(2))
+    >>> column.values()
+    array([0, 1, 2, 0, 1])
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self._values: npt.NDArray[Any] = np.empty(_FIRST, dtype)
+        self._count = 0
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Add values at the end; arrays that `values` returned before no longer follow."""
+        count = self._count + len(values)
+        if count > len(self._values):
+            self._values.resize(max(count, len(self._values) + min(len(self._values), _STEP)), refcheck=False)
+        self._values[self._count : count] = values
+        self._count = count
+
+    def values(self) -> npt.NDArray[Any]:
+        """Return all values, without a copy; not to be kept while more are appended."""
+        return self._values[: self._count]
+
+
+class Narrowed:
+    """Integers in as few bits as all of them fit, 8 to 64; null is `MISSING`.
+
+    Parameters
+    ----------
+    least : dtype
+        The narrowest that is tried.
+
+    Examples
+    --------
+    >>> column = Narrowed()
+    >>> column.append(np.array([3, MISSING]))
+    >>> column.append(np.array([1 << 40]))
+    >>> column.part(slice(None)).tolist() == [3, MISSING, 1 << 40]
+    True
+    """
+
+    def __init__(self, least: Any = np.int8) -> None:
+        self._block = Growing(least)
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Add values at the end."""
+        if not len(values):
+            return
+        missing = values == MISSING
+        some = bool(missing.any())
+        dtype = self._fitting(values[~missing] if some else values)
+        if dtype != self.raw().dtype:
+            wider = Growing(dtype)
+            for first in range(0, len(self.raw()), _STEP):
+                wider.append(_narrow(self.part(slice(first, first + _STEP)), dtype))
+            self._block = wider
+        self._block.append(_narrow(values, dtype) if some else values)
+
+    def _fitting(self, present: npt.NDArray[Any]) -> Any:
+        """Return the narrowest type from the present one on that holds the numbers and has its least one free."""
+        own = self.raw().dtype
+        low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
+        fits = (w for w in _WIDTHS if w.itemsize >= own.itemsize and np.iinfo(w).min < low and high <= np.iinfo(w).max)
+        return next(fits, _WIDTHS[-1])
+
+    def raw(self) -> npt.NDArray[Any]:
+        """Return all values in the width they are held in, null as its least number; not to be kept or changed."""
+        return self._block.values()
+
+    def part(self, rows: slice) -> npt.NDArray[np.int64]:
+        """Return some values; not to be changed."""
+        return _wide(self.raw()[rows])
+
+    def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the values of these rows."""
+        return _wide(self.raw()[rows])
+
+
+def _narrow(values: npt.NDArray[np.int64], dtype: Any) -> npt.NDArray[Any]:
+    return np.where(values == MISSING, np.iinfo(dtype).min, values).astype(dtype, copy=False)
+
+
+def _wide(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    if values.dtype == np.int64:
+        return values
+    wide = values.astype(np.int64)
+    wide[values == np.iinfo(values.dtype).min] = MISSING
+    return wide
+
+
+class Runs:
+    """Integers that rise by one or stay for long stretches, as ids do: only the stretches are kept.
+
+    Examples
+    --------
+    >>> ids = Runs()
+    >>> ids.append(np.array([4, 5, 6, 9, 9]))
+    >>> ids.append(np.array([9, 10]))
+    >>> ids.take(np.arange(7)).tolist()
+    [4, 5, 6, 9, 9, 9, 10]
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._firsts = Growing(np.int64)
+        self._starts = Growing(np.int64)
+        self._steps = Growing(np.int64)
+
+    def append(self, values: npt.NDArray[Any]) -> None:
+        """Add values at the end."""
+        if not len(values):
+            return
+        step = np.diff(values)
+        plain = (step == 0) | (step == 1)
+        cuts = np.flatnonzero(~plain | np.append(False, step[1:] != step[:-1])[: len(step)]) + 1
+        starts = np.append(0, cuts)
+        steps = np.zeros(len(starts), np.int64)
+        within = starts < len(step)
+        steps[within] = np.where(plain[starts[within]], step[starts[within]], 0)
+        self._firsts.append(starts + self._count)
+        self._starts.append(values[starts])
+        self._steps.append(steps)
+        self._count += len(values)
+
+    def raw(self) -> npt.NDArray[np.int64]:
+        """Return all values."""
+        return self.part(slice(None))
+
+    def part(self, rows: slice) -> npt.NDArray[np.int64]:
+        """Return some values."""
+        return self.take(np.arange(*rows.indices(self._count)))
+
+    def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the values of these rows."""
+        firsts = self._firsts.values()
+        run = np.searchsorted(firsts, rows, "right") - 1
+        taken: npt.NDArray[np.int64] = self._starts.values()[run] + self._steps.values()[run] * (rows - firsts[run])
+        return taken

@@ -1,0 +1,251 @@
+"""The `.trace` folder: Parquet by kind and rank, written beside and renamed into place."""
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.files import replace_folder
+from profilers.readers.common.source import is_folder
+from profilers.trace.arrays import arrow_array, integers
+from profilers.trace.schema import SCHEMAS, empty_table
+from profilers.trace.trace import MEANINGS, DeviceProperties, Quality, Trace, TraceMeta
+
+_META = "meta.json"
+_LAYOUT = 2
+_DELTA = "DELTA_BINARY_PACKED"
+_ROW_GROUP = 1 << 17
+
+
+def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
+    """Write `trace` to the folder `path`; a crash leaves what was there, or the whole new trace.
+
+    Layout: ``meta.json`` and ``KIND/rank=R.parquet`` (zstd level 1, DELTA encoding on times and ids),
+    readable by pandas, polars and duckdb as they are.
+
+    Raises
+    ------
+    InvalidInputError
+        `path` exists and is not a trace, or its parent does not exist or cannot be written.
+    """
+    target = Path(path)
+    try:
+        check_target(target)
+        _replace(trace, target)
+    except OSError as error:
+        raise InvalidInputError(f"{target}: cannot be written ({first_line(error)})") from error
+    return target
+
+
+def check_target(target: Path) -> None:
+    """Check that a trace can be written to `target`.
+
+    Raises
+    ------
+    InvalidInputError
+        It exists and is not a trace, or its parent does not exist.
+    """
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"{target}: its folder {target.parent} does not exist; create it first")
+    if target.exists() and not (target / _META).is_file():
+        raise InvalidInputError(f"{target}: exists and is not a .trace folder; choose another name")
+
+
+def _replace(trace: Trace, target: Path) -> None:
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        new = work / "new"
+        new.mkdir()
+        _write(trace, new)
+        replace_folder(new, target, work / "old")
+    finally:
+        if not target.exists() and (work / "old").exists():
+            (work / "old").rename(target)
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _write(trace: Trace, folder: Path) -> None:
+    with TraceWriter(folder) as writer:
+        for kind, table in trace.tables.items():
+            writer.write(kind, table)
+    write_meta(trace.meta, folder)
+
+
+class TraceWriter:
+    """Writes rows into the Parquet files of a trace, by kind and rank, in row groups of bounded size.
+
+    Parameters
+    ----------
+    folder : Path
+        Exists; every file in it appears when the writer is closed without an error.
+
+    Attributes
+    ----------
+    rows : dict of str to int
+        Written so far, by kind.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = ExitStack()
+        self._writers: dict[tuple[str, int], pq.ParquetWriter] = {}
+        self._waiting: dict[tuple[str, int], list[pa.Table]] = {}
+        self.rows: dict[str, int] = {}
+
+    def __enter__(self) -> "TraceWriter":
+        for kind in SCHEMAS:
+            (self._folder / kind).mkdir(exist_ok=True)
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        with self._files:
+            if problem[0] is None:
+                for key in list(self._waiting):
+                    self._flush(key)
+
+    def write(self, kind: str, table: pa.Table) -> None:
+        """Add finished rows."""
+        self.rows[kind] = self.rows.get(kind, 0) + table.num_rows
+        for rank, part in _by_rank(table):
+            for first in range(0, part.num_rows, _ROW_GROUP):
+                waiting = self._waiting.setdefault((kind, rank), [])
+                waiting.append(part.slice(first, _ROW_GROUP))
+                if sum(piece.num_rows for piece in waiting) >= _ROW_GROUP // 2:
+                    self._flush((kind, rank))
+
+    def _flush(self, key: tuple[str, int]) -> None:
+        tables = self._waiting.pop(key)
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        if key not in self._writers:
+            self._writers[key] = self._files.enter_context(_writer(self._folder, key, self._files))
+        self._writers[key].write_table(table)
+
+
+def _writer(folder: Path, key: tuple[str, int], files: ExitStack) -> pq.ParquetWriter:
+    """Open one file; it is flushed to the disk when it is closed, so that a rename shows complete data alone."""
+    kind, rank = key
+    schema = SCHEMAS[kind]
+    stream = files.enter_context((folder / kind / f"rank={rank}.parquet").open("wb"))
+    files.callback(_to_disk, stream)
+    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    return pq.ParquetWriter(
+        stream,
+        schema,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=[field.name for field in schema if field.name not in whole],
+        column_encoding=dict.fromkeys(whole, _DELTA),
+    )
+
+
+def _to_disk(stream: BufferedWriter) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def _by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each rank in their order; one pass, however many ranks."""
+    ranks = integers(table, "rank")
+    if (np.diff(ranks) < 0).any():
+        order = np.argsort(ranks, kind="stable")
+        table, ranks = table.take(arrow_array(order)), ranks[order]
+    for rank, first, count in zip(*np.unique(ranks, return_index=True, return_counts=True), strict=True):
+        yield int(rank), table.slice(int(first), int(count))
+
+
+def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
+    """Return what `meta_from_json` reads."""
+    content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "fingerprint")}
+    content |= {"layout": _LAYOUT, "clock_base_ns": meta.clock_base_ns}
+    return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
+
+
+def write_meta(meta: TraceMeta, folder: Path) -> None:
+    """Write the description of a trace beside its tables."""
+    with (folder / _META).open("w", encoding="utf-8") as stream:
+        json.dump(meta_to_json(meta), stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def load_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read the trace that `save_trace` wrote to the folder `path`.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such folder, or it is not a trace.
+    BrokenFileError
+        The folder is a trace and one of its files is damaged.
+    """
+    folder = Path(path)
+    if not is_folder(folder):
+        raise NotFoundError(f"{folder}: no such trace; make one with `seqpoint ingest FILE -o {folder}`")
+    if not (folder / _META).is_file():
+        raise NotFoundError(f"{folder}: not a .trace folder (it has no {_META})")
+    meta = _read_meta(folder / _META)
+    return Trace(meta, {kind: _read_kind(folder / kind, kind) for kind in SCHEMAS})
+
+
+def _read_kind(folder: Path, kind: str) -> pa.Table:
+    parts = [_read_part(file, kind) for file in sorted(folder.glob("rank=*.parquet"), key=_rank_of)]
+    return pa.concat_tables(parts).unify_dictionaries().combine_chunks() if parts else empty_table(kind)
+
+
+def _rank_of(file: Path) -> tuple[int, str]:
+    digits = file.stem.removeprefix("rank=")
+    return (int(digits) if digits.isdigit() else -1, file.stem)
+
+
+def _read_part(file: Path, kind: str) -> pa.Table:
+    try:
+        return pq.read_table(file, schema=SCHEMAS[kind], partitioning=None).cast(SCHEMAS[kind])
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error
+
+
+def meta_from_json(content: dict[str, Any]) -> TraceMeta:
+    """Return the meta data that `meta_to_json` described.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        `content` is no such description.
+    """
+    return TraceMeta(
+        format=str(content["format"]),
+        version=str(content["version"]),
+        sources=tuple(map(str, content["sources"])),
+        ranks=tuple(map(int, content["ranks"])),
+        world_size=None if content["world_size"] is None else int(content["world_size"]),
+        clock_base_ns=int(content["clock_base_ns"]),
+        devices=tuple(DeviceProperties(**d) for d in content["devices"]),
+        quality=Quality({k: v for k, v in content["quality"].items() if k in MEANINGS}),
+        fingerprint=str(content["fingerprint"]),
+    )
+
+
+def _read_meta(file: Path) -> TraceMeta:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if content["layout"] != _LAYOUT:
+            raise BrokenFileError(f"{file}: layout {content['layout']!r} is not {_LAYOUT}; ingest the trace again")
+        return meta_from_json(content)
+    except (ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, for a message of one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

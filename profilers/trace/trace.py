@@ -1,0 +1,267 @@
+"""`Trace`, a frozen set of Arrow tables, and `Quality`, what was repaired or lost while it was read.
+
+What a reader repaired, dropped or could not link, counted: what later numbers stand on.
+
+`Trace`: the events of a job as Arrow tables, frozen.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from profilers.trace.schema import COMMON, KINDS, SCHEMAS, empty_table
+
+#: Every count that a trace can carry, with what it means; a reader uses no other.
+MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "events": "events in the files",
+        "kept": "events kept as rows",
+        "skipped_flow": "flow arrows and metadata rows (not events; their links are rebuilt from ids)",
+        "skipped_marker": "instant markers and profiler spans without content",
+        "skipped_text": "values that are text, kept in the arguments of their kernel",
+        "skipped_advice": "rules and advice of the profiler (no measurements)",
+        "dropped_broken": "events lost because their text could not be decoded",
+        "dropped_no_time": "events lost because they have no usable start time",
+        "dropped_negative": "events lost because their duration is negative",
+        "dropped_no_value": "values of counters lost because they are no number",
+        "lost_arguments": "events kept without their arguments, which are nested too deeply",
+        "repaired_escape": "events whose text had a bad backslash, repaired",
+        "repaired_nan": "values NaN or Infinity, read as missing",
+        "repaired_utf8": "files with bytes that are not UTF-8, replaced",
+        "repaired_grid": "launches whose grid and block were swapped (rocprofiler-sdk 1.0), repaired",
+        "repaired_work_items": "kernels whose grid was in work-items, turned into workgroups",
+        "repaired_duration": "kernels whose end overran many later ones of their stream by milliseconds, cut",
+        "truncated_files": "files that end early; what was complete is kept",
+        "missing_duration": "events without a duration, kept with a null",
+        "missing_name": 'events whose name the files do not hold, kept as "unknown"',
+        "assumed_start": "events whose start the files do not hold, put after the one before them",
+        "missing_columns": "columns that every version of the format has and the files lack, read as missing",
+        "damaged_tables": "tables that are damaged; their rows before the damage are kept",
+        "orphan_device": "kernels and copies whose launch is not in the trace",
+        "orphan_op": "kernels and copies without an operator that launched them",
+        "linked_by_external_id": "kernels and copies linked to an operator by a validated External id",
+        "external_id_checked": "kernels and copies on which External id was compared with the launch",
+        "external_id_wrong": "of those, External id named another operator",
+        "duplicate_correlation": "launches that share a correlation id with another of their rank",
+        "early_device": "kernels and copies that start before the call that launched them (clock skew)",
+        "stream_overlap": "kernels and copies that overlap their predecessor on the same stream",
+        "no_iteration": "kernels and copies in no iteration",
+        "iterations_without_length": "iterations whose sequence length was not found",
+        "collectives": "collective operations on a device",
+        "collectives_matched": "of those, matched on every rank of their group that the trace holds",
+        "clock_shift_max_ns": "largest clock shift applied to a rank, from matched collectives (ns)",
+        "nodes_joined": "nodes of execution traces whose operator or annotation the timeline has",
+        "nodes_joined_by_order": "of those, by the order of calls, since the timeline has no record function id",
+        "nodes_without_event": "nodes of execution traces that the timeline does not have",
+        "ops_without_node": "operators of the timeline that no node of the execution trace describes",
+        "counters_joined": "values of counters given to the kernel of the timeline that they were measured on",
+        "counters_without_kernel": "values of counters lost because the timeline lacks their kernel",
+        "counted_kernels_joined": "kernels with counters that the timeline has",
+        "counted_kernels_missing": "kernels with counters that the timeline lacks",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Counts by name; a name that is absent counts zero.
+
+    Parameters
+    ----------
+    counts : mapping of str to int
+        Names from `MEANINGS`.
+
+    Examples
+    --------
+    >>> (Quality({"events": 2}) + Quality({"events": 3}))["events"]
+    5
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.counts) - set(MEANINGS):
+            raise KeyError(f"no such count: {sorted(unknown)}")
+        kept = {name: int(self.counts[name]) for name in MEANINGS if self.counts.get(name)}
+        object.__setattr__(self, "counts", MappingProxyType(kept))
+
+    def __getitem__(self, name: str) -> int:
+        if name not in MEANINGS:
+            raise KeyError(name)
+        return self.counts.get(name, 0)
+
+    def __add__(self, other: "Quality") -> "Quality":
+        names = {*self.counts, *other.counts}
+        return Quality({name: self[name] + other[name] for name in names})
+
+    def __reduce__(self) -> tuple[type["Quality"], tuple[dict[str, int]]]:
+        return Quality, (dict(self.counts),)
+
+    def rows(self) -> Iterator[tuple[str, int, str]]:
+        """Yield (name, count, meaning) of every count that is not zero, in the order of `MEANINGS`."""
+        for name, meaning in MEANINGS.items():
+            if self[name]:
+                yield name, self[name], meaning
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What the profiler wrote of one device; None where it did not say.
+
+    Parameters
+    ----------
+    rank : int
+        The rank whose file names the device.
+    device : int
+        Its number on that rank, as kernels refer to it.
+    name : str
+        As the driver spells it.
+    compute_units : int, optional
+        SMs or CUs.
+    memory_bytes : int, optional
+    """
+
+    rank: int
+    device: int
+    name: str
+    compute_units: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class TraceMeta:
+    """Where a trace came from and on what clock it stands.
+
+    Parameters
+    ----------
+    format : str
+        The reader's name, such as ``"kineto"``, or ``"synthetic"``.
+    version : str
+        What the files say of their schema and profiler.
+    sources : tuple of str
+        File names without their folders.
+    ranks : tuple of int
+    world_size : int, optional
+        Ranks of the job, which can be more than the trace holds.
+    clock_base_ns : int
+        What to add to a time to get the Unix epoch, where the files say.
+    devices : tuple of DeviceProperties
+    quality : Quality
+    fingerprint : str
+        Of the source files, so that a result can name what it stands on.
+    """
+
+    format: str
+    version: str = ""
+    sources: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    world_size: int | None = None
+    clock_base_ns: int = 0
+    devices: tuple[DeviceProperties, ...] = ()
+    quality: Quality = field(default_factory=Quality)
+    fingerprint: str = ""
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether no profiler measured these times."""
+        return self.format == "synthetic"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The events of a job: one Arrow table a kind, and where they came from.
+
+    Parameters
+    ----------
+    meta : TraceMeta
+    tables : mapping of str to pyarrow.Table
+        By kind; a kind that is left out has no rows. Schemas are those of `profilers.trace.schema`. A table may lack
+        columns, for functions that need only some; a trace that was collected or loaded lacks none.
+
+    Examples
+    --------
+    >>> trace = Trace(TraceMeta("synthetic"))
+    >>> trace.kernels.num_rows
+    0
+    """
+
+    meta: TraceMeta
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if unknown := set(self.tables) - set(SCHEMAS):
+            raise KeyError(f"no such kind: {sorted(unknown)}")
+        for kind, table in self.tables.items():
+            own = set(table.schema.names)
+            if not table.schema.equals(pa.schema([field for field in SCHEMAS[kind] if field.name in own])):
+                raise TypeError(f"the table {kind!r} has not the schema of its kind")
+        full = {kind: self.tables[kind] if kind in self.tables else empty_table(kind) for kind in SCHEMAS}
+        object.__setattr__(self, "tables", MappingProxyType(full))
+
+    @property
+    def ops(self) -> pa.Table:
+        """Operators of the framework on the host."""
+        return self.tables["ops"]
+
+    @property
+    def launches(self) -> pa.Table:
+        """Calls of the runtime or driver."""
+        return self.tables["launches"]
+
+    @property
+    def kernels(self) -> pa.Table:
+        """Kernels on the devices, those of collectives included."""
+        return self.tables["kernels"]
+
+    @property
+    def copies(self) -> pa.Table:
+        """Memory copies and fills."""
+        return self.tables["copies"]
+
+    @property
+    def collectives(self) -> pa.Table:
+        """Collective operations, each pointing to its kernel."""
+        return self.tables["collectives"]
+
+    @property
+    def syncs(self) -> pa.Table:
+        """Synchronisations as recorded."""
+        return self.tables["syncs"]
+
+    @property
+    def ranges(self) -> pa.Table:
+        """Annotations, Python functions, overhead."""
+        return self.tables["ranges"]
+
+    @property
+    def counters(self) -> pa.Table:
+        """Values at instants."""
+        return self.tables["counters"]
+
+    @property
+    def iterations(self) -> pa.Table:
+        """One row an iteration and rank."""
+        return self.tables["iterations"]
+
+    def with_tables(self, **tables: pa.Table) -> "Trace":
+        """Return a trace in which the named tables are replaced."""
+        return replace(self, tables={**self.tables, **tables})
+
+    def with_quality(self, counts: Mapping[str, int]) -> "Trace":
+        """Return a trace whose quality has `counts` added."""
+        return replace(self, meta=replace(self.meta, quality=self.meta.quality + Quality(counts)))
+
+    def events(self) -> pa.Table:
+        """Return the union of all kinds: the common columns and ``kind``, ordered by start and id."""
+        names = [column.name for column in COMMON]
+        parts = [_with_kind(self.tables[kind].select(names), kind) for kind in KINDS]
+        return pa.concat_tables(parts).combine_chunks().sort_by([("start_ns", "ascending"), ("id", "ascending")])
+
+
+def _with_kind(table: pa.Table, kind: str) -> pa.Table:
+    column: Any = pa.array([kind] * table.num_rows, pa.string())
+    plain = table.set_column(table.schema.get_field_index("name"), "name", table["name"].cast(pa.string()))
+    return plain.append_column("kind", column)

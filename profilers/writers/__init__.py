@@ -1,0 +1,1 @@
+"""Writers: Perfetto JSON, Chakra; and traces cut or merged."""

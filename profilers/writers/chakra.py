@@ -1,0 +1,363 @@
+"""Writing a trace as Chakra execution traces.
+
+The nodes of one rank in the order of their starts, and what each waits for.
+
+Chakra's execution traces (mlcommons/chakra, ``et_def.proto``): one file of nodes a rank, as ASTRA-sim reads them.
+
+Operators and calls of the runtime are nodes of the host; each follows the one before it on its thread, and its
+caller. Kernels, copies and collectives follow the call that launched them and the one before them on their stream.
+``duration_micros`` of a host node is its own time without that of the nodes inside it, as Chakra's converter writes
+it, so that a simulator which runs one after the other arrives at the measured time; the attributes ``start_ns`` and
+``dur_ns`` hold what was measured. What is not known is left out: operations and tensors of a kernel, peers of a send
+that the profiler does not name, so such a send is plain work of the device with its measured duration. Ranges,
+synchronisations and counters are no nodes.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from profilers.errors import InvalidInputError
+from profilers.files import written_whole
+from profilers.readers.chakra.protobuf import (
+    COLLECTIVE,
+    COMPUTE,
+    LOAD,
+    RECEIVE,
+    SEND,
+    STORE,
+    attribute,
+    encode_varint,
+    number,
+    packed,
+    text,
+)
+from profilers.trace.arrays import MISSING, Ints, dense_keys, integers
+from profilers.trace.columns import lookup
+from profilers.trace.trace import Trace
+
+_HOST_TABLES = ("ops", "launches")
+_KINDS = ("ops", "launches", "kernels", "copies", "collectives")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Nodes by place: their order is that of their starts, callers before what they call.
+
+    Parameters
+    ----------
+    kinds : sequence of str
+    kind, row : array of int64, shape (n,)
+        Which of `kinds`, and which row of its table.
+    start_ns, own_ns : array of int64, shape (n,)
+        Start; duration without that of the nodes called.
+    shift_ns : int
+        What starts are moved by so that the first of the trace is no earlier than 1 us, since 0 stands for none.
+    caller : array of int64, shape (n,)
+        Place of the operator around a node of the host, or of what launched one of the device; -1 where none is.
+    before : array of int64, shape (n, 2)
+        Places of the nodes that have to be done: the one before on the thread or stream, and what launched it; -1.
+    """
+
+    kinds: Sequence[str]
+    kind: Ints
+    row: Ints
+    start_ns: Ints
+    own_ns: Ints
+    shift_ns: int
+    caller: Ints
+    before: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+def order_nodes(trace: Trace, rank: int) -> Nodes:
+    """Return the nodes of a rank; collectives only where no kernel stands for them."""
+    tables, rows = zip(*(_of_rank(trace, kind, rank) for kind in _KINDS), strict=True)
+    kind = np.repeat(np.arange(len(_KINDS)), [len(part) for part in rows])
+    start, ids = _column(tables, "start_ns"), _column(tables, "id")
+    duration = np.maximum(_column(tables, "dur_ns"), 0)
+    order = np.lexsort((ids, kind, -duration, start))
+    host = kind[order] < len(_HOST_TABLES)
+    ids, kind, start, duration = ids[order], kind[order], start[order], duration[order]
+    cause = np.concatenate([_cause(name, table) for name, table in zip(_KINDS, tables, strict=True)])[order]
+    lane = _lanes(tables)[order]
+    parent = _place_of(ids, _callers(tables)[order])
+    caller = np.where(host, parent, _place_of(ids, cause))
+    own = duration - _inside(duration, np.where(host, parent, -1))
+    previous = _previous(lane, host)
+    launched = np.where(host, -1, caller)
+    return Nodes(
+        _KINDS,
+        kind,
+        np.concatenate(rows)[order],
+        start,
+        np.maximum(own, 0),
+        max(0, 1000 - _first_start(trace)),
+        caller,
+        np.stack([previous, launched], axis=1),
+    )
+
+
+def _of_rank(trace: Trace, kind: str, rank: int) -> tuple[pa.Table, Ints]:
+    """Return the rows of a rank as a table, and which rows of the trace's they are."""
+    table = trace.tables[kind]
+    wanted = integers(table, "rank") == rank
+    if kind == "collectives":
+        wanted &= np.asarray(pc.is_null(table["kernel_id"]))
+    rows = np.flatnonzero(wanted)
+    return table.take(pa.array(rows)), rows
+
+
+def _column(tables: Sequence[pa.Table], name: str) -> Ints:
+    return np.concatenate([_or_missing(table, name) for table in tables])
+
+
+def _or_missing(table: pa.Table, name: str) -> Ints:
+    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
+
+
+def _cause(kind: str, table: pa.Table) -> Ints:
+    """Return the id of what launched each row of the device."""
+    if kind in _HOST_TABLES:
+        return np.full(table.num_rows, MISSING)
+    launch = _or_missing(table, "launch_id")
+    return np.where(launch == MISSING, _or_missing(table, "op_id"), launch)
+
+
+def _callers(tables: Sequence[pa.Table]) -> Ints:
+    """Return the id of the operator around each node of the host."""
+    ops, launches = tables[0], tables[1]
+    rest = sum(table.num_rows for table in tables[2:])
+    return np.concatenate([_around(ops), integers(launches, "op_id"), np.full(rest, MISSING)])
+
+
+def _around(ops: pa.Table) -> Ints:
+    """Return the id of the innermost operator around each operator, on its thread.
+
+    `profilers.ingest.linking.innermost` would find the operator itself, which is around its own start.
+    """
+    (lane,) = dense_keys((integers(ops, "process"), integers(ops, "thread")))
+    start, duration, ids = integers(ops, "start_ns"), np.maximum(integers(ops, "dur_ns"), 0), integers(ops, "id")
+    result = np.full(len(ids), MISSING)
+    open_: dict[int, list[int]] = {}
+    for row in np.lexsort((ids, -duration, start)).tolist():  # a Python loop over operators, about 1 us each
+        stack = open_.setdefault(int(lane[row]), [])
+        while stack and start[stack[-1]] + duration[stack[-1]] <= start[row]:
+            stack.pop()
+        if stack:
+            result[row] = ids[stack[-1]]
+        stack.append(row)
+    return result
+
+
+def _lanes(tables: Sequence[pa.Table]) -> Ints:
+    """Return a number for the thread or stream of each node, distinct between host and device."""
+    pairs = []
+    for kind, table in zip(_KINDS, tables, strict=True):
+        names = ("process", "thread") if kind in _HOST_TABLES else ("device", "stream")
+        pairs.append((_or_missing(table, names[0]), _or_missing(table, names[1])))
+    return np.concatenate(dense_keys(*pairs))
+
+
+def _place_of(ids: Ints, wanted: Ints) -> Ints:
+    """Return the place of each id wanted, -1 where it has none."""
+    found = lookup(ids, np.arange(len(ids)), wanted)
+    return np.where(found == MISSING, -1, found)
+
+
+def _inside(duration: Ints, parent: Ints) -> Ints:
+    """Return how long the nodes called by each node last together."""
+    total = np.zeros(len(duration), np.int64)
+    np.add.at(total, parent[parent >= 0], duration[parent >= 0])
+    return total
+
+
+def _previous(lane: Ints, host: npt.NDArray[np.bool_]) -> Ints:
+    """Return the place of the node before each on its thread or stream, -1 for the first."""
+    order = np.lexsort((np.arange(len(lane)), lane, host))
+    result = np.full(len(lane), -1)
+    same = (lane[order][1:] == lane[order][:-1]) & (host[order][1:] == host[order][:-1])
+    result[order[1:][same]] = order[:-1][same]
+    return result
+
+
+def _first_start(trace: Trace) -> int:
+    starts = [int(integers(trace.tables[kind], "start_ns").min()) for kind in _KINDS if trace.tables[kind].num_rows]
+    return min(starts, default=1000)
+
+
+_BATCH = 8192
+_VERSION = "0.0.4"
+_ID, _NAME, _TYPE, _CTRL_DEPS, _DATA_DEPS, _START, _DURATION, _INPUTS, _OUTPUTS, _ATTRIBUTE = range(1, 11)
+#: ``comm_type`` of the public schema.
+_COMMUNICATION = {
+    "all_reduce": 0,
+    "reduce": 1,
+    "all_gather": 2,
+    "gather": 3,
+    "scatter": 4,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+    "barrier": 9,
+}
+#: Attributes of nodes of the host, by column.
+_HOST_ATTRIBUTES = {
+    "thread": "tid",
+    "sequence_number": "seq_id",
+    "forward_thread": "fw_tid",
+    "record_function_id": "rf_id",
+}
+_SENT = {"send": (SEND, "comm_dst", "Dst Rank"), "recv": (RECEIVE, "comm_src", "Src Rank")}
+
+Row = dict[str, Any]
+
+
+def export_chakra(trace: Trace, path: Path) -> list[Path]:
+    """Write one file a rank, ``NAME.RANK.et`` for a `path` of ``NAME.et``; return them.
+
+    All are written, then put in their places one after the other.
+
+    Raises
+    ------
+    InvalidInputError
+        The trace holds no operator, call or device work, or a file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from profilers.trace.schema import make_table
+    >>> from profilers.trace import TraceMeta
+    >>> ops = make_table("ops", {"id": [0], "rank": [3], "name": ["aten::mm"], "start_ns": [9000], "dur_ns": [2000]})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     files = export_chakra(Trace(TraceMeta("example", ranks=(3,)), {"ops": ops}), Path(folder) / "job.et")
+    >>> [path.name for path in files]
+    ['job.3.et']
+    """
+    nodes = {rank: order_nodes(trace, rank) for rank in trace.meta.ranks}
+    if not any(map(len, nodes.values())):
+        raise InvalidInputError(f"{path}: the trace has no operator, launch or device work to write as nodes")
+    stem = path.with_suffix("") if path.suffix == ".et" else path
+    paths = [stem.with_name(f"{stem.name}.{rank}.et") for rank in nodes]
+    collectives = _Collectives(trace)
+    with ExitStack() as files:
+        for target, own in zip(paths, nodes.values(), strict=True):
+            _write(trace, own, collectives, files.enter_context(written_whole(target)))
+    return paths
+
+
+def _write(trace: Trace, nodes: Nodes, collectives: "_Collectives", stream: IO[bytes]) -> None:
+    """Write the nodes of one rank in their order; a Python loop over them, about 20 us each."""
+    header = text(1, _VERSION) + attribute(2, "schema", "seqpoint") + attribute(2, "start_ns", trace.meta.clock_base_ns)
+    stream.write(encode_varint(len(header)) + header)
+    for first in range(0, len(nodes), _BATCH):
+        messages = [_node(row, nodes, collectives) for row in _rows(trace, nodes, slice(first, first + _BATCH))]
+        stream.write(b"".join(encode_varint(len(message)) + message for message in messages))
+
+
+def _rows(trace: Trace, nodes: Nodes, part: slice) -> Iterator[Row]:
+    """Yield the rows of some nodes, each with its kind and its number."""
+    kinds, rows = nodes.kind[part], nodes.row[part]
+    taken = {
+        kind: iter(trace.tables[kind].take(pa.array(rows[kinds == code])).to_pylist())
+        for code, kind in enumerate(nodes.kinds)
+    }
+    for number_, code in enumerate(kinds.tolist(), part.start):
+        kind = nodes.kinds[code]
+        yield {**next(taken[kind]), "kind": kind, "node": number_}
+
+
+def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> bytes:
+    at = row["node"]
+    type_, attributes = _described(row, collectives)
+    start = int(nodes.start_ns[at]) + nodes.shift_ns
+    message = number(_ID, at + 1) + text(_NAME, row["name"]) + number(_TYPE, type_)
+    message += packed(_CTRL_DEPS, _ids(nodes.caller[at])) + packed(_DATA_DEPS, _ids(*nodes.before[at]))
+    message += number(_START, start // 1000) + number(_DURATION, (int(nodes.own_ns[at]) + 500) // 1000)
+    for name, value in attributes.items():
+        message += b"" if value is None else attribute(_ATTRIBUTE, name, value)
+    return message + _inputs(row)
+
+
+def _ids(*places: Any) -> list[int]:
+    """Return the ids of nodes by place, each once, without those that are missing."""
+    return sorted({int(place) + 1 for place in places if place >= 0})
+
+
+def _described(row: Row, collectives: "_Collectives") -> tuple[int, Row]:
+    """Return the type of a node and its attributes."""
+    kind = row["kind"]
+    host = kind in ("ops", "launches")
+    common = {"is_cpu_op": host, "start_ns": row["start_ns"], "dur_ns": row["dur_ns"]}
+    if host:
+        return COMPUTE, common | {name: row.get(column) for column, name in _HOST_ATTRIBUTES.items()}
+    common |= {"tid": row.get("stream"), "stream": row.get("stream"), "device": row.get("device")}
+    if kind == "copies":
+        direction = row["direction"] or ""
+        type_ = {"HtoD": LOAD, "DtoH": STORE}.get(direction, COMPUTE)
+        return type_, common | {"tensor_size": row["bytes"], "direction": row["direction"]}
+    fact = row if kind == "collectives" else collectives.of(row["collective_id"])
+    if fact is None:
+        return COMPUTE, common
+    type_, own = _communication(fact, row.get("args"))
+    return type_, common | own
+
+
+def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
+    own = {
+        "comm_size": fact["bytes"],
+        "pg_name": fact["group_name"],
+        "group_size": fact["group_size"],
+        "group_ranks": fact["group_ranks"],
+        "in_msg_nelems": fact["elements_in"],
+        "out_msg_nelems": fact["elements_out"],
+        "dtype": fact["dtype"],
+    }
+    kind = _COMMUNICATION.get(fact["collective"] or "")
+    if kind is not None:
+        return COLLECTIVE, {"comm_type": kind, **own}
+    stated = _stated(args) if fact["collective"] == "send_recv" else {}
+    type_, key, peer = _SENT.get(str(stated.get("Collective name")), (COMPUTE, "", ""))
+    if not isinstance(stated.get(peer), int):
+        return COMPUTE, own
+    return type_, {key: stated[peer], **own}
+
+
+def _stated(args: str | None) -> Row:
+    try:
+        found = json.loads(args or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _inputs(row: Row) -> bytes:
+    """Return shapes and types of an operator's inputs."""
+    parts = [text(field, row[name]) for field, name in ((2, "shapes"), (3, "dtypes")) if row.get(name)]
+    return text(_INPUTS, b"".join(parts)) if parts else b""
+
+
+class _Collectives:
+    """Finds collectives by id."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._table = trace.collectives
+        self._places = {id_: place for place, id_ in enumerate(integers(self._table, "id").tolist())}
+
+    def of(self, id_: int | None) -> Row | None:
+        """Return the row of a collective, None where there is none."""
+        place = None if id_ is None else self._places.get(id_)
+        if place is None:
+            return None
+        row: Row = self._table.slice(place, 1).to_pylist()[0]
+        return row

@@ -1,0 +1,1 @@
+"""Fitted parameters: one kind of file, one loader."""

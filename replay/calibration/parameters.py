@@ -1,0 +1,262 @@
+"""Parameters of the contention model, and the checks that files of fits share.
+
+Files of fitted parameters, as `seqpoint calibrate` writes them: read, or named with what is wrong.
+
+The parameters of the models: value, range, source; and draws from their ranges.
+
+Rows of measurements in CSV files, or in those of a folder; what cannot be read is named by file and row.
+"""
+
+import csv
+import json
+import stat
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+from zlib import crc32
+
+import numpy as np
+
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.files import dataset_path
+
+Content = TypeVar("Content")
+#: Characters of a message that are shown: a file may hold anything.
+_SHOWN_BYTES = 200
+#: Of a file: the largest that is written has some hundred thousand digests of 17.
+_BYTES = 2**24
+#: What content of any shape can raise: no JSON or no number, a missing key or place, another type, too deep, too large.
+_STUMBLES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError, OSError)
+
+
+def read_calibration_file(path: str | Path, absent: str, wrong: str, build: Callable[[Any], Content]) -> Content:
+    """Read a JSON file and make of it what `build` does.
+
+    Parameters
+    ----------
+    path : str or Path
+    absent, wrong : str
+        What is said, after the file's name, where there is none, and where it holds something else.
+    build : callable
+        From the content; whatever it stumbles over is what is wrong with the file.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file, or it holds something else.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise NotFoundError(f"{file}: {absent}")
+    if file.stat().st_size > _BYTES:
+        raise InvalidInputError(f"{file}: {wrong} (larger than {_BYTES} bytes)")
+    try:
+        return build(json.loads(file.read_text(encoding="utf-8")))
+    except (*_STUMBLES, SeqPointError) as error:
+        why = f"{type(error).__name__}: {error}"[:_SHOWN_BYTES]
+        raise InvalidInputError(f"{file}: {wrong} ({why})") from error
+
+
+#: Half-width of the central 90 % of a normal distribution, in standard deviations.
+_Z90 = 1.6448536269514722
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A figure of a model.
+
+    Parameters
+    ----------
+    value, low, high : float
+        `low` to `high` is believed to hold the true value nine times in ten.
+    unit, source, certainty : str
+        `certainty` is ``"published"``, ``"fitted"`` or ``"assumed"``.
+    """
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    source: str
+    certainty: str
+
+    def draw(self, random: np.random.Generator) -> float:
+        """Return a value from the range: normal on each side of `value`, cut at one and a half times its width.
+
+        A parameter that cannot be negative is drawn on a logarithmic scale. Of a share, what is beyond `high` ends
+        half-way to 1.
+
+        Raises
+        ------
+        InvalidInputError
+            The range is so wide that a value beyond it is no number.
+        """
+        step = float(np.clip(random.standard_normal() / _Z90, -1.5, 1.5))
+        side = self.high if step > 0 else self.low
+        if self.low > 0:
+            try:
+                drawn = float(self.value * (side / self.value) ** abs(step))
+            except OverflowError as error:
+                raise InvalidInputError(f"{self.low:g} to {self.high:g} is too wide a range to draw from") from error
+            return min(drawn, (1 + self.high) / 2) if self.unit.startswith("share") else drawn
+        return self.value + abs(step) * (side - self.value)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Values of all parameters: the nominal ones, or one draw.
+
+    Parameters
+    ----------
+    known : mapping of str to Parameter
+    values : mapping of str to float
+        What the models use.
+    """
+
+    known: Mapping[str, Parameter]
+    values: Mapping[str, float]
+
+    def __getitem__(self, name: str) -> float:
+        return self.values[name]
+
+    def with_values(self, values: Iterable[tuple[str, float]]) -> "Parameters":
+        """Return parameters of which some have these values, in place of their own or drawn ones."""
+        given = dict(values)
+        return Parameters(self.known, {**self.values, **given}) if given else self
+
+    def drawn(self, random: np.random.Generator) -> "Parameters":
+        """Return parameters whose values are drawn from their ranges, each from numbers of its own.
+
+        So a parameter that is added, or used nowhere, changes no other's.
+        """
+        key = int(random.integers(2**63))
+        streams = {name: np.random.default_rng((key, crc32(name.encode()))) for name in self.known}
+        return Parameters(self.known, {name: p.draw(streams[name]) for name, p in self.known.items()})
+
+
+@cache
+def load_parameters() -> Parameters:
+    """Return the shipped parameters at their nominal values.
+
+    Examples
+    --------
+    >>> load_parameters()["dma_command_ns"]
+    5500.0
+    """
+    with dataset_path("parameters.toml").open("rb") as stream:
+        content = tomllib.load(stream)["parameters"]
+    known = {
+        name: Parameter(
+            value=float(row["value"]),
+            low=float(row["low"]),
+            high=float(row["high"]),
+            unit=row["unit"],
+            source=row["source"],
+            certainty=row["certainty"],
+        )
+        for name, row in content.items()
+    }
+    return Parameters(MappingProxyType(known), MappingProxyType({name: p.value for name, p in known.items()}))
+
+
+#: Texts by column; None where a line is short.
+Row = Mapping[str, str | None]
+T = TypeVar("T")
+#: Of a whole number, at most, and of a text that a message repeats.
+_DIGITS, _SHOWN_CHARACTERS = 9, 40
+
+
+def measured_rows(path: str | Path, columns: Sequence[str], read: Callable[[str, Row], T]) -> list[T]:
+    """Return what `read` makes of every row.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV file in UTF-8 with these columns; or a folder, in which files with other columns are passed over.
+    columns : sequence of str
+    read : callable
+        ``(place, row)``, with the place (file and row, from 1) for messages; a row that it refuses ends the reading.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; a column is missing; there is no row; or a row is no CSV in UTF-8: it is named.
+    """
+    root = Path(path)
+    if root.is_dir():
+        files = [file for file in sorted(root.rglob("*.csv")) if _is_file(file) and set(columns) <= set(_header(file))]
+        if not files:
+            raise NotFoundError(f"{root}: no CSV file with the columns {', '.join(columns)}")
+        return [found for file in files for found in _read(file, read)]
+    if not root.is_file():
+        raise NotFoundError(f"{root}: no such file")
+    if missing := sorted(set(columns) - set(_header(root))):
+        raise InvalidInputError(f"{root}: lacks {', '.join(missing)}; needed are {', '.join(columns)}")
+    return _read(root, read)
+
+
+def _is_file(file: Path) -> bool:
+    try:
+        return stat.S_ISREG(file.stat().st_mode)
+    except OSError as error:  # a link to nothing or to itself
+        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _header(file: Path) -> list[str]:
+    try:
+        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            return next(csv.reader(stream), [])
+    except csv.Error:
+        return []
+    except OSError as error:
+        raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _read(file: Path, read: Callable[[str, Row], T]) -> list[T]:
+    found = [read(place, row) for place, row in _rows(file)]
+    if not found:
+        raise InvalidInputError(f"{file}: there is no row below the header")
+    return found
+
+
+def _rows(file: Path) -> Iterator[tuple[str, Row]]:
+    """Yield place and row; about 5 us each."""
+    place = f"{file}: row 1"
+    try:
+        # Bytes that are no UTF-8 become lone surrogates, so that the row that has them can be named.
+        with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
+            for number, row in enumerate(csv.DictReader(stream), 1):
+                "".join(text for text in row.values() if isinstance(text, str)).encode()
+                yield place, row
+                place = f"{file}: row {number + 1}"
+    except UnicodeEncodeError as error:
+        raise InvalidInputError(f"{place}: no UTF-8; save the file in that encoding") from error
+    except csv.Error as error:
+        raise InvalidInputError(f"{place}: no CSV ({error})") from error
+    except OSError as error:
+        raise InvalidInputError(f"{place}: cannot be read ({error.strerror})") from error
+
+
+def measured_count(row: Row, name: str, digits: int = _DIGITS) -> int:
+    """Return a whole number of 1 or more.
+
+    Raises
+    ------
+    InvalidInputError
+        It is none, or has more digits.
+
+    Examples
+    --------
+    >>> measured_count({"batch": " 8"}, "batch")
+    8
+    """
+    text = (row[name] or "").strip()
+    # Digits of other scripts and powers (`²`) count as digits for Python.
+    if not (text.isascii() and text.isdigit() and len(text) <= digits) or int(text) < 1:
+        shown = text[:_SHOWN_CHARACTERS]
+        raise InvalidInputError(f"{name} is {shown!r}; it must be a whole number of 1 or more, of {digits} digits")
+    return int(text)

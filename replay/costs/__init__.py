@@ -1,0 +1,1 @@
+"""How long: operators, kernels, collectives, and the same on another device."""

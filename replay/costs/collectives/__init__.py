@@ -1,0 +1,50 @@
+"""How long collectives take, by algorithm and topology: fitted where measured, carried over where not."""
+
+from replay.costs.collectives.algorithms import (
+    FABRICS,
+    KINDS,
+    Phase,
+    Topology,
+    algorithm_seconds,
+    algorithms_of,
+    fastest,
+    least_seconds,
+    least_volume,
+    link_bytes_per_s,
+    machine_of,
+    phases_of,
+)
+from replay.costs.collectives.fits import CollectiveCalibration, CollectiveFit, load_collectives, read_fits, write_fits
+from replay.costs.collectives.measurements import MeasuredCollectives, read_collectives
+from replay.costs.collectives.predictor import (
+    PredictedCollectives,
+    calibrate_collectives,
+    predict_collective,
+    scored_rows,
+)
+
+__all__ = [
+    "FABRICS",
+    "KINDS",
+    "CollectiveCalibration",
+    "CollectiveFit",
+    "MeasuredCollectives",
+    "Phase",
+    "PredictedCollectives",
+    "Topology",
+    "algorithm_seconds",
+    "algorithms_of",
+    "calibrate_collectives",
+    "fastest",
+    "least_seconds",
+    "least_volume",
+    "link_bytes_per_s",
+    "load_collectives",
+    "machine_of",
+    "phases_of",
+    "predict_collective",
+    "read_collectives",
+    "read_fits",
+    "scored_rows",
+    "write_fits",
+]

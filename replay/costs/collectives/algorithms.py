@@ -1,0 +1,575 @@
+"""Topologies, the phases of collective algorithms, and their time from data sheets.
+
+Where the workers of a group are, and which links carry what they exchange.
+
+What each algorithm of a collective sends: steps one after another, and bytes over the links that are busiest.
+
+The least time that links allow: nothing is faster, whatever the algorithm.
+
+Time of a collective before anything is measured: algorithms and protocols with NCCL's constants, the fastest.
+"""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats
+
+#: How the devices of a node are joined: each to each, by a switch, in a ring, or in pairs (a bridge joins two, and what
+#: goes further goes over PCIe).
+FABRICS = ("mesh", "switch", "ring", "pairs")
+#: The slowest kind of link that a group has to cross.
+LINKS = ("device", "pcie", "network")
+#: More is a number in another unit, or a mistake.
+MOST_BYTES, MOST_WORKERS = 2**50, 2**20
+
+#: Share of a link's raw rate that NCCL 2.30 counts on, from its table of GB/s a link (src/graph/topo.h): 20 of 25 on
+#: Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on Blackwell; 48 of 64 measured on the links of MI300X.
+_SHARE = {"Hopper": 0.824, "Blackwell": 0.802, "CDNA 3": 0.75, "CDNA 4": 0.75}
+_ANY_SHARE = 0.8
+#: PCIe by NCCL's table: 12 GB/s on generation 3 with 16 lanes, which carry 16 before headers; twice that a generation.
+_PCIE_GBPS = {"Pascal": 12.0, "Volta": 12.0, "Turing": 12.0, "Hopper": 48.0, "Blackwell": 48.0, "CDNA 3": 48.0}
+_ANY_PCIE_GBPS = 24.0
+_PCIE_SHARE = 0.75
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A group of workers, one a device.
+
+    Parameters
+    ----------
+    n_workers : int
+    devices_per_node : int, optional
+        Of this group; by default all are in one node.
+    node_devices : int, optional
+        That a node has, whether or not they are in the group; by default those of the group.
+    fabric : str
+        One of `FABRICS`.
+    nics : int, optional
+        Network adapters of a node for traffic between devices; by default one for two of its devices, as the measured
+        nodes behave and many rented ones are built. A DGX A100 or H100 has one a device: say so.
+
+    Raises
+    ------
+    InvalidInputError
+        A number is not whole, or not 1 to 2^20 (0 stands for the default), the group does not fill its nodes, a node
+        has fewer devices than the group uses there, or there is no such fabric.
+
+    Examples
+    --------
+    >>> Topology(16, 8).nodes, Topology(16, 8).link, Topology(8).link
+    (2, 'network', 'device')
+    >>> Topology(4, fabric="pairs").link, Topology(2, node_devices=4, fabric="pairs").link
+    ('pcie', 'device')
+    """
+
+    n_workers: int
+    devices_per_node: int = 0
+    node_devices: int = 0
+    fabric: str = "switch"
+    nics: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("n_workers", "devices_per_node", "node_devices", "nics"):
+            least = 1 if name == "n_workers" else 0
+            object.__setattr__(self, name, _whole(name, getattr(self, name), least))
+        if self.devices_per_node == 0:
+            object.__setattr__(self, "devices_per_node", self.n_workers)
+        if self.node_devices == 0:
+            object.__setattr__(self, "node_devices", self.devices_per_node)
+        if self.nics == 0:
+            object.__setattr__(self, "nics", max(1, self.node_devices // 2))
+        if self.fabric not in FABRICS:
+            raise InvalidInputError(f"no fabric is called {self.fabric!r}; there are {', '.join(FABRICS)}")
+        if self.n_workers % self.devices_per_node or self.devices_per_node > self.node_devices:
+            raise InvalidInputError(
+                f"{self.n_workers} workers, {self.devices_per_node} in each node of {self.node_devices} devices: "
+                "workers must fill whole nodes, and a node must have the devices"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the group spans."""
+        return self.n_workers // self.devices_per_node
+
+    @property
+    def link(self) -> str:
+        """The slowest kind of link that the group crosses: one of `LINKS`."""
+        if self.nodes > 1:
+            return "network"
+        return "pcie" if self.fabric == "pairs" and self.n_workers > 2 else "device"
+
+    @property
+    def nics_used(self) -> int:
+        """Adapters of a node that the group drives: no more than it has devices there."""
+        return min(self.nics, self.devices_per_node)
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    """Return a whole number, of Python or NumPy."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= MOST_WORKERS:
+        shown = "beyond that" if isinstance(value, int) and abs(value) > MOST_BYTES else f"{value!r:.40}"
+        raise InvalidInputError(f"{name} is {shown}; it must be a whole number, 1 to {MOST_WORKERS}")
+    return number
+
+
+def link_bytes_per_s(device: Device, link: str) -> float:
+    """Return what one device sends over a kind of link, one way, after protocol headers.
+
+    Parameters
+    ----------
+    device : Device
+    link : str
+        ``"device"`` (of a device without such links: PCIe) or ``"pcie"``.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> a100 = find_device("A100-SXM4-80GB")
+    >>> link_bytes_per_s(a100, "device") / 1e9, link_bytes_per_s(a100, "pcie") / 1e9
+    (240.0, 24.0)
+    """
+    if link == "device" and "link_gbps" in device.figures:
+        return device.value("link_gbps") * 1e9 * _SHARE.get(device.architecture, _ANY_SHARE)
+    return _PCIE_GBPS.get(device.architecture, _ANY_PCIE_GBPS) * 1e9
+
+
+def raw_link_bytes_per_s(device: Device, link: str) -> float:
+    """Return what one device sends over a kind of link, one way, before any header: nothing is faster.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> a100 = find_device("A100-SXM4-80GB")
+    >>> raw_link_bytes_per_s(a100, "device") / 1e9, raw_link_bytes_per_s(a100, "pcie") / 1e9
+    (300.0, 32.0)
+    """
+    if link == "device" and "link_gbps" in device.figures:
+        return device.value("link_gbps") * 1e9
+    return link_bytes_per_s(device, "pcie") / _PCIE_SHARE
+
+
+#: Collectives; their size is that of one worker's whole buffer: what is reduced, what was gathered, what is scattered,
+#: all that a worker sends.
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of an algorithm.
+
+    Parameters
+    ----------
+    level : str
+        What carries it: ``"port"``, all links of a device; ``"peer"``, its links to one other; ``"network"``, all
+        adapters of a node; ``"network tree"``, they too, with the latency of a tree's step.
+    steps : float
+        Messages that wait for each other.
+    volume : float
+        Bytes that the busiest link of the level carries, over the size of the buffer; of a node for a network. What
+        goes over one adapter of several counts as if each carried as much.
+    """
+
+    level: str
+    steps: float
+    volume: float
+
+
+def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...]:
+    """Return what an algorithm does, phase after phase.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    algorithm : str
+        One of `algorithms_of`.
+    topology : Topology
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such collective, or no such algorithm of it on this topology.
+
+    Notes
+    -----
+    The alpha-beta costs of Thakur, Rabenseifner and Gropp (2005), with n workers: ring all-reduce 2(n-1) steps and
+    2(n-1)/n of the buffer, half of each for all-gather and reduce-scatter; tree all-reduce 2 log2(n) steps and twice
+    the buffer, between nodes 2 log2(nodes) steps and 2(g-1) in each of g devices (NCCL, src/graph/tuning.cc), whose
+    bytes flow at the same time; one-shot one step and the buffer to every peer, two-shot two steps and 2/n of it. In a
+    hierarchy, nodes reduce-scatter, exchange over the network, and gather.
+
+    Examples
+    --------
+    >>> phases_of("all_reduce", "ring", Topology(4))
+    (Phase(level='port', steps=6, volume=1.5),)
+    """
+    known = algorithms_of(kind, topology)
+    if algorithm not in known:
+        raise InvalidInputError(f"no algorithm {algorithm!r} of {kind} here; there are {', '.join(known)}")
+    if topology.n_workers == 1:
+        return ()
+    return _PHASES[kind][algorithm](topology)
+
+
+def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
+    """Return the algorithms that a library can choose from.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such collective.
+
+    Examples
+    --------
+    >>> algorithms_of("all_reduce", Topology(8, fabric="mesh"))
+    ('ring', 'tree', 'one-shot', 'two-shot')
+    >>> algorithms_of("all_reduce", Topology(16, 8))
+    ('ring', 'tree', 'hierarchical')
+    """
+    if kind not in KINDS:
+        raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
+    if topology.nodes > 1:
+        return tuple(
+            name for name in _PHASES[kind] if name not in ("one-shot", "two-shot", "direct") or _pairwise(kind)
+        )
+    meshed = topology.fabric == "mesh" or topology.n_workers == 2
+    far = () if meshed or _pairwise(kind) else ("one-shot", "two-shot", "direct")
+    return tuple(name for name in _PHASES[kind] if name not in far and name != "hierarchical")
+
+
+def busiest_volume(kind: str, topology: Topology) -> float:
+    """Return bytes over the busiest link (of a node for a network) over the size, of the ring or the direct exchange.
+
+    Examples
+    --------
+    >>> busiest_volume("all_gather", Topology(4)), busiest_volume("send_recv", Topology(2))
+    (0.75, 1.0)
+    """
+    return sum(phase.volume for phase in phases_of(kind, algorithms_of(kind, topology)[0], topology))
+
+
+def ring_steps(kind: str, n_workers: int) -> int:
+    """Return how many messages of a ring, or of a direct exchange, wait for each other.
+
+    Examples
+    --------
+    >>> ring_steps("all_reduce", 8), ring_steps("send_recv", 2), ring_steps("all_reduce", 1)
+    (14, 1, 0)
+    """
+    if n_workers == 1:
+        return 0
+    if _pairwise(kind):
+        return 1
+    return (2 if kind == "all_reduce" else 1) * (n_workers - 1)
+
+
+def _pairwise(kind: str) -> bool:
+    return kind in ("all_to_all", "send_recv")
+
+
+def _level(topology: Topology) -> str:
+    return "network" if topology.nodes > 1 else "port"
+
+
+def _ring(kind: str) -> Callable[[Topology], tuple[Phase, ...]]:
+    def phases(topology: Topology) -> tuple[Phase, ...]:
+        n, steps = topology.n_workers, ring_steps(kind, topology.n_workers)
+        return (Phase(_level(topology), steps, 1.0 if kind == "broadcast" else steps / n),)
+
+    return phases
+
+
+def _tree(passes: int) -> Callable[[Topology], tuple[Phase, ...]]:
+    def phases(topology: Topology) -> tuple[Phase, ...]:
+        if topology.nodes == 1:
+            return (Phase("port", passes * (topology.n_workers - 1).bit_length(), float(passes)),)
+        between = Phase("network tree", passes * (topology.nodes - 1).bit_length(), float(passes))
+        inside = passes * (topology.devices_per_node - 1)
+        return (between, Phase("port", inside, 0.0)) if inside else (between,)
+
+    return phases
+
+
+def _shot(steps: int, volume: Callable[[int], float]) -> Callable[[Topology], tuple[Phase, ...]]:
+    return lambda topology: (Phase("peer", steps, volume(topology.n_workers)),)
+
+
+def _exchange(topology: Topology) -> tuple[Phase, ...]:
+    """All-to-all: on a mesh each pair has its links, on a switch a device sends all over its own."""
+    n, nodes = topology.n_workers, topology.nodes
+    if nodes > 1:
+        return (Phase("network", 1, topology.devices_per_node * (nodes - 1) / nodes),)
+    return (Phase("peer", 1, 1 / n),) if topology.fabric == "mesh" else (Phase("port", 1, (n - 1) / n),)
+
+
+def _send(topology: Topology) -> tuple[Phase, ...]:
+    if topology.nodes > 1:
+        return (Phase("network", 1, float(topology.nics_used)),)  # one message, one adapter
+    return (Phase("peer" if topology.fabric == "mesh" else "port", 1, 1.0),)
+
+
+def _hierarchy(kind: str) -> Callable[[Topology], tuple[Phase, ...]]:
+    passes = 2 if kind == "all_reduce" else 1
+
+    def phases(topology: Topology) -> tuple[Phase, ...]:
+        g, nodes = topology.devices_per_node, topology.nodes
+        inside = Phase("port", passes * (g - 1), passes * (g - 1) / g)
+        return (inside, Phase("network", passes * (nodes - 1), passes * (nodes - 1) / nodes))
+
+    return phases
+
+
+_PHASES: dict[str, dict[str, Callable[[Topology], tuple[Phase, ...]]]] = {
+    "all_reduce": {
+        "ring": _ring("all_reduce"),
+        "tree": _tree(2),
+        "one-shot": _shot(1, lambda n: 1.0),
+        "two-shot": _shot(2, lambda n: 2 / n),
+        "hierarchical": _hierarchy("all_reduce"),
+    },
+    "all_gather": {
+        "ring": _ring("all_gather"),
+        "direct": _shot(1, lambda n: 1 / n),
+        "hierarchical": _hierarchy("all_gather"),
+    },
+    "reduce_scatter": {
+        "ring": _ring("reduce_scatter"),
+        "direct": _shot(1, lambda n: 1 / n),
+        "hierarchical": _hierarchy("reduce_scatter"),
+    },
+    "all_to_all": {"direct": _exchange},
+    "broadcast": {"ring": _ring("broadcast"), "tree": _tree(1), "direct": _shot(1, lambda n: 1.0)},
+    "send_recv": {"direct": _send},
+}
+
+#: Whose switches add up what they pass on (NVLink SHARP, from the third NVSwitch on).
+_ADDING = ("Hopper", "Blackwell")
+
+
+def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
+    """Return what the busiest links need for the bytes alone, at their raw rates.
+
+    A network is as fast as what its adapters are plugged into: 16 lanes of PCIe each.
+
+    Parameters
+    ----------
+    kind : str
+    sizes : array of float64, shape (n,)
+        Bytes.
+    topology : Topology
+        Of two workers or more.
+    device : Device
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> a100 = find_device("A100-SXM4-80GB")
+    >>> float(least_seconds("all_reduce", np.array([32e9]), Topology(4, fabric="pairs"), a100)[0])  # PCIe: 32 GB/s
+    1.5
+    """
+    if topology.link == "network":
+        rate = topology.nics_used * raw_link_bytes_per_s(device, "pcie")
+    else:
+        rate = raw_link_bytes_per_s(device, topology.link)
+        if topology.fabric == "mesh" and topology.node_devices > 1:
+            rate *= (topology.devices_per_node - 1) / (topology.node_devices - 1)
+    return np.asarray(least_volume(kind, topology, device) * sizes / rate)
+
+
+def least_volume(kind: str, topology: Topology, device: Device) -> float:
+    """Return bytes that a device (between nodes: all adapters of a node) sends at least, over the size.
+
+    That of the ring, or of the hierarchy between nodes; of an all-reduce only the buffer itself where switches or
+    networks add up (NVLink SHARP, InfiniBand SHARP).
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> [least_volume("all_reduce", Topology(4), find_device(name)) for name in ("A100", "H100")]
+    [1.5, 1.0]
+    """
+    if topology.nodes > 1 and "hierarchical" in algorithms_of(kind, topology):
+        volume = phases_of(kind, "hierarchical", topology)[-1].volume
+    elif kind == "all_to_all" and topology.nodes == 1:
+        volume = (topology.n_workers - 1) / topology.n_workers
+    else:
+        volume = busiest_volume(kind, topology)
+    adds_up = topology.nodes > 1 or (topology.fabric == "switch" and device.architecture in _ADDING)
+    return min(volume, 1.0) if kind == "all_reduce" and adds_up else volume
+
+
+#: An adapter of 100 Gbit/s by NCCL's table (src/graph/topo.h), where nothing is known of the network.
+NETWORK_BYTES_PER_S = 12e9
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a library packs messages.
+
+    Parameters
+    ----------
+    base_s : float
+        Paid once.
+    step_s : mapping of str to float
+        Paid each step, by kind of link; ``"network tree"`` is that of a tree between nodes.
+    share : float
+        Of the bandwidth that payload gets.
+    """
+
+    base_s: float
+    step_s: Mapping[str, float]
+    share: float
+
+
+def _protocol(base: float, steps: tuple[float, float, float, float], share: float) -> Protocol:
+    each = dict(zip(("device", "pcie", "network", "network tree"), (1e-6 * step for step in steps), strict=True))
+    return Protocol(base * 1e-6, MappingProxyType(each), share)
+
+
+#: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, and of a tree's
+#: over the network (commit b647562 of the same file), in us. LL sends a flag with every 4 bytes, LL128 one with every
+#: 120.
+PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
+    {
+        "LL": _protocol(6.6, (0.6, 1.0, 2.7, 5.0), 0.5),
+        "LL128": _protocol(14.0, (1.9, 2.5, 4.0, 8.5), 0.9375),
+        "Simple": _protocol(8.4, (3.4, 5.7, 14.0, 28.0), 1.0),
+    }
+)
+
+
+#: Algorithms and protocols that libraries choose from by themselves; the other algorithms are for asking what they
+#: would give. Between nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc); with LL128, or a tree, among the
+#: choices, the measured groups, all on two nodes, are predicted worse. Between two nodes a tree is no more than a
+#: chain, so all-reduces have it on more than two, where a ring's steps add up.
+IN_A_NODE = tuple((algorithm, protocol) for algorithm in ("ring", "tree", "direct") for protocol in PROTOCOLS)
+OVER_THE_NETWORK = tuple((algorithm, protocol) for algorithm in ("ring", "direct") for protocol in ("LL", "Simple"))
+#: Nodes up to which no tree is taken.
+CHAINED_NODES = 2
+_TREES = (("tree", "LL"), ("tree", "Simple"))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Bandwidths that a group has.
+
+    Parameters
+    ----------
+    link : str
+        One of `replay.costs.collectives.algorithms.LINKS`: whose latency is paid in a node.
+    port, peer, network : float
+        Bytes a second: all links of a device, its links to one other, all adapters of a node that are used.
+    """
+
+    link: str
+    port: float
+    peer: float
+    network: float
+
+    def of(self, phase: Phase) -> float:
+        """Return the bandwidth that a phase has."""
+        return {"port": self.port, "peer": self.peer}.get(phase.level, self.network)
+
+
+def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETWORK_BYTES_PER_S) -> Machine:
+    """Return the bandwidths of a group by the catalogue and NCCL's tables.
+
+    Parameters
+    ----------
+    device : Device
+    topology : Topology
+    nic_bytes_per_s : float
+        Of one adapter, one way.
+    """
+    inside = "pcie" if topology.fabric == "pairs" and topology.devices_per_node > 2 else "device"
+    port = peer = link_bytes_per_s(device, inside)
+    if topology.fabric == "mesh" and topology.node_devices > 1:
+        # Each other device of the node has its share of the links; those of devices outside the group lie idle.
+        peer = port / (topology.node_devices - 1)
+        port = peer * max(topology.devices_per_node - 1, 1)
+    return Machine(inside, port, peer, topology.nics_used * nic_bytes_per_s)
+
+
+def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine, sizes: Floats) -> Floats:
+    """Return base + steps * alpha + volume * size / bandwidth, of all phases.
+
+    Parameters
+    ----------
+    phases : tuple of Phase
+        None costs nothing.
+    protocol : str
+        One of `PROTOCOLS`.
+    machine : Machine
+    sizes : array of float64, shape (n,)
+
+    Examples
+    --------
+    >>> machine = Machine("device", 1e9, 1e9, 1e9)
+    >>> f"{algorithm_seconds((Phase('port', 6, 1.5),), 'Simple', machine, np.array([2e6]))[0] * 1e6:.1f}"
+    '3028.8'
+    """
+    if not phases:
+        return np.zeros_like(sizes)
+    how = PROTOCOLS[protocol]
+    fixed = how.base_s + sum(
+        phase.steps * how.step_s[phase.level if phase.level.startswith("network") else machine.link] for phase in phases
+    )
+    return np.asarray(fixed + sum(phase.volume / (how.share * machine.of(phase)) for phase in phases) * sizes)
+
+
+def fastest(
+    kind: str,
+    topology: Topology,
+    machine: Machine,
+    sizes: Floats,
+    choices: Sequence[tuple[str, str]] | None = None,
+) -> tuple[Floats, npt.NDArray[np.str_]]:
+    """Return the time of the fastest algorithm and protocol at each size, and their names.
+
+    Parameters
+    ----------
+    kind : str
+    topology : Topology
+    machine : Machine
+    sizes : array of float64, shape (n,)
+        Bytes.
+    choices : sequence of (str, str), optional
+        Algorithms and protocols to choose from; those that the collective lacks on this topology are passed over.
+        By default what libraries choose from.
+
+    Returns
+    -------
+    seconds : array of float64, shape (n,)
+    names : array of str, shape (n,)
+        Of each size, such as ``"ring LL"``; of one worker ``"none"``.
+    """
+    if topology.n_workers == 1:
+        return np.zeros_like(sizes), np.full(sizes.shape, "none")
+    if choices is None:
+        choices = _choices(kind, topology)
+    there = algorithms_of(kind, topology)
+    names, times = [], []
+    for algorithm, protocol in (one for one in choices if one[0] in there):
+        names.append(f"{algorithm} {protocol}")
+        times.append(algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes))
+    best = np.argmin(times, axis=0)
+    return np.min(times, axis=0), np.array(names)[best]
+
+
+def _choices(kind: str, topology: Topology) -> Sequence[tuple[str, str]]:
+    if topology.nodes == 1:
+        return IN_A_NODE
+    treed = kind == "all_reduce" and topology.nodes > CHAINED_NODES
+    return (*OVER_THE_NETWORK, *_TREES) if treed else OVER_THE_NETWORK

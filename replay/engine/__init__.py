@@ -1,0 +1,1 @@
+"""The discrete-event engine: tasks progress at the rates that sharing gives them."""

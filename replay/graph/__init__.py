@@ -1,0 +1,1 @@
+"""`KernelGraph`: tasks, edges and what each task demands."""

@@ -1,1 +1,0 @@
-"""Hiding communication behind computation: four published systems over one graph and engine."""

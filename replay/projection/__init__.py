@@ -1,0 +1,1 @@
+"""Speed-ups of what-ifs, with intervals and provenance."""

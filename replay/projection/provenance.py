@@ -1,0 +1,100 @@
+"""What a projection stands on: enough to compute it again, bit for bit."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from profilers.devices.catalogue import load_devices
+from profilers.files import dataset_path
+from profilers.trace.trace import TraceMeta
+from replay.calibration.parameters import Parameters
+from replay.graph.graph import Hardware
+from replay.what_ifs.what_if import WhatIf
+
+if TYPE_CHECKING:
+    from replay.projection.projection import ProjectionOptions
+
+
+#: The ends of intervals.
+QUANTILES = (0.05, 0.95)
+#: What models are fitted to, and figures of devices, which what-ifs use beside the parameters.
+_FITS = ("fits/collectives.json", "fits/kernels.json")
+_LIBRARIES = ("numpy", "numba", "scipy")
+
+
+def provenance_of(
+    meta: TraceMeta,
+    hardware: Hardware,
+    what_ifs: Sequence[WhatIf],
+    nominal: Parameters,
+    options: "ProjectionOptions",
+) -> dict[str, Any]:
+    """Return what a projection stands on.
+
+    Parameters
+    ----------
+    meta : TraceMeta
+    hardware : Hardware
+        Of the graphs.
+    what_ifs : sequence of WhatIf
+    nominal : Parameters
+    options : ProjectionOptions
+    """
+    parameters = {name: [p.value, p.low, p.high] for name, p in nominal.known.items()}
+    return {
+        "trace_fingerprint": meta.fingerprint,
+        "trace_format": meta.format,
+        "sources": list(meta.sources),
+        "synthetic": meta.synthetic,
+        "device": hardware.device.name if hardware.device else None,
+        "device_known_by": hardware.known_by,
+        "version": version("seqpoint"),
+        "libraries": versions(),
+        "what_ifs": [_alternative(one) for one in what_ifs],
+        "parameters": parameters,
+        "parameters_sha256": digest(parameters),
+        "models_sha256": _models_digest(),
+        "draws": options.draws,
+        "seed": options.seed,
+        "confidence": round(QUANTILES[1] - QUANTILES[0], 6),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what numbers are computed with, and the kind of machine."""
+    found = {name: version(name) for name in _LIBRARIES}
+    return {"python": platform.python_version(), **found, "machine": platform.machine()}
+
+
+def _alternative(what_if: WhatIf) -> dict[str, Any]:
+    return {
+        "title": what_if.title,
+        "steps": list(what_if.parts or what_if.steps),
+        "parameters": dict(what_if.parameters),
+    }
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of facts, in whatever order they are."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _models_digest() -> str:
+    """Return the digest of the fits and of all devices' figures, those of the user included."""
+    figures = {
+        device.name: {name: figure.value for name, figure in device.figures.items()}
+        for device in load_devices().values()
+    }
+    return hashlib.sha256(f"{_fits_digest()}{digest(figures)}".encode()).hexdigest()
+
+
+@cache
+def _fits_digest() -> str:
+    digest = hashlib.sha256()
+    for name in _FITS:
+        digest.update(dataset_path(name).read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,128 @@
+"""A sweep: many independent runs over the same graphs, by threads, since compiled functions let other threads run."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import TypeVar
+
+from profilers.errors import InvalidInputError
+from replay.engine.layout import SEAT
+from replay.graph.graph import KernelGraph
+
+T = TypeVar("T")
+Progress = Callable[[int, int, str], None]
+
+#: Bytes a task of a run: its seat, times and edges, the events, and the columns of two graphs that are its own.
+_TASK_BYTES = SEAT.itemsize + 6 * 8 + 4 * 16 + 2 * 33 * 8
+#: Share of the memory that is free that runs may take.
+_MEMORY_SHARE = 0.5
+#: How often waiting looks up, s, so that an interrupt is seen.
+_LOOK_UP_S = 0.2
+
+
+class Steps:
+    """Counts steps of all threads, tells of them one at a time, and ends them where the sweep is to stop."""
+
+    def __init__(self, total: int, tell: Progress | None = None) -> None:
+        self._total, self._tell, self._done = total, tell, 0
+        self._lock, self._stop = threading.Lock(), threading.Event()
+
+    def next(self, what: str) -> None:
+        """Tell that a step begins.
+
+        Raises
+        ------
+        InterruptedError
+            The sweep is to stop.
+        """
+        if self._stop.is_set():
+            raise InterruptedError("the sweep was stopped")
+        with self._lock:
+            if self._tell is not None:
+                self._tell(self._done, self._total, what)
+            self._done += 1
+
+    def stop(self) -> None:
+        """Let every thread end at its next step."""
+        self._stop.set()
+
+
+def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: Steps) -> list[T]:
+    """Return what each run returns, in their order, `jobs` at a time; the same whatever `jobs` is.
+
+    Threads share the graphs. An error of one run, or an interrupt, stops all at their next step; the error of the
+    first run in the order that failed is raised.
+
+    Parameters
+    ----------
+    runs : sequence of callable
+        Each calls ``steps.next`` now and then.
+    jobs : int
+        Above zero.
+    steps : Steps
+
+    Raises
+    ------
+    InvalidInputError
+        `jobs` is not above zero.
+    """
+    if jobs < 1:
+        raise InvalidInputError(f"{jobs} jobs: give one or more")
+    if jobs == 1 or len(runs) < 2:
+        return [run() for run in runs]
+    with ThreadPoolExecutor(jobs, "sweep") as pool:
+        futures = [pool.submit(run) for run in runs]
+        try:
+            _wait(futures)
+        except BaseException:
+            steps.stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        failed = [f for f in futures if f.done() and f.exception() is not None]
+        if failed:
+            steps.stop()
+            pool.shutdown(wait=True, cancel_futures=True)
+            failed = [f for f in futures if not f.cancelled() and _error(f) is not None]
+            first = next((f for f in failed if not isinstance(_error(f), InterruptedError)), failed[0])
+            raise first.exception()  # type: ignore[misc]
+        return [future.result() for future in futures]
+
+
+def _error(future: "Future[T]") -> BaseException | None:
+    return future.exception()
+
+
+def _wait(futures: "Sequence[Future[T]]") -> None:
+    """Wait until all are done or one has failed; looking up lets an interrupt through."""
+    pending = set(futures)
+    while pending:
+        done, pending = wait(pending, timeout=_LOOK_UP_S, return_when=FIRST_EXCEPTION)
+        if any(future.exception() is not None for future in done):
+            return
+
+
+def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0, *, cycles: int = 1) -> int:
+    """Return how many runs over graphs go at a time: as asked, or one a core as far as the memory that is free allows.
+
+    Parameters
+    ----------
+    graphs : sequence of KernelGraph
+    asked : int
+        0: choose.
+    cycles : int
+        How often a run repeats its graph.
+    """
+    if asked:
+        return asked
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    needs = max((len(graph.tasks) * _TASK_BYTES + len(graph.edges) * 80 for graph in graphs), default=1)
+    return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(needs * cycles, 1))), 1)
+
+
+def _free_bytes() -> float:
+    """Return the memory that is free; without bound where the system does not say."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return float("inf")

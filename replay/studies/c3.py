@@ -1,0 +1,491 @@
+"""Concurrent computation and communication (C3, ConCCL).
+
+Scenarios: a matrix product and a collective that run side by side, read from TOML.
+
+A scenario under a policy: its graph, how long it takes, and what share of the ideal speed-up that is.
+
+What C3 and ConCCL's paper (arXiv 2412.14335) reports, from the paper's own set-up as far as it is public.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from profilers.devices.catalogue import Device, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import dataset_path, read_toml
+from replay.calibration.parameters import Parameters, load_parameters
+from replay.costs.collectives import Topology
+from replay.engine.engine import simulate
+from replay.engine.timeline import Timeline, replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import KernelGraph, SharingPolicy, hardware_named
+from replay.studies.products import (
+    Product,
+    Transfer,
+    add_copies,
+    kernel_columns,
+    kernel_units,
+    product_columns,
+    product_ns,
+)
+from replay.what_ifs.c3 import PARTITIONS, POLICIES, Policy, find_policy
+from replay.workloads.architecture import LARGEST, checked_size
+
+#: Parts of a model whose weights sharded training gathers at once.
+WEIGHTS = ("projection", "attention", "matrix", "feedforward", "layer")
+_TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
+    {
+        "hardware": {"device": str, "workers": int, "fabric": str, "source": str},
+        "models": {"hidden": int, "key_value": int, "feedforward": int, "matrices": int, "source": str},
+        "products": {"model": str, "tokens": int, "source": str},
+        "scenarios": {"product": str, "collective": str, "model": str, "weights": str, "ratio": float},
+    }
+)
+_SHOWN, _ELEMENT_BYTES = 60, 2
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A product and a transfer that need not wait for each other.
+
+    Parameters
+    ----------
+    name : str
+    product : Product
+    transfer : Transfer
+    """
+
+    name: str
+    product: Product
+    transfer: Transfer
+
+
+def weight_bytes(model: Mapping[str, int], weights: str) -> int:
+    """Return the size of one of `WEIGHTS` in bf16.
+
+    Examples
+    --------
+    >>> weight_bytes({"hidden": 4, "key_value": 2, "feedforward": 8, "matrices": 3}, "layer")
+    288
+    """
+    hidden, wide = model["hidden"], model["feedforward"]
+    attention, matrix = 2 * hidden * (hidden + model["key_value"]), hidden * wide
+    elements = {
+        "projection": hidden * hidden,
+        "attention": attention,
+        "matrix": matrix,
+        "feedforward": model["matrices"] * matrix,
+        "layer": attention + model["matrices"] * matrix,
+    }
+    return _ELEMENT_BYTES * elements[weights]
+
+
+def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
+    """Read scenarios from a TOML file in the layout of `datasets/workloads/c3.toml`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; or it is no such file: the entry and the key are named.
+
+    Examples
+    --------
+    >>> scenario = load_scenarios()["cb1_all_gather_half"]
+    >>> scenario.product.n, round(scenario.transfer.size_bytes / 1e6)
+    (57344, 1208)
+    """
+    return _shipped() if path is None else _read(Path(path))
+
+
+@cache
+def _shipped() -> Mapping[str, Scenario]:
+    return _read(dataset_path("workloads/c3.toml"))
+
+
+def _read(file: Path) -> Mapping[str, Scenario]:
+    content = read_toml(file, "scenarios")
+    hardware = _row(file, "hardware", content.get("hardware"), "hardware")
+    tables = {table: _table(file, content, table) for table in ("models", "products", "scenarios")}
+    try:
+        device = find_device(hardware["device"])
+        topology = Topology(hardware["workers"], fabric=hardware["fabric"])
+    except (InvalidInputError, NotFoundError) as error:
+        raise InvalidInputError(f"{file}: hardware: {error}") from error
+    found = {}
+    for name, row in tables["scenarios"].items():
+        try:
+            found[name] = _scenario(name, row, tables, (device, topology))
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
+    return MappingProxyType(found)
+
+
+def _table(file: Path, content: Mapping[str, Any], table: str) -> dict[str, dict[str, Any]]:
+    rows = content.get(table)
+    if not isinstance(rows, dict) or not rows:
+        raise InvalidInputError(f"{file}: no table [{table}.NAME]; see datasets/workloads/c3.toml")
+    return {name: _row(file, f"{table}.{name}", row, table) for name, row in rows.items()}
+
+
+def _row(file: Path, where: str, row: object, table: str) -> dict[str, Any]:
+    known = _TABLES[table]
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{file}: {where} is no table; see datasets/workloads/c3.toml")
+    for key, value in row.items():
+        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
+            text = f"{key} = {value!r}"[:_SHOWN]
+            raise InvalidInputError(f"{file}: {where}: {text}; keys are {', '.join(known)}")
+        if known[key] is int:
+            checked_size(f"{file}: {where}: {key}", value, LARGEST)
+    if missing := [key for key in known if key not in row]:
+        raise InvalidInputError(f"{file}: {where} lacks {', '.join(missing)}")
+    return dict(row)
+
+
+def _scenario(name: str, row: Mapping[str, Any], tables: Mapping[str, Any], place: tuple[Device, Topology]) -> Scenario:
+    device, topology = place
+    product = _named(tables, "products", row["product"])
+    shape, gathered = _named(tables, "models", product["model"]), _named(tables, "models", row["model"])
+    if row["weights"] not in WEIGHTS:
+        raise InvalidInputError(f"no weights are called {row['weights']!r}; there are {', '.join(WEIGHTS)}")
+    # A gate's matrix and the one that it gates are multiplied at once.
+    n = shape["feedforward"] * (2 if shape["matrices"] == 3 else 1)
+    return Scenario(
+        name,
+        Product(product["tokens"], n, shape["hidden"], device),
+        Transfer(row["collective"], float(weight_bytes(gathered, row["weights"])), topology, device),
+    )
+
+
+def _named(tables: Mapping[str, Any], table: str, name: str) -> dict[str, Any]:
+    if name not in tables[table]:
+        raise InvalidInputError(f"no {table}.{name}; there are {', '.join(tables[table])}")
+    found: dict[str, Any] = tables[table][name]
+    return found
+
+
+#: Longer than this times the other is long (arXiv 2412.14335).
+_LONG = 1.15
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a scenario under a policy.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    policy : Policy
+    units : int
+        Compute units that were set apart for the collective; 0 for none.
+    alone_ns : (float, float)
+        The product and the transfer, each alone and on compute units.
+    timelines : tuple of Timeline
+        Both together, once for each order of dispatch that the policy leaves open.
+    chances : tuple of float
+        Of each of them; 1 together.
+
+    Notes
+    -----
+    ``S = (Tg + Tc) / T``, ``S_ideal = (Tg + Tc) / max(Tg, Tc)``, ``% of ideal = 100 (S - 1) / (S_ideal - 1)``
+    (arXiv 2412.14335). T is the mean over the orders of dispatch.
+    """
+
+    scenario: Scenario
+    policy: Policy
+    units: int
+    alone_ns: tuple[float, float]
+    timelines: tuple[Timeline, ...]
+    chances: tuple[float, ...]
+
+    @property
+    def concurrent_ns(self) -> float:
+        """Until both are done, when they start together."""
+        return sum(chance * one.makespan_ns for chance, one in zip(self.chances, self.timelines, strict=True))
+
+    @property
+    def speedup(self) -> float:
+        """Over one after the other."""
+        return sum(self.alone_ns) / self.concurrent_ns
+
+    @property
+    def ideal(self) -> float:
+        """The speed-up if the shorter were hidden at no cost."""
+        return sum(self.alone_ns) / max(self.alone_ns)
+
+    @property
+    def percent_of_ideal(self) -> float:
+        """What share of the ideal gain was reached, %."""
+        return 100.0 * (self.speedup - 1.0) / (self.ideal - 1.0)
+
+    @property
+    def taxonomy(self) -> str:
+        """``"G-long"``, ``"C-long"`` or ``"GC-equal"``: which of the two takes longer alone, by 15 %."""
+        product, transfer = self.alone_ns
+        if product > _LONG * transfer:
+            return "G-long"
+        return "C-long" if transfer > _LONG * product else "GC-equal"
+
+
+def run_scenario(
+    scenario: Scenario, policy: str | Policy, parameters: Parameters | None = None, *, units: int | None = None
+) -> Outcome:
+    """Simulate a scenario under a policy, on one of its devices: all do the same at the same time.
+
+    Where the order of dispatch is open, the collective comes first with `collective_first_chance`.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    policy : str or Policy
+        One of `replay.what_ifs.c3.POLICIES`, or its name.
+    parameters : Parameters, optional
+    units : int, optional
+        Compute units to set apart for the collective, where the policy sets some apart; by default as the run-time
+        chooses (`chosen_units`).
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such policy; the units leave the product or the collective none.
+
+    Examples
+    --------
+    >>> from replay.studies.c3 import load_scenarios
+    >>> scenario = load_scenarios()["cb1_all_gather_same"]
+    >>> first, dma = (run_scenario(scenario, name) for name in ("c3_sp", "conccl"))
+    >>> 1 < first.speedup < dma.speedup < dma.ideal
+    True
+    """
+    known = parameters or load_parameters()
+    chosen = find_policy(policy) if isinstance(policy, str) else policy
+    apart = 0
+    orders: tuple[str, ...] = (chosen.order,)
+    chances: tuple[float, ...] = (1.0,)
+    if chosen.partition == "chosen":
+        apart = chosen_units(scenario, known) if units is None else units
+    if chosen.order == "either" and chosen.carrier == "units" and not apart:
+        first = known["collective_first_chance"]
+        orders, chances = ("product", "transfer"), (1.0 - first, first)
+    timelines = (replay(graph_of(scenario, replace(chosen, order=one), known, units=apart)) for one in orders)
+    transfer = float(kernel_columns(scenario.transfer, known)["duration_ns"])
+    alone = (product_ns(scenario.product, known), transfer)
+    return Outcome(scenario, chosen, apart, alone, tuple(timelines), chances)
+
+
+def chosen_units(scenario: Scenario, parameters: Parameters | None = None) -> int:
+    """Return how many compute units the run-time sets apart for the collective.
+
+    ``argmin_k max(Tg slow_g(N - k), Tc slow_c(k))`` over `PARTITIONS`: a product takes more waves on fewer units, a
+    collective slows in proportion below the units that saturate its links.
+
+    Examples
+    --------
+    >>> from replay.studies.c3 import load_scenarios
+    >>> chosen_units(load_scenarios()["cb1_all_gather_twice"])
+    32
+    """
+    known = parameters or load_parameters()
+    product, transfer = scenario.product, scenario.transfer
+    alone, enough = float(kernel_columns(transfer, known)["duration_ns"]), kernel_units(transfer.kind, known)
+    return min(
+        PARTITIONS,
+        key=lambda k: (
+            max(product_ns(replace(product, units=product.units - k), known), alone * max(enough / k, 1.0)),
+            k,
+        ),
+    )
+
+
+def graph_of(
+    scenario: Scenario, policy: Policy, parameters: Parameters | None = None, *, units: int = 0
+) -> KernelGraph:
+    """Return the graph of a scenario: the product on stream 0, the collective on stream 1, both ready at once.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    policy : Policy
+    parameters : Parameters, optional
+    units : int
+        Set apart for the collective; 0 for no partition.
+
+    Raises
+    ------
+    InvalidInputError
+        The units leave the product or the collective none.
+
+    Notes
+    -----
+    Of two that are ready at once, what the policy dispatches first takes the units that it can; an open order counts
+    as the product first. A compute-bound product loses whole waves when it gets fewer units, a memory-bound one in
+    proportion to what it lacks of the units that it needs.
+    """
+    known, device = parameters or load_parameters(), scenario.product.device
+    whole = device.compute_units
+    if not 0 <= units < whole:
+        raise InvalidInputError(f"{units} compute units set apart of {whole}; leave the product one at least")
+    product = scenario.product
+    spared = policy.spared if product.memory_bound else 0
+    if units or spared:
+        product = replace(product, units=whole - max(units, spared))
+    work = Assembly()
+    lanes = [work.lane(device=0, stream=stream) for stream in (0, 1)]
+    compute = {**product_columns(product, known), "cu_mask": 1 if units else -1}
+
+    def add_product() -> None:
+        work.tasks("product", lanes[0], compute)
+
+    def add_transfer() -> None:
+        if policy.carrier == "dma":
+            add_copies(work, lanes[1], scenario.transfer, known)
+            return
+        work.tasks(
+            scenario.transfer.kind,
+            lanes[1],
+            {**kernel_columns(scenario.transfer, known), "cu_mask": 2 if units else -1},
+        )
+
+    fewest = kernel_units(scenario.transfer.kind, known) < product.workgroups
+    transfer_first = policy.order == "transfer" or (policy.order == "fewest workgroups" and fewest)
+    for add in (add_transfer, add_product) if transfer_first else (add_product, add_transfer):
+        add()
+    parts = ((whole - units) / whole, units / whole) if units else (1.0,)
+    sharing = SharingPolicy(partitions=parts, quantised=not product.memory_bound)
+    return work.graph(hardware_named(device, "user"), sharing)
+
+
+#: Which policy has the lower average: in the abstract; and by all averages that are known.
+_ABSTRACT = (("c3_base", "c3_sp"), ("c3_sp", "conccl_rp"))
+_ALL = (
+    ("c3_base", "c3_sp"),
+    ("c3_base", "c3_rp"),
+    ("c3_sp", "conccl"),
+    ("c3_rp", "conccl"),
+    ("conccl", "conccl_rp"),
+)
+_COPIES = {"1kb": 2**10, "64kb": 2**16, "1mb": 2**20, "4mb": 2**22, "16mb": 2**24}
+#: Of the products that transfers are as long as, to find the crossover: rows and columns, and steps of the depth.
+_SIDE, _DEPTH, _STEPS = 8192, 64, 96
+
+
+def sweep(parameters: Parameters | None = None) -> dict[str, dict[str, Outcome]]:
+    """Return what comes of every shipped scenario under every policy, by scenario and policy.
+
+    Examples
+    --------
+    >>> from replay.studies.c3 import load_scenarios
+    >>> found = sweep()
+    >>> len(found), found["cb1_all_gather_same"]["conccl"].taxonomy
+    (30, 'GC-equal')
+    """
+    known = parameters or load_parameters()
+    return {
+        name: {policy: run_scenario(scenario, policy, known) for policy in POLICIES}
+        for name, scenario in load_scenarios().items()
+    }
+
+
+def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+    """Return our figure for every name in `datasets/published/c3.toml`.
+
+    Examples
+    --------
+    >>> found = reproduce()
+    >>> found["c3_base"] < found["c3_sp"] < found["conccl_rp"]
+    True
+    """
+    known = parameters or load_parameters()
+    outcomes = sweep(known)
+    means = {
+        policy: float(np.mean([each[policy].percent_of_ideal for each in outcomes.values()])) for policy in POLICIES
+    }
+    products = {scenario.product: None for scenario in load_scenarios().values()}
+    compute = [one for one in products if not one.memory_bound]
+    memory = [one for one in products if one.memory_bound]
+    spared = [replace(one, units=one.units - 8) for one in memory]
+    return {
+        **{name: means[name] for name in POLICIES if name != "c3_product_first"},
+        "best_speedup": max(one.speedup for each in outcomes.values() for one in each.values()),
+        "order_abstract": float(sum(means[low] < means[high] for low, high in _ABSTRACT)),
+        "order_all": float(sum(means[low] < means[high] for low, high in _ALL)),
+        "sp_rp_over_sp": means["c3_sp_rp"] - means["c3_sp"],
+        **{
+            f"cb_loss_{k}": 100 * (float(np.mean([slowdown_by_units(one, k) for one in compute])) - 1) for k in (32, 64)
+        },
+        "mb_gain_8": 100
+        * max(1 - product_ns(less, known) / product_ns(one, known) for one, less in zip(memory, spared, strict=True)),
+        "dma_crossover": crossover_bytes(known) / 2**20,
+        **{f"dma_overhead_{name}": 100 * share_not_copying(size, known) for name, size in _COPIES.items()},
+    }
+
+
+def slowdown_by_units(product: Product, fewer: int) -> float:
+    """Return how much longer a compute-bound product takes in the engine when `fewer` units are kept from it.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> round(slowdown_by_units(Product(8192, 8192, 8192, find_device("MI300X")), 64), 2)
+    1.29
+    """
+    share = fewer / product.device.compute_units
+    work = Assembly()
+    work.tasks("product", work.lane(device=0), {**product_columns(product), "cu_mask": 1})
+    sharing = SharingPolicy(partitions=(1 - share, share), quantised=True)
+    return float(simulate(work.graph(policy=sharing))[1][0]) / product_ns(product)
+
+
+def share_not_copying(size_bytes: float, parameters: Parameters | None = None) -> float:
+    """Return what share of one copy by a DMA engine to a peer is its command.
+
+    Examples
+    --------
+    >>> share_not_copying(2**10) > share_not_copying(2**20) > share_not_copying(2**24)
+    True
+    """
+    known = parameters or load_parameters()
+    device = next(iter(load_scenarios().values())).product.device
+    pair = Topology(2, node_devices=8, fabric="mesh")
+    work = Assembly()
+    # Of two workers, each sends half of its buffer.
+    add_copies(work, work.lane(device=0), Transfer("all_to_all", 2 * size_bytes, pair, device), known)
+    return known["dma_command_ns"] / float(simulate(work.graph())[1].max())
+
+
+def crossover_bytes(parameters: Parameters | None = None) -> float:
+    """Return from which size on an all-gather on DMA engines beats one on compute units that is dispatched first.
+
+    Each is beside a compute-bound product that takes as long as it; 0 where DMA engines win beside the shortest of
+    these, infinity where they lose beside the longest.
+    """
+    known = parameters or load_parameters()
+    model = next(iter(load_scenarios().values()))
+    least = float("inf")
+    for step in range(_STEPS, 0, -1):
+        product = Product(_SIDE, _SIDE, _DEPTH * step, model.product.device)
+        if product.memory_bound:
+            break
+        transfer = _as_long(model.transfer, product_ns(product, known), known)
+        scenario = Scenario("crossover", product, transfer)
+        first, dma = (run_scenario(scenario, name, known).concurrent_ns for name in ("c3_sp", "conccl"))
+        if dma > first:
+            return least
+        least = transfer.size_bytes
+    return 0.0
+
+
+def _as_long(transfer: Transfer, wanted_ns: float, known: Parameters) -> Transfer:
+    """Return a transfer whose kernel takes this long: by halving, since time grows with size."""
+    low, high = 1.0, 2.0**40
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        found = kernel_columns(replace(transfer, size_bytes=middle), known)["duration_ns"]
+        low, high = (middle, high) if found < wanted_ns else (low, middle)
+    return replace(transfer, size_bytes=low)

@@ -1,0 +1,704 @@
+"""FiCCO: product and transfer in finer pieces.
+
+Ways to run a product beside the transfer that it waits for, as data.
+
+Scenarios: a matrix product whose left operand is gathered from, or exchanged with, all devices; read from TOML.
+
+What it costs a product that the rows of its operands lie far apart in memory.
+
+The products that a schedule cuts a product into, and what cutting costs.
+
+What comes at each step of a schedule, over the links that there are.
+
+A scenario under a schedule: its graph, how long it takes, and what is lost on the way.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from profilers.devices.catalogue import Device, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import dataset_path, read_toml
+from profilers.trace.arrays import Bools, Ints, union_length
+from replay.calibration.parameters import Parameters, load_parameters
+from replay.costs.collectives import Topology
+from replay.costs.kernels import predict
+from replay.costs.kernels.models import MODELS
+from replay.costs.kernels.predictor import Calibration, load_calibration
+from replay.engine.timeline import Timeline, replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
+from replay.studies.products import Product, Transfer, add_copies, kernel_columns, product_columns, product_ns
+from replay.workloads.architecture import LARGEST, checked_size
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a transfer and its product are cut, and in what order the pieces go.
+
+    Parameters
+    ----------
+    name : str
+    transfer : str
+        What comes at a time: ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
+        shards of all peers.
+    shape : str
+        Of a piece: ``"1D"`` (rows of the left operand, whole), or ``"2D"`` (a block: a shard's rows, and part of the
+        depth).
+    order : str
+        ``"uniform"`` (a step takes its piece of each shard, the local one too), or ``"heterogeneous"`` (the whole
+        local shard first).
+    kernels : str
+        Of a step: ``"fused"`` (one for all peers' pieces), or ``"unfused"`` (one for each, on a stream of its own).
+    """
+
+    name: str
+    transfer: str = "pieces"
+    shape: str = "1D"
+    order: str = "uniform"
+    kernels: str = "fused"
+
+
+#: By name: two baselines, then those that the paper studies.
+SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
+    {
+        one.name: one
+        for one in (
+            Schedule("serial", transfer="whole"),
+            Schedule("shards", transfer="shards", order="heterogeneous"),
+            Schedule("uniform_fused_1d"),
+            Schedule("hetero_fused_1d", order="heterogeneous"),
+            Schedule("hetero_unfused_1d", order="heterogeneous", kernels="unfused"),
+            Schedule("uniform_fused_2d", shape="2D"),
+        )
+    }
+)
+#: Those of arXiv 2512.10236.
+STUDIED = tuple(name for name, one in SCHEDULES.items() if one.transfer == "pieces")
+#: What the chooser chooses from.
+CANDIDATES = ("serial", *STUDIED)
+
+
+def find_schedule(name: str) -> Schedule:
+    """Return a schedule by name.
+
+    Raises
+    ------
+    NotFoundError
+        There is none of that name; those that are there are listed.
+
+    Examples
+    --------
+    >>> find_schedule("uniform_fused_2d").shape
+    '2D'
+    """
+    if name not in SCHEDULES:
+        raise NotFoundError(f"no schedule is called {name[:40]!r}; there are {', '.join(SCHEDULES)}")
+    return SCHEDULES[name]
+
+
+#: What a product can wait for.
+COLLECTIVES = ("all_gather", "all_to_all")
+_HARDWARE: Mapping[str, type] = MappingProxyType(
+    {"device": str, "workers": int, "fabric": str, "dtype": str, "collective": str, "source": str}
+)
+_SIZES: Mapping[str, type] = MappingProxyType({"m": int, "n": int, "k": int, "source": str})
+_FABRICS = ("mesh", "switch", "ring")
+_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A product of m x k by k x n over P devices, each with m / P rows of the left operand, n / P columns of the right.
+
+    Each device gathers the left operand, or receives as many rows of its own in an all-to-all, and multiplies it with
+    its columns.
+
+    Parameters
+    ----------
+    name : str
+    m, n, k : int
+        Of the whole product; m a multiple of P squared, n and k of P.
+    device : Device
+    topology : Topology
+        A mesh, a switch or a ring of one node.
+    dtype : str
+    collective : str
+        One of `COLLECTIVES`; on a ring ``"all_gather"``.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is no multiple of what it has to be, or there is no such collective or fabric here.
+    """
+
+    name: str
+    m: int
+    n: int
+    k: int
+    device: Device
+    topology: Topology
+    dtype: str = "bf16"
+    collective: str = "all_gather"
+
+    def __post_init__(self) -> None:
+        peers = self.topology.n_workers
+        if peers < 2 or self.topology.nodes > 1 or self.topology.fabric not in _FABRICS:
+            raise InvalidInputError(f"a scenario is of two or more devices of one node: {', '.join(_FABRICS)}")
+        if self.collective not in COLLECTIVES or (self.topology.fabric, self.collective) == ("ring", "all_to_all"):
+            raise InvalidInputError(
+                f"{self.collective!r} on a {self.topology.fabric}; give one of {', '.join(COLLECTIVES)}, on a ring an "
+                "all_gather"
+            )
+        for size, value, of in (("m", self.m, peers**2), ("n", self.n, peers), ("k", self.k, peers)):
+            if checked_size(size, value, LARGEST) % of:
+                raise InvalidInputError(f"{size} = {value}: pieces for {peers} devices need a multiple of {of}")
+
+    @property
+    def peers(self) -> int:
+        """Other devices."""
+        return self.topology.n_workers - 1
+
+    @property
+    def product(self) -> Product:
+        """What one device computes."""
+        return Product(self.m, self.n // self.topology.n_workers, self.k, self.device, self.dtype)
+
+    @property
+    def transfer(self) -> Transfer:
+        """What the product waits for, as one collective."""
+        return Transfer(self.collective, self.product.operand_bytes[0], self.topology, self.device)
+
+
+def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
+    """Read scenarios from a TOML file in the layout of `datasets/workloads/ficco.toml`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; or it is no such file: the entry and the key are named.
+
+    Examples
+    --------
+    >>> scenario = load_scenarios()["g1"]
+    >>> scenario.product.n, round(scenario.transfer.size_bytes / 1e9, 2)
+    (2048, 4.29)
+    """
+    return _shipped() if path is None else _read(Path(path))
+
+
+@cache
+def _shipped() -> Mapping[str, Scenario]:
+    return _read(dataset_path("workloads/ficco.toml"))
+
+
+def _read(file: Path) -> Mapping[str, Scenario]:
+    content = read_toml(file, "scenarios")
+    hardware = _row(f"{file}: hardware", content.get("hardware"), _HARDWARE)
+    rows = content.get("scenarios")
+    if not isinstance(rows, dict) or not rows:
+        raise InvalidInputError(f"{file}: no table [scenarios.NAME]; see datasets/workloads/ficco.toml")
+    found = {}
+    for name, row in rows.items():
+        where = f"{file}: scenarios.{name}"
+        sizes = _row(where, row, _SIZES)
+        try:
+            found[name] = _scenario(name, sizes, hardware)
+        except (InvalidInputError, NotFoundError) as error:
+            raise InvalidInputError(f"{where}: {error}") from error
+    return MappingProxyType(found)
+
+
+def _row(where: str, row: object, known: Mapping[str, type]) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{where} is no table; see datasets/workloads/ficco.toml")
+    for key, value in row.items():
+        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
+            text = f"{key} = {value!r}"[:_SHOWN]
+            raise InvalidInputError(f"{where}: {text}; keys are {', '.join(known)}")
+    if missing := [key for key in known if key not in row]:
+        raise InvalidInputError(f"{where} lacks {', '.join(missing)}")
+    return dict(row)
+
+
+def _scenario(name: str, sizes: Mapping[str, Any], hardware: Mapping[str, Any]) -> Scenario:
+    return Scenario(
+        name,
+        sizes["m"],
+        sizes["n"],
+        sizes["k"],
+        find_device(hardware["device"]),
+        Topology(hardware["workers"], fabric=hardware["fabric"]),
+        hardware["dtype"],
+        hardware["collective"],
+    )
+
+
+#: So small a cost that it is none; parameters are carried over by their logarithms.
+_NONE = 1e-12
+
+
+@lru_cache(maxsize=4096)
+def distance_factor(product: Product) -> float:
+    """Return how many times as long a product takes as if its operands' rows lay close together.
+
+    By the kernel model (`replay.costs.kernels.models`, parameter ``far``), it rises with the length of rows and with how
+    many there are. A piece of a product reads rows of the whole's operands, which lie as far apart as before.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> near, far = (Product(8192, 2048, k, find_device("MI300X")) for k in (512, 131072))
+    >>> 1 <= distance_factor(near) < 1.02 < distance_factor(far) < 1.2
+    True
+    """
+    dims, device = [[1, product.m, product.n, product.k]], product.device
+    apart, near = (
+        float(predict("matmul", dims, device, dtype=product.dtype, calibration=known).seconds[0])
+        for known in (load_calibration(), _without_distance())
+    )
+    return apart / near
+
+
+@cache
+def _without_distance() -> Calibration:
+    known = load_calibration()
+    at = [parameter.name for parameter in MODELS["matmul"].parameters].index("far")
+    fits = {
+        key: replace(one, values=(*one.values[:at], _NONE, *one.values[at + 1 :])) if key[0] == "matmul" else one
+        for key, one in known.fits.items()
+    }
+    return replace(known, fits=MappingProxyType(fits))
+
+
+#: Memory so fast that it never binds, GB/s.
+_BOUNDLESS_GBPS = 1e6
+#: How sharply the slower of computing and moving rules, as in `replay.studies.products`.
+_SHARPNESS = 3.0
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A product that is part of a larger one.
+
+    Parameters
+    ----------
+    product : Product
+    whole : Product
+        Where its operands lie: their rows are as far apart as those of the whole's.
+    sums : bool
+        Whether it adds to a result that is there: what it writes, it reads before.
+    step : int
+        Of the transfer, that it waits for; -1 for what is there at the start.
+    peer : int
+        Whose piece of that step it waits for, and on whose stream it runs; -1 for all of them, on the first stream.
+    """
+
+    product: Product
+    whole: Product
+    sums: bool = False
+    step: int = -1
+    peer: int = -1
+
+
+def pieces_of(scenario: Scenario, schedule: Schedule) -> tuple[Piece, ...]:
+    """Return the products of a schedule in the order in which they are launched.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import find_schedule
+    >>> from replay.studies.ficco import load_scenarios
+    >>> scenario = load_scenarios()["g1"]
+    >>> [(piece.product.m, piece.step) for piece in pieces_of(scenario, find_schedule("hetero_fused_1d"))][:3]
+    [(2048, -1), (1792, 0), (1792, 1)]
+    """
+    whole, n = scenario.product, scenario.topology.n_workers
+    if schedule.transfer == "whole":
+        return (Piece(whole, whole, step=0),)
+    local, fine = replace(whole, m=whole.m // n), replace(whole, m=whole.m // n**2)
+    if schedule.transfer == "shards":
+        return (Piece(local, whole), *(Piece(local, whole, step=i) for i in range(n - 1)))
+    if schedule.shape == "2D":
+        deep = replace(whole, k=whole.k // n)
+        return tuple(Piece(deep, whole, sums=i > 0, step=i) for i in range(n))
+    if schedule.order == "uniform":
+        return tuple(Piece(local, whole, step=i) for i in range(n))
+    if schedule.kernels == "unfused":
+        pairs = ((i, peer) for i in range(n) for peer in range(n - 1))
+        return (Piece(local, whole), *(Piece(fine, whole, step=i, peer=peer) for i, peer in pairs))
+    remote = replace(whole, m=fine.m * (n - 1))
+    return (Piece(local, whole), *(Piece(remote, whole, step=i) for i in range(n)))
+
+
+def piece_ns(piece: Piece) -> float:
+    """Return how long a piece takes alone, ns.
+
+    As a product of its size whose rows lie as far apart as the whole's (`distance_factor`). One that adds reads its
+    result first, in the time that `replay.costs.kernels` gives a stream of as many elements, beside what it computes.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> whole, part = (Product(8192, 8192, k, find_device("MI300X")) for k in (8192, 256))
+    >>> first, later = (piece_ns(Piece(part, whole, sums=sums)) for sums in (False, True))
+    >>> bool(first < later < 2 * first)
+    True
+    """
+    product = piece.product
+    apart = distance_factor(piece.whole) / distance_factor(product)
+    alone = product_ns(product) * apart
+    if not piece.sums:
+        return alone
+    arithmetic = min(product_ns(replace(product, device=_boundless(product.device))) * apart, alone)
+    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS) + _stream_ns(product)
+    return float((arithmetic**_SHARPNESS + moving**_SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def piece_columns(piece: Piece, parameters: Parameters | None = None) -> dict[str, float]:
+    """Return a piece as columns of `replay.graph.assembly.Assembly.tasks`, what it adds to counted as memory traffic.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> product = Product(8192, 8192, 1024, find_device("MI300X"))
+    >>> alone, adding = (piece_columns(Piece(product, product, sums=sums)) for sums in (False, True))
+    >>> adding["hbm"] > alone["hbm"] and adding["hit_share"] < alone["hit_share"]
+    True
+    """
+    known = parameters or load_parameters()
+    columns, device = product_columns(piece.product, known), piece.product.device
+    before, after = columns["duration_ns"], piece_ns(piece)
+    if not piece.sums:
+        return {**columns, "duration_ns": after, "hbm": columns["hbm"] * before / after}
+    read, rate = piece.product.operand_bytes[2], device.memory_bytes_per_s * known["memory_efficiency_mixed"]
+    memory = columns["hbm"] * before * rate / 1e9
+    cached = memory / (1.0 - columns["hit_share"])
+    busy = piece_ns(replace(piece, sums=False)) / after
+    enough = min(columns["occupies"] * known["cu_share_saturating_memory"], columns["cu"])
+    return {
+        **columns,
+        "duration_ns": after,
+        "cu": max(columns["cu"] * busy, enough),
+        "hbm": min((memory + read) / after * 1e9 / rate, 1.0),
+        "hit_share": 1.0 - (memory + read) / (cached + read),
+    }
+
+
+def decomposition_loss(scenario: Scenario, schedule: Schedule) -> float:
+    """Return DIL, the time of the pieces one after another, alone, over that of the whole product.
+
+    Source: ``sum T_iso(pieces) / T_iso(whole)``, arXiv 2512.10236.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import find_schedule
+    >>> from replay.studies.ficco import load_scenarios
+    >>> scenario = load_scenarios()["g3"]
+    >>> fused, unfused = (find_schedule(f"hetero_{name}_1d") for name in ("fused", "unfused"))
+    >>> bool(1 < decomposition_loss(scenario, fused) < decomposition_loss(scenario, unfused))
+    True
+    """
+    pieces = pieces_of(scenario, schedule)
+    alike = {(piece.product, piece.sums): piece for piece in pieces}
+    times = {key: piece_ns(piece) for key, piece in alike.items()}
+    return sum(times[piece.product, piece.sums] for piece in pieces) / product_ns(scenario.product)
+
+
+def _stream_ns(product: Product) -> float:
+    """Return how long the result takes through memory once, ns."""
+    found = predict("elementwise", [[product.m * product.n, 1]], product.device, dtype=product.dtype)
+    return float(found.seconds[0] - found.start_s) * 1e9
+
+
+def _boundless(device: Device) -> Device:
+    figures = dict(device.figures)
+    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
+    return replace(device, figures=figures)
+
+
+def steps_of(scenario: Scenario, schedule: Schedule) -> int:
+    """Return in how many steps a schedule's data come: one, one a peer, or one a piece of a shard.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import find_schedule
+    >>> from replay.studies.ficco import load_scenarios
+    >>> scenario = load_scenarios()["g1"]
+    >>> [steps_of(scenario, find_schedule(name)) for name in ("serial", "shards", "uniform_fused_2d")]
+    [1, 7, 8]
+    """
+    return {"whole": 1, "shards": scenario.peers}.get(schedule.transfer, scenario.topology.n_workers)
+
+
+def step_transfer(scenario: Scenario, schedule: Schedule) -> Transfer:
+    """Return what one step moves.
+
+    A shard goes to one peer: on a mesh over the links to it alone, on a switch or round a ring over all that a device
+    has. Pieces go to all peers at once: on a mesh each over links of its own, on a switch side by side, and on a ring
+    through all devices between, so that each takes as many links as there are hops.
+
+    Source: point to point a shard takes ``(S / P) / L`` a step on a mesh, FiCCO's pieces ``(S / P) / P / L`` with P
+    devices, S bytes in all and L bytes/s a pair (arXiv 2512.10236).
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import find_schedule
+    >>> from replay.studies.ficco import load_scenarios
+    >>> scenario = load_scenarios()["g1"]
+    >>> shards, pieces = (step_transfer(scenario, find_schedule(name)) for name in ("shards", "uniform_fused_1d"))
+    >>> round(shards.sent_bytes / 2**20), round(pieces.sent_bytes / 2**20)
+    (512, 448)
+    """
+    whole, topology = scenario.transfer, scenario.topology
+    n = topology.n_workers
+    if schedule.transfer == "whole":
+        return whole
+    if schedule.transfer == "shards":
+        pair = Topology(2, node_devices=max(topology.node_devices, n), fabric=topology.fabric)
+        return Transfer(whole.kind, 2 * whole.size_bytes / n, pair, whole.device)
+    device = _slower(whole.device, ring_hops(n)) if topology.fabric == "ring" else whole.device
+    return Transfer(whole.kind, whole.size_bytes / n, topology, device)
+
+
+def ring_hops(n_workers: int) -> float:
+    """Return how many links, on average, lie between a device of a ring and each other one, the shorter way round.
+
+    Examples
+    --------
+    >>> round(ring_hops(8), 3)
+    2.286
+    """
+    return sum(min(i, n_workers - i) for i in range(1, n_workers)) / (n_workers - 1)
+
+
+def _slower(device: Device, factor: float) -> Device:
+    """Return the device with links that carry so much less of its own."""
+    figures = dict(device.figures)
+    figures["link_gbps"] = replace(figures["link_gbps"], value=figures["link_gbps"].value / factor)
+    return replace(device, figures=figures)
+
+
+#: What moves the bytes: copies of DMA engines, or a kernel on compute units.
+CARRIERS = ("dma", "units")
+_PRODUCT = "product"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a scenario under a schedule.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    schedule : Schedule
+    product_ns, transfer_ns : float
+        Whole and alone, the transfer as a kernel on compute units.
+    decomposition_loss : float
+        DIL, ``sum T_iso(pieces) / T_iso(whole)``.
+    timeline : Timeline
+        Of one device; all do the same at the same time.
+
+    Notes
+    -----
+    ``S = (Tg + Tc) / T``, ``S_ideal = (Tg + Tc) / max(Tg, Tc)`` (arXiv 2512.10236, 2412.14335).
+    """
+
+    scenario: Scenario
+    schedule: Schedule
+    product_ns: float
+    transfer_ns: float
+    decomposition_loss: float
+    timeline: Timeline
+
+    @property
+    def serial_ns(self) -> float:
+        """The collective on compute units, then the product."""
+        return self.product_ns + self.transfer_ns
+
+    @property
+    def speedup(self) -> float:
+        """Over one after the other."""
+        return self.serial_ns / self.timeline.makespan_ns
+
+    @property
+    def ideal(self) -> float:
+        """The speed-up if the shorter were hidden at no cost."""
+        return self.serial_ns / max(self.product_ns, self.transfer_ns)
+
+    @cached_property
+    def contention_loss(self) -> float:
+        """CIL: how long products were active, over that if transfers used nothing but time.
+
+        Of products that run one after another that is ``sum T_overlapped / sum T_iso``.
+        """
+        products = _is_product(self.timeline.graph)
+        return _active_ns(self.timeline, products) / _active_ns(
+            _without_demands(self.timeline.graph, ~products), products
+        )
+
+    @cached_property
+    def transfers_alone_ns(self) -> float:
+        """When the last transfer is done if products used nothing."""
+        products = _is_product(self.timeline.graph)
+        quiet = _without_demands(self.timeline.graph, products)
+        return float(quiet.end_ns[~products].max())
+
+
+def run_schedule(
+    scenario: Scenario, schedule: str | Schedule, parameters: Parameters | None = None, *, carrier: str = "dma"
+) -> Outcome:
+    """Simulate a scenario under a schedule, on one of its devices: all do the same at the same time.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    schedule : str or Schedule
+        One of `replay.studies.ficco.SCHEDULES`, or its name. The serial one always has its collective on
+        compute units.
+    parameters : Parameters, optional
+    carrier : str
+        One of `CARRIERS`.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such schedule or carrier.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> scenario = load_scenarios()["g11"]
+    >>> serial, fine = (run_schedule(scenario, name) for name in ("serial", "hetero_fused_1d"))
+    >>> round(serial.speedup, 9), bool(1.3 < fine.speedup < fine.ideal)
+    (1.0, True)
+    """
+    known = parameters or load_parameters()
+    chosen = find_schedule(schedule) if isinstance(schedule, str) else schedule
+    return Outcome(
+        scenario,
+        chosen,
+        product_ns(scenario.product),
+        float(kernel_columns(scenario.transfer, known)["duration_ns"]),
+        decomposition_loss(scenario, chosen),
+        replay(graph_of(scenario, chosen, known, carrier=carrier)),
+    )
+
+
+def makespan_ns(scenario: Scenario, schedule: str, parameters: Parameters | None = None) -> float:
+    """Return how long a scenario takes under a schedule, ns, its transfers on DMA engines, and nothing else.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> scenario = load_scenarios()["g4"]
+    >>> makespan_ns(scenario, "serial") == run_schedule(scenario, "serial").timeline.makespan_ns
+    True
+    """
+    known = parameters or load_parameters()
+    return replay(graph_of(scenario, find_schedule(schedule), known)).makespan_ns
+
+
+def best_schedule(outcomes: dict[str, Outcome]) -> str:
+    """Return the name of the fastest; of equal ones, the first.
+
+    Raises
+    ------
+    InvalidInputError
+        There is none.
+    """
+    if not outcomes:
+        raise InvalidInputError("no outcome to choose from; run a schedule first")
+    return min(outcomes, key=lambda name: outcomes[name].timeline.makespan_ns)
+
+
+def graph_of(
+    scenario: Scenario, schedule: Schedule, parameters: Parameters | None = None, *, carrier: str = "dma"
+) -> KernelGraph:
+    """Return the graph of a scenario: products on stream 0 (unfused ones on one a peer), transfers on the last stream.
+
+    Each product waits for the step that brings its data, and for the one before it on its stream; each step for the
+    one before it. Transfers never wait for products: what they bring has its place in memory. Products that run one at
+    a time lose whole waves where kernels that communicate take units from them; where they run side by side,
+    workgroups of one fill what the waves of another leave.
+
+    Parameters
+    ----------
+    scenario : Scenario
+    schedule : Schedule
+    parameters : Parameters, optional
+    carrier : str
+        One of `CARRIERS`; kernels that communicate are dispatched first.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such carrier.
+    """
+    if carrier not in CARRIERS:
+        raise InvalidInputError(f"no carrier is called {carrier[:40]!r}; there are {', '.join(CARRIERS)}")
+    known, work = parameters or load_parameters(), Assembly()
+    arrivals = _add_steps(work, scenario, schedule, (known, carrier))
+    _add_products(work, pieces_of(scenario, schedule), arrivals, known)
+    alone = schedule.kernels == "fused" and not scenario.product.memory_bound
+    sharing = SharingPolicy(quantised=alone)
+    return work.graph(hardware_named(scenario.device, "user"), sharing)
+
+
+def _add_steps(work: Assembly, scenario: Scenario, schedule: Schedule, how: tuple[Parameters, str]) -> list[Ints]:
+    """Return the tasks of each step after which its data are there."""
+    known, carrier = how
+    lane = work.lane(device=0, stream=scenario.topology.n_workers)
+    transfer, steps = step_transfer(scenario, schedule), steps_of(scenario, schedule)
+    if carrier == "units" or schedule.transfer == "whole":
+        kernel = {**kernel_columns(transfer, known), "priority": 1}
+        kernels = [work.tasks(transfer.kind, lane, kernel) for _ in range(steps)]
+        work.chain(np.concatenate(kernels))
+        return kernels
+    added = [add_copies(work, lane, transfer, known) for _ in range(steps)]
+    for before, after in pairwise(added):
+        # Commands are written ahead; an engine takes up its next copy when it is done with one.
+        work.edges(before.commands[-1], after.commands[0])
+        work.edges(before.copies, after.copies)
+    return [one.copies for one in added]
+
+
+def _add_products(work: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], known: Parameters) -> None:
+    alike = {(piece.product, piece.sums): piece for piece in pieces}
+    columns = {key: piece_columns(piece, known) for key, piece in alike.items()}
+    last: dict[int, Ints] = {}
+    for piece in pieces:  # at most P squared of them
+        stream = max(piece.peer, 0)
+        task = work.tasks(_PRODUCT, work.lane(device=0, stream=stream), columns[piece.product, piece.sums])
+        if piece.step >= 0:
+            came = arrivals[piece.step]
+            work.edges(came[[piece.peer]] if piece.peer >= 0 and len(came) > 1 else came, task)
+        if stream in last:
+            work.edges(last[stream], task)
+        last[stream] = task
+
+
+def _is_product(graph: KernelGraph) -> Bools:
+    return np.asarray(graph.tasks.kind == TaskKind.KERNEL, dtype=np.bool_)
+
+
+def _without_demands(graph: KernelGraph, rows: Bools) -> Timeline:
+    """Run a graph in which some tasks take their time and nothing else."""
+    tasks = graph.tasks
+    return replay(
+        graph.with_tasks(
+            demand=np.where(rows[:, None], 0.0, tasks.demand),
+            occupies=np.where(rows, 0.0, tasks.occupies),
+            footprint=np.where(rows, 0.0, tasks.footprint),
+        )
+    )
+
+
+def _active_ns(timeline: Timeline, rows: Bools) -> float:
+    return float(union_length(timeline.start_ns[rows], timeline.end_ns[rows]))

@@ -1,0 +1,529 @@
+"""Choosing a FiCCO schedule without simulating it.
+
+What of a scenario can be known before anything runs, for choosing a schedule.
+
+Which schedule is the best for a scenario, said by a small tree of decisions, without a simulation.
+
+A chooser from simulations: scenarios that are drawn, schedules that are run, a tree that is grown.
+
+Which schedule is the fastest over a plane of shapes.
+
+What FiCCO's paper (arXiv 2512.10236) reports, from the paper's own scenarios.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import ceil, isfinite, log2
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.tree import DecisionTreeClassifier
+
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.files import dataset_path
+from profilers.trace.arrays import Floats
+from replay.calibration.parameters import Parameters, load_parameters
+from replay.costs.collectives import Topology, machine_of
+from replay.studies.ficco import (
+    CANDIDATES,
+    SCHEDULES,
+    STUDIED,
+    Outcome,
+    Scenario,
+    best_schedule,
+    load_scenarios,
+    makespan_ns,
+    run_schedule,
+)
+from replay.studies.products import Product
+
+#: By name.
+FEATURES: Mapping[str, str] = MappingProxyType(
+    {
+        "log_m": "log2 of the rows of the gathered operand",
+        "log_n": "log2 of the columns of the whole product",
+        "log_k": "log2 of the depth",
+        "m_over_k": "log2 of rows over depth",
+        "otb": "log2 of FLOP per byte of one device's product, 2 m n k over its bytes",
+        "mt": "log2 of elements of one device's operands and result, m k + n k + m n",
+        "transfer_over_product": "log2 of the transfer's time over the product's, by rates of links and arithmetic",
+        "local_waves": "share of whole waves that the product with the local shard fills",
+        "remote_waves": "the same of the fused product of a step with all peers' pieces",
+        "fine_waves": "the same of the product with one peer's piece",
+        "fine_tiles": "log2 of the workgroups of the product with one peer's piece over the compute units",
+    }
+)
+
+
+def features_of(scenario: Scenario) -> dict[str, float]:
+    """Return the features of a scenario, by the names of `FEATURES`.
+
+    Source: operation to byte ratio, memory traffic, and rows against depth are what the heuristic of FiCCO
+    (arXiv 2512.10236) goes by.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> found = features_of(load_scenarios()["g1"])
+    >>> found["log_m"], found["m_over_k"], round(2 ** found["otb"])
+    (14.0, -3.0, 1796)
+    """
+    whole, n = scenario.product, scenario.topology.n_workers
+    fine = replace(whole, m=whole.m // n**2)
+    transfer = scenario.transfer.sent_bytes / machine_of(scenario.device, scenario.topology).port
+    elements = whole.m * whole.k + whole.k * whole.n + whole.m * whole.n
+    return {
+        "log_m": log2(scenario.m),
+        "log_n": log2(scenario.n),
+        "log_k": log2(scenario.k),
+        "m_over_k": log2(scenario.m / scenario.k),
+        "otb": log2(whole.flops / sum(whole.operand_bytes)),
+        "mt": log2(elements),
+        "transfer_over_product": log2(transfer * scenario.device.flops_per_s(scenario.dtype) / whole.flops),
+        "local_waves": _filled(replace(whole, m=whole.m // n)),
+        "remote_waves": _filled(replace(whole, m=fine.m * (n - 1))),
+        "fine_waves": _filled(fine),
+        "fine_tiles": log2(fine.workgroups / fine.device.compute_units),
+    }
+
+
+def _filled(product: Product) -> float:
+    waves = product.workgroups / product.device.compute_units
+    return waves / ceil(waves)
+
+
+_DECISION = {"feature", "threshold", "below", "above"}
+_DEEPEST, _LIMIT_BYTES = 16, 2**20
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A question about one feature.
+
+    Parameters
+    ----------
+    feature : str
+        One of `replay.studies.ficco_chooser.FEATURES`.
+    threshold : float
+    below, above : Decision or str
+        What follows where the feature is at most the threshold, and where it is more: a question, or a schedule.
+    """
+
+    feature: str
+    threshold: float
+    below: "Decision | str"
+    above: "Decision | str"
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """A tree of decisions.
+
+    Parameters
+    ----------
+    first : Decision or str
+    """
+
+    first: Decision | str
+
+    def choose(self, scenario: Scenario) -> str:
+        """Return the name of a schedule, one of `replay.studies.ficco.CANDIDATES`.
+
+        Examples
+        --------
+        >>> from replay.studies.ficco import load_scenarios
+        >>> load_chooser().choose(load_scenarios()["g2"]) in CANDIDATES
+        True
+        """
+        return self.choose_by(features_of(scenario))
+
+    def choose_by(self, features: Mapping[str, float]) -> str:
+        """Return the same for features that are known already."""
+        node = self.first
+        while isinstance(node, Decision):
+            node = node.below if features[node.feature] <= node.threshold else node.above
+        return node
+
+    def lines(self) -> list[str]:
+        """Return the tree as text, a line a decision or schedule."""
+        return _lines(self.first, "")
+
+    def to_json(self) -> str:
+        """Return the tree as JSON, which `load_chooser` reads."""
+        return json.dumps({"tree": _plain(self.first)}, indent=1) + "\n"
+
+
+def load_chooser(path: str | Path | None = None) -> Chooser:
+    """Read a chooser from a file in the layout of `datasets/fits/ficco.json`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, BrokenFileError
+        There is no such file; or it holds no such tree: the place in it is named.
+
+    Examples
+    --------
+    >>> isinstance(load_chooser().first, Decision)
+    True
+    """
+    return _shipped() if path is None else _read(Path(path))
+
+
+@cache
+def _shipped() -> Chooser:
+    return _read(dataset_path("fits/ficco.json"))
+
+
+def _read(file: Path) -> Chooser:
+    if not file.is_file():
+        raise NotFoundError(f"{file}: no such file of a chooser")
+    if file.stat().st_size > _LIMIT_BYTES:
+        raise BrokenFileError(f"{file}: larger than 1 MiB, which is no chooser")
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise BrokenFileError(f"{file}: no JSON ({error})") from error
+    if not isinstance(content, dict) or "tree" not in content:
+        raise BrokenFileError(f"{file}: no object with a tree; see datasets/fits/ficco.json")
+    return Chooser(_node(content["tree"], f"{file}: tree", _DEEPEST))
+
+
+def _node(node: Any, place: str, deepest: int) -> Decision | str:
+    if isinstance(node, str) and node in CANDIDATES:
+        return node
+    if not isinstance(node, dict) or node.keys() != _DECISION or deepest == 0:
+        raise BrokenFileError(
+            f"{place}: give one of {', '.join(CANDIDATES)}, or {', '.join(sorted(_DECISION))}, at most {_DEEPEST} deep"
+        )
+    threshold = node["threshold"]
+    if node["feature"] not in FEATURES or not isinstance(threshold, int | float) or not isfinite(threshold):
+        raise BrokenFileError(f"{place}: a feature is one of {', '.join(FEATURES)}, its threshold a number")
+    below, above = (_node(node[side], f"{place}.{side}", deepest - 1) for side in ("below", "above"))
+    return Decision(node["feature"], float(threshold), below, above)
+
+
+def _plain(node: Decision | str) -> Any:
+    if isinstance(node, str):
+        return node
+    sides = {"below": _plain(node.below), "above": _plain(node.above)}
+    return {"feature": node.feature, "threshold": node.threshold, **sides}
+
+
+def _lines(node: Decision | str, indent: str) -> list[str]:
+    if isinstance(node, str):
+        return [indent + node]
+    question = f"{node.feature} {{}} {node.threshold:.4g}:"
+    below, above = (_lines(side, indent + "  ") for side in (node.below, node.above))
+    return [indent + question.format("<="), *below, indent + question.format(">"), *above]
+
+
+#: Least and most of each size, and what it is a multiple of: log-uniform between them.
+_RANGES: Mapping[str, tuple[int, int, int]] = {
+    "m": (2**12, 2**21, 64),
+    "n": (2**12, 2**17, 256),
+    "k": (2**11, 2**19, 256),
+}
+#: Of a device's memory, that the operands and the result may take.
+_MEMORY_SHARE = 0.5
+#: Sizes that all differ by less than this share are of the same scenario.
+_NEAR = 0.1
+#: A schedule that takes at most so much longer than the best is right too.
+_CLOSE = 0.01
+
+
+def draw_scenarios(like: Scenario, count: int, *, seed: int, without: Iterable[Scenario] = ()) -> tuple[Scenario, ...]:
+    """Draw scenarios for the devices of another.
+
+    m from 2^12 to 2^21, n from 2^12 to 2^17, k from 2^11 to 2^19, log-uniform, in multiples of 64, 256 and 256; what
+    takes more than half of a device's memory is drawn again, and what is within 10 % in m, n and k of one of those
+    `without`.
+
+    Parameters
+    ----------
+    like : Scenario
+        Its device, topology, data type and collective.
+    count : int
+    seed : int
+    without : iterable of Scenario
+
+    Raises
+    ------
+    InvalidInputError
+        `count` is below 1.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> known = load_scenarios()
+    >>> drawn = draw_scenarios(known["g1"], 3, seed=1, without=known.values())
+    >>> [one.name for one in drawn], drawn == draw_scenarios(known["g1"], 3, seed=1, without=known.values())
+    (['drawn 1', 'drawn 2', 'drawn 3'], True)
+    """
+    if count < 1:
+        raise InvalidInputError(f"{count} scenarios to draw; give 1 or more")
+    random, left_out = np.random.default_rng(seed), tuple(without)
+    room = _MEMORY_SHARE * like.device.value("memory_gb") * 1e9
+    found: list[Scenario] = []
+    while len(found) < count:  # nine draws in ten fit
+        sizes = {
+            size: round(2 ** random.uniform(log2(least), log2(most)) / of) * of
+            for size, (least, most, of) in _RANGES.items()
+        }
+        one = replace(like, name=f"drawn {len(found) + 1}", m=sizes["m"], n=sizes["n"], k=sizes["k"])
+        if sum(one.product.operand_bytes) <= room and not any(_near(one, other) for other in left_out):
+            found.append(one)
+    return tuple(found)
+
+
+def candidate_times_ns(scenarios: Sequence[Scenario], parameters: Parameters | None = None) -> Floats:
+    """Return how long each scenario takes under each of `CANDIDATES`, ns, shape (scenarios, candidates)."""
+    return np.array([[makespan_ns(one, name, parameters) for name in CANDIDATES] for one in scenarios])
+
+
+def grow_chooser(
+    scenarios: Sequence[Scenario], times_ns: Floats, *, depth: int = 6, least: int = 15, seed: int = 0
+) -> Chooser:
+    """Grow a tree that tells the fastest schedule from a scenario's features.
+
+    A scenario counts by what choosing wrong would cost there: the mean loss over all candidates.
+
+    Parameters
+    ----------
+    scenarios : sequence of Scenario
+    times_ns : array of float64, shape (scenarios, candidates)
+        As `candidate_times_ns` returns them.
+    depth : int
+        Most decisions on a way.
+    least : int
+        Fewest scenarios that a decision may set apart.
+    seed : int
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> drawn = draw_scenarios(load_scenarios()["g1"], 40, seed=1)
+    >>> chooser = grow_chooser(drawn, candidate_times_ns(drawn), depth=2, least=5)
+    >>> chooser.choose(drawn[0]) in CANDIDATES
+    True
+    """
+    table = np.array([[features_of(one)[name] for name in FEATURES] for one in scenarios])
+    loss = times_ns / times_ns.min(axis=1, keepdims=True) - 1.0
+    tree = DecisionTreeClassifier(max_depth=depth, min_samples_leaf=least, random_state=seed)
+    tree.fit(table, times_ns.argmin(axis=1), sample_weight=loss.mean(axis=1))
+    return Chooser(_simplified(_trained_node(tree, 0, [CANDIDATES[i] for i in tree.classes_])))
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well choices were made.
+
+    Parameters
+    ----------
+    best : int
+        Choices that are the fastest.
+    right : int
+        Choices that are, or take at most 1 % longer.
+    cases : int
+    loss_when_wrong : float
+        Mean of how much longer a choice that is not right takes than the fastest, as a share; 0 where all are right.
+    mean_loss : float
+        The same over all choices.
+    """
+
+    best: int
+    right: int
+    cases: int
+    loss_when_wrong: float
+    mean_loss: float
+
+
+def score_choices(scenarios: Sequence[Scenario], times_ns: Floats, choose: Callable[[Scenario], str]) -> Score:
+    """Return how good the choices for scenarios are whose times are known.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> one = load_scenarios()["g1"]
+    >>> score_choices([one], np.array([[2.0, 1.0, 1.005, 3.0, 4.0]]), lambda _: "hetero_fused_1d").right
+    1
+    """
+    chosen = np.array([CANDIDATES.index(choose(one)) for one in scenarios])
+    loss = times_ns[np.arange(len(chosen)), chosen] / times_ns.min(axis=1) - 1.0
+    wrong = loss > _CLOSE
+    return Score(
+        best=int((chosen == times_ns.argmin(axis=1)).sum()),
+        right=int((~wrong).sum()),
+        cases=len(chosen),
+        loss_when_wrong=float(loss[wrong].mean()) if wrong.any() else 0.0,
+        mean_loss=float(loss.mean()),
+    )
+
+
+def _near(one: Scenario, other: Scenario) -> bool:
+    sizes = ((one.m, other.m), (one.n, other.n), (one.k, other.k))
+    return all(abs(ours - theirs) <= _NEAR * theirs for ours, theirs in sizes)
+
+
+def _trained_node(tree: Any, at: int, classes: list[str]) -> Decision | str:
+    grown = tree.tree_
+    if grown.children_left[at] < 0:
+        return classes[int(grown.value[at].argmax())]
+    below, above = (_trained_node(tree, int(side[at]), classes) for side in (grown.children_left, grown.children_right))
+    return Decision(tuple(FEATURES)[int(grown.feature[at])], round(float(grown.threshold[at]), 4), below, above)
+
+
+def _simplified(node: Decision | str) -> Decision | str:
+    """Return the tree without decisions both of whose sides say the same."""
+    if isinstance(node, str):
+        return node
+    below, above = _simplified(node.below), _simplified(node.above)
+    return below if below == above and isinstance(below, str) else replace(node, below=below, above=above)
+
+
+@dataclass(frozen=True)
+class ScheduleMap:
+    """The fastest schedule of each of some shapes.
+
+    Parameters
+    ----------
+    m, k : array of int64, shape (n,)
+    otb : array of float64, shape (n,)
+        FLOP per byte of one device's product.
+    mt : array of float64, shape (n,)
+        Elements of its operands and result.
+    best : array of str, shape (n,)
+    speedup : array of float64, shape (n,)
+        Of the best, over one after the other.
+    """
+
+    m: npt.NDArray[np.int64]
+    k: npt.NDArray[np.int64]
+    otb: Floats
+    mt: Floats
+    best: npt.NDArray[np.str_]
+    speedup: Floats
+
+
+def schedule_map(
+    like: Scenario, rows: Sequence[int], depths: Sequence[int], parameters: Parameters | None = None
+) -> ScheduleMap:
+    """Simulate all schedules over a grid of rows and depths.
+
+    Parameters
+    ----------
+    like : Scenario
+        Its device, topology, data type, collective and columns.
+    rows, depths : sequence of int
+        m and k of the product; each m with each k.
+    parameters : Parameters, optional
+
+    Raises
+    ------
+    InvalidInputError
+        There is no shape, or pieces need multiples that one is not.
+
+    Examples
+    --------
+    >>> from replay.studies.ficco import load_scenarios
+    >>> found = schedule_map(load_scenarios()["g1"], [16384, 131072], [4096, 131072])
+    >>> found.best.shape, found.m.tolist(), bool((found.speedup > 1).all())
+    ((4,), [16384, 16384, 131072, 131072], True)
+    """
+    scenarios = [replace(like, name=f"{m} x {k}", m=m, k=k) for m in rows for k in depths]
+    if not scenarios:
+        raise InvalidInputError("a map of no shape; give rows and depths")
+    times, features = candidate_times_ns(scenarios, parameters), [features_of(one) for one in scenarios]
+    fastest = times.argmin(axis=1)
+    return ScheduleMap(
+        m=np.array([one.m for one in scenarios]),
+        k=np.array([one.k for one in scenarios]),
+        otb=np.exp2([one["otb"] for one in features]),
+        mt=np.exp2([one["mt"] for one in features]),
+        best=np.array(CANDIDATES)[fastest],
+        speedup=times[:, CANDIDATES.index("serial")] / times.min(axis=1),
+    )
+
+
+#: Of 16, that are at least 81 %.
+_RIGHT = 13
+#: What counts as about the same.
+_ABOUT = 0.01
+#: The scenarios to which the ideal speed-up is tied beside the abstract.
+_FIRST = tuple(f"g{i}" for i in range(1, 8))
+#: Costs of a DMA copy beside its bytes.
+_FIXED = ("dma_command_ns", "dma_latency_ns")
+
+
+def sweep(parameters: Parameters | None = None, *, carrier: str = "dma") -> dict[str, dict[str, Outcome]]:
+    """Return what comes of every shipped scenario under every schedule, by scenario and schedule.
+
+    Examples
+    --------
+    >>> found = sweep()
+    >>> len(found), list(found["g1"])[:2]
+    (16, ['serial', 'shards'])
+    """
+    known = parameters or load_parameters()
+    return {
+        name: {schedule: run_schedule(scenario, schedule, known, carrier=carrier) for schedule in SCHEDULES}
+        for name, scenario in load_scenarios().items()
+    }
+
+
+def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+    """Return our figure for every name in `datasets/published/ficco.toml`.
+
+    Examples
+    --------
+    >>> found = reproduce()
+    >>> found["best_speedup"] < found["ideal_speedup"]
+    True
+    """
+    known = parameters or load_parameters()
+    dma, units = sweep(known), sweep(known, carrier="units")
+    best = {name: best_schedule({one: each[one] for one in STUDIED}) for name, each in dma.items()}
+    times = np.array([[each[one].timeline.makespan_ns for one in CANDIDATES] for each in dma.values()])
+    score = score_choices(tuple(load_scenarios().values()), times, load_chooser().choose)
+    beside = [
+        dma[name][one].timeline.makespan_ns / dma[name]["shards"].timeline.makespan_ns for name, one in best.items()
+    ]
+    first = next(iter(load_scenarios().values()))
+    on_switch = replace(first, topology=Topology(first.topology.n_workers, fabric="switch"))
+    return {
+        "best_speedup": max(dma[name][one].speedup for name, one in best.items()),
+        "ideal_speedup": max(each["serial"].ideal for each in dma.values()),
+        "ideal_speedup_g1_g7": max(dma[name]["serial"].ideal for name in _FIRST),
+        "heuristic_right": float(min(score.right, _RIGHT)),
+        "heuristic_loss": 100.0 * score.loss_when_wrong,
+        "none_wins_all": float(sum(any(one != winner for winner in best.values()) for one in STUDIED)),
+        "dma_contends_less": float(sum(_contention(dma[name]) < _contention(units[name]) for name in dma)),
+        "about_shards_or_faster": float(sum(one <= 1 + _ABOUT for one in beside)),
+        "not_slower_than_shards": float(sum(one <= 1 for one in beside)),
+        "transfer_ratio_mesh": transfer_ratio(first, known),
+        "transfer_ratio_switch": transfer_ratio(on_switch, known),
+    }
+
+
+def transfer_ratio(scenario: Scenario, parameters: Parameters | None = None) -> float:
+    """Return how many times as long shards take point to point as pieces to all peers, by bytes alone.
+
+    Source: ``7 (S / 8) / L`` over ``(S / 8) / L`` on a mesh of eight, the same on a switch (arXiv 2512.10236).
+
+    Examples
+    --------
+    >>> round(transfer_ratio(load_scenarios()["g1"]), 6)
+    7.0
+    """
+    bare = (parameters or load_parameters()).with_values((name, 0.0) for name in _FIXED)
+    shards, pieces = (run_schedule(scenario, name, bare).transfers_alone_ns for name in ("shards", "uniform_fused_1d"))
+    return shards / pieces
+
+
+def _contention(outcomes: Mapping[str, Outcome]) -> float:
+    """Return the mean CIL over the schedules that are studied."""
+    return float(np.mean([outcomes[name].contention_loss for name in STUDIED]))

@@ -1,0 +1,361 @@
+"""The persistent kernel against its unfused baseline.
+
+What leaves a slice: a put to another node, or stores to a peer of the node while the slice is computed.
+
+The fused kernel: persistent workgroups that send each slice of their output as soon as it is computed.
+
+The baseline: a kernel that computes, one that packs, and a library's collective, one after another.
+
+`compare`: the same work as separate kernels and as one fused kernel, both simulated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import load_parameters
+from replay.engine.timeline import Timeline, replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
+from replay.studies.fused.job import Job, Slices
+
+
+@dataclass(frozen=True)
+class Sends:
+    """What a rank sends, one row a slice and receiver.
+
+    Parameters
+    ----------
+    source : array of int64
+        The task that computes it.
+    offset : array of int64
+        Of the receiver (`Cluster`).
+    part : array of int64
+        Which of the receiver's slices it is.
+    size : array of float64
+        Bytes.
+    task : array of int64
+        That sends it; none before `add_sends`.
+    """
+
+    source: Ints
+    offset: Ints
+    part: Ints
+    size: Floats
+    task: Ints | None = None
+
+
+def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
+    """Append the puts and stores of a rank; return what was sent with its tasks.
+
+    Notes
+    -----
+    A put starts when its slice is computed; puts go one after another through the device's part of the adapters. They
+    read local memory. Stores start with the task that computes the slice, and what the link is behind at its
+    end goes on after it; the next task that stores over the link waits for that, since little of it is buffered. Of all
+    that is sent, as much arrives from others at the same time, and is written to memory.
+    """
+    cluster = job.cluster
+    far = what.offset >= cluster.devices_per_node
+    rate = cluster.bytes_per_s(what.offset) * np.where(far, 1.0, job.costs.store_share)
+    link = cluster.links(what.offset)
+    if not len(link):
+        return Sends(what.source, what.offset, what.part, what.size, np.zeros(0, np.int64))
+    columns = {
+        "kind": TaskKind.COPY,
+        "duration_ns": what.size / rate * 1e9 + np.where(far, job.costs.issue_ns, 0.0),
+        "bytes": what.size,
+        "hbm": np.minimum(np.where(far, 2.0, 1.0) * rate / job.memory_bytes_per_s, 1.0),
+        **{"link": 1.0, "link_number": link},
+    }
+    task = work.tasks("send", work.lane(device=rank, stream=1), columns)
+    work.edges(what.source, task, from_start=~far, kind=EdgeKind.WAIT)
+    order = np.argsort(link, kind="stable")
+    before, after = order[:-1], order[1:]
+    same = link[before] == link[after]
+    before, after = before[same], after[same]
+    moved = what.source[before] != what.source[after]
+    stored = ~far[before] & moved
+    if stored.any():
+        work.edges(task[before[stored]], what.source[after[stored]])
+    if not stored.all():
+        work.edges(task[before[~stored]], task[after[~stored]])
+    return Sends(what.source, what.offset, what.part, what.size, task)
+
+
+def arrive(work: Assembly, job: Job, sent: Sends, tasks: Ints, part: Ints | None = None) -> None:
+    """Let the receivers' tasks wait for the flags of what was sent.
+
+    Parameters
+    ----------
+    work : Assembly
+    job : Job
+    sent : Sends
+    tasks : array of int64, shape (n, parts)
+        What waits at the receiver of each of the n sends.
+    part : array of int64, shape (n,), optional
+        Which of its tasks; by default the first.
+    """
+    if sent.task is None or not len(sent.task):
+        return
+    waiting = tasks[np.arange(len(tasks)), 0 if part is None else part]
+    far = sent.offset >= job.cluster.devices_per_node
+    flag = np.where(far, job.costs.put_ns, job.costs.store_ns)
+    work.edges(sent.task, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
+    work.edges(sent.source, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """What a rank computes, the task of each slice, and what it sends."""
+
+    rank: int
+    slices: Slices
+    chunks: Ints
+    sends: Sends
+
+
+def add_fused(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
+    """Append a job as one persistent kernel; return the first and the last task of each rank.
+
+    Parameters
+    ----------
+    work : Assembly
+    job : Job
+    ranks : sequence of int
+        That are simulated: all, or one that stands for all. Of one, what it sends to an offset stands for what comes
+        to it from the opposite one.
+
+    Notes
+    -----
+    The kernel holds all compute units until its last slice. Its workgroups come in waves of those that are resident,
+    fewer by the loss of occupancy, and a slice is done with the wave of its last workgroup; the rate falls as much as
+    the occupancy, which is the most that it can. How slices are sent is in
+    `replay.studies.fused.comparison`. An all-reduce of two shots sends each slice to the rank that owns it, which sums
+    it and sends it to all; of one shot, each slice to all ranks, and each of them sums.
+    """
+    lanes = [work.lane(device=rank) for rank in ranks]
+    launch = work.tasks("launch", lanes, {"duration_ns": job.costs.launch_ns})
+    members = []
+    for place, rank in enumerate(ranks):  # at most a few hundred ranks: more are one that stands for all
+        slices = job.slices(rank)
+        chunks = _compute(work, job, rank, slices)
+        work.edges(launch[place], chunks[0])
+        members.append(_Rank(rank, slices, chunks, _send(work, job, rank, (slices, chunks))))
+    done = work.tasks("received", lanes, {"kind": TaskKind.MARK})
+    for place, one in enumerate(members):
+        work.edges(one.chunks[-1], done[place])
+    if job.work.collective == "all_to_all" or job.cluster.ranks == 1:
+        for one in members:
+            arrive(work, job, one.sends, _receivers(job, ranks, one.rank, one.sends.offset, done[:, None]))
+    else:
+        _reduce(work, job, members, done)
+    return launch, done
+
+
+def _receivers(job: Job, ranks: Sequence[int], rank: int, offset: Ints, tasks: Ints) -> Ints:
+    """Return the rows of `tasks`, one a simulated rank, of the receivers at `offset` from `rank`."""
+    rows = np.zeros_like(offset) if len(ranks) == 1 else job.cluster.receiver(rank, offset)
+    return np.asarray(tasks[rows])
+
+
+def _compute(work: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
+    """Append the computation, and return which task ends each slice: those that end with one wave share a task."""
+    kept = 1 - job.costs.occupancy_loss
+    reached = np.cumsum(slices.work)
+    wave = max(int(job.work.resident * kept), 1) / job.work.workgroups
+    ends = np.minimum(np.ceil(reached / wave - 1e-9) * wave, reached[-1])
+    alone = (job.compute_ns * slices.work - _unwritten_ns(job, slices)) / kept
+    ends, which = np.unique(ends, return_inverse=True)
+    times = np.interp(ends, np.append(0.0, reached), np.append(0.0, np.cumsum(alone)))
+    columns = {
+        "duration_ns": np.maximum(np.diff(times, prepend=0.0), 0.0),
+        "workgroups": np.maximum(np.round(np.diff(ends, prepend=0.0) * job.work.workgroups), 1),
+        **{"cu": 1.0, "hbm": job.memory_demand * kept, "priority": 1, "class_": job.work.class_},
+    }
+    chunks = work.tasks("slices", work.lane(device=rank), columns)
+    work.chain(chunks)
+    return chunks[which]
+
+
+def _unwritten_ns(job: Job, slices: Slices) -> Floats:
+    """Return the time that writing each slice to memory would take, where memory is the limit and it is not written.
+
+    What goes to a peer of the node is stored there, not here.
+    """
+    inside = (slices.offset > 0) & (slices.offset < job.cluster.devices_per_node)
+    if job.in_one_shot or not job.memory_bound:
+        return np.zeros(len(slices))
+    return np.where(inside, slices.work * job.work.output_bytes / job.memory_bytes_per_s * 1e9, 0.0)
+
+
+def _send(work: Assembly, job: Job, rank: int, computed: tuple[Slices, Ints]) -> Sends:
+    """Append what sends the slices on: in one shot each to everybody, otherwise each to its own destination."""
+    slices, chunks = computed
+    if job.in_one_shot:
+        return _to_all(work, job, rank, (chunks, slices.work))
+    row = np.flatnonzero(slices.offset > 0)
+    what = Sends(chunks[row], slices.offset[row], slices.part[row], slices.work[row] * job.work.output_bytes)
+    return add_sends(work, job, rank, what)
+
+
+def _to_all(work: Assembly, job: Job, rank: int, computed: tuple[Ints, Floats]) -> Sends:
+    """Append what sends each slice to every other rank."""
+    tasks, share = computed
+    others = np.arange(1, job.cluster.ranks)
+    row = np.repeat(np.arange(len(tasks)), len(others))
+    what = Sends(tasks[row], np.tile(others, len(tasks)), row, share[row] * job.work.output_bytes)
+    return add_sends(work, job, rank, what)
+
+
+def _reduce(work: Assembly, job: Job, members: Sequence[_Rank], done: Ints) -> None:
+    """Append the sums of what came from all ranks, and in two shots what sends them on.
+
+    The kernel's own workgroups sum, between slices, so the sums need memory but no compute units beside the kernel's.
+    """
+    ranks, sums = [one.rank for one in members], []
+    for one in members:
+        own = np.flatnonzero(one.slices.offset == 0)
+        read = (job.cluster.ranks + 1) * one.slices.work[own] * job.work.output_bytes
+        columns = {"duration_ns": read / job.memory_bytes_per_s * 1e9, "hbm": 1.0, "bytes": read}
+        sums.append(work.tasks("sum", work.lane(device=one.rank, stream=2), columns))
+        work.edges(one.chunks[own], sums[-1])
+        work.chain(sums[-1])
+    table = np.stack(sums)
+    for place, one in enumerate(members):
+        arrive(work, job, one.sends, _receivers(job, ranks, one.rank, one.sends.offset, table), one.sends.part)
+        work.edges(sums[place][-1], done[place])
+        if not job.in_one_shot:
+            own = np.flatnonzero(one.slices.offset == 0)
+            sent = _to_all(work, job, one.rank, (sums[place], one.slices.work[own]))
+            arrive(work, job, sent, _receivers(job, ranks, one.rank, sent.offset, done[:, None]))
+
+
+_COPY = CLASSES.index("copy")
+
+
+def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
+    """Append a job as separate kernels; return the first and the last task of each rank.
+
+    Parameters
+    ----------
+    work : Assembly
+    job : Job
+    ranks : sequence of int
+        That are simulated: all, or one that stands for all.
+
+    Notes
+    -----
+    Each kernel starts a launch after what it waits for. The collective runs on a stream of its own: it waits for the
+    computation, and what comes after waits for it, each time by an event. It starts when the last rank has come.
+    """
+    main = [work.lane(device=rank) for rank in ranks]
+    side = [work.lane(device=rank, stream=1) for rank in ranks]
+    costs, groups = job.costs, job.work.workgroups
+    share = np.array([job.slices(rank).work.sum() for rank in ranks])
+    launch = work.tasks("launch", main, {"duration_ns": costs.launch_ns})
+    columns = {"duration_ns": job.compute_ns * share, "cu": 1.0, "hbm": job.memory_demand, "workgroups": groups}
+    columns |= {"priority": 1, "class_": job.work.class_}  # the priority that the fused kernel has
+    last = work.tasks("compute", main, columns)
+    work.edges(launch, last)
+    if job.cluster.ranks == 1:
+        return launch, last
+    if job.pack_ns > 0:
+        pack = work.tasks("pack", main, {"duration_ns": job.pack_ns, "cu": 1.0, "hbm": 1.0, "class_": _COPY})
+        work.edges(last, pack, lag_ns=costs.launch_ns)
+        last = pack
+    met = work.tasks("all ranks are there", side[0], {"kind": TaskKind.MARK})
+    work.edges(last, np.repeat(met, len(ranks)), lag_ns=costs.sync_ns, kind=EdgeKind.RENDEZVOUS)
+    exchange = work.tasks(job.work.collective, side, collective_columns(job))
+    work.edges(np.repeat(met, len(ranks)), exchange, kind=EdgeKind.RENDEZVOUS)
+    done = work.tasks("received", main, {"kind": TaskKind.MARK})
+    work.edges(exchange, done, lag_ns=costs.sync_ns, kind=EdgeKind.WAIT)
+    return launch, done
+
+
+def collective_columns(job: Job) -> dict[str, object]:
+    """Return the columns of a job's collective as a library runs it: its demands are what it carries over its time."""
+    size, longest = job.work.output_bytes, max(job.collective_ns, 1.0)
+    return {
+        "kind": TaskKind.COLLECTIVE,
+        "collective": COLLECTIVE_KINDS.index(job.work.collective),
+        "duration_ns": job.collective_ns,
+        "cu": load_parameters()["cu_share_collective"],
+        "hbm": min(2 * size / (job.memory_bytes_per_s * longest * 1e-9), 1.0),
+        "link": min(job.wire_ns / longest, 1.0),
+        "link_number": job.cluster.network_link if job.cluster.topology.nodes > 1 else -1,
+        **{"bytes": int(size), "ranks": job.cluster.ranks},
+    }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two timelines of one job.
+
+    Parameters
+    ----------
+    job : Job
+    baseline, fused : Timeline
+    """
+
+    job: Job
+    baseline: Timeline
+    fused: Timeline
+
+    @property
+    def saving(self) -> float:
+        """Share of the baseline's time that the fused kernel saves: 1 - T_fused / T_baseline."""
+        return 1 - self.fused.makespan_ns / self.baseline.makespan_ns
+
+    @property
+    def skew(self) -> float:
+        """How much earlier than the last the first rank has all that it needs, over the time of the last; fused."""
+        named = self.fused.graph.names.index("received")
+        ends = self.fused.end_ns[self.fused.graph.tasks.name == named]
+        return float(1 - ends.min() / ends.max())
+
+
+def compare(job: Job, ranks: Sequence[int] | None = None) -> Comparison:
+    """Simulate a job both ways.
+
+    Parameters
+    ----------
+    job : Job
+    ranks : sequence of int, optional
+        That are simulated: one, where all do the same, or all of the cluster. By default one where it stands for all.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.collectives import Topology
+    >>> from replay.studies.fused import Cluster, embedding
+    >>> mi210 = find_device("MI210")
+    >>> pair = Cluster(mi210, Topology(2, 1, nics=1))
+    >>> found = compare(Job(embedding(mi210, batch=512, tables=32, pooling=20, dim=128), pair))
+    >>> 0.2 < found.saving < 0.6
+    True
+    """
+    return Comparison(job, replay(baseline_graph(job, ranks)), replay(fused_graph(job, ranks)))
+
+
+def baseline_graph(job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
+    """Return a job as separate kernels; `ranks` as in `compare`."""
+    work = Assembly()
+    add_baseline(work, job, _simulated(job, ranks))
+    return work.graph(job.hardware())
+
+
+def fused_graph(job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
+    """Return a job as one persistent kernel; `ranks` as in `compare`."""
+    work = Assembly()
+    add_fused(work, job, _simulated(job, ranks))
+    return work.graph(job.hardware())
+
+
+def _simulated(job: Job, ranks: Sequence[int] | None) -> Sequence[int]:
+    if ranks is not None:
+        return ranks
+    return (0,) if job.schedule.is_symmetric() else tuple(np.arange(job.cluster.ranks).tolist())

@@ -1,0 +1,440 @@
+"""Published workloads of fused collectives, and their figures.
+
+A training step of a recommendation model, whose embeddings and all-to-all can be fused.
+
+Clusters, sweeps and models of `datasets/workloads/fused.toml`.
+
+What arXiv 2305.06942 reports of fused collectives, from the simulation.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise, product
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from profilers.devices.catalogue import Device, find_device
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.files import dataset_path, read_toml
+from profilers.trace.arrays import Floats, Ints
+from replay.calibration.parameters import Parameters
+from replay.costs.collectives import Topology
+from replay.costs.kernels import predict
+from replay.engine.timeline import replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
+from replay.graph.operators import DTYPE_BYTES
+from replay.studies.fused.comparison import Comparison, add_baseline, add_fused, collective_columns, compare
+from replay.studies.fused.job import Cluster, Costs, Job, Schedule, Work, embedding, gemm, gemv
+from replay.workloads.architecture import checked_size
+
+_SIZE = DTYPE_BYTES["fp32"]
+_Add = Callable[[Assembly, Job, Sequence[int]], tuple[Ints, Ints]]
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Sizes of a recommendation model in training, FP32.
+
+    Parameters
+    ----------
+    name : str
+    batch, tables : int
+        Samples and tables of one rank.
+    pooling, dim : int
+        Rows summed for a sample and table, and elements of a row.
+    bottom, top : tuple of int
+        Widths of the layers of the two MLPs, the input first.
+    source : str
+
+    Raises
+    ------
+    InvalidInputError
+        A size is no whole number of 1 or more, or an MLP has no layer.
+    """
+
+    name: str
+    batch: int
+    tables: int
+    pooling: int
+    dim: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for size in ("batch", "tables", "pooling", "dim"):
+            object.__setattr__(self, size, checked_size(f"{self.name}: {size}", getattr(self, size)))
+        for mlp in ("bottom", "top"):
+            widths = tuple(checked_size(f"{self.name}: {mlp}", width) for width in getattr(self, mlp))
+            if len(widths) < 2:
+                raise InvalidInputError(f"{self.name}: {mlp} is {widths}; give the widths of two layers or more")
+            object.__setattr__(self, mlp, widths)
+
+    def embeddings(self, cluster: Cluster) -> Work:
+        """Return one rank's look-ups for the samples of all ranks."""
+        samples = self.batch * cluster.ranks
+        return embedding(cluster.device, batch=samples, tables=self.tables, pooling=self.pooling, dim=self.dim)
+
+
+@dataclass
+class _Step:
+    """A training step under construction: kernels follow each other on the main stream."""
+
+    model: Recommendation
+    job: Job
+    work: Assembly = field(default_factory=Assembly)
+
+    def kernel(self, name: str, after: Ints, moved_bytes: float, *, hbm: float = 1.0) -> Ints:
+        """Append a kernel that streams through memory."""
+        task = self.work.tasks(
+            name,
+            self.work.lane(device=0),
+            {"duration_ns": moved_bytes / self.job.memory_bytes_per_s * 1e9, "cu": 1.0, "hbm": hbm},
+        )
+        self.work.edges(after, task, lag_ns=self.job.costs.launch_ns)
+        return task
+
+    def products(self, name: str, shapes: Sequence[Sequence[int]], after: Ints) -> Ints:
+        """Append products, one after another; a shape is rows, columns and depth."""
+        device, lane = self.job.cluster.device, self.work.lane(device=0, stream=2)
+        found = predict("matmul", [[1, *shape] for shape in shapes], device, dtype="fp32")
+        moved = [_SIZE * (m * k + k * n + m * n) for m, n, k in shapes]
+        alone = (found.seconds - found.start_s).clip(1e-9)
+        share = [min(b / (self.job.memory_bytes_per_s * s), 1.0) for b, s in zip(moved, alone, strict=True)]
+        tasks = self.work.tasks(name, lane, {"duration_ns": alone * 1e9, "cu": 1.0, "hbm": share})
+        self.work.chain(tasks, self.job.costs.launch_ns)
+        self.work.edges(after, tasks[0], lag_ns=self.job.costs.launch_ns)
+        return tasks[-1:]
+
+    def collective(self, job: Job, after: Ints, stream: int) -> Ints:
+        """Append a library's collective, on a stream of its own; return when the main stream sees its end."""
+        task = self.work.tasks(job.work.collective, self.work.lane(device=0, stream=stream), collective_columns(job))
+        self.work.edges(after, task, lag_ns=job.costs.sync_ns)
+        seen = self.work.tasks("waited for", self.work.lane(device=0), {"kind": TaskKind.MARK})
+        self.work.edges(task, seen, lag_ns=job.costs.sync_ns, kind=EdgeKind.WAIT)
+        return seen
+
+    def gradients(self, widths: Sequence[int], after: Ints, stream: int) -> None:
+        """Append the all-reduce of an MLP's gradients, and the update of its weights."""
+        size = _SIZE * sum(a * b for a, b in pairwise(widths))
+        reduced = self.collective(self.job.with_work(_gradient(size, self.job.cluster.device)), after, stream)
+        self.kernel("update", reduced, 3.0 * size)
+
+
+def _gradient(size: int, device: Device) -> Work:
+    return Work("gradients", "all_reduce", size, size, 0.0, 1, device.compute_units, packed=False)
+
+
+def _forward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
+    return [(batch, b, a) for a, b in pairwise(widths)]
+
+
+def _backward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the products of the backward pass: gradients of weights and of inputs, from the last layer on."""
+    layers = list(pairwise(widths))[::-1]
+    return [shape for a, b in layers for shape in ((a, b, batch), (batch, a, b))]
+
+
+def training_graph(model: Recommendation, job: Job, add: _Add = add_baseline) -> KernelGraph:
+    """Return a training step of one rank that stands for all.
+
+    Parameters
+    ----------
+    model : Recommendation
+    job : Job
+        Its cluster and costs; the work is the model's embeddings.
+    add : callable
+        `add_baseline` or `add_fused`: how embeddings and their all-to-all run.
+
+    Notes
+    -----
+    Forward: embeddings and all-to-all, beside which the bottom MLP runs where compute units are free; interaction; top
+    MLP. Backward: the same from the end, all-to-all of the gradients and update of the rows beside the bottom MLP's
+    backward pass; gradients of each MLP are summed over the ranks as soon as they are there, on a stream of their own,
+    over the same adapters. Interaction reads and writes all pooled rows of the rank's samples, backward twice that;
+    what it computes, and activations, are taken to be hidden behind that and the products. The rows' update reads the
+    gradient, and reads and writes each row that was looked up.
+    """
+    step = _Step(model, replace(job, work=model.embeddings(job.cluster)))
+    batch, none = model.batch, step.job.costs.launch_ns
+    start, exchanged = add(step.work, step.job, (0,))
+    bottom = step.products("bottom MLP", _forward(batch, model.bottom), start)
+    pooled = float(batch * (model.tables * job.cluster.ranks + 1) * model.dim * _SIZE)
+    interaction = step.kernel("interaction", exchanged, 2 * pooled)
+    step.work.edges(bottom, interaction, lag_ns=none)
+    top = step.products("top MLP", _forward(batch, model.top), interaction)
+    top_back = step.products("top MLP backward", _backward(batch, model.top), top)
+    step.gradients(model.top, top_back, 3)
+    back = step.kernel("interaction backward", top_back, 4 * pooled)
+    packed = step.kernel("pack", back, 2 * pooled) if step.job.costs.packs else back
+    returned = step.collective(step.job, packed, 1)
+    rows = step.job.work.output_bytes
+    step.kernel("rows' update", returned, rows * (1 + 2 * model.pooling))
+    bottom_back = step.products("bottom MLP backward", _backward(batch, model.bottom), packed)
+    step.gradients(model.bottom, bottom_back, 4)
+    return step.work.graph(step.job.hardware())
+
+
+def compare_training(
+    model: Recommendation, cluster: Cluster, schedule: Schedule | None = None, costs: Costs | None = None
+) -> Comparison:
+    """Simulate a training step with separate kernels, and with embeddings and their all-to-all fused.
+
+    Examples
+    --------
+    >>> from replay.studies.fused import load_workloads
+    >>> known = load_workloads()
+    >>> found = compare_training(known.models["benchmark"], known.clusters["scale_out"])
+    >>> 0 < found.saving < 0.5
+    True
+    """
+    job = Job(model.embeddings(cluster), cluster, schedule or Schedule(), costs or Costs.of())
+    return Comparison(
+        job, replay(training_graph(model, job, add_baseline)), replay(training_graph(model, job, add_fused))
+    )
+
+
+_SHOWN, _MOST_CASES = 60, 100_000
+#: Keys of the tables, and what each holds.
+_CLUSTER: Mapping[str, type] = MappingProxyType(
+    {
+        **dict.fromkeys(("device", "fabric", "source"), str),
+        **dict.fromkeys(("nodes", "devices_per_node", "adapters_per_node"), int),
+        "adapter_gbps": float,
+    }
+)
+_MODEL: Mapping[str, type] = MappingProxyType(
+    {**dict.fromkeys(("batch", "tables", "pooling", "dim"), int), "bottom": list, "top": list, "source": str}
+)
+#: The sweeps, and the values that each combines.
+SWEEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"embedding": ("batch", "tables", "pooling", "dim"), "gemv": ("batch", "shape"), "gemm": ("tokens", "shape")}
+)
+
+
+@dataclass(frozen=True)
+class Workloads:
+    """What a file of workloads holds.
+
+    Parameters
+    ----------
+    clusters : mapping of str to Cluster
+    sweeps : mapping of str to tuple of tuple
+        By a name of `SWEEPS`: all combinations of its values.
+    models : mapping of str to Recommendation
+    """
+
+    clusters: Mapping[str, Cluster]
+    sweeps: Mapping[str, tuple[tuple[Any, ...], ...]]
+    models: Mapping[str, Recommendation]
+
+    def works(self, sweep: str, cluster: str) -> tuple[Work, ...]:
+        """Return the work of every case of a sweep on the devices of a cluster.
+
+        Raises
+        ------
+        NotFoundError
+            There is no such sweep or cluster.
+
+        Examples
+        --------
+        >>> len(load_workloads().works("embedding", "inter_node"))
+        54
+        """
+        for name, among in ((sweep, self.sweeps), (cluster, self.clusters)):
+            if name not in among:
+                raise NotFoundError(f"no {name!r}; there are {', '.join(sorted(among))}")
+        device, cases = self.clusters[cluster].device, self.sweeps[sweep]
+        if sweep == "embedding":
+            return tuple(embedding(device, batch=b, tables=t, pooling=p, dim=d) for b, t, p, d in cases)
+        if sweep == "gemv":
+            return tuple(gemv(device, batch=b, n=n, k=k) for b, (n, k) in cases)
+        return tuple(gemm(device, m=m, n=n, k=k) for m, (n, k) in cases)
+
+
+def load_workloads(path: str | Path | None = None) -> Workloads:
+    """Read a TOML file in the layout of `datasets/workloads/fused.toml`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; or it is no such file: the table and the key are named.
+
+    Examples
+    --------
+    >>> load_workloads().clusters["scale_out"].ranks
+    128
+    """
+    return _shipped() if path is None else _read(Path(path))
+
+
+@cache
+def _shipped() -> Workloads:
+    return _read(dataset_path("workloads/fused.toml"))
+
+
+def _read(file: Path) -> Workloads:
+    content = read_toml(file, "workloads")
+    try:
+        return Workloads(
+            MappingProxyType({name: _cluster(name, row) for name, row in _tables(content, "clusters")}),
+            MappingProxyType({name: _sweep(name, row) for name, row in _tables(content, "sweeps")}),
+            MappingProxyType({name: _model(name, row) for name, row in _tables(content, "models")}),
+        )
+    except SeqPointError as error:
+        raise InvalidInputError(f"{file}: {error}") from error
+
+
+def _tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, Any]]:
+    found = content.get(kind, {})
+    if not isinstance(found, dict):
+        raise InvalidInputError(f"{kind} is no table of tables [{kind}.NAME]")
+    return list(found.items())
+
+
+def _checked(name: str, row: object, known: Mapping[str, type]) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{name} is no table")
+    for key, value in row.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        fits = number if known.get(key) is float else isinstance(value, known.get(key, ())) and value is not True
+        if not fits:
+            shown = f"{key} = {value!r}"[:_SHOWN]
+            raise InvalidInputError(
+                f"{name}: {shown}; keys are {', '.join(f'{k} ({known[k].__name__})' for k in known)}"
+            )
+    if missing := [key for key in known if key not in row]:
+        raise InvalidInputError(f"{name} lacks {', '.join(missing)}")
+    return row
+
+
+def _cluster(name: str, row: object) -> Cluster:
+    found = _checked(f"clusters.{name}", row, _CLUSTER)
+    each = found["devices_per_node"]
+    topology = Topology(found["nodes"] * each, each, fabric=found["fabric"], nics=found["adapters_per_node"])
+    return Cluster(find_device(found["device"]), topology, found["adapter_gbps"] * 1e9)
+
+
+def _sweep(name: str, row: object) -> tuple[tuple[Any, ...], ...]:
+    if name not in SWEEPS:
+        raise InvalidInputError(f"no sweep {name!r}; there are {', '.join(SWEEPS)}")
+    found = _checked(f"sweeps.{name}", row, {**dict.fromkeys(SWEEPS[name], list), "source": str})
+    values = [found[key] for key in SWEEPS[name]]
+    count = 1
+    for key, several in zip(SWEEPS[name], values, strict=True):
+        sizes = [size for one in several for size in (one if key == "shape" and isinstance(one, list) else [one])]
+        pairs = key != "shape" or all(isinstance(one, list) and len(one) == 2 for one in several)
+        if not sizes or not pairs or any(not isinstance(size, int) or isinstance(size, bool) for size in sizes):
+            raise InvalidInputError(
+                f"sweeps.{name}: {key} = {several!r}"[:200] + "; give whole numbers (pairs of a shape)"
+            )
+        count *= len(several)
+    if count > _MOST_CASES:
+        raise InvalidInputError(f"sweeps.{name}: {count} cases; at most {_MOST_CASES:,}")
+    return tuple(
+        product(*(tuple(map(tuple, v)) if k == "shape" else v for k, v in zip(SWEEPS[name], values, strict=True)))
+    )
+
+
+def _model(name: str, row: object) -> Recommendation:
+    found = _checked(f"models.{name}", row, _MODEL)
+    return Recommendation(name, **{**found, "bottom": tuple(found["bottom"]), "top": tuple(found["top"])})
+
+
+#: What is swept where: the figures' names begin so.
+_SWEEPS = {
+    "inter_node": ("embedding", "inter_node"),
+    "intra_node": ("embedding", "intra_node"),
+    "gemv": ("gemv", "intra_node"),
+    "gemm": ("gemm", "intra_node"),
+}
+#: Pooling factors along which the peak is looked for, about a square root of 2 apart, and how far it may be from 1.
+_POOLING = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
+_NEAR = 2.0
+_ROUNDING = 1e-9
+#: What counts as about the same.
+_ABOUT = 0.01
+#: With fewer waves of workgroups nothing is done before the kernel is.
+_LEAST_WAVES = 2.0
+
+
+class Peak(NamedTuple):
+    """A case in which most is saved: waves of workgroups of the kernel, and T_comp / T_coll of the separate kernels."""
+
+    waves: float
+    balance: float
+
+    @property
+    def near(self) -> bool:
+        """Whether the two times are within a factor of 2 of each other."""
+        return 1 / _NEAR <= self.balance <= _NEAR
+
+
+def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+    """Return the figures of `datasets/published/fused.toml` as the simulation gives them, by name.
+
+    Parameters
+    ----------
+    parameters : Parameters, optional
+        By default the shipped ones.
+
+    Examples
+    --------
+    >>> reproduce()["no_overhead_at_most_half"]
+    135.0
+    """
+    costs, known = Costs.of(parameters), load_workloads()
+    found: dict[str, float] = {}
+    for name in _SWEEPS:
+        savings = _each(name, costs, Schedule(), lambda one: one.saving)
+        found |= {f"{name}_average": 100 * float(savings.mean()), f"{name}_largest": 100 * float(savings.max())}
+    training = compare_training(known.models["production"], known.clusters["scale_out"], costs=costs)
+    found["training_128_nodes"] = 100 * training.saving
+    halves = [_each(name, costs.without_overheads(), Schedule(), lambda one: one.saving) <= 0.5 for name in _SWEEPS]
+    found["no_overhead_at_most_half"] = float(np.concatenate(halves).sum())
+    orders = [
+        np.concatenate([_each(name, costs, Schedule(order), _fused_ns) for name in ("inter_node", "intra_node")])
+        for order in ("remote_first", "local_first")
+    ]
+    found["remote_first_not_slower"] = float((orders[0] <= orders[1] + _ROUNDING).sum())
+    found["remote_first_about_or_over"] = float((orders[0] <= orders[1] * (1 + _ABOUT)).sum())
+    pipelined = [one for one in peaks(costs.without_overheads()) if one.waves >= _LEAST_WAVES]
+    found["gain_peaks_at_balance"] = float(sum(one.near for one in pipelined))
+    found["gain_peaks_with_overheads"] = float(sum(one.near for one in peaks(costs)))
+    for order in ("ascending", "remote_first"):
+        skews = _each("inter_node", costs, Schedule(order), lambda one: one.skew)
+        found[f"skew_{order}"] = 100 * float(skews.mean())
+    return found
+
+
+def _fused_ns(one: Comparison) -> float:
+    return one.fused.makespan_ns
+
+
+def _each(name: str, costs: Costs, schedule: Schedule, of: Callable[[Comparison], float]) -> Floats:
+    """Return a figure of each case of a sweep."""
+    known, (sweep, where) = load_workloads(), _SWEEPS[name]
+    cluster = known.clusters[where]
+    return np.array([of(compare(Job(work, cluster, schedule, costs))) for work in known.works(sweep, where)])
+
+
+def peaks(costs: Costs) -> Iterator[Peak]:
+    """Yield where most is saved along pooling factors of 1 to 128.
+
+    For each batch and number of tables of the sweep, on each cluster.
+    """
+    known = load_workloads()
+    batches, tables = (sorted({case[i] for case in known.sweeps["embedding"]}) for i in (0, 1))
+    for where in ("inter_node", "intra_node"):
+        cluster = known.clusters[where]
+        for batch, table in ((b, t) for b in batches for t in tables):
+            works = [embedding(cluster.device, batch=batch, tables=table, pooling=p, dim=128) for p in _POOLING]
+            found = [compare(Job(work, cluster, costs=costs)) for work in works]
+            best = max(found, key=lambda one: one.saving).job
+            resident = best.work.resident * (1 - costs.occupancy_loss)
+            yield Peak(best.work.workgroups / resident, best.compute_ns / best.collective_ns)

@@ -1,0 +1,436 @@
+"""Matrix products and transfers of the studies, as tasks.
+
+A matrix product as the engine sees it: how long it takes alone, and what share of the device it uses meanwhile.
+
+A collective as the engine sees it: one kernel on compute units, or copies on DMA engines.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, sqrt
+from types import MappingProxyType
+
+import numpy as np
+
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Ints
+from profilers.trace.kernels import CLASSES
+from replay.calibration.parameters import Parameters, load_parameters
+from replay.costs.collectives import Topology, fastest, machine_of
+from replay.costs.kernels import predict
+from replay.graph.assembly import Assembly
+from replay.graph.graph import COLLECTIVE_KINDS, TaskKind
+from replay.graph.operators import DTYPE_BYTES
+
+#: Rows and columns of a tile that one workgroup computes, as in `replay.costs.kernels.models` for halves.
+_TILES = (
+    *((256, 256), (256, 128), (128, 256), (128, 128)),
+    *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)),
+)
+#: Cost of a tile's edge, in elements (the prior of `replay.costs.kernels.models`), and parts that the depth is split into.
+_EDGE, _MOST_PARTS = 2.0, 16
+#: How many of them are large: what libraries take where they fill the device.
+_LARGE = 4
+#: How sharply the slower of computing and moving rules, the prior of `replay.costs.kernels.models`.
+_SHARPNESS = 3.0
+#: Compute units of one die, which share an L2 cache; elsewhere all units share it.
+_DIE_UNITS: Mapping[str, int] = MappingProxyType({"CDNA 3": 38, "CDNA 4": 32})
+#: Memory so fast that it never binds, GB/s.
+_BOUNDLESS_GBPS = 1e6
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product, m x k by k x n, on the compute units that it may use.
+
+    Parameters
+    ----------
+    m, n, k : int
+    device : Device
+    dtype : str
+        One of `profilers.devices.DTYPES`.
+    units : int, optional
+        Compute units that it may run on; by default all of the device.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is below one, or there are more units than the device has, or none.
+    """
+
+    m: int
+    n: int
+    k: int
+    device: Device
+    dtype: str = "bf16"
+    units: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.m, self.n, self.k) < 1:
+            raise InvalidInputError(f"a product of {self.m} x {self.n} x {self.k}: each size must be 1 or more")
+        object.__setattr__(self, "units", self.units or self.device.compute_units)
+        if not 1 <= self.units <= self.device.compute_units:
+            raise InvalidInputError(f"{self.units} compute units; {self.device.name} has {self.device.compute_units}")
+
+    @property
+    def flops(self) -> float:
+        """Multiplications and additions."""
+        return 2.0 * self.m * self.n * self.k
+
+    @property
+    def operand_bytes(self) -> tuple[float, float, float]:
+        """Of the left operand, the right one, and the result."""
+        size = DTYPE_BYTES[self.dtype]
+        return float(size * self.m * self.k), float(size * self.k * self.n), float(size * self.m * self.n)
+
+    @property
+    def memory_bound(self) -> bool:
+        """Whether its FLOP per compulsory byte are below what the device's peaks allow (the ridge)."""
+        ridge = self.device.flops_per_s(self.dtype) / self.device.memory_bytes_per_s
+        return self.flops / sum(self.operand_bytes) < ridge
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Rows and columns of a workgroup's tile, and parts of the depth.
+
+        A library tunes them for the whole device, so that fewer units change nothing: the least time in whole waves,
+        of large tiles where these fill the device, else of smaller ones and of parts.
+        """
+        units, tiles = self.device.compute_units, _TILES[:_LARGE]
+        if min(_count(self, *tile) for tile in tiles) >= units:
+            return min(((*tile, 1) for tile in tiles), key=lambda one: _cost(self, one))
+        parts = [2**i for i in range(_MOST_PARTS.bit_length())]
+        fitting = [(*tile, p) for tile in _TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
+        return min(fitting, key=lambda one: _cost(self, one))
+
+    @property
+    def workgroups(self) -> int:
+        """One for each tile and part of the depth."""
+        rows, columns, parts = self.grid
+        return _count(self, rows, columns) * parts
+
+
+def product_ns(product: Product, parameters: Parameters | None = None) -> float:
+    """Return how long a product takes alone on its units, ns.
+
+    On the whole device as `replay.costs.kernels` says. On fewer units the part of it that is arithmetic takes more whole
+    waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a memory-bound
+    product drift apart, so that its arithmetic takes longer in proportion; once it leaves `memory_bound_spared_units`
+    idle, its streams disturb each other less (`memory_bound_spared_gain`).
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> whole, part = (Product(8192, 8192, 8192, find_device("MI300X"), units=units) for units in (304, 152))
+    >>> bool(1.8 < product_ns(part) / product_ns(whole) < 2.2)
+    True
+    """
+    known = parameters or load_parameters()
+    (whole, arithmetic), units = _alone_ns(replace(product, units=0)), product.device.compute_units
+    fewer = ceil(product.workgroups / product.units) / ceil(product.workgroups / units)
+    gain = 0.0
+    if product.memory_bound:
+        fewer = units / product.units
+        gain = known["memory_bound_spared_gain"] * (units - product.units >= known["memory_bound_spared_units"])
+    moving = max(whole**_SHARPNESS - arithmetic**_SHARPNESS, 0.0)
+    return float((1.0 - gain) * (moving + (arithmetic * fewer) ** _SHARPNESS) ** (1 / _SHARPNESS))
+
+
+def product_columns(product: Product, parameters: Parameters | None = None) -> dict[str, float]:
+    """Return a product as columns of `replay.graph.assembly.Assembly.tasks`.
+
+    Parameters
+    ----------
+    product : Product
+    parameters : Parameters, optional
+
+    Returns
+    -------
+    dict
+        `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: what its workgroups
+        fill, and what of it arithmetic needs in that time, at least `cu_share_saturating_memory`. `waves` count over
+        its own units. `hbm` is a share of what memory delivers to mixed streams
+        (`memory_efficiency_mixed`). `l2`, the way to memory, is full of its requests: a tuned product keeps as many in
+        flight as hide the latency that it has alone, so that whatever others send lengthens its time (Little's law).
+
+    Notes
+    -----
+    Traffic is that of a blocked product: the workgroups that run at one time compute a nearly square block of the
+    result and read its rows and columns of the operands once (Hong and Kung, 1981). The block of one die's units says
+    what the last-level cache delivers; that of all units, what memory does, and there the operand whose panel fits the
+    last-level cache is read once in all.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> columns = product_columns(Product(8192, 8192, 8192, find_device("MI300X")))
+    >>> round(columns["cu"], 2), columns["workgroups"], 0 < columns["hbm"] < 0.2
+    (1.0, 2048, True)
+    """
+    known = parameters or load_parameters()
+    device, seconds = product.device, product_ns(product, known) / 1e9
+    memory, cached, panel = _traffic(product)
+    occupies = min(product.workgroups, product.units) / device.compute_units
+    busy = _alone_ns(replace(product, units=0))[1] / 1e9 / seconds * device.compute_units / product.units
+    enough = max(busy, known["cu_share_saturating_memory"])
+    delivered = device.memory_bytes_per_s * known["memory_efficiency_mixed"]
+    return {
+        "duration_ns": seconds * 1e9,
+        "class_": CLASSES.index("gemm"),
+        "cu": occupies * min(enough, 1.0),
+        "occupies": occupies,
+        "hbm": min(memory / seconds / delivered, 1.0),
+        "l2": occupies,
+        "workgroups": product.workgroups,
+        "waves": product.workgroups / product.units,
+        "footprint": min(panel / cache_bytes(device), 1.0),
+        "hit_share": 1.0 - memory / cached,
+    }
+
+
+def cache_bytes(device: Device) -> float:
+    """Return the size of the last-level cache."""
+    return device.value("llc_mb" if "llc_mb" in device.figures else "l2_mb") * 2.0**20
+
+
+def _count(product: Product, rows: int, columns: int) -> int:
+    return ceil(product.m / rows) * ceil(product.n / columns)
+
+
+def _cost(product: Product, grid: tuple[int, int, int]) -> float:
+    """Return what a tile's arithmetic takes in whole waves of the device, in elements of the result."""
+    rows, columns, parts = grid
+    waves = ceil(_count(product, rows, columns) * parts / product.device.compute_units)
+    return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
+
+
+@lru_cache(maxsize=4096)
+def _alone_ns(product: Product) -> tuple[float, float]:
+    """Return how long a product takes on the whole device, and how long if nothing had to be moved."""
+    figures = dict(product.device.figures)
+    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
+    devices = (product.device, replace(product.device, figures=figures))
+    dims = [[1, product.m, product.n, product.k]]
+    whole, arithmetic = (float(predict("matmul", dims, d, dtype=product.dtype).seconds[0]) * 1e9 for d in devices)
+    return whole, min(arithmetic, whole)
+
+
+def _traffic(product: Product) -> tuple[float, float, float]:
+    """Return bytes from memory, bytes from the last-level cache, and the panel of an operand that this cache keeps."""
+    left, right, result = product.operand_bytes
+    apart = _DIE_UNITS.get(product.device.architecture, 1 if "llc_mb" not in product.device.figures else product.units)
+    cached = _blocked(product, min(apart, product.units))[0] + result
+    (both, rows, columns) = _blocked(product, product.units)
+    size, room = DTYPE_BYTES[product.dtype], cache_bytes(product.device)
+    choices = [(both, 0.0)]
+    for extent, kept, again, passes in (
+        (min(rows, product.m), left, right, ceil(product.m / rows)),
+        (min(columns, product.n), right, left, ceil(product.n / columns)),
+    ):
+        panel = size * extent * product.k
+        if panel <= room:
+            choices.append((kept + passes * again, panel))
+    memory, panel = min(choices)
+    return memory + result, max(cached, memory + result), panel
+
+
+def _blocked(product: Product, units: int) -> tuple[float, float, float]:
+    """Return bytes of operands that nearly square blocks of `units` tiles read, and the rows and columns of one."""
+    rows, columns, parts = product.grid
+    left, right, _ = product.operand_bytes
+    tiles = max(units / parts, 1.0)
+    block = sqrt(tiles * rows * columns)
+    high = min(max(block, rows), product.m)
+    wide = min(max(tiles * rows * columns / high, columns), product.n)
+    high = min(max(tiles * rows * columns / wide, rows), product.m)
+    return left * ceil(product.n / wide) + right * ceil(product.m / high), high, wide
+
+
+#: The collectives that are modelled, by the parameter that says how many compute units saturate their links.
+_UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "all_gather": "collective_units_all_gather",
+        "reduce_scatter": "collective_units_all_gather",
+        "all_to_all": "collective_units_all_to_all",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A collective, seen from one of its devices.
+
+    Parameters
+    ----------
+    kind : str
+        ``"all_gather"``, ``"all_to_all"`` or ``"reduce_scatter"``.
+    size_bytes : float
+        One worker's whole buffer: what was gathered, all that a worker sends, what is reduced.
+    topology : Topology
+    device : Device
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such kind, the size is not above zero, the group has one worker or several nodes.
+    """
+
+    kind: str
+    size_bytes: float
+    topology: Topology
+    device: Device
+
+    def __post_init__(self) -> None:
+        if self.kind not in _UNITS:
+            raise InvalidInputError(f"no transfer is called {self.kind!r}; there are {', '.join(_UNITS)}")
+        if not 0 < self.size_bytes < float("inf"):
+            raise InvalidInputError(f"a transfer of {self.size_bytes} bytes; give a number above zero")
+        if self.topology.n_workers < 2 or self.topology.nodes > 1:
+            raise InvalidInputError("a transfer is between two or more workers of one node")
+
+    @property
+    def sent_bytes(self) -> float:
+        """What the device sends to all its peers together, and receives from them."""
+        n = self.topology.n_workers
+        return self.size_bytes * (n - 1) / n
+
+    @property
+    def memory_bytes(self) -> float:
+        """What the device's memory reads and writes: all that is sent is read, all that is received is written.
+
+        A reduce-scatter reads what it received again, and its own part, and writes the sum.
+        """
+        part = self.size_bytes / self.topology.n_workers
+        adding = self.sent_bytes + 2 * part if self.kind == "reduce_scatter" else 0.0
+        return 2 * self.sent_bytes + adding
+
+
+def kernel_units(kind: str, parameters: Parameters | None = None) -> int:
+    """Return with how many compute units a collective's kernel saturates its links.
+
+    Examples
+    --------
+    >>> kernel_units("all_gather"), kernel_units("all_to_all")
+    (32, 64)
+    """
+    return round((parameters or load_parameters())[_UNITS[kind]])
+
+
+def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> dict[str, float]:
+    """Return a collective that runs on compute units, as columns of `replay.graph.assembly.Assembly.tasks`.
+
+    It takes the time of the fastest algorithm and protocol (`replay.costs.collectives.fastest`), uses its links whole, and
+    needs `kernel_units` all the time. It receives into a buffer and copies from there (`collective_kernel_passes`), so
+    that memory, and the way to it (`l2`), carry more than for copies of DMA engines. What streams through the
+    last-level cache holds a share of it in proportion to its rate.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> columns = kernel_columns(one)
+    >>> bool(columns["link"] == 1.0 and 2.7e6 < columns["duration_ns"] < 2.9e6)
+    True
+    """
+    known = parameters or load_parameters()
+    machine = machine_of(transfer.device, transfer.topology)
+    sizes = np.array([transfer.size_bytes])
+    seconds = float(fastest(transfer.kind, transfer.topology, machine, sizes)[0][0])
+    share = kernel_units(transfer.kind, known) / transfer.device.compute_units
+    return {
+        **_common(transfer),
+        "kind": TaskKind.COLLECTIVE,
+        "duration_ns": seconds * 1e9,
+        "cu": min(share, 1.0),
+        "link": 1.0,
+        **_memory(transfer, known["collective_kernel_passes"] * transfer.memory_bytes / seconds, known),
+    }
+
+
+def copy_columns(transfer: Transfer, parameters: Parameters | None = None) -> dict[str, object]:
+    """Return a collective's copies to its n - 1 peers on DMA engines, each on an engine of its own.
+
+    Columns of `replay.graph.assembly.Assembly.tasks`; what they cost before they start (`dma_command_ns`) is not among them,
+    see `add_copies`. A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
+
+    Raises
+    ------
+    InvalidInputError
+        The collective needs arithmetic, which DMA engines do not have.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> one = Transfer("all_to_all", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> copy_columns(one)["engine"]
+    [0, 1, 2, 3, 4, 5, 6]
+    """
+    if transfer.kind == "reduce_scatter":
+        raise InvalidInputError("a reduce_scatter adds, which DMA engines cannot; run it on compute units")
+    known, peers = parameters or load_parameters(), transfer.topology.n_workers - 1
+    port = machine_of(transfer.device, transfer.topology).port * known["dma_bandwidth_ratio"]
+    seconds = known["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
+    rate = transfer.memory_bytes / seconds / peers
+    return {
+        **_common(transfer),
+        "kind": TaskKind.COPY,
+        "duration_ns": seconds * 1e9,
+        "link": 1.0 / peers,
+        "dma": 1.0,
+        "engine": list(range(peers)),
+        **_memory(transfer, rate, known),
+    }
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Tasks of a collective on DMA engines.
+
+    Parameters
+    ----------
+    commands : array of int64, shape (n - 1,)
+        The host writes them one after another; what the collective waits for, the first of them waits for.
+    copies : array of int64, shape (n - 1,)
+        The collective is done when all of them are.
+    """
+
+    commands: Ints
+    copies: Ints
+
+
+def add_copies(work: Assembly, lane: int, transfer: Transfer, parameters: Parameters | None = None) -> Copies:
+    """Add a collective on DMA engines: each copy waits for its command, each command for the one before it.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.engine import simulate
+    >>> work = Assembly()
+    >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> copies = add_copies(work, work.lane(device=0, stream=1), one).copies
+    >>> ends = simulate(work.graph())[1][copies]
+    >>> (ends[1:] - ends[:-1]).round().tolist()
+    [5500.0, 5500.0, 5500.0, 5500.0, 5500.0, 5500.0]
+    """
+    known, peers = parameters or load_parameters(), transfer.topology.n_workers - 1
+    command = {"kind": TaskKind.COPY, "duration_ns": np.full(peers, known["dma_command_ns"])}
+    commands = work.tasks(f"{transfer.kind} command", lane, command)
+    work.chain(commands)
+    copies = work.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, known))
+    work.edges(commands, copies)
+    return Copies(commands, copies)
+
+
+def _common(transfer: Transfer) -> dict[str, float]:
+    return {
+        "collective": COLLECTIVE_KINDS.index(transfer.kind),
+        "bytes": round(transfer.size_bytes),
+        "ranks": transfer.topology.n_workers,
+    }
+
+
+def _memory(transfer: Transfer, rate: float, known: Parameters) -> dict[str, float]:
+    share = min(rate / (transfer.device.memory_bytes_per_s * known["memory_efficiency_mixed"]), 1.0)
+    return {"hbm": share, "l2": share, "footprint": share}

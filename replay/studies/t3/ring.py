@@ -1,0 +1,868 @@
+"""A ring collective near memory, and the product that feeds it.
+
+The sub-layers that T3 was evaluated on, and the system that they run on.
+
+Who gets the memory when a product and communication both want it: first come, or the product first.
+
+`Ring`: alike GPUs under construction, each a device with compute units and a device with memory and a link.
+
+Ring collectives step by step: reduce-scatter on compute units or near memory, and all-gather.
+
+A product as waves of workgroups: which chunk of the result each stage adds to, and what it moves.
+
+A sub-layer as a graph: one part after the other, and with T3, which reduces chunks while the product still runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import lambertw  # type: ignore[import-untyped, unused-ignore]
+
+from profilers.devices.catalogue import Device, find_device, load_devices
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import dataset_path, read_toml
+from profilers.trace.arrays import Floats, Ints
+from replay.costs.kernels import predict
+from replay.graph.assembly import Assembly
+from replay.graph.graph import Hardware, KernelGraph, TaskKind
+from replay.workloads.architecture import checked_size
+
+_SHOWN = 60
+_SYSTEM = (
+    "latency_ns",
+    "tracker_entries",
+    "tile_rows",
+    "tile_columns",
+    "panels_in_group",
+    "slice_depth",
+    "block_bytes",
+)
+#: How a cache chooses what it drops: the least recently used, any, or so that it serves best.
+REPLACEMENTS = ("lru", "random", "best")
+_TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
+    {
+        "system": {"device": str, **dict.fromkeys(_SYSTEM, int), "replacement": str, "source": str},
+        "sublayers": {"factor": int, "title": str, "source": str},
+        "models": {"title": str, "hidden": int, "tokens": int, "workers": list, "source": str},
+    }
+)
+#: Workers whose rings are simulated device by device.
+_MOST_WORKERS = 256
+
+
+@dataclass(frozen=True)
+class System:
+    """A ring of alike GPUs, and how products run on them.
+
+    Parameters
+    ----------
+    device : Device
+        With `link_gbps`: what it sends to one neighbour.
+    latency_ns : float
+        Of a link.
+    tracker_entries : int
+        Tiles that a memory controller counts the updates of at one time.
+    tile_rows, tile_columns : int
+        Of the result, that a workgroup computes; a compute unit holds one workgroup.
+    panels_in_group : int
+        Rows of tiles that workgroups go over column by column before they come to the next.
+    slice_depth : int
+        Of the product, for which operands are read at a time.
+    block_bytes : int
+        In which transfers are read, sent and written.
+    replacement : str
+        Of the last-level cache: one of `REPLACEMENTS`.
+    """
+
+    device: Device
+    latency_ns: float = 500.0
+    tracker_entries: int = 256
+    tile_rows: int = 128
+    tile_columns: int = 128
+    panels_in_group: int = 8
+    slice_depth: int = 128
+    block_bytes: int = 2**18
+    replacement: str = "random"
+
+    def __post_init__(self) -> None:
+        for name in _SYSTEM[1:]:
+            object.__setattr__(self, name, checked_size(f"system: {name}", getattr(self, name)))
+        if self.replacement not in REPLACEMENTS:
+            names = ", ".join(REPLACEMENTS)
+            raise InvalidInputError(f"system: no replacement is called {self.replacement!r:.60}; there are {names}")
+        if not 0 <= self.latency_ns < float("inf"):
+            raise InvalidInputError(f"system: a latency of {self.latency_ns} ns; it is finite and not negative")
+
+    def link_ns(self, size_bytes: float) -> float:
+        """Return how long a link carries so many bytes, ns, without its latency."""
+        return 1e9 * size_bytes / self.device.link_bytes_per_s
+
+    def memory_ns(self, size_bytes: float) -> float:
+        """Return how long the memory takes for so many bytes, ns."""
+        return 1e9 * size_bytes / self.device.memory_bytes_per_s
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """A product whose result is reduce-scattered and gathered again over tensor-parallel workers; 2-byte elements.
+
+    Parameters
+    ----------
+    model, name : str
+        Such as ``"t_nlg"`` and ``"fc2"``.
+    tokens, hidden, factor, workers : int
+        The product of a worker is tokens x hidden x (factor * hidden / workers).
+    """
+
+    model: str
+    name: str
+    tokens: int
+    hidden: int
+    factor: int
+    workers: int
+
+    def __post_init__(self) -> None:
+        for size in ("tokens", "hidden", "factor"):
+            object.__setattr__(self, size, checked_size(f"{self.label}: {size}", getattr(self, size)))
+        object.__setattr__(self, "workers", checked_size(f"{self.label}: workers", self.workers, _MOST_WORKERS))
+        if self.workers < 2:
+            raise InvalidInputError(f"{self.label}: one worker reduces nothing; give 2 or more")
+        if self.factor * self.hidden < self.workers:
+            raise InvalidInputError(f"{self.label}: more workers than the product is deep; give fewer")
+
+    @property
+    def label(self) -> str:
+        """For people and tables, such as ``"t_nlg/fc2/8"``."""
+        return f"{self.model}/{self.name}/{self.workers}"
+
+    @property
+    def depth(self) -> int:
+        """Of a worker's part of the product; what does not divide evenly is cut."""
+        return self.factor * self.hidden // self.workers
+
+    @property
+    def output_bytes(self) -> int:
+        """Of the whole result, which every worker has a partial sum of."""
+        return 2 * self.tokens * self.hidden
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Sub-layers by their labels, in the order of the file, and the system.
+
+    Parameters
+    ----------
+    system : System
+    sublayers : mapping of str to SubLayer
+    """
+
+    system: System
+    sublayers: Mapping[str, SubLayer]
+
+
+def load_workload(path: str | Path | None = None) -> Workload:
+    """Read sub-layers from a TOML file in the layout of `datasets/workloads/t3.toml`, by default that one.
+
+    The device is one of the catalogue, or that of `datasets/workloads/t3_device.toml`.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file or device; or it is no such file: the table and the key are named.
+
+    Examples
+    --------
+    >>> load_workload().sublayers["t_nlg/fc2/8"].depth
+    2128
+    """
+    return _shipped() if path is None else _read(Path(path))
+
+
+def find_sublayer(label: str, workload: Workload | None = None) -> SubLayer:
+    """Return a sub-layer by its label.
+
+    Raises
+    ------
+    NotFoundError
+        There is none of that label; those that are there are listed.
+    """
+    known = (workload or load_workload()).sublayers
+    if label not in known:
+        raise NotFoundError(f"no sub-layer {label!r:.60}; there are {', '.join(known)}")
+    return known[label]
+
+
+@cache
+def _shipped() -> Workload:
+    return _read(dataset_path("workloads/t3.toml"))
+
+
+def _read(file: Path) -> Workload:
+    content = read_toml(file, "sub-layers")
+    if sorted(content) != sorted(_TABLES):
+        raise InvalidInputError(f"{file}: has tables {', '.join(sorted(content))}; give {', '.join(_TABLES)}")
+    try:
+        return _workload(content)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file}: {error}") from error
+
+
+def _workload(content: Mapping[str, Any]) -> Workload:
+    given = _checked("system", content["system"], "system")
+    devices = load_devices(dataset_path("workloads/t3_device.toml"))
+    system = System(find_device(given["device"], devices), **{name: given[name] for name in (*_SYSTEM, "replacement")})
+    parts = {name: _checked("sublayers", row, name) for name, row in _rows(content, "sublayers")}
+    sublayers = {}
+    for name, row in _rows(content, "models"):
+        model = _checked("models", row, name)
+        for workers in model["workers"]:
+            for part, found in parts.items():
+                one = SubLayer(name, part, model["tokens"], model["hidden"], found["factor"], workers)
+                sublayers[one.label] = one
+    return Workload(system, MappingProxyType(sublayers))
+
+
+def _rows(content: Mapping[str, Any], table: str) -> list[tuple[str, object]]:
+    if not isinstance(content[table], dict) or not content[table]:
+        raise InvalidInputError(f"no table [{table}.NAME]")
+    return list(content[table].items())
+
+
+def _checked(table: str, row: object, name: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{table}: {name!r:.60} is no table")
+    known = _TABLES[table]
+    for key, value in row.items():
+        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
+            text = f"{key} = {value!r}"[:_SHOWN]
+            raise InvalidInputError(f"{table}: {name}: {text}; keys are {', '.join(known)}")
+    if missing := [key for key in known if key not in row]:
+        raise InvalidInputError(f"{table}: {name} lacks {', '.join(missing)}")
+    return row
+
+
+@dataclass(frozen=True)
+class Arbitration:
+    """What accesses to memory ask of its controller.
+
+    A controller is a device of the graph of its own. Bandwidth (`hbm`) is shared max-min: whoever asks gets as much as
+    the others. The engine gives out compute units by priority; on a controller, which has none, they stand for slots of
+    its queue: where accesses need slots, those of the product come first, and communication gets what is left.
+
+    Parameters
+    ----------
+    held : float
+        Share of the slots that a burst of the product holds; 0 where nobody needs any.
+    needed : float
+        Share of the slots that an access of communication needs; 0 where nobody does.
+    """
+
+    held: float = 0.0
+    needed: float = 0.0
+
+    def product(self) -> Mapping[str, float]:
+        """Return what a burst of the product asks for."""
+        return {"hbm": 1.0, "cu": self.held, "priority": 1}
+
+    def communication(self) -> Mapping[str, float]:
+        """Return what an access of communication asks for."""
+        return {"hbm": 1.0, "cu": self.needed}
+
+
+def first_come() -> Arbitration:
+    """Return the arbitration that shares bandwidth alike, whoever asks.
+
+    Examples
+    --------
+    >>> first_come().product()
+    {'hbm': 1.0, 'cu': 0.0, 'priority': 1}
+    """
+    return Arbitration()
+
+
+def compute_first(starvation: float) -> Arbitration:
+    """Return the arbitration of T3-MCA: communication only takes what the product leaves.
+
+    Parameters
+    ----------
+    starvation : float
+        Share of the bandwidth that all communication together gets beside a burst of the product.
+
+    Raises
+    ------
+    InvalidInputError
+        The share is not within 0 to 1, or one of them: communication would never issue, or the product.
+
+    Notes
+    -----
+    arXiv 2401.16677: communication issues while the queue of the memory is under a threshold that is set from the
+    memory intensity of the product, or after it has waited for a limit. The threshold bounds how many accesses of
+    communication stand before a burst when it begins, some ten ns, which shares of bandwidth do not see; the limit is
+    the share here.
+
+    Examples
+    --------
+    >>> compute_first(0.1)
+    Arbitration(held=0.9, needed=1.0)
+    """
+    if not 0 < starvation < 1:
+        raise InvalidInputError(f"a starvation share of {starvation}: give more than 0 and less than 1")
+    return Arbitration(1.0 - starvation, 1.0)
+
+
+_ACCESS, _LINK, _OUT, _IN = range(4)  #: streams of a memory: bursts of the product, the link, reads for it, writes
+#: Blocks that a sender has read, and a receiver has not yet written, at most.
+_BUFFERED = 4
+#: Of a message, however small a block is.
+_MOST_BLOCKS = 4096
+
+
+class Message(NamedTuple):
+    """What every GPU sends to the next one at one step.
+
+    Parameters
+    ----------
+    name : str
+        Of what crosses the link.
+    size_bytes : float
+    reads, writes : tuple of str and float
+        Name of the task, and bytes of the sender's memory that are read, of the receiver's that are written.
+    cost : float
+        Time that the memory takes for a byte which is written, over that of a plain write.
+    """
+
+    name: str
+    size_bytes: float
+    reads: tuple[str, float]
+    writes: tuple[str, float]
+    cost: float = 1.0
+
+
+class Transfer(NamedTuple):
+    """Tasks of one step, shape (gpus,) each.
+
+    Parameters
+    ----------
+    first, left : array of int64
+        By sender: what must wait for the data, and the last part that crosses the link.
+    comes, came : array of int64
+        By receiver: the first and the last part that is written.
+    """
+
+    first: Ints
+    left: Ints
+    comes: Ints
+    came: Ints
+
+
+@dataclass
+class Ring:
+    """Tasks of all GPUs of a ring, one of each kind at a time for all of them.
+
+    GPU g is device g; its memory with the link to the next GPU is device gpus + g. All GPUs of a ring do the same at
+    the same time, so a ring of one GPU, whose next is itself, stands for one of any number: what comes to it at a
+    step is what it sends at that step.
+
+    Parameters
+    ----------
+    system : System
+    gpus : int
+        That are simulated.
+    arbitration : Arbitration
+        Of every memory.
+    """
+
+    system: System
+    gpus: int
+    arbitration: Arbitration = field(default_factory=first_come)
+    _work: Assembly = field(default_factory=Assembly)
+
+    def compute(self, name: str, durations_ns: npt.ArrayLike) -> Ints:
+        """Let compute units work so long, time after time; return the tasks, shape (times, gpus)."""
+        columns: dict[str, npt.ArrayLike] = {"duration_ns": np.repeat(durations_ns, self.gpus), "cu": 1.0}
+        return self._tasks((0, 0), name, columns)
+
+    def access(self, name: str, sizes: npt.ArrayLike, cost: float = 1.0, release_ns: float = 0.0) -> Ints:
+        """Let compute units read or write memory in bursts at its full bandwidth.
+
+        Parameters
+        ----------
+        name : str
+        sizes : array-like, shape (bursts,)
+            Bytes.
+        cost : float
+            Time of a byte, over that of a plain access.
+        release_ns : float
+            Not before.
+
+        Returns
+        -------
+        array of int64, shape (bursts, gpus)
+        """
+        sizes = np.repeat(np.asarray(sizes, dtype=np.float64), self.gpus)
+        columns: dict[str, npt.ArrayLike] = {
+            "duration_ns": cost * self.system.memory_ns(1.0) * sizes,
+            "bytes": sizes,
+            "release_ns": release_ns,
+        }
+        return self._tasks((self.gpus, _ACCESS), name, {**self.arbitration.product(), **columns})
+
+    def send(self, message: Message, before: Transfer | None = None) -> Transfer:
+        """Let each GPU send to the next one, after what it sent before.
+
+        Notes
+        -----
+        It goes block by block: read, over the link, written. A block is passed on as it comes, so that the link
+        starts with the read of a block and the write a latency after the link; a sender reads no more than four
+        blocks ahead, and the link waits for a receiver that lags by four. Reads and writes are bursts at the
+        bandwidth of the memory, so what waits beside a burst of the product catches up afterwards, as far as four
+        blocks go.
+        """
+        system = self.system
+        n = min(max(1, round(message.size_bytes / system.block_bytes)), _MOST_BLOCKS)
+        links = self._blocks(_LINK, message.name, n, {"duration_ns": system.link_ns(message.size_bytes), "link": 1.0})
+        writes = self._blocks(_IN, message.writes[0], n, self._memory(message.writes[1], message.cost))
+        there, lag = np.roll(writes, -1, axis=1), system.latency_ns  # written by the receiver of each link
+        self._work.edges(links.ravel(), there.ravel(), lag_ns=lag, from_start=True)
+        self._work.edges(there[:-_BUFFERED].ravel(), links[_BUFFERED:].ravel(), lag_ns=lag)
+        first = links[0]
+        if before is not None:
+            self._work.edges(before.left, first)
+        if message.reads[1]:
+            reads = self._blocks(_OUT, message.reads[0], n, self._memory(message.reads[1], 1.0))
+            self._work.edges(reads.ravel(), links.ravel(), from_start=True)
+            self._work.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
+            first = reads[0]
+        return Transfer(first, links[-1], writes[0], writes[-1])
+
+    def wait(self, tasks: Ints, *others: Ints) -> None:
+        """Let tasks wait for others of the same GPU, one by one in the same order."""
+        for other in others:
+            self._work.edges(np.ravel(other), np.ravel(tasks))
+
+    def wait_for_arrival(self, tasks: Ints, transfer: Transfer) -> None:
+        """Let tasks wait until all that was sent to their GPU is there."""
+        self._work.edges(transfer.came, tasks)
+        self._work.edges(np.roll(transfer.left, 1), tasks, lag_ns=self.system.latency_ns)
+
+    def mark(self, name: str) -> Ints:
+        """Return tasks that take no time, one a GPU."""
+        tasks: Ints = self._tasks((0, 0), name, {"duration_ns": np.zeros(self.gpus), "kind": int(TaskKind.MARK)})[0]
+        return tasks
+
+    def graph(self) -> KernelGraph:
+        """Return the graph of all GPUs."""
+        hardware = Hardware(self.system.device, "user", self.system.device.compute_units, 1.0)
+        last = 2 * self.gpus - 1
+        note = f"devices {self.gpus} to {last} are the memories of the GPUs, each with the link to the next GPU"
+        return self._work.graph(hardware).with_notes([note])
+
+    def _memory(self, size_bytes: float, cost: float) -> dict[str, float]:
+        """Return the columns of communication that moves so much of a memory."""
+        time = cost * self.system.memory_ns(size_bytes)
+        return {**self.arbitration.communication(), "duration_ns": time, "bytes": size_bytes}
+
+    def _blocks(self, stream: int, name: str, n: int, columns: Mapping[str, float]) -> Ints:
+        """Append what is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
+        bounds = np.rint(np.linspace(0.0, columns.get("bytes", 0.0), n + 1))
+        own: dict[str, npt.ArrayLike] = {
+            **columns,
+            "duration_ns": np.full(n * self.gpus, columns["duration_ns"] / n),
+            "bytes": np.repeat(np.diff(bounds), self.gpus),
+            "kind": float(TaskKind.COLLECTIVE),
+        }
+        blocks = self._tasks((self.gpus, stream), name, own)
+        self.wait(blocks[1:], blocks[:-1])
+        return blocks
+
+    def _tasks(self, lane: tuple[int, int], name: str, columns: Mapping[str, npt.ArrayLike]) -> Ints:
+        """Append tasks on a stream of all GPUs or memories; return them, shape (n, gpus)."""
+        first, stream = lane
+        lanes = [self._work.lane(device=first + gpu, stream=stream) for gpu in range(self.gpus)]
+        times = len(np.asarray(columns["duration_ns"])) // self.gpus
+        return self._work.tasks(name, np.tile(lanes, times), columns).reshape(times, self.gpus)
+
+
+#: Names of tasks that read or write memory.
+RS_READS, RS_WRITES, AG_READS, AG_WRITES = "RS reads", "RS writes", "AG reads", "AG writes"
+
+
+class Part(NamedTuple):
+    """What a GPU sends at a step: a buffer over the number of workers.
+
+    Parameters
+    ----------
+    workers : int
+    bytes : float
+    """
+
+    workers: int
+    bytes: float
+
+
+def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
+    """Append a reduce-scatter on compute units; return what it ends with, by GPU.
+
+    At each step but the first a GPU reads the partial sum that has come and its own part, and sends the sum; at the
+    end it reads both once more and writes the result.
+
+    Parameters
+    ----------
+    ring : Ring
+    part : Part
+    after : array of int64, shape (gpus,)
+        What each GPU waits for.
+
+    Notes
+    -----
+    Of a buffer of S bytes, N GPUs read (1 + 2 (N - 2) + 2) S / N = (2 N - 1) S / N each, and write S.
+    """
+    last = None
+    for step in range(part.workers - 1):
+        reads = (RS_READS, part.bytes * (1 if step == 0 else 2))
+        last = _step(ring, Message("RS", part.bytes, reads, (RS_WRITES, part.bytes)), (after, last))
+    read: Ints = ring.access(RS_READS, [2 * part.bytes])[0]
+    written: Ints = ring.access(RS_WRITES, [part.bytes])[0]
+    if last is not None:
+        ring.wait_for_arrival(read, last)
+    ring.wait(written, read)
+    return written
+
+
+def near_memory_reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
+    """Append a reduce-scatter by copy engines whose writes add to what is in memory; return what it ends with, by GPU.
+
+    Notes
+    -----
+    Every step reads one chunk, the last needs no reduction: against `reduce_scatter` this saves 3 S / (N B) beside
+    (N - 1) S / (N L), a share of 3 L / (B (N - 1)), with L and B the bandwidths of link and memory.
+    """
+    last = None
+    for _ in range(part.workers - 1):
+        message = Message("RS", part.bytes, (RS_READS, part.bytes), (RS_WRITES, part.bytes))
+        last = _step(ring, message, (after, last))
+    return _end(ring, "RS done", (after, last))
+
+
+def all_gather(ring: Ring, part: Part, after: Ints) -> Ints:
+    """Append an all-gather on compute units; return what it ends with, by GPU."""
+    last = None
+    for _ in range(part.workers - 1):
+        message = Message("AG", part.bytes, (AG_READS, part.bytes), (AG_WRITES, part.bytes))
+        last = _step(ring, message, (after, last))
+    return _end(ring, "AG done", (after, last))
+
+
+def _step(ring: Ring, message: Message, before: tuple[Ints, Transfer | None]) -> Transfer:
+    """Append a step, after tasks and the step before."""
+    after, last = before
+    sent = ring.send(message, last)
+    ring.wait(sent.first, after)
+    if last is not None:
+        ring.wait_for_arrival(sent.first, last)
+    return sent
+
+
+def _end(ring: Ring, name: str, before: tuple[Ints, Transfer | None]) -> Ints:
+    after, last = before
+    done = ring.mark(name)
+    ring.wait(done, after)
+    if last is not None:
+        ring.wait_for_arrival(done, last)
+    return done
+
+
+#: Tiles of a product, and slices of all its stages, at most: some hundred times the largest that was studied.
+_MOST_TILES, _MOST_SLICES = 2**20, 2**20
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product on one GPU, stage after stage.
+
+    Parameters
+    ----------
+    launch_ns : float
+        Before its first stage.
+    compute_ns : float
+        Of each stage, without the time in which it reads operands or writes its part of the result.
+    read_bytes : array of float64, shape (stages,)
+        From memory: what the last-level cache did not keep.
+    written_bytes : array of float64, shape (stages, chunks)
+        Of the result, by chunk in the order in which they are produced.
+    tiles : array of int64, shape (stages, chunks)
+        Workgroups, in the same order.
+    slices : int
+        Of the depth, after another: each is read, then computed.
+    """
+
+    launch_ns: float
+    compute_ns: float
+    read_bytes: Floats
+    written_bytes: Floats
+    tiles: Ints
+    slices: int = 1
+
+    def last_stages(self) -> Ints:
+        """Return for each chunk, in the order of production, the stage of its last workgroups."""
+        stages, chunks = np.nonzero(self.tiles)
+        last = np.zeros(self.tiles.shape[1], np.int64)
+        np.maximum.at(last, chunks, stages)
+        return last
+
+
+def cached_share(footprint: float, replacement: str) -> float:
+    """Return which share of accesses hit, of a stream that goes over `footprint` times the size of a cache in circles.
+
+    Parameters
+    ----------
+    footprint : float
+    replacement : str
+        One of `replay.studies.t3.ring.REPLACEMENTS`.
+
+    Notes
+    -----
+    A line that was least recently used is always the next that is needed, so nothing of a stream that does not fit is
+    kept. With random replacement a line is still there after the F (1 - h) misses of a round with probability
+    (1 - 1/C)^(F (1 - h)), so h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. At best
+    one part of the stream stays, C/F.
+
+    Examples
+    --------
+    >>> cached_share(0.5, "lru"), [round(cached_share(1.5, name), 3) for name in ("lru", "random", "best")]
+    (1.0, [0.0, 0.417, 0.667])
+    """
+    if footprint <= 1.0:
+        return 1.0
+    if replacement == "random":
+        return float(-lambertw(-footprint * np.exp(-footprint)).real / footprint)
+    return 1.0 / footprint if replacement == "best" else 0.0
+
+
+def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Product:
+    """Return the product of a sub-layer, its result in one chunk of rows for each worker.
+
+    Parameters
+    ----------
+    sublayer : SubLayer
+    system : System
+    output_in_cache : float
+        Share of the result that takes room in the last-level cache from operands that are read again: 1 where it is
+        written through it, 0 around it, as T3 does.
+
+    Raises
+    ------
+    InvalidInputError
+        The rows of tiles cannot be divided among the workers, or the product has more than a million tiles, or of
+        slices in all its stages.
+
+    Notes
+    -----
+    Without T3 (the result in the cache) all takes what `replay.costs.kernels` says. Workgroups of a stage run together:
+    they read a slice of the operands and compute, slice by slice, and write. Memory is taken to be used in bursts at
+    its full bandwidth, beside which nothing is computed; what is left of the time is computing, the same in every
+    stage. Rows of the first operand are read once; columns of the second once too, and again for every later group
+    as far as the cache has not kept them, while it also had to hold the rows of the group and its result.
+
+    Examples
+    --------
+    >>> from replay.studies.t3.ring import find_sublayer, load_workload
+    >>> one = product_of(find_sublayer("t_nlg/fc2/8"), load_workload().system, 0.0)
+    >>> int(one.tiles.sum()), one.last_stages()[:3].tolist()
+    (2176, [3, 6, 10])
+    """
+    grid = _grid(sublayer, system)
+    read = _read_bytes(grid, sublayer, system, output_in_cache)
+    memory_ns = system.memory_ns(_read_bytes(grid, sublayer, system, 1.0).sum() + sublayer.output_bytes)
+    shape = [[1, sublayer.tokens, sublayer.hidden, sublayer.depth]]
+    whole = predict("matmul", shape, system.device, dtype="fp16")
+    compute_ns = max(float(whole.seconds[0] - whole.start_s) * 1e9 - memory_ns, 0.0) / grid.stages
+    sizes = 2.0 * system.tile_rows * grid.widths[grid.column]
+    written, tiles = np.zeros((grid.stages, sublayer.workers)), np.zeros((grid.stages, sublayer.workers), np.int64)
+    np.add.at(written, (grid.stage, grid.chunk), sizes)
+    np.add.at(tiles, (grid.stage, grid.chunk), 1)
+    slices = -(-sublayer.depth // system.slice_depth)
+    if slices * grid.stages > _MOST_SLICES:
+        raise InvalidInputError(
+            f"{sublayer.label}: {grid.stages} stages of {slices} slices; at most {_MOST_SLICES:,} in all: "
+            "raise slice_depth"
+        )
+    return Product(1e9 * whole.start_s, compute_ns, read, written, tiles, slices)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Tiles in the order of their workgroups, shape (tiles,) each; widths of the columns of tiles, in elements."""
+
+    chunk: Ints
+    group: Ints
+    column: Ints
+    panel: Ints
+    stage: Ints
+    widths: Ints
+
+    @property
+    def stages(self) -> int:
+        return int(self.stage[-1]) + 1
+
+
+def _grid(sublayer: SubLayer, system: System) -> _Grid:
+    rows = sublayer.workers * system.tile_rows
+    if sublayer.tokens % rows:
+        raise InvalidInputError(
+            f"{sublayer.label}: {sublayer.tokens} tokens are not whole tiles of {system.tile_rows} rows for each of "
+            f"{sublayer.workers} workers; take a multiple of {rows}"
+        )
+    panels, columns = sublayer.tokens // system.tile_rows, -(-sublayer.hidden // system.tile_columns)
+    if panels * columns > _MOST_TILES:
+        raise InvalidInputError(
+            f"{sublayer.label}: {panels} x {columns} tiles; at most {_MOST_TILES:,}: raise tile_rows"
+        )
+    panel, column = (one.ravel() for one in np.indices((panels, columns)))
+    of_chunk = panels // sublayer.workers
+    chunk, within = panel // of_chunk, panel % of_chunk // system.panels_in_group
+    group = chunk * -(-of_chunk // system.panels_in_group) + within
+    order = np.lexsort((panel, column, group))
+    widths = np.full(columns, system.tile_columns)
+    widths[-1] = sublayer.hidden - (columns - 1) * system.tile_columns
+    stage = np.arange(len(order)) // system.device.compute_units
+    return _Grid(chunk[order], group[order], column[order], panel[order], stage, widths)
+
+
+def _read_bytes(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache: float) -> Floats:
+    """Return what each stage reads from memory, bytes."""
+    row_bytes = 2.0 * sublayer.depth
+    _, panels = np.unique(grid.panel, return_index=True)
+    passes, columns = np.unique(np.stack([grid.group, grid.column]), axis=1, return_index=True)
+    rows_of_group = system.tile_rows * min(system.panels_in_group, len(panels) // sublayer.workers)
+    footprint = (sublayer.hidden + rows_of_group) * row_bytes + output_in_cache * 2.0 * rows_of_group * sublayer.hidden
+    hits = cached_share(footprint / (system.device.value("l2_mb") * 2**20), system.replacement)
+    again = np.where(passes[0] == 0, 1.0, 1.0 - hits)
+    read = np.bincount(grid.stage[panels], minlength=grid.stages) * system.tile_rows * row_bytes
+    columns_read = np.bincount(grid.stage[columns], grid.widths[grid.column[columns]] * row_bytes * again, grid.stages)
+    return np.asarray(read + columns_read, dtype=np.float64)
+
+
+#: Names of tasks; what is stored to the neighbour moves nothing in the memory of the GPU that computed it.
+GEMM_READS, GEMM_WRITES, COMPUTES, STORES = "GEMM reads", "GEMM writes", "GEMM", "GEMM stores to the neighbour"
+
+
+class Parts(NamedTuple):
+    """A graph, and the tasks with which its parts end, by GPU.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+    product, reduced, gathered : array of int64, shape (gpus,)
+        The last of the product, of the reduce-scatter, of the all-gather.
+    begins, stages : array of int64, shape (stages, gpus)
+        The first of each stage, and with what its result is where it stays.
+    arrivals : tuple of tuple of Transfer
+        What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
+    """
+
+    graph: KernelGraph
+    product: Ints
+    reduced: Ints
+    gathered: Ints
+    begins: Ints
+    stages: Ints
+    arrivals: tuple[tuple[Transfer, ...], ...] = ()
+
+
+def sequential(product: Product, ring: Ring) -> Parts:
+    """Return a sub-layer whose product, reduce-scatter and all-gather follow each other, all on compute units.
+
+    Parameters
+    ----------
+    product : Product
+        Its result written through the cache.
+    ring : Ring
+        Without tasks.
+    """
+    part = Part(len(product.written_bytes[0]), float(product.written_bytes[:, 0].sum()))
+    ends, reads = _stages(product, ring)
+    writes = ring.access(GEMM_WRITES, product.written_bytes.sum(axis=1))
+    ring.wait(writes, ends)
+    ring.wait(reads[1:], writes[:-1])
+    reduced = reduce_scatter(ring, part, writes[-1])
+    gathered = all_gather(ring, part, reduced)
+    return Parts(ring.graph(), writes[-1], reduced, gathered, reads, writes)
+
+
+def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
+    """Return a sub-layer whose chunks are reduced near memory as soon as they are complete.
+
+    Each GPU produces the chunks in the order in which it sends them. The first is stored straight to the neighbour; the
+    others are added to local memory, and a copy engine sends a chunk on when its tiles are complete and the neighbour's
+    partial sum has come, all but the last, which stays. The all-gather follows on compute units.
+
+    Parameters
+    ----------
+    product : Product
+        Its result written around the cache.
+    ring : Ring
+        Without tasks.
+    update_cost : float
+        Time of the memory for a byte that is added to what is there, over that of a plain write.
+
+    Notes
+    -----
+    The part of a stage's result that stays is in memory before the next stage reads. What goes to the neighbour leaves
+    beside later stages, while the last-level cache holds what two of them have computed; the stage after these waits.
+    """
+    begins, done, stores = _computed(product, ring, update_cost)
+    sizes, complete = product.written_bytes.sum(axis=0), done[product.last_stages()]
+    arrivals = [tuple(stores)]
+    for chunk in range(1, len(sizes) - 1):
+        size = float(sizes[chunk])
+        message = Message("RS", size, (RS_READS, size), (RS_WRITES, size), update_cost)
+        sent = ring.send(message, arrivals[-1][-1])
+        ring.wait(sent.first, complete[chunk])
+        for one in arrivals[-1]:
+            ring.wait_for_arrival(sent.first, one)
+        arrivals.append((sent,))
+    reduced = ring.mark("RS done")
+    ring.wait(reduced, done[-1])
+    for one in arrivals[-1]:
+        ring.wait_for_arrival(reduced, one)
+    gathered = all_gather(ring, Part(len(sizes), float(sizes[-1])), reduced)
+    return Parts(ring.graph(), done[-1], reduced, gathered, begins, done, tuple(arrivals))
+
+
+def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, Ints, list[Transfer]]:
+    """Append the stages; return what each begins and ends with, and the stores to the neighbour."""
+    ends, reads = _stages(product, ring)
+    away, stays = product.written_bytes[:, 0], product.written_bytes[:, 1:].sum(axis=1)
+    local = np.flatnonzero(stays)
+    writes = ring.access(GEMM_WRITES, stays[local], update_cost)
+    ring.wait(writes, ends[local])
+    done = ends.copy()
+    done[local] = writes
+    ring.wait(reads[1:], done[:-1])
+    stores: list[Transfer] = []
+    for stage in np.flatnonzero(away).tolist():
+        message = Message(STORES, float(away[stage]), ("", 0.0), (RS_WRITES, float(away[stage])), update_cost)
+        stores.append(ring.send(message, stores[-1] if stores else None))
+        ring.wait(stores[-1].first, ends[stage])
+        if stage + 3 < len(reads):
+            ring.wait(reads[stage + 3], stores[-1].left)
+    return reads, done, stores
+
+
+def _stages(product: Product, ring: Ring) -> tuple[Ints, Ints]:
+    """Append reads and arithmetic, slice by slice of the depth; return what each stage ends and begins with."""
+    stages, slices = len(product.read_bytes), product.slices
+    sizes = np.repeat(product.read_bytes / slices, slices)
+    reads = ring.access(GEMM_READS, sizes, release_ns=product.launch_ns).reshape(stages, slices, ring.gpus)
+    times = np.full(stages * slices, product.compute_ns / slices)
+    computed = ring.compute(COMPUTES, times).reshape(stages, slices, ring.gpus)
+    ring.wait(computed, reads)
+    ring.wait(reads[:, 1:], computed[:, :-1])
+    return computed[:, -1], reads[:, 0]

@@ -1,0 +1,419 @@
+"""Published workloads of T3, and their figures.
+
+`study`: a sub-layer without T3, with it, and with its arbitration: times, timelines, what memory moves.
+
+`lanes`: when the stages of a product ran and its chunks were complete, sent and there, to be drawn.
+
+The tracker: how many tiles a memory controller has to count the updates of at one time.
+
+What T3's arithmetic says in closed form, from simulations of the cases that it is about.
+
+T3's published figures, from its own set-up (`datasets/published/t3.toml`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+
+from profilers.devices.catalogue import Figure
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats
+from replay.calibration.parameters import Parameters, load_parameters
+from replay.engine.timeline import Timeline, replay
+from replay.graph.assembly import Assembly
+from replay.graph.graph import SharingPolicy
+from replay.studies.t3.ring import (
+    AG_READS,
+    AG_WRITES,
+    GEMM_READS,
+    GEMM_WRITES,
+    RS_READS,
+    RS_WRITES,
+    Part,
+    Parts,
+    Product,
+    Ring,
+    SubLayer,
+    System,
+    compute_first,
+    first_come,
+    fused,
+    load_workload,
+    near_memory_reduce_scatter,
+    product_of,
+    reduce_scatter,
+    sequential,
+)
+
+#: What moves through the memory of a GPU; the names of the tasks that move it.
+MOVEMENTS: tuple[str, ...] = (GEMM_READS, GEMM_WRITES, RS_READS, RS_WRITES, AG_READS, AG_WRITES)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sub-layer that was simulated one way.
+
+    Parameters
+    ----------
+    product : Product
+    parts : Parts
+        The graph, and its tasks that say when what is over.
+    timeline : Timeline
+        Of that graph. Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, what is
+        read for it, and what comes.
+    """
+
+    product: Product
+    parts: Parts
+    timeline: Timeline
+
+    @property
+    def product_ns(self) -> float:
+        """When the product is over on the last GPU."""
+        return float(self.timeline.end_ns[self.parts.product].max())
+
+    @property
+    def reduced_ns(self) -> float:
+        """When the reduce-scatter is."""
+        return float(self.timeline.end_ns[self.parts.reduced].max())
+
+    @property
+    def gathered_ns(self) -> float:
+        """When the all-gather is, and all."""
+        return float(self.timeline.end_ns[self.parts.gathered].max())
+
+    @property
+    def movement_bytes(self) -> Mapping[str, float]:
+        """What one GPU reads and writes in its memory, by `MOVEMENTS`."""
+        graph = self.timeline.graph
+        gpus = len(graph.devices) // 2
+        by_name = np.bincount(graph.tasks.name, weights=graph.tasks.bytes, minlength=len(graph.names)) / gpus
+        moved = dict(zip(graph.names, by_name.tolist(), strict=True))
+        return MappingProxyType({name: moved.get(name, 0.0) for name in MOVEMENTS})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A sub-layer simulated three ways.
+
+    Parameters
+    ----------
+    sublayer : SubLayer
+    baseline, t3, t3_mca : Run
+        One part after the other; overlapped, with memory first come, first served; and with the product first.
+    """
+
+    sublayer: SubLayer
+    baseline: Run
+    t3: Run
+    t3_mca: Run
+
+    def speedup(self, run: Run) -> float:
+        """Return the time of the baseline over that of a run, all-gather included."""
+        return self.baseline.gathered_ns / run.gathered_ns
+
+    @property
+    def ideal_speedup(self) -> float:
+        """The speed-up if the shorter of product and reduce-scatter took no time: (G + RS + AG) / (max(G, RS) + AG)."""
+        one = self.baseline
+        shorter = min(one.product_ns, one.reduced_ns - one.product_ns)
+        return one.gathered_ns / (one.gathered_ns - shorter)
+
+    @property
+    def movement_saved(self) -> float:
+        """Share of what memory moves that T3 saves."""
+        before, after = (sum(run.movement_bytes.values()) for run in (self.baseline, self.t3_mca))
+        return 1.0 - after / before
+
+
+def study(
+    sublayer: SubLayer, system: System | None = None, parameters: Parameters | None = None, gpus: int = 1
+) -> Outcome:
+    """Simulate a sub-layer without and with T3.
+
+    Parameters
+    ----------
+    sublayer : SubLayer
+    system : System, optional
+        By default that of `datasets/workloads/t3.toml`.
+    parameters : Parameters, optional
+        `t3_update_cost` and `t3_starvation_share` count.
+    gpus : int
+        To simulate: all workers, or one that stands for all.
+
+    Raises
+    ------
+    InvalidInputError
+        `gpus` is neither; or as `product_of`, or the parameters are out of range.
+
+    Examples
+    --------
+    >>> from replay.studies.t3.ring import find_sublayer
+    >>> found = study(find_sublayer("t_nlg/fc2/8"))
+    >>> 1 < found.speedup(found.t3) < found.speedup(found.t3_mca) < found.ideal_speedup
+    True
+    """
+    if gpus not in (1, sublayer.workers):
+        raise InvalidInputError(f"{sublayer.label}: {gpus} GPUs; give 1, which stands for all, or {sublayer.workers}")
+    system, known = system or load_workload().system, parameters or load_parameters()
+    cached, around = (product_of(sublayer, system, share) for share in (1.0, 0.0))
+    cost, starvation = known["t3_update_cost"], known["t3_starvation_share"]
+    if not cost >= 1:
+        raise InvalidInputError(f"t3_update_cost is {cost}; an update takes no less than a write: give 1 or more")
+    runs = [_run(cached, sequential(cached, Ring(system, gpus)))]
+    for way in (first_come(), compute_first(starvation)):
+        runs.append(_run(around, fused(around, Ring(system, gpus, way), cost)))
+    return Outcome(sublayer, *runs)
+
+
+def _run(product: Product, parts: Parts) -> Run:
+    return Run(product, parts, replay(parts.graph))
+
+
+def lanes(run: Run) -> pa.Table:
+    """Return what GPU 0 did, a row for each stage and each step of a chunk.
+
+    Parameters
+    ----------
+    run : Run
+
+    Returns
+    -------
+    pyarrow.Table
+        `lane`: ``"stages"``; ``"chunks computed"`` with the stages in which a chunk is; ``"chunks come"``, the
+        neighbour's partial sum of a chunk, written to memory; ``"reduce-scatter"`` and ``"all-gather"``, what is left
+        of them after the product and after the reduce-scatter. `number`: of the stage, or of the chunk in the order
+        of production. `start_ns`, `end_ns`.
+
+    Examples
+    --------
+    >>> from replay.studies.t3 import find_sublayer, study
+    >>> lanes(study(find_sublayer("t_nlg/op/8")).t3)["lane"].unique().to_pylist()
+    ['stages', 'chunks computed', 'chunks come', 'reduce-scatter', 'all-gather']
+    """
+    start, end, parts = run.timeline.start_ns, run.timeline.end_ns, run.parts
+    begins, ends = start[parts.begins[:, 0]], end[parts.stages[:, 0]]
+    first = np.argmax(run.product.tiles > 0, axis=0)
+    rows = [("stages", i, *times) for i, times in enumerate(zip(begins, ends, strict=True))]
+    for chunk, stages in enumerate(zip(first, run.product.last_stages(), strict=True)):
+        rows.append(("chunks computed", chunk, begins[stages[0]], ends[stages[1]]))
+    for chunk, transfers in enumerate(parts.arrivals, 1):
+        rows.append(("chunks come", chunk, start[transfers[0].comes[0]], end[transfers[-1].came[0]]))
+    over = [end[tasks[0]] for tasks in (parts.product, parts.reduced, parts.gathered)]
+    rows += [("reduce-scatter", 0, over[0], over[1]), ("all-gather", 0, over[1], over[2])]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    types = (pa.string(), pa.int64(), pa.float64(), pa.float64())
+    arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
+    return pa.table(dict(zip(("lane", "number", "start_ns", "end_ns"), arrays, strict=True)))
+
+
+def tracked_tiles(run: Run) -> int:
+    """Return the most tiles of GPU 0 that have got one of their two updates at one time.
+
+    A tile of a chunk that is added to in memory is updated by the GPU's own workgroup and by the neighbour's partial
+    sum. It holds an entry from the first of them to the second. What comes from the neighbour is taken to come tile
+    by tile.
+
+    Parameters
+    ----------
+    run : Run
+        With T3: of one without, where no tile is updated twice, 0 are tracked.
+
+    Examples
+    --------
+    >>> from replay.studies.t3 import find_sublayer, study
+    >>> tracked_tiles(study(find_sublayer("t_nlg/fc2/8")).t3_mca)
+    266
+    """
+    product, parts, timeline = run.product, run.parts, run.timeline
+    if not parts.arrivals:
+        return 0
+    opens, closes = [], []
+    for chunk in range(1, product.tiles.shape[1]):
+        tiles = product.tiles[:, chunk]
+        own = np.repeat(timeline.end_ns[parts.stages[:, 0]], tiles)
+        transfers = parts.arrivals[chunk - 1]
+        begin, end = timeline.start_ns[transfers[0].comes[0]], timeline.end_ns[transfers[-1].came[0]]
+        others = begin + (end - begin) * np.arange(1, len(own) + 1) / len(own)
+        opens.append(np.minimum(own, others))
+        closes.append(np.maximum(own, others))
+    return _most_at_once(np.concatenate(opens), np.concatenate(closes))
+
+
+def tiles_per_entry(tiles: int, entries: int) -> int:
+    """Return how many neighbouring tiles share an entry where there are more tiles than entries.
+
+    An entry then counts the updates of all its tiles. A chunk is complete when all its entries are, no later than
+    before: what is lost is the place of a missing update, not time.
+
+    Examples
+    --------
+    >>> tiles_per_entry(200, 256), tiles_per_entry(500, 256)
+    (1, 2)
+    """
+    return max(1, -(-tiles // entries))
+
+
+def _most_at_once(opens: Floats, closes: Floats) -> int:
+    """Return the most intervals that overlap; one that ends when another begins is over."""
+    times = np.concatenate([opens, closes])
+    steps = np.repeat([1, -1], [len(opens), len(closes)])
+    order = np.lexsort((steps, times))
+    return int(np.cumsum(steps[order]).max(initial=0))
+
+
+#: Of a chunk in the comparison of reduce-scatters, large, so that no rounding of a time shows; and of its blocks.
+_CHUNK_BYTES, _BLOCK_BYTES = 2.0**33, 2**31
+
+
+def with_link(system: System, gbps: float) -> System:
+    """Return the system with links of another bandwidth, GB/s to one neighbour.
+
+    Examples
+    --------
+    >>> from replay.studies.t3.ring import load_workload
+    >>> with_link(load_workload().system, 150.0).link_ns(1.5e6)
+    10000.0
+    """
+    link = Figure(gbps, "GB/s", "of a comparison", "published")
+    return replace(system, device=replace(system.device, figures={**system.device.figures, "link_gbps": link}))
+
+
+def near_memory_gain(system: System, workers: int) -> float:
+    """Return by which share a reduce-scatter on compute units takes longer than one near memory, without latency.
+
+    Parameters
+    ----------
+    system : System
+    workers : int
+
+    Notes
+    -----
+    3 L / (B (N - 1)), with L and B the bandwidths of link and memory: the last reduction reads two chunks and writes
+    one after all that is sent.
+    """
+    times = []
+    for kind in (reduce_scatter, near_memory_reduce_scatter):
+        ring = Ring(replace(system, latency_ns=0.0, block_bytes=_BLOCK_BYTES), 1)
+        kind(ring, Part(workers, _CHUNK_BYTES), ring.mark("start"))
+        times.append(replay(ring.graph()).makespan_ns)
+    return times[0] / times[1] - 1.0
+
+
+def speedup_beside_few_units(ideal: float, slower: float, units_share: float) -> float:
+    """Return what overlapping a product and an all-reduce gains where the all-reduce gets few compute units.
+
+    Parameters
+    ----------
+    ideal : float
+        Speed-up where neither slows the other, and the all-reduce is the longer: 1 to 2.
+    slower : float
+        Times that the all-reduce takes on those units, over what it takes alone.
+    units_share : float
+        Of the compute units, that it gets; the product has the others.
+
+    Examples
+    --------
+    >>> round(speedup_beside_few_units(1.67, 1.41, 0.1), 2)
+    1.18
+    """
+    reduce_ns = 1e9
+    product_ns = (ideal - 1.0) * reduce_ns
+    work = Assembly()
+    lanes = [work.lane(device=0, stream=stream) for stream in (0, 1)]
+    columns = {
+        "duration_ns": [product_ns, reduce_ns],
+        "cu": [1.0, min(units_share * slower, 1.0)],
+        "cu_mask": [1, 2],
+    }
+    work.tasks("product beside all-reduce", lanes, columns)
+    graph = work.graph(policy=SharingPolicy(partitions=(1.0 - units_share, units_share)))
+    return float(np.divide(product_ns + reduce_ns, replay(graph).makespan_ns))
+
+
+#: Models of the main figures, and those of about 500 billion parameters.
+_MODELS, _LARGE = ("mega_gpt2", "t_nlg"), ("palm", "mt_nlg")
+#: The closed forms' link, GB/s: both directions of the ring.
+_RING_GBPS = 150.0
+#: Nearly the same speed-up.
+_ABOUT = 0.02
+
+
+def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+    """Return our figure for each of `datasets/published/t3.toml`.
+
+    Parameters
+    ----------
+    parameters : Parameters, optional
+        By default the shipped ones.
+    """
+    known = studied((*_MODELS, *_LARGE), parameters)
+    main = [one for one in known if one.sublayer.model in _MODELS]
+    large = [one for one in known if one.sublayer.model in _LARGE]
+    mca = _gains([one.speedup(one.t3_mca) for one in main])
+    first = _gains([one.speedup(one.t3) for one in main])
+    ideal = _gains([one.ideal_speedup for one in main])
+    saved = [one.movement_saved for one in main]
+    return {
+        "mca_geomean": mca[0],
+        "mca_max": mca[1],
+        "mca_large_geomean": _gains([one.speedup(one.t3_mca) for one in large])[0],
+        "t3_geomean": first[0],
+        "t3_max": first[1],
+        "ideal_geomean": ideal[0],
+        "ideal_max": ideal[1],
+        "movement_geomean": 100 * (1 - float(np.exp(np.mean(np.log1p(np.negative(saved)))))),
+        "movement_max": 100 * max(saved),
+        **_closed_forms(main),
+        **_orders(known),
+    }
+
+
+def studied(models: Iterable[str], parameters: Parameters | None = None) -> list[Outcome]:
+    """Return the outcome of every sub-layer of some models; sub-layers with the same product are simulated once."""
+    known: dict[tuple[int, ...], Outcome] = {}
+    found = []
+    for one in load_workload().sublayers.values():
+        if one.model in models:
+            shape = (one.tokens, one.hidden, one.factor, one.workers)
+            if shape not in known:
+                known[shape] = study(one, None, parameters)
+            found.append(replace(known[shape], sublayer=one))
+    return found
+
+
+def _gains(speedups: Sequence[float]) -> tuple[float, float]:
+    """Return the geometric mean and the largest of speed-ups, % above 1."""
+    return 100 * (float(np.exp(np.mean(np.log(speedups)))) - 1), 100 * (max(speedups) - 1)
+
+
+def _closed_forms(known: Sequence[Outcome]) -> dict[str, float]:
+    system = with_link(load_workload().system, _RING_GBPS)
+    forms = {"few_units": speedup_beside_few_units(1.67, 1.41, 8 / system.device.compute_units)}
+    for workers in (8, 16):
+        one = next(one for one in known if one.sublayer.workers == workers)
+        before, after = one.baseline.movement_bytes, one.t3.movement_bytes
+        forms[f"rs_reads_{workers}"] = before["RS reads"] / after["RS reads"]
+        forms[f"writes_{workers}"] = 100 * (_writes(after) / _writes(before) - 1)
+        forms[f"near_memory_gain_{workers}"] = 100 * near_memory_gain(system, workers)
+    return forms
+
+
+def _writes(movement: Mapping[str, float]) -> float:
+    return movement["GEMM writes"] + movement["RS writes"]
+
+
+def _orders(known: Sequence[Outcome]) -> dict[str, float]:
+    """Return in how many sub-layers each order holds, and whether all hold of the means."""
+    rows = np.array([(1.0, o.speedup(o.t3), o.speedup(o.t3_mca), o.ideal_speedup) for o in known])
+    means = np.exp(np.log(rows).mean(axis=0))
+    return {
+        "order_of_means": float((np.diff(means) > 0).all()),
+        "order_t3_over_sequential": float((rows[:, 1] > 1).sum()),
+        "order_mca_over_t3": float((rows[:, 2] > rows[:, 1]).sum()),
+        "order_mca_about_t3_or_over": float((rows[:, 2] > rows[:, 1] * (1 - _ABOUT)).sum()),
+        "order_ideal_about_mca_or_over": float((rows[:, 2] <= rows[:, 3] * (1 + _ABOUT)).sum()),
+    }

@@ -1,0 +1,364 @@
+"""Architectures of models, and the operators of a step.
+
+Sizes of a job: whole numbers of 1 or more, and bounded, since they come from outside and loops go by them.
+
+`Transformer`: the sizes of a transformer, and how its implementation runs a layer.
+
+`Step`: one operator of a job, with what its backward pass takes, and how operators fuse.
+
+`Tally`: the different operators of a job and how often each is run, which takes no longer for many layers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from operator import index
+from pathlib import Path
+from types import MappingProxyType
+
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import dataset_path, read_toml
+from replay.graph.operators import Operator, batched_matmul, rowwise, streaming
+
+#: Of any size: no model, batch or sequence comes near, and products of four are far below what a double holds.
+LARGEST = 2**31
+_SHOWN, _SHOWN_BITS = 40, 64
+
+
+def checked_size(name: str, value: object, most: int = LARGEST) -> int:
+    """Return a size as an int.
+
+    Parameters
+    ----------
+    name : str
+        For the message.
+    value : object
+        An integer of Python or NumPy.
+    most : int
+
+    Raises
+    ------
+    InvalidInputError
+        It is no whole number, below 1 or above `most`.
+
+    Examples
+    --------
+    >>> checked_size("layers", 24)
+    24
+    >>> checked_size("hidden", 10**400)
+    Traceback (most recent call last):
+    profilers.errors.InvalidInputError: hidden is about 2^1328; it must be at most 2,147,483,648
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidInputError(f"{name} is {repr(value)[:_SHOWN]}; it must be a whole number of 1 or more")
+    number = index(value)
+    # A number of thousands of digits cannot be written out (and Python refuses to).
+    shown = str(number) if number.bit_length() <= _SHOWN_BITS else f"about 2^{number.bit_length() - 1}"
+    if number < 1:
+        raise InvalidInputError(f"{name} is {shown}; it must be 1 or more")
+    if number > most:
+        raise InvalidInputError(f"{name} is {shown}; it must be at most {most:,}")
+    return number
+
+
+#: Implementations, by what sets them apart.
+STYLES: Mapping[str, str] = MappingProxyType(
+    {
+        "bert": "encoder; three projections, additive mask, exact GELU, a normalisation after each block",
+        "gpt2": "decoder; one projection, causal mask by selection, GELU of eight operators, a normalisation before",
+        "opt": "decoder; three projections, causal mask added and clamped, ReLU, a normalisation before",
+        "switch": "encoder and decoder without biases; position bias, ReLU, every second layer of experts",
+        "megatron": "decoder; one projection, fused mask and softmax, fused bias and GELU, normalisations before",
+    }
+)
+_SIZES = ("layers", "hidden", "heads", "feedforward", "vocabulary")
+#: Most layers and experts; those of all layers together are bounded too, since lists of steps grow with them.
+_MOST = MappingProxyType({"layers": 10_000, "experts": 2**14})
+_MOST_EXPERTS = 2**20
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """Sizes of a model.
+
+    Parameters
+    ----------
+    name : str
+    style : str
+        One of `STYLES`.
+    layers, hidden, heads, feedforward, vocabulary : int
+        At most 10,000 layers, and 2^31 of the others.
+    experts : int
+        Of a layer that has some; 1 elsewhere. At most 16,384, and 2^20 in all layers.
+    source : str
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such style, a size is no whole number from one to what it may be, or the heads do not divide the
+        hidden size.
+    """
+
+    name: str
+    style: str
+    layers: int
+    hidden: int
+    heads: int
+    feedforward: int
+    vocabulary: int
+    experts: int = 1
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.style not in STYLES:
+            raise InvalidInputError(f"{self.name}: no style {self.style!r}; there are {', '.join(STYLES)}")
+        for size in (*_SIZES, "experts"):
+            value = checked_size(f"{self.name}: {size}", getattr(self, size), _MOST.get(size, LARGEST))
+            object.__setattr__(self, size, value)
+        if self.layers * self.experts > _MOST_EXPERTS:
+            raise InvalidInputError(
+                f"{self.name}: {self.layers} layers of {self.experts} experts; at most {_MOST_EXPERTS:,} in all"
+            )
+        if self.hidden % self.heads:
+            raise InvalidInputError(f"{self.name}: {self.heads} heads do not divide a hidden size of {self.hidden}")
+
+    @property
+    def width(self) -> int:
+        """Elements of a head."""
+        return self.hidden // self.heads
+
+
+def load_transformers(path: str | Path | None = None) -> Mapping[str, Transformer]:
+    """Read models from a TOML file in the layout of `datasets/workloads/transformers.toml`, by default that one.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        There is no such file; or it is no such file: the model and the key are named.
+
+    Examples
+    --------
+    >>> load_transformers()["bert_large"].width
+    64
+    """
+    return _shipped() if path is None else _read(Path(path))
+
+
+@cache
+def _shipped() -> Mapping[str, Transformer]:
+    return _read(dataset_path("workloads/transformers.toml"))
+
+
+def _read(file: Path) -> Mapping[str, Transformer]:
+    content = read_toml(file, "models").get("transformers")
+    if not isinstance(content, dict) or not content:
+        raise InvalidInputError(f"{file}: no table [transformers.NAME]")
+    return MappingProxyType({name: _transformer(file, name, row) for name, row in content.items()})
+
+
+def _transformer(file: Path, name: str, row: object) -> Transformer:
+    if not isinstance(row, dict):
+        raise InvalidInputError(f"{file}: transformers.{name} is no table")
+    known: dict[str, type] = {"style": str, "source": str, "experts": int, **dict.fromkeys(_SIZES, int)}
+    for key, value in row.items():
+        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
+            text = f"{key} = {value!r}"[:_SHOWN_CHARACTERS]
+            raise InvalidInputError(f"{file}: transformers.{name}: {text}; keys are {', '.join(known)}")
+    if missing := [key for key in ("style", *_SIZES) if key not in row]:
+        raise InvalidInputError(f"{file}: transformers.{name} lacks {', '.join(missing)}")
+    try:
+        return Transformer(name, **row)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file}: {error}") from error
+
+
+def find_transformer(name: str, known: Mapping[str, Transformer] | None = None) -> Transformer:
+    """Return a model by name.
+
+    Raises
+    ------
+    NotFoundError
+        There is none of that name; those that are there are listed.
+    """
+    models = load_transformers() if known is None else known
+    if name not in models:
+        raise NotFoundError(f"no model {name!r}; there are {', '.join(sorted(models))}; add it to a file of models")
+    return models[name]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator that a job runs.
+
+    Parameters
+    ----------
+    name : str
+        Of the operator, as PyTorch has it.
+    operator : Operator
+    gradient : tuple of Operator
+        What its backward pass runs.
+    parameters : int
+        Elements of its weights, whose gradients are added up.
+    chained : float
+        Bytes that it reads of what the operator before it wrote; 0 of an operator that does not fuse.
+    collective : str
+        Kind of collective, where the step is one; `operator` then holds the bytes that are exchanged.
+    """
+
+    name: str
+    operator: Operator
+    gradient: tuple[Operator, ...] = ()
+    parameters: int = 0
+    chained: float = 0.0
+    collective: str = ""
+
+
+def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, size: int = 4) -> Step:
+    """Return a pointwise operator.
+
+    Parameters
+    ----------
+    elements : int
+    arrays : float
+        Arrays of that many elements that are read and written, of which one is written.
+    back : float
+        Arrays of its backward pass; 0 if the gradient passes unchanged.
+    size : int
+        Bytes of an element.
+
+    Examples
+    --------
+    >>> stream("aten::add", 100, arrays=3).operator.bytes_moved
+    1200.0
+    """
+    forward = streaming("elementwise", (arrays - 1) * elements * size, float(elements * size), elements, size)
+    gradient = streaming("elementwise", (back - 1) * elements * size, float(elements * size), elements, size)
+    return Step(name, forward, (gradient,) if back else (), chained=float(elements * size))
+
+
+def rows(name: str, kind: str, count: int, columns: int, size: int = 4) -> Step:
+    """Return a softmax or a normalisation of `count` rows.
+
+    A softmax's backward pass multiplies gradient and result first, then goes over rows: six arrays. A normalisation
+    has weights and biases.
+    """
+    back = rowwise(kind, count, columns, size, backward=True)
+    first = (
+        streaming("elementwise", 2.0 * count * columns * size, float(count * columns * size), count * columns, size),
+    )
+    gradient = (*first, back) if kind == "softmax" else (back, _column_sums(count, columns, size))
+    weights = 2 * columns if kind == "normalization" else 0
+    return Step(name, rowwise(kind, count, columns, size), gradient, weights, float(count * columns * size))
+
+
+def _column_sums(count: int, columns: int, size: int) -> Operator:
+    return streaming("reduction", float(count * columns * size), float(columns * size), count * columns, size)
+
+
+def product(name: str, batch: int, m: int, n: int, k: int, size: int = 4, *, weights: int = 0) -> Step:
+    """Return a product of (m, k) by (k, n); its backward pass is a product for each operand.
+
+    Parameters
+    ----------
+    weights : int
+        Elements of the second operand and the bias, where they are weights; the bias' gradient is a sum of rows.
+    """
+    gradient = [batched_matmul(batch, m, k, n, size), batched_matmul(batch, k, n, m, size)]
+    if weights > k * n:
+        gradient.append(_column_sums(m, n, size))
+    return Step(name, batched_matmul(batch, m, n, k, size), tuple(gradient), weights)
+
+
+def backward(steps: Sequence[Step]) -> list[Step]:
+    """Return the backward pass: gradients in reverse order, and each weight's added to what is there."""
+    found = []
+    for step in reversed(steps):
+        found += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
+        if step.parameters:
+            size = step.operator.element_bytes
+            found.append(stream("aten::add_", step.parameters, arrays=3, back=0, size=size))
+    return found
+
+
+def fused(steps: Iterable[Step]) -> list[Step]:
+    """Return the steps with neighbours that fuse made one: it reads its inputs and writes its last result.
+
+    A row-wise operator keeps its rows; a chain of pointwise ones is a pointwise one.
+    """
+    found: list[Step] = []
+    for step in steps:
+        if found and step.chained and found[-1].chained:
+            found[-1] = _joined(found[-1], step)
+        else:
+            found.append(step)
+    return found
+
+
+def _joined(first: Step, second: Step) -> Step:
+    one, two = first.operator, second.operator
+    read = one.bytes_read + max(two.bytes_read - second.chained, 0.0)
+    kept = one if one.kind in ("softmax", "normalization") else two
+    operator = replace(kept, flops=one.flops + two.flops, bytes_read=read, bytes_written=two.bytes_written)
+    return replace(
+        first, name=f"{first.name}+{second.name}", operator=operator, gradient=first.gradient + second.gradient
+    )
+
+
+#: Layers come in pairs that are alike: every second one of a Switch transformer has experts.
+_PERIOD = 2
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Operators of a job.
+
+    Parameters
+    ----------
+    operators : tuple of Operator
+        All different.
+    counts : tuple of int
+        How often each is run.
+    """
+
+    operators: tuple[Operator, ...]
+    counts: tuple[int, ...]
+
+
+def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) -> Tally:
+    """Count the operators of a job without writing every layer out.
+
+    Parameters
+    ----------
+    model : Transformer
+    listing : callable
+        Lists the steps of a model; each two layers more must add the same steps, also where neighbours are fused.
+
+    Notes
+    -----
+    With ``c(n)`` the counts for n layers and m = 2 or 3, of the parity of n,
+    ``c(n) = c(m) + (c(m + 2) - c(m)) * (n - m) / 2``.
+
+    Examples
+    --------
+    >>> from replay.workloads.architecture import find_transformer
+    >>> from replay.workloads.transformer import Pass, forward
+    >>> model, run = find_transformer("bert_large"), Pass(8, 512)
+    >>> found = tally(model, lambda one: forward(one, run))
+    >>> len(found.operators), sum(found.counts) == len(forward(model, run))
+    (13, True)
+    """
+    least = _PERIOD + model.layers % _PERIOD
+    if model.layers <= least + _PERIOD:
+        counts = _counted(listing(model))
+    else:
+        counts = _counted(listing(replace(model, layers=least)))
+        more = _counted(listing(replace(model, layers=least + _PERIOD)))
+        times = (model.layers - least) // _PERIOD
+        counts = {one: counts.get(one, 0) + (count - counts.get(one, 0)) * times for one, count in more.items()}
+    return Tally(tuple(counts), tuple(counts.values()))
+
+
+def _counted(steps: Sequence[Step]) -> dict[Operator, int]:
+    return dict(Counter(step.operator for step in steps))

@@ -1,0 +1,656 @@
+"""What a parallel training step takes.
+
+Pipeline schedules: the order in which a stage runs its micro-batches, and when each is done.
+
+A stage has two clocks, host and device. The host calls what a micro-batch runs; the device starts no earlier than its
+call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In Megatron-LM the
+host waits for the device before each forward pass, where it reads the sizes of the batch back, and between stages,
+whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
+
+`TrainingJob`: a transformer, its batch, and how it is split over devices.
+
+`Load`: what a part of a training step asks of host and device, before any parameter of training is applied.
+
+`TrainingCosts`: the few parameters of training that no data sheet gives, and the time of a step from them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from types import MappingProxyType
+
+import numpy as np
+
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from replay.costs.collectives import Topology, predict_collective
+from replay.graph.operators import streaming
+from replay.workloads.architecture import Step, Transformer, checked_size
+from replay.workloads.timing import time_operators
+from replay.workloads.transformer import Block, Shard, embedding_block, head_block, layer_block, padded_vocabulary
+
+
+@dataclass(frozen=True)
+class Duration:
+    """What a piece of work takes of host and device.
+
+    A host that is free at h is free again at ``h + host_s``, and a device that is free at d is done at the later of
+    ``d + device_s`` and ``h + reach_s``.
+
+    Parameters
+    ----------
+    host_s, device_s : float
+        Calls, and kernels.
+    reach_s : float
+        From the first call to the end, on a device that is free: 0 is taken for the longer of the two.
+
+    Examples
+    --------
+    >>> slow, heavy = Duration(2.0, 1.0), Duration(1.0, 3.0)
+    >>> slow.then(heavy).reach_s, heavy.then(slow).reach_s  # the heavy part has to wait for its calls, or hides others'
+    (5.0, 4.0)
+    """
+
+    host_s: float
+    device_s: float
+    reach_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reach_s", max(self.reach_s, self.host_s, self.device_s))
+
+    def then(self, other: "Duration") -> "Duration":
+        """Return what this takes with `other` after it."""
+        reach = max(self.reach_s + other.device_s, self.host_s + other.reach_s)
+        return Duration(self.host_s + other.host_s, self.device_s + other.device_s, reach)
+
+    def times(self, count: int) -> "Duration":
+        """Return what it takes `count` times, one after the other."""
+        more = (count - 1) * max(self.host_s, self.device_s)
+        return Duration(count * self.host_s, count * self.device_s, self.reach_s + more)
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """A stage's durations, forward and backward."""
+
+    forward: Duration
+    backward: Duration
+
+
+@dataclass(frozen=True)
+class Finished:
+    """When each stage is done, and for how long its device worked, in s."""
+
+    ends_s: tuple[float, ...]
+
+    @property
+    def end_s(self) -> float:
+        """When all are."""
+        return max(self.ends_s)
+
+
+def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
+    """Return the order of a stage: forward passes until the first gradient can come, then one of each, then the rest.
+
+    Source: PipeDream-Flush, arXiv 2006.09503; Megatron-LM, arXiv 2104.04473, figure 4.
+
+    Examples
+    --------
+    >>> one_forward_one_backward(0, 2, 2)
+    [('forward', 0), ('forward', 1), ('backward', 0), ('backward', 1)]
+    >>> one_forward_one_backward(1, 2, 2)
+    [('forward', 0), ('backward', 0), ('forward', 1), ('backward', 1)]
+    """
+    ahead = min(stages - stage - 1, micro_batches)
+    order = [("forward", i) for i in range(ahead)]
+    for i in range(micro_batches - ahead):
+        order += [("forward", ahead + i), ("backward", i)]
+    return order + [("backward", i) for i in range(micro_batches - ahead, micro_batches)]
+
+
+def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: float = 0.0) -> Finished:
+    """Run one-forward-one-backward.
+
+    Parameters
+    ----------
+    stages : sequence of StageTime
+    micro_batches : int
+    exchange_s : float
+        From when one stage is done with a micro-batch and the next asks for it until that can start with it.
+
+    Notes
+    -----
+    Stages that take the same time, f forward and b backward, and exchange in none are done after
+    ``(micro_batches + stages - 1) * (f + b)`` (arXiv 2104.04473, section 2.2).
+
+    Examples
+    --------
+    >>> stage = StageTime(Duration(0.0, 1.0), Duration(0.0, 2.0))
+    >>> run_schedule([stage] * 2, 3).end_s
+    12.0
+    """
+    n = len(stages)
+    orders = [one_forward_one_backward(i, n, micro_batches) for i in range(n)]
+    host, device, position = [0.0] * n, [0.0] * n, [0] * n
+    done: dict[tuple[int, str, int], float] = {}
+    left = 2 * n * micro_batches
+    while left:
+        for i in range(n):
+            while position[i] < len(orders[i]):
+                way, number = orders[i][position[i]]
+                before = i - 1 if way == "forward" else i + 1
+                if 0 <= before < n and (before, way, number) not in done:
+                    break
+                began = max(host[i], device[i] if way == "forward" else 0.0)  # it reads the batch's sizes back
+                if 0 <= before < n:
+                    began = max(began, done[before, way, number]) + exchange_s
+                took = stages[i].forward if way == "forward" else stages[i].backward
+                host[i] = began + took.host_s
+                device[i] = max(device[i] + took.device_s, began + took.reach_s)
+                if n > 1:
+                    host[i] = device[i]  # it waits for what it sends
+                done[i, way, number] = device[i]
+                position[i] += 1
+                left -= 1
+    return Finished(tuple(device))
+
+
+#: Of one kind of parallelism, and devices of a node.
+_MOST_RANKS = 2**20
+#: Micro-batches of all stages, which the schedule goes through one by one.
+_MOST_SCHEDULED = 2**20
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a job is split: ranks of a tensor-parallel group are neighbours, then replicas, then pipeline stages.
+
+    Parameters
+    ----------
+    tensor, data, pipeline : int
+        Ranks that share a layer; replicas of the model; stages, each with as many layers.
+    node_devices : int
+        Devices of a node.
+
+    Raises
+    ------
+    InvalidInputError
+        One is no whole number, below one or above 2^20.
+
+    Examples
+    --------
+    >>> Layout(4, 2, 2).devices, Layout(4, 2, 2).topology("data").nodes, Layout(4, 2, 2).topology("pipeline").link
+    (16, 1, 'network')
+    """
+
+    tensor: int = 1
+    data: int = 1
+    pipeline: int = 1
+    node_devices: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("tensor", "data", "pipeline", "node_devices"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name), _MOST_RANKS))
+
+    @property
+    def devices(self) -> int:
+        """Devices of the job."""
+        return self.tensor * self.data * self.pipeline
+
+    def topology(self, group: str) -> Topology:
+        """Return where the ranks of a group are: ``"tensor"``, ``"data"``, or two neighbours of ``"pipeline"``."""
+        stride = {"tensor": 1, "data": self.tensor, "pipeline": self.tensor * self.data}[group]
+        size = {"tensor": self.tensor, "data": self.data, "pipeline": min(self.pipeline, 2)}[group]
+        node = self.node_devices
+        here = max(min(size, node // stride), 1)
+        while size % here:
+            here -= 1
+        groups = max(min(stride, node), 1)
+        return Topology(size, here, max(node, here), nics=max(1, node // 2 // groups))
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One training step of a transformer, in 16 bits with FP32 copies of the weights (arXiv 1710.03740) and Adam.
+
+    Parameters
+    ----------
+    model : Transformer
+    length : int
+        Tokens of a sequence.
+    global_batch, micro_batch : int
+        Sequences of a step, and of what goes through a stage at once.
+    layout : Layout
+    recompute : bool
+        Whether the forward pass of a layer is run again before its backward pass, instead of keeping activations.
+
+    Raises
+    ------
+    InvalidInputError
+        Sizes are no whole numbers, below one, too large, or do not divide: micro-batches and replicas the batch,
+        stages the layers, ranks the heads.
+
+    Examples
+    --------
+    >>> model = Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
+    >>> TrainingJob(model, 1024, 64, 4, Layout(2, 2, 2)).micro_batches
+    8
+    """
+
+    model: Transformer
+    length: int
+    global_batch: int
+    micro_batch: int
+    layout: Layout = Layout()
+    recompute: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("length", "global_batch", "micro_batch"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
+        layout, model = self.layout, self.model
+        if self.global_batch % (self.micro_batch * layout.data):
+            raise InvalidInputError(
+                f"{layout.data} replicas of micro-batches of {self.micro_batch} do not divide "
+                f"a batch of {self.global_batch}"
+            )
+        if model.layers % layout.pipeline:
+            raise InvalidInputError(f"{layout.pipeline} stages do not divide {model.layers} layers")
+        if layout.pipeline * self.micro_batches > _MOST_SCHEDULED:
+            raise InvalidInputError(
+                f"{self.micro_batches} micro-batches through {layout.pipeline} stages; at most {_MOST_SCHEDULED:,} "
+                "in all are scheduled: take a smaller batch, larger micro-batches or more replicas"
+            )
+        for name, size in (("heads", model.heads), ("feedforward", model.feedforward), ("hidden", model.hidden)):
+            if size % layout.tensor:
+                raise InvalidInputError(f"{layout.tensor} tensor-parallel ranks do not divide {name} of {size}")
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a replica."""
+        return self.global_batch // (self.micro_batch * self.layout.data)
+
+
+#: B that Adam with FP32 copies moves a parameter: gradients converted (2 + 4), checked and unscaled (4 + 4), their norm
+#: (4), clipped (4 + 4), Adam itself (16 read, 12 written), weights converted (4 + 2), gradients cleared (2).
+_OPTIMIZER_BYTES = 62
+_SIZE, _DTYPE = 2, "fp16"
+
+
+@dataclass(frozen=True)
+class Work:
+    """A step that takes `seconds` on the device alone."""
+
+    step: Step
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Load:
+    """Calls and device time of a part of a step.
+
+    Parameters
+    ----------
+    operators, collectives : int
+        That the host calls.
+    products_s, streams_s, communication_s : float
+        Of matrix products, other kernels, and collectives, each running alone.
+    """
+
+    operators: int = 0
+    collectives: int = 0
+    products_s: float = 0.0
+    streams_s: float = 0.0
+    communication_s: float = 0.0
+
+    def __add__(self, other: "Load") -> "Load":
+        """Return the load of both."""
+        return Load(
+            self.operators + other.operators,
+            self.collectives + other.collectives,
+            self.products_s + other.products_s,
+            self.streams_s + other.streams_s,
+            self.communication_s + other.communication_s,
+        )
+
+    def __mul__(self, times: int) -> "Load":
+        """Return the load of it so many times."""
+        return Load(self.operators * times, self.collectives * times, self.products_s * times,
+                    self.streams_s * times, self.communication_s * times)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class PartLoad:
+    """A part of the model for one micro-batch, so many times one after the other.
+
+    Parameters
+    ----------
+    forward, backward : Load
+    count : int
+    again : bool
+        Whether the forward pass is run again before the backward pass.
+    """
+
+    forward: Load
+    backward: Load
+    count: int
+    again: bool
+
+    @property
+    def total(self) -> Load:
+        """All that a micro-batch asks of it."""
+        return (self.forward * (1 + self.again) + self.backward) * self.count
+
+
+@dataclass(frozen=True)
+class StageLoad:
+    """A pipeline stage: one micro-batch forward and backward, then what follows the last.
+
+    Parameters
+    ----------
+    parts : tuple of PartLoad
+        In forward order.
+    reduce_s : float
+        All-reduce of its gradients over replicas.
+    update_s : float
+        What the optimizer moves.
+    weights, tensors : int
+        Elements of its parameters on a rank, and parameters.
+    """
+
+    parts: tuple[PartLoad, ...]
+    reduce_s: float
+    update_s: float
+    weights: int
+    tensors: int
+
+
+@dataclass(frozen=True)
+class JobLoad:
+    """A training step.
+
+    Parameters
+    ----------
+    stages : tuple of StageLoad
+    micro_batches : int
+    transfer_s : float
+        Of activations from one stage to the next; 0 of one stage.
+    tied_s : float
+        All-reduce of the embedding's gradients between the first and the last stage; 0 of one stage.
+    tied_elements : int
+        That it sums up.
+    ranks : int
+        Of a tensor-parallel group.
+    """
+
+    stages: tuple[StageLoad, ...]
+    micro_batches: int
+    transfer_s: float
+    tied_s: float
+    tied_elements: int
+    ranks: int
+
+
+def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
+    """Return the parts of a stage in forward order, and how many there are of each."""
+    layout = job.layout
+    first, last = {"embedding": 1} if stage == 0 else {}, {"head": 1} if stage == layout.pipeline - 1 else {}
+    return {**first, "layer": job.model.layers // layout.pipeline, **last}
+
+
+def _block(job: TrainingJob, name: str) -> Block:
+    shard = Shard(job.micro_batch, job.length, job.layout.tensor, _SIZE)
+    if name == "head":
+        return head_block(job.model, shard, shared=job.layout.pipeline == 1)
+    return embedding_block(job.model, shard) if name == "embedding" else layer_block(job.model, shard)
+
+
+def works_of(steps: Sequence[Step], job: TrainingJob, device: Device) -> list[Work]:
+    """Return the steps with the time that each takes alone, in 16 bits."""
+    seconds = np.zeros(len(steps))
+    kernels = [i for i, step in enumerate(steps) if not step.collective]
+    meetings = [i for i, step in enumerate(steps) if step.collective]
+    if kernels:
+        seconds[kernels] = time_operators([steps[i].operator for i in kernels], device, dtype=_DTYPE).seconds
+    if meetings:
+        sizes = [steps[i].operator.bytes_read for i in meetings]
+        seconds[meetings] = predict_collective("all_reduce", sizes, job.layout.topology("tensor"), device).seconds
+    return [Work(step, float(s)) for step, s in zip(steps, seconds, strict=True)]
+
+
+def stage_parts(job: TrainingJob, stage: int, device: Device) -> list[tuple[str, list[Work], list[Work]]]:
+    """Return the parts of a stage in forward order: name, and what a micro-batch runs forward and backward."""
+    found = []
+    for name, count in _counts(job, stage).items():
+        block = _block(job, name)
+        found += [(name, works_of(block.forward, job, device), works_of(block.backward, job, device))] * count
+    return found
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part's loads, elements of its weights, and parameters."""
+
+    forward: Load
+    backward: Load
+    weights: int
+    tensors: int
+
+
+class _Timer:
+    """Times the parts of jobs on a device; what several have in common once."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.part = cache(self._part)
+        self.collective = cache(self._collective)
+        self.update = cache(self._update)
+
+    def _part(self, job: TrainingJob, name: str) -> _Part:
+        block = _block(job, name)
+        ahead, back = (_load(works_of(steps, job, self.device)) for steps in (block.forward, block.backward))
+        return _Part(ahead, back, block.weights, block.tensors)
+
+    def _collective(self, kind: str, moved: float, topology: Topology) -> float:
+        return float(predict_collective(kind, [moved], topology, self.device).seconds[0])
+
+    def _update(self, weights: int) -> float:
+        half = weights * _OPTIMIZER_BYTES / 2
+        return time_operators([streaming("optimizer", half, half, weights, _SIZE)], self.device, dtype=_DTYPE).total
+
+
+def job_loads(jobs: Sequence[TrainingJob], device: Device) -> list[JobLoad]:
+    """Return what each job asks; parts that several have in common are timed once.
+
+    Raises
+    ------
+    InvalidInputError
+        The catalogue lacks a figure of the device.
+    """
+    timer = _Timer(device)
+    return [_job_load(job, timer) for job in jobs]
+
+
+def _job_load(job: TrainingJob, timer: _Timer) -> JobLoad:
+    layout = job.layout
+    stages = tuple(_stage(job, stage, timer) for stage in range(layout.pipeline))
+    if layout.pipeline == 1:
+        return JobLoad(stages, job.micro_batches, 0.0, 0.0, 0, layout.tensor)
+    neighbours = layout.topology("pipeline")
+    elements = padded_vocabulary(job.model, layout.tensor) // layout.tensor * job.model.hidden
+    transfer = timer.collective("send_recv", float(activation_bytes(job)), neighbours)
+    tied = timer.collective("all_reduce", float(elements * _SIZE), neighbours)
+    return JobLoad(stages, job.micro_batches, transfer, tied, elements, layout.tensor)
+
+
+def activation_bytes(job: TrainingJob) -> int:
+    """Return the bytes that a rank sends to the next stage for a micro-batch."""
+    return job.micro_batch * job.length * job.model.hidden * _SIZE
+
+
+def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
+    counts, alike = _counts(job, stage), _alike(job)
+    parts = {name: timer.part(alike, name) for name in counts}
+    found = tuple(
+        PartLoad(part.forward, part.backward, counts[name], job.recompute and name == "layer")
+        for name, part in parts.items()
+    )
+    weights = sum(part.weights * counts[name] for name, part in parts.items())
+    reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
+    tensors = sum(part.tensors * counts[name] for name, part in parts.items())
+    return StageLoad(found, reduced, timer.update(weights), weights, tensors)
+
+
+def _alike(job: TrainingJob) -> TrainingJob:
+    """Return a job whose parts take as long: fewer layers, one micro-batch, in the same places."""
+    stages = min(job.layout.pipeline, 2)
+    layout = replace(job.layout, pipeline=stages, data=1)
+    return replace(job, model=replace(job.model, layers=stages), global_batch=job.micro_batch, layout=layout,
+                   recompute=False)  # fmt: skip
+
+
+def _load(works: Sequence[Work]) -> Load:
+    meetings = [work.seconds for work in works if work.step.collective]
+    products = [work.seconds for work in works if work.step.operator.kind == "matmul"]
+    together, multiplied = sum(meetings), sum(products)
+    streamed = sum(work.seconds for work in works) - together - multiplied
+    return Load(len(works) - len(meetings), len(meetings), multiplied, streamed, together)
+
+
+@dataclass(frozen=True)
+class TrainingCosts:
+    """Costs of host and of running together.
+
+    Parameters
+    ----------
+    forward_call_s, backward_call_s : float
+        Host time of an operator.
+    collective_call_s : float
+        Host time of a collective.
+    micro_batch_s, step_s : float
+        Host time of each micro-batch, and of each step, whatever the model.
+    exchange_s : float
+        Host time that an exchange between stages costs.
+    products, streams, links : float
+        Time that weights' matrix products, other kernels and collectives take in a job, over that of each alone: clocks
+        fall under load, caches are shared.
+    waiting : float
+        Share by which the host of a tensor-parallel group is slower for each doubling of its ranks: each collective
+        waits for the last one to call it.
+    update_call_s : float
+        Host time of the optimizer for each parameter.
+    """
+
+    forward_call_s: float
+    backward_call_s: float
+    collective_call_s: float
+    micro_batch_s: float
+    step_s: float
+    exchange_s: float
+    products: float
+    streams: float
+    links: float
+    waiting: float
+    update_call_s: float
+
+    def kernel_s(self, load: Load) -> float:
+        """Return the time of a load's kernels, s, collectives apart."""
+        return self.products * load.products_s + self.streams * load.streams_s
+
+
+#: Value that a cost is taken for where data do not tell, and the standard deviation of its logarithm.
+PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "forward_call_s": (3e-5, 1.0),
+        "backward_call_s": (2e-5, 1.0),
+        "collective_call_s": (5e-5, 1.0),
+        "micro_batch_s": (1e-3, 1.0),
+        "step_s": (5e-3, 1.0),
+        "exchange_s": (3e-4, 1.0),
+        "products": (1.05, 0.05),
+        "streams": (1.2, 0.4),
+        "links": (1.2, 0.5),
+        "waiting": (0.03, 1.0),
+        "update_call_s": (2e-5, 1.0),
+    }
+)
+assert tuple(PRIORS) == tuple(field.name for field in fields(TrainingCosts))
+
+
+@dataclass(frozen=True)
+class BreakDown:
+    """Where the time of a step goes, in s; all but `host_bound_s` add up to `total_s`.
+
+    Parameters
+    ----------
+    total_s : float
+    compute_s : float
+        Kernels of the slowest stage.
+    tensor_s : float
+        Its tensor-parallel collectives, none of which overlap.
+    host_s : float
+        Its device waits for the host's calls.
+    bubble_s : float
+        Stages wait for one another, and for their exchanges.
+    data_s : float
+        All-reduce of gradients, of replicas and of the embedding that two stages share.
+    optimizer_s : float
+    """
+
+    total_s: float
+    compute_s: float
+    tensor_s: float
+    host_s: float
+    bubble_s: float
+    data_s: float
+    optimizer_s: float
+
+
+def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
+    """Return how long a step takes, and where its time goes.
+
+    The schedule of `run_schedule`; then gradients are summed over replicas and the embedding's between first and last
+    stage, and the optimizer runs.
+    """
+    times = [_stage_time(stage, load, costs) for stage in load.stages]
+    exchange = load.transfer_s * costs.links + costs.exchange_s if len(times) > 1 else 0.0
+    piped = run_schedule(times, load.micro_batches, exchange).end_s
+    data = costs.links * (max(stage.reduce_s for stage in load.stages) + load.tied_s)
+    updates = [max(one.update_s, costs.update_call_s * one.tensors) for one in load.stages]
+    alone = [run_schedule([time], load.micro_batches).end_s for time in times]
+    slowest = alone.index(max(alone))
+    stage = sum((part.total for part in load.stages[slowest].parts), Load())
+    compute = costs.kernel_s(stage) * load.micro_batches
+    tensor = costs.links * stage.communication_s * load.micro_batches
+    optimizer = max(updates)
+    return BreakDown(
+        piped + data + optimizer + costs.step_s,
+        compute,
+        tensor,
+        alone[slowest] - compute - tensor + costs.step_s,
+        piped - alone[slowest],
+        data,
+        optimizer,
+    )
+
+
+def host_slowdown(load: JobLoad, costs: TrainingCosts) -> float:
+    """Return how much longer a host takes beside others of its tensor-parallel group."""
+    return 1 + costs.waiting * (load.ranks - 1)
+
+
+def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> StageTime:
+    slower = host_slowdown(load, costs)
+
+    def took(one: Load, call_s: float) -> Duration:
+        host = (one.operators * call_s + one.collectives * costs.collective_call_s) * slower
+        return Duration(host, costs.kernel_s(one) + costs.links * one.communication_s)
+
+    ahead, back = Duration(costs.micro_batch_s * slower, 0.0), Duration(0.0, 0.0)
+    for part in stage.parts:
+        ahead = ahead.then(took(part.forward, costs.forward_call_s).times(part.count))
+    for part in reversed(stage.parts):
+        each = took(part.backward, costs.backward_call_s)
+        if part.again:
+            each = took(part.forward, costs.forward_call_s).then(each)
+        back = back.then(each.times(part.count))
+    return StageTime(ahead, back)

@@ -1,0 +1,226 @@
+"""A training step as a synthetic trace: a program of works and waits for every pipeline stage and tensor rank."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from profilers.synthetic import Exchange, SyntheticJob, SyntheticStep, Wait, write_trace
+from profilers.synthetic import Work as Event
+from profilers.trace.trace import Trace
+from replay.costs.collectives import predict_collective
+from replay.workloads.training import (
+    JobLoad,
+    TrainingCosts,
+    TrainingJob,
+    Work,
+    activation_bytes,
+    host_slowdown,
+    job_loads,
+    one_forward_one_backward,
+    stage_parts,
+)
+from replay.workloads.training_fits import TrainingFit, load_training
+
+#: Kernels and collectives that a trace may have: of more, ask for fewer layers or micro-batches.
+MOST_WORKS = 2_000_000
+_COMPUTE, _TENSOR, _DATA, _MODEL = 7, 20, 24, 25
+#: Streams of what is sent and received, by direction: neither waits for the others.
+_SEND, _RECEIVE = {"forward": 26, "backward": 27}, {"forward": 28, "backward": 29}
+_SIZE, _TILE, _BLOCK = 2, 128, 2048
+_LEAST_CALL_NS, _ENQUEUE_NS = 1_500, 2_000
+#: By kind of operator, the kernel's name.
+_KERNELS = {
+    "matmul": "synthetic_gemm_fp16_128x128",
+    "batched_matmul": "synthetic_batched_gemm_fp16_128x128",
+    "softmax": "scaled_masked_softmax_kernel",
+    "normalization": "layer_norm_kernel",
+    "reduction": "reduce_kernel",
+    "embedding": "embedding_kernel",
+    "optimizer": "multi_tensor_adam_kernel",
+}
+
+
+def training_trace(job: TrainingJob, device: Device, fit: TrainingFit | None = None, *, steps: int = 1) -> Trace:
+    """Return the trace of training steps, on one of the replicas: they all do the same.
+
+    Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are those that
+    `predict_steps` adds up; replaying the trace takes as long as it says.
+
+    Parameters
+    ----------
+    job : TrainingJob
+    device : Device
+    fit : TrainingFit, optional
+        By default the shipped one.
+    steps : int
+        Iterations, all alike.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no step, the trace would be larger than `MOST_WORKS`, or the catalogue lacks a figure of the device.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> from replay.workloads import Transformer
+    >>> from replay.workloads import Layout
+    >>> model = Transformer("gpt", "megatron", 2, 1024, 16, 4096, 51200)
+    >>> trace = training_trace(TrainingJob(model, 512, 2, 1, Layout(1, 1, 2)), find_device("A100-SXM4-80GB"))
+    >>> trace.meta.synthetic, trace.meta.ranks, trace.iterations.num_rows
+    (True, (0, 1), 2)
+    """
+    if steps < 1:
+        raise InvalidInputError(f"{steps} steps; a trace has at least one")
+    costs = (fit or load_training()).costs
+    load = job_loads([job], device)[0]
+    ranks = job.layout.tensor * job.layout.pipeline
+    programs: list[Sequence[Event | Wait]] = []
+    for stage in range(job.layout.pipeline):
+        parts = stage_parts(job, stage, device)
+        writer = _Stage(job, stage, load, costs, device)
+        works = sum(len(forward) * (1 + job.recompute) + len(backward) for _, forward, backward in parts)
+        if works * job.micro_batches * ranks * steps > MOST_WORKS:
+            raise InvalidInputError(
+                f"{works} kernels of {job.micro_batches} micro-batches on {ranks} ranks in {steps} steps: "
+                f"a trace may have {MOST_WORKS:,}; take fewer layers, micro-batches (a smaller global batch) or steps"
+            )
+        programs += [writer.program(parts, rank) for rank in range(job.layout.tensor)]
+    step = SyntheticStep(f"iteration sequence_length={job.length} batch={job.global_batch}", job.length,
+                         job.global_batch, programs)  # fmt: skip
+    model, layout = job.model, job.layout
+    description = (
+        f"synthetic training of {model.name}, {model.layers} layers of {model.hidden}, "
+        f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}, micro-batch {job.micro_batch}"
+    )
+    return write_trace(SyntheticJob(description, "training", [step] * steps, layout.devices, "Half", _SIZE), device)
+
+
+@dataclass
+class _Stage:
+    """Writes the programs of a pipeline stage."""
+
+    job: TrainingJob
+    stage: int
+    load: JobLoad
+    costs: TrainingCosts
+    device: Device
+
+    def program(self, parts: Sequence[tuple[str, list[Work], list[Work]]], rank: int) -> list[Event | Wait]:
+        """Return what one tensor rank runs in a step."""
+        found: list[Event | Wait] = []
+        stages, count = self.job.layout.pipeline, self.job.micro_batches
+        for way, number in one_forward_one_backward(self.stage, stages, count):
+            self._receive(found, way, number, rank)
+            if way == "forward":
+                found.append(Wait(host_ns=self._host_ns(self.costs.micro_batch_s)))
+                for _, forward, _ in parts:
+                    self._works(found, forward, self.costs.forward_call_s, f"{way} {number}")
+            else:
+                for name, forward, backward in reversed(parts):
+                    if self.job.recompute and name == "layer":
+                        self._works(found, forward, self.costs.forward_call_s, f"again {number}")
+                    self._works(found, backward, self.costs.backward_call_s, f"{way} {number}")
+            if stages > 1:
+                found.append(Wait())
+                self._send(found, way, number, rank)
+        self._close(found, rank)
+        return found
+
+    def _host_ns(self, seconds: float) -> int:
+        return round(seconds * 1e9 * host_slowdown(self.load, self.costs))
+
+    def _works(self, found: list[Event | Wait], works: Sequence[Work], call_s: float, what: str) -> None:
+        """Append kernels; a collective waits for the kernel before it, and the kernel after it for the collective."""
+        waited = -1
+        for work in works:
+            if work.step.collective:
+                meets = f"stage {self.stage} {what} {len(found)}"
+                exchange = Exchange("all_reduce", work.step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
+                calls = self._host_ns(self.costs.collective_call_s)
+                waited = len(found)
+                after = (waited - 1,) if waited and isinstance(found[-1], Event) else ()
+                found.append(self._all_reduce(exchange, work.seconds, _TENSOR, calls, after))
+                continue
+            found.append(self._kernel(work, self._host_ns(call_s), () if waited < 0 else (waited,)))
+            waited = -1
+        if waited >= 0:  # the next works are other parts of the model, which need what was added up
+            found.append(Wait(stream=_TENSOR))
+
+    def _kernel(self, work: Work, host_ns: int, after: tuple[int, ...]) -> Event:
+        operator = work.step.operator
+        product = operator.kind == "matmul"
+        factor = self.costs.products if product else self.costs.streams
+        name = _KERNELS.get(operator.kind, f"{work.step.name.rsplit(':', 1)[-1]}_elementwise_kernel")
+        return Event(name, work.step.name, max(round(1e9 * factor * work.seconds), 1), max(host_ns, _LEAST_CALL_NS),
+                     _COMPUTE, tuple(operator.dims), _workgroups(work), after)  # fmt: skip
+
+    def _all_reduce(
+        self, exchange: Exchange, seconds: float, stream: int, host_ns: int, after: tuple[int, ...] = ()
+    ) -> Event:
+        duration = max(round(1e9 * seconds * self.costs.links), 1)
+        return Event("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
+                     max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
+
+    def _exchange(self, way: str, number: int, rank: int, source: int) -> Exchange:
+        """Return one direction between a stage and the next that goes its way."""
+        target = source + (1 if way == "forward" else -1)
+        group = f"pp{rank}_{min(source, target)}_{max(source, target)}"
+        meets = f"{way} {number} of {rank} from {source} to {target}"
+        return Exchange("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
+
+    def _receive(self, found: list[Event | Wait], way: str, number: int, rank: int) -> None:
+        source = self.stage - (1 if way == "forward" else -1)
+        if 0 <= source < self.job.layout.pipeline:
+            exchange = self._exchange(way, number, rank, source)
+            found.append(self._transfer("nccl:recv", exchange, _RECEIVE[way]))
+            found.append(Wait(stream=_RECEIVE[way], host_ns=round(1e9 * self.costs.exchange_s)))
+
+    def _send(self, found: list[Event | Wait], way: str, number: int, rank: int) -> None:
+        target = self.stage + (1 if way == "forward" else -1)
+        if 0 <= target < self.job.layout.pipeline:
+            found.append(self._transfer("nccl:send", self._exchange(way, number, rank, self.stage), _SEND[way]))
+
+    def _transfer(self, op: str, exchange: Exchange, stream: int) -> Event:
+        duration = max(round(1e9 * self.load.transfer_s * self.costs.links), 1)
+        return Event("ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, stream, (exchange.elements,), 2,
+                     exchange=exchange)  # fmt: skip
+
+    def _close(self, found: list[Event | Wait], rank: int) -> None:
+        """Sum gradients over replicas, those of the embedding over two stages; agree on their norm; update."""
+        job, load, last = self.job, self.load, self.job.layout.pipeline - 1
+        mine = load.stages[self.stage]
+        found.append(Wait())
+        if job.layout.data > 1:
+            exchange = Exchange("all_reduce", mine.weights, f"dp{self.stage}_{rank}", job.layout.data)
+            found += [self._all_reduce(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
+        if last > 0:
+            self._agree(found, rank, last)
+        calls, each = mine.tensors, mine.update_s / mine.tensors
+        for _ in range(calls):
+            found.append(
+                Event(_KERNELS["optimizer"], "aten::_fused_adam_", max(round(1e9 * each), 1),
+                      max(round(1e9 * self.costs.update_call_s), _LEAST_CALL_NS), _COMPUTE,
+                      (mine.weights // calls,), max(mine.weights // calls // _BLOCK, 1))
+            )  # fmt: skip
+        found.append(Wait(host_ns=round(1e9 * self.costs.step_s)))
+
+    def _agree(self, found: list[Event | Wait], rank: int, last: int) -> None:
+        load, vocabulary = self.load, self.load.tied_elements
+        if self.stage in (0, last):
+            tied = Exchange("all_reduce", vocabulary, f"embedding{rank}", 2, f"embedding of {rank}")
+            found += [self._all_reduce(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
+        norm = Exchange("all_reduce", 1, "model", self.job.layout.tensor * (last + 1), "norm")
+        seconds = predict_collective("all_reduce", [4.0], self.job.layout.topology("tensor"), self.device).seconds[0]
+        found += [self._all_reduce(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]
+
+
+def _workgroups(work: Work) -> int:
+    operator = work.step.operator
+    if operator.kind in ("matmul", "batched_matmul"):
+        batch, rows, columns, _ = operator.dims
+        return int(batch * -(-rows // _TILE) * -(-columns // _TILE))
+    if operator.kind in ("softmax", "normalization"):
+        return int(operator.dims[0])
+    return max(int(operator.dims[0]) // _BLOCK, 1)

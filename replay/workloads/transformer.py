@@ -1,0 +1,483 @@
+"""The operators of transformers, on one device or split over several.
+
+The operators of Megatron-LM's transformer on one tensor-parallel rank, forward and backward.
+
+Sources: Megatron-LM (arXiv 1909.08053), section 3: a layer's two blocks each have a column-parallel product, then a
+row-parallel one whose results are added up by an all-reduce; backward, the gradient of the block's input is. The
+vocabulary is split too (arXiv 2104.04473, section 3). Mask and softmax are one kernel, bias and GELU one, bias, dropout
+and residual one.
+
+The operators of a transformer's forward pass, as PyTorch runs them one by one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from replay.graph.operators import Operator, rowwise, streaming
+from replay.workloads.architecture import Step, Transformer, backward, checked_size, product, rows, stream
+
+#: The vocabulary is filled up to a multiple of this for each rank.
+_VOCABULARY_UNIT = 128
+_MASK_BYTES, _FP32_BYTES = 1, 4
+
+
+@dataclass(frozen=True)
+class Block:
+    """What a part of the model runs for one micro-batch.
+
+    Parameters
+    ----------
+    name : str
+        ``"embedding"``, ``"layer"`` or ``"head"``.
+    forward, backward : tuple of Step
+        Collectives among them.
+    weights : int
+        Elements of its parameters on this rank.
+    tensors : int
+        Parameters, which the optimizer goes through.
+    """
+
+    name: str
+    forward: tuple[Step, ...]
+    backward: tuple[Step, ...]
+    weights: int = 0
+    tensors: int = 0
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Sizes of one micro-batch on one rank: tokens, sequences, bytes of an element, and ranks that share a layer."""
+
+    sequences: int
+    length: int
+    ranks: int
+    size: int = 2
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return self.sequences * self.length
+
+
+def padded_vocabulary(model: Transformer, ranks: int) -> int:
+    """Return the vocabulary, filled up to a multiple of 128 for each of `ranks`.
+
+    Examples
+    --------
+    >>> from replay.workloads.architecture import Transformer
+    >>> padded_vocabulary(Transformer("m", "megatron", 1, 64, 1, 256, 50257), 8)
+    51200
+    """
+    unit = _VOCABULARY_UNIT * ranks
+    return -(-model.vocabulary // unit) * unit
+
+
+def all_reduce(elements: int, size: int = 2) -> Step:
+    """Return an all-reduce of that many elements."""
+    moved = float(elements * size)
+    return Step("nccl:all_reduce", streaming("copy", moved, moved, elements, size), collective="all_reduce")
+
+
+def layer_block(model: Transformer, shard: Shard) -> Block:
+    """Return one layer.
+
+    Examples
+    --------
+    >>> from replay.workloads.architecture import Transformer
+    >>> model = Transformer("m", "megatron", 1, 1024, 16, 4096, 51200)
+    >>> [sum(bool(s.collective) for s in layer_block(model, Shard(1, 1024, n)).forward) for n in (1, 2)]
+    [0, 2]
+    """
+    hidden, wide = model.hidden, model.feedforward
+    attention = _parallel(model, shard, _attention(model, shard))
+    feedforward = _parallel(model, shard, _feedforward(model, shard))
+    weights = (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // shard.ranks + 6 * hidden
+    return Block(
+        "layer",
+        (*attention.forward, *feedforward.forward),
+        (*feedforward.backward, *attention.backward),
+        weights,
+        tensors=12,
+    )
+
+
+def _parallel(model: Transformer, shard: Shard, inner: Sequence[Step]) -> Block:
+    """A normalisation, the block's operators, the sum over ranks, then bias, dropout and residual."""
+    elements = shard.tokens * model.hidden
+    first = [rows("aten::layer_norm", "normalization", shard.tokens, model.hidden, shard.size)]
+    last = [_bias_dropout_add(shard, elements, model.hidden)]
+    meet = [all_reduce(elements, shard.size)] if shard.ranks > 1 else []
+    joined = stream("aten::add", elements, arrays=3, back=0, size=shard.size)
+    return Block(
+        "layer",
+        (*first, *inner, *meet, *last),
+        (*backward(last), *backward(inner), *meet, *backward(first), joined),
+    )
+
+
+def _attention(model: Transformer, shard: Shard) -> list[Step]:
+    heads = max(shard.sequences * model.heads // shard.ranks, 1)
+    length, width, size = shard.length, model.width, shard.size
+    own = max(model.hidden // shard.ranks, 1)
+    return [
+        _parallel_linear(shard, model.hidden, 3 * own),
+        product("aten::baddbmm", heads, length, length, width, size),
+        *_masked_softmax(heads, length, size),
+        _parallel_dropout(heads * length * length, size),
+        product("aten::bmm", heads, length, width, length, size),
+        stream("aten::copy_", shard.tokens * own, size=size),
+        _parallel_linear(shard, own, model.hidden, bias=False),
+    ]
+
+
+def _feedforward(model: Transformer, shard: Shard) -> list[Step]:
+    own = max(model.feedforward // shard.ranks, 1)
+    gelu = stream("bias_gelu", shard.tokens * own, back=3, size=shard.size)
+    gelu = replace(gelu, gradient=(*gelu.gradient, _sum_of_rows(shard, own)))
+    up, down = (
+        _parallel_linear(shard, model.hidden, own, bias=False),
+        _parallel_linear(shard, own, model.hidden, bias=False),
+    )
+    return [up, gelu, down]
+
+
+def _parallel_linear(shard: Shard, inputs: int, outputs: int, *, bias: bool = True) -> Step:
+    weights = inputs * outputs + outputs * bias
+    return product("aten::addmm" if bias else "aten::mm", 1, shard.tokens, outputs, inputs, shard.size, weights=weights)
+
+
+def _masked_softmax(heads: int, length: int, size: int) -> list[Step]:
+    """Scale, mask and softmax: one kernel, or, of sizes that it is not made for, one by one in FP32.
+
+    Source: Megatron-LM, megatron/model/fused_softmax.py: multiples of four heads (of all sequences) and of four tokens,
+    17 to 2048 of them.
+    """
+    elements = heads * length * length
+    if heads % 4 == 0 and length % 4 == 0 and 16 < length <= 2048:
+        return [_softmax(heads * length, length, size)]
+    converted = 1 + _FP32_BYTES / size
+    to_or_from = stream("aten::to", elements, arrays=converted, back=converted, size=size)
+    scaled, masked = (stream(f"aten::{name}", elements, size=_FP32_BYTES) for name in ("mul", "masked_fill_"))
+    return [to_or_from, scaled, masked, _softmax(heads * length, length, _FP32_BYTES), to_or_from]
+
+
+def _softmax(count: int, columns: int, size: int) -> Step:
+    """Backward it reads its result and the gradient."""
+    back = rowwise("softmax", count, columns, size, backward=True)
+    return Step("aten::softmax", rowwise("softmax", count, columns, size), (back,))
+
+
+def _parallel_dropout(elements: int, size: int) -> Step:
+    """It writes a mask of bytes, which the gradient is multiplied with."""
+    share = _MASK_BYTES / size
+    return stream("aten::native_dropout", elements, arrays=2 + share, back=2 + share, size=size)
+
+
+def _bias_dropout_add(shard: Shard, elements: int, hidden: int) -> Step:
+    share = _MASK_BYTES / shard.size
+    step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=shard.size)
+    return replace(step, gradient=(*step.gradient, _sum_of_rows(shard, hidden)))
+
+
+def _sum_of_rows(shard: Shard, columns: int) -> Operator:
+    moved = float(shard.tokens * columns * shard.size)
+    return streaming("reduction", moved, float(columns * shard.size), shard.tokens * columns, shard.size)
+
+
+def embedding_block(model: Transformer, shard: Shard) -> Block:
+    """Return the embedding of tokens and positions, with its dropout."""
+    elements, size = shard.tokens * model.hidden, shard.size
+    meet = [all_reduce(elements, size)] if shard.ranks > 1 else []
+    looked_up = stream("aten::embedding", elements, size=size)
+    rest = [stream("aten::add", elements, arrays=3, back=0, size=size), _parallel_dropout(elements, size)]
+    weights = padded_vocabulary(model, shard.ranks) // shard.ranks * model.hidden
+    grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
+    back = (*backward(rest), *backward([looked_up]), *backward([looked_up]), grown)
+    return Block(
+        "embedding", (looked_up, looked_up, *meet, *rest), back, weights + shard.length * model.hidden, tensors=2
+    )
+
+
+def head_block(model: Transformer, shard: Shard, *, shared: bool) -> Block:
+    """Return the last normalisation, the logits and the loss.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether the embedding's weights are on the same rank, so that they are not stored twice.
+    """
+    own = padded_vocabulary(model, shard.ranks) // shard.ranks
+    norm = [rows("aten::layer_norm", "normalization", shard.tokens, model.hidden, shard.size)]
+    logits = [product("aten::mm", 1, shard.tokens, own, model.hidden, shard.size, weights=own * model.hidden)]
+    few = [all_reduce(shard.tokens, _FP32_BYTES)] if shard.ranks > 1 else []
+    meet = [all_reduce(shard.tokens * model.hidden, shard.size)] if shard.ranks > 1 else []
+    loss = _cross_entropy(shard.tokens * own)
+    weights = 2 * model.hidden + (0 if shared else own * model.hidden)
+    return Block(
+        "head",
+        (*norm, *logits, *loss[:2], *few, *loss[2:4], *few, *loss[4:], *few),
+        (*backward(loss), *backward(logits), *meet, *backward(norm)),
+        weights,
+        tensors=2 if shared else 3,
+    )
+
+
+def _cross_entropy(elements: int) -> list[Step]:
+    """Logits are converted to FP32; largest, difference, exponential, sum, share; backward a product, and back."""
+    converted = stream("aten::to", elements, arrays=3, back=3, size=2)
+    names = (("max", 1.0, 0), ("sub_", 2.0, 0), ("exp", 2.0, 0), ("sum", 1.0, 0), ("div_", 2.0, 2.0))
+    return [converted, *(_pass(f"aten::{name}", elements, arrays, back) for name, arrays, back in names)]
+
+
+def _pass(name: str, elements: int, arrays: float, back: float) -> Step:
+    """FP32; one array is only read."""
+    if arrays > 1:
+        return stream(name, elements, arrays, back, _FP32_BYTES)
+    return Step(name, streaming("reduction", float(elements * _FP32_BYTES), 0.0, elements, _FP32_BYTES))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How a model is run.
+
+    Parameters
+    ----------
+    batch, length : int
+        Sequences, and tokens of each.
+    training : bool
+        Whether dropout is on and a training head is used.
+    size : int
+        Bytes of an element.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is no whole number, below one or above 2^31.
+    """
+
+    batch: int
+    length: int
+    training: bool = False
+    size: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "length", "size"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all sequences."""
+        return self.batch * self.length
+
+
+def forward(model: Transformer, run: Pass) -> list[Step]:
+    """List the operators of a forward pass, in order, every layer written out (`tally` only counts them).
+
+    Examples
+    --------
+    >>> from replay.workloads.architecture import find_transformer
+    >>> steps = forward(find_transformer("bert_large"), Pass(8, 512))
+    >>> f"{sum(step.operator.flops for step in steps):.3g}"
+    '2.69e+12'
+    """
+    return _FORWARD[model.style](model, run)
+
+
+def _linear(run: Pass, inputs: int, outputs: int, *, bias: bool = True, count: int | None = None) -> Step:
+    tokens = run.tokens if count is None else count
+    name = "aten::addmm" if bias else "aten::mm"
+    return product(name, 1, tokens, outputs, inputs, run.size, weights=inputs * outputs + outputs * bias)
+
+
+def _add(run: Pass, elements: int) -> Step:
+    return stream("aten::add", elements, arrays=3, back=0, size=run.size)
+
+
+def _norm(model: Transformer, run: Pass) -> Step:
+    return rows("aten::layer_norm", "normalization", run.tokens, model.hidden, run.size)
+
+
+def _dropout(run: Pass, elements: int) -> list[Step]:
+    """Forward it writes a mask of bytes too; backward the mask is converted, scaled and multiplied with."""
+    if not run.training:
+        return []
+    mask = 1 / run.size
+    return [stream("aten::native_dropout", elements, arrays=2 + mask, back=6 + mask, size=run.size)]
+
+
+def _embedding(run: Pass, hidden: int) -> Step:
+    return stream("aten::embedding", run.tokens * hidden, size=run.size)
+
+
+def _copies(model: Transformer, run: Pass, count: int) -> list[Step]:
+    """Copies of a projection into the order of heads, or back."""
+    return [stream("aten::copy_", run.tokens * model.hidden, size=run.size)] * count
+
+
+def _attend(model: Transformer, run: Pass, masked: list[Step], keys: int | None = None) -> list[Step]:
+    """Scores, what is done to them, softmax, and the weighted sum of values; operands are copied into heads."""
+    heads, length, width = run.batch * model.heads, run.length, model.width
+    keys = keys or length
+    return [
+        *_copies(model, run, 2),
+        product("aten::bmm", heads, length, keys, width, run.size),
+        *masked,
+        rows("aten::softmax", "softmax", heads * length, keys, run.size),
+        *_dropout(run, heads * length * keys),
+        *_copies(model, run, 1),
+        product("aten::bmm", heads, length, width, keys, run.size),
+        *_copies(model, run, 1),
+    ]
+
+
+def _scores(model: Transformer, run: Pass) -> int:
+    return run.batch * model.heads * run.length * run.length
+
+
+def _bert(model: Transformer, run: Pass) -> list[Step]:
+    hidden, tokens = model.hidden, run.tokens
+    scores = _scores(model, run)
+    masked = [stream("aten::div", scores, size=run.size), stream("aten::add", scores, back=0, size=run.size)]
+    closing = [*_dropout(run, tokens * hidden), _add(run, tokens * hidden), _norm(model, run)]
+    layer = [
+        *[_linear(run, hidden, hidden)] * 3,
+        *_attend(model, run, masked),
+        _linear(run, hidden, hidden),
+        *closing,
+        _linear(run, hidden, model.feedforward),
+        stream("aten::gelu", tokens * model.feedforward, back=3, size=run.size),
+        _linear(run, model.feedforward, hidden),
+        *closing,
+    ]
+    first = [*[_embedding(run, hidden)] * 3, *[_add(run, tokens * hidden)] * 2, _norm(model, run)]
+    return [*first, *_dropout(run, tokens * hidden), *layer * model.layers, *_bert_head(model, run)]
+
+
+def _bert_head(model: Transformer, run: Pass) -> list[Step]:
+    hidden = model.hidden
+    pooled = [_linear(run, hidden, hidden, count=run.batch), _linear(run, hidden, 2, count=run.batch)]
+    if not run.training:
+        return pooled
+    return [
+        *pooled,
+        _linear(run, hidden, hidden),
+        stream("aten::gelu", run.tokens * hidden, back=3, size=run.size),
+        _norm(model, run),
+        _linear(run, hidden, model.vocabulary),
+    ]
+
+
+def _gelu_of_eight(run: Pass, elements: int) -> list[Step]:
+    """GELU by its formula with a hyperbolic tangent: the gradient of a power takes three operators."""
+    names = (("mul", 2, 2), ("pow", 2, 7), ("mul", 2, 2), ("add", 3, 0), ("mul", 2, 2), ("tanh", 2, 3), ("add", 2, 0))
+    found = [stream(f"aten::{name}", elements, arrays, back, run.size) for name, arrays, back in names]
+    return [*found, stream("aten::mul", elements, 3, 6, run.size)]
+
+
+def _gpt2(model: Transformer, run: Pass) -> list[Step]:
+    hidden, tokens, scores = model.hidden, run.tokens, _scores(model, run)
+    masked = [stream("aten::div", scores, size=run.size), stream("aten::where", scores, size=run.size)]
+    layer = [
+        _norm(model, run),
+        _linear(run, hidden, 3 * hidden),
+        *_attend(model, run, masked),
+        _linear(run, hidden, hidden),
+        *_dropout(run, tokens * hidden),
+        _add(run, tokens * hidden),
+        _norm(model, run),
+        _linear(run, hidden, model.feedforward),
+        *_gelu_of_eight(run, tokens * model.feedforward),
+        _linear(run, model.feedforward, hidden),
+        *_dropout(run, tokens * hidden),
+        _add(run, tokens * hidden),
+    ]
+    first = [*[_embedding(run, hidden)] * 2, _add(run, tokens * hidden), *_dropout(run, tokens * hidden)]
+    return [*first, *layer * model.layers, _norm(model, run), _linear(run, hidden, model.vocabulary, bias=False)]
+
+
+def _opt(model: Transformer, run: Pass) -> list[Step]:
+    hidden, tokens, scores = model.hidden, run.tokens, _scores(model, run)
+    masked = [
+        stream("aten::add", scores, back=0, size=run.size),
+        stream("aten::maximum", scores, back=3, size=run.size),
+    ]
+    layer = [
+        _norm(model, run),
+        *[_linear(run, hidden, hidden)] * 3,
+        stream("aten::mul", tokens * hidden, size=run.size),
+        *_attend(model, run, masked),
+        _linear(run, hidden, hidden),
+        *_dropout(run, tokens * hidden),
+        _add(run, tokens * hidden),
+        _norm(model, run),
+        _linear(run, hidden, model.feedforward),
+        stream("aten::relu", tokens * model.feedforward, back=3, size=run.size),
+        _linear(run, model.feedforward, hidden),
+        *_dropout(run, tokens * hidden),
+        _add(run, tokens * hidden),
+    ]
+    first = [*[_embedding(run, hidden)] * 2, _add(run, tokens * hidden)]
+    return [*first, *layer * model.layers, _norm(model, run), _linear(run, hidden, model.vocabulary, bias=False)]
+
+
+def _root_mean_square(model: Transformer, run: Pass) -> list[Step]:
+    """A normalisation without a kernel of its own: a power, a mean, and two products."""
+    elements = run.tokens * model.hidden
+    back = (("pow", 2, 7), ("mean", 1, 2), ("mul", 2, 3), ("mul", 2, 3))
+    return [stream(f"aten::{name}", elements, max(arrays, 2), grad, run.size) for name, arrays, grad in back]
+
+
+#: Arrays that adding a position bias goes through: its heads lie side by side in memory, so that an element of a score
+#: fetches a sector of 32 bytes for 4 (scores read and written, eight of the bias).
+_BIASED = 10.0
+
+
+def _switch_attention(model: Transformer, run: Pass, arrays: float) -> list[Step]:
+    hidden, scores = model.hidden, _scores(model, run)
+    return [
+        *_root_mean_square(model, run),
+        *[_linear(run, hidden, hidden, bias=False)] * 3,
+        *_attend(model, run, [stream("aten::add_", scores, arrays=arrays, back=0, size=run.size)]),
+        _linear(run, hidden, hidden, bias=False),
+        *_dropout(run, run.tokens * hidden),
+        _add(run, run.tokens * hidden),
+    ]
+
+
+def _switch_feedforward(model: Transformer, run: Pass, experts: int) -> list[Step]:
+    """Each token goes to one expert, so that experts share the tokens; the router picks and puts them back."""
+    hidden, tokens = model.hidden, run.tokens
+    each = max(tokens // experts, 1)
+    expert = [
+        _linear(run, hidden, model.feedforward, bias=False, count=each),
+        stream("aten::relu", each * model.feedforward, back=3, size=run.size),
+        _linear(run, model.feedforward, hidden, bias=False, count=each),
+    ]
+    moved = stream("aten::index", each * hidden, size=run.size)
+    routed = [step for _ in range(experts) for step in (moved, *expert, moved)] if experts > 1 else expert
+    router = [_linear(run, hidden, experts, bias=False)] if experts > 1 else []
+    closing = [*_dropout(run, tokens * hidden), _add(run, tokens * hidden)]
+    return [*_root_mean_square(model, run), *router, *routed, *closing]
+
+
+def _switch(model: Transformer, run: Pass) -> list[Step]:
+    """Encoder, then decoder, whose layers attend to the encoder's result too, with a bias of zeros."""
+    dense, sparse = (_switch_feedforward(model, run, experts) for experts in (1, model.experts))
+    own, other = (_switch_attention(model, run, arrays) for arrays in (_BIASED, 3.0))
+    encoder = [step for i in range(model.layers) for step in (*own, *(sparse if i % 2 else dense))]
+    decoder = [step for i in range(model.layers) for step in (*own, *other, *(sparse if i % 2 else dense))]
+    embedded = [_embedding(run, model.hidden)] * 2
+    return [*embedded, *encoder, *decoder, _linear(run, model.hidden, model.vocabulary, bias=False)]
+
+
+def _megatron(model: Transformer, run: Pass) -> list[Step]:
+    """All on one rank."""
+    shard = Shard(run.batch, run.length, 1, run.size)
+    layers = layer_block(model, shard).forward * model.layers
+    return [*embedding_block(model, shard).forward, *layers, *head_block(model, shard, shared=True).forward]
+
+
+_FORWARD: Mapping[str, Callable[[Transformer, Pass], list[Step]]] = MappingProxyType(
+    {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch, "megatron": _megatron}
+)

@@ -1,0 +1,1 @@
+"""Graphs and timelines as files of other tools."""
