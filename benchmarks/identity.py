@@ -9,7 +9,7 @@
 | elapsed_error | the sum of the step times against the time between the first and the last completion, worst rank |
 | completion_worst | unchanged replay: the worst error of the completion of an iteration, of the elapsed time |
 | start_worst | unchanged replay: the worst error of the start of a kernel or copy, of its step time |
-| typical_median, typical_worst | every delay at the median of its kind (`replay.projection.projection`), error of each window |
+| typical_median, typical_worst | every delay at the median of its kind, error of each window |
 | steady_median, steady_worst | each window repeated until its period settles, against its measured step times |
 | busy_describe, busy_replay | share of the elapsed time that devices work, from the trace and from the replay |
 | unexplained | share of the time that is waiting which no recorded event explains |
@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.arrays import ends, integers
 from profilers.trace.steps import StepTimes, busy_in_steps, job_steps, step_times
 from profilers.trace.trace import Trace

@@ -240,3 +240,11 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
         raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether `path` is a folder; a path that cannot be one, as too long a name, is none."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False

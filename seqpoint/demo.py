@@ -6,7 +6,7 @@ from pathlib import Path
 
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace

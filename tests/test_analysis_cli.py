@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from traces import write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.trace import Trace, TraceMeta
 from replay.analysis import IDLE_CAUSES, resource_use
 from replay.engine.timeline import replay

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.trace import Trace
 from replay.analysis import critical_path, exposure
 from replay.engine.timeline import Timeline, measured_timeline, replay

@@ -14,7 +14,7 @@ from test_analysis import timelines
 from traces import kernel, kineto, launch, step, write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind

@@ -6,7 +6,7 @@ import pytest
 from traces import event, kernel, kineto, launch, write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph

@@ -9,7 +9,7 @@ from graphs import make_graph
 from traces import event, kernel, kineto, launch
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph

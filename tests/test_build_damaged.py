@@ -9,7 +9,7 @@ import pytest
 from traces import kineto, step
 
 from profilers.errors import SeqPointError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.projection.projection import ProjectionOptions, project

@@ -9,7 +9,7 @@ import pytest
 from graphs import make_graph
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from replay.analysis.critical_path import dependencies
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace

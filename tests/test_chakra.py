@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from test_plain_csv import balanced
 
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError
-from profilers.ingest.ingest import collect
 from profilers.ingest.join import align, join_execution_trace
+from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
 from profilers.readers.chakra import ChakraReader
 from profilers.readers.chakra.protobuf import WireError, fields
 from profilers.readers.chakra.protobuf import decode_varint as varint
-from profilers.readers.reader import Head, find_reader
+from profilers.readers.common.reader import Head, find_reader
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 

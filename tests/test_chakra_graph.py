@@ -21,7 +21,7 @@ from traces import write_trace
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.readers.chakra.protobuf import node as decoded
 from replay.calibration.parameters import load_parameters
 from replay.engine.timeline import replay

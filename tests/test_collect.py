@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from traces import event, kernel, launch, write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.ingest.ingest import CollectOptions, collect, open_trace
+from profilers.ingest.pipeline import CollectOptions, collect, open_trace
 from profilers.trace.schema import KINDS
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace

@@ -8,7 +8,7 @@ import pytest
 from traces import event, kernel, launch
 
 from profilers.ingest.collectives import add_collectives, match_collectives
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 

@@ -11,7 +11,7 @@ import pytest
 from traces import event, kernel, kineto, launch, step, write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.readers.chakra.protobuf import Node, read_records
 from profilers.trace.schema import KINDS, make_table
 from profilers.trace.trace import DeviceProperties, Trace, TraceMeta

@@ -12,7 +12,7 @@ from fuzzing import damage, disagreement, read, read_plainly
 from traces import event, kernel, kineto, launch, step
 
 from profilers.errors import SeqPointError
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 
 SAMPLES = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch"
 #: A case that takes longer hangs; the slowest measured takes a tenth of it.

@@ -23,7 +23,7 @@ from benchmarks.gpu.training.fixed import Bert, Recommender  # noqa: E402
 from benchmarks.gpu.training.sequence import Block, LanguageModel, Translation  # noqa: E402
 from benchmarks.gpu.training.shapes import cases  # noqa: E402
 from benchmarks.gpu.training.trainer import trainer  # noqa: E402
-from profilers.ingest.ingest import collect  # noqa: E402
+from profilers.ingest.pipeline import collect  # noqa: E402
 
 FACTS = {"name": "CPU", "memory_bytes": 8 << 30, "compute_units": None}
 PYTHON = {"string": str, "int64": int, "double": float}

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from traces import step, write_trace
 
-import profilers.ingest
+import profilers.ingest.pipeline
 from profilers.errors import BrokenFileError, InvalidInputError
-from profilers.ingest.ingest import CollectOptions, collect, ingest
+from profilers.ingest.pipeline import CollectOptions, collect, ingest
 from profilers.trace.schema import SCHEMAS
 from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
@@ -126,7 +126,10 @@ def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
     path = rank_file(tmp_path, 0)
     work = tmp_path / ".t.trace.work"
-    with profilers.ingest._locked(work), pytest.raises(InvalidInputError, match="another ingest is writing this trace"):
+    with (
+        profilers.ingest.pipeline._locked(work),
+        pytest.raises(InvalidInputError, match="another ingest is writing this trace"),
+    ):
         ingest([path], tmp_path / "t.trace")
     ingest([path], tmp_path / "t.trace")
 

@@ -8,7 +8,7 @@ import pytest
 from traces import event, kernel, launch
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.trace import Trace
 
 

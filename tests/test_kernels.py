@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import integers, strings
 from profilers.trace.kernels import CLASSES, COLLECTIVE, COMPUTE_BOUND, classify, classify_table, is_collective
 from profilers.trace.schema import make_table

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, UnknownFormatError
 from profilers.ingest.assembly import Place
 from profilers.ingest.stage import Stage
+from profilers.readers.common.reader import find_reader
 from profilers.readers.common.source import fingerprint, head, read_source
 from profilers.readers.kineto import KinetoReader
-from profilers.readers.reader import find_reader
 from profilers.trace.trace import DeviceProperties, Quality, Trace
 
 KERNEL = '{"ph":"X","cat":"kernel","name":"k","ts":1.5,"dur":2.25,"args":{"device":0,"stream":7}}'

@@ -8,8 +8,8 @@ import pytest
 from traces import event
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.ingest.ingest import CollectOptions, collect
 from profilers.ingest.lengths import LengthRule
+from profilers.ingest.pipeline import CollectOptions, collect
 
 
 def read(folder: Path, *events: dict[str, Any], length: str | None = None) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from traces import write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import integers
 from profilers.trace.schema import KINDS
 from profilers.trace.store import load_trace, save_trace

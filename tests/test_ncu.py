@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from test_plain_csv import balanced
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
+from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.ncu import NcuReader, base_unit
-from profilers.readers.reader import Head, find_reader
 from profilers.trace.trace import TraceMeta
 
 

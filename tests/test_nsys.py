@@ -13,9 +13,9 @@ import pytest
 from profilers.errors import BrokenFileError
 from profilers.ingest.linking import link
 from profilers.ingest.stage import Stage
+from profilers.readers.common.reader import Head
 from profilers.readers.common.source import ahead
 from profilers.readers.nsys import NsysReader, NsysTablesReader
-from profilers.readers.reader import Head
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, Trace
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profilers.ingest.ingest import CollectOptions, collect
 from profilers.ingest.iterations import Period, find_period
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.arrays import strings
 from seqpoint.iterations import iteration_table
 

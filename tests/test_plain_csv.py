@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
+from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.plain_csv import CsvReader
-from profilers.readers.reader import Head, find_reader
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 

@@ -8,7 +8,7 @@ import pytest
 from bokeh.models import Plot
 from traces import write_trace
 
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.trace import Trace
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph

@@ -8,7 +8,7 @@ from graphs import make_graph
 from traces import write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import TraceMeta
 from replay.from_trace import build_graph

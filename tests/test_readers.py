@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from profilers.readers.reader import readers
+from profilers.readers.common.reader import readers
 from seqpoint.cli import main
 
 PLUGIN = Path(__file__).parent / "plugin"
@@ -68,7 +68,7 @@ def test_the_example_reads_its_file(plugin: Path, tmp_path: Path) -> None:
     log.write_text("STEPLOG 1\n10 5 gemm a\nnonsense\n20 7 add\n")
     out = run(
         plugin,
-        "from profilers.ingest.ingest import collect\n"
+        "from profilers.ingest.pipeline import collect\n"
         f"trace = collect([{str(log)!r}])\n"
         "print(trace.meta.format, trace.meta.quality['dropped_broken'])\n"
         "print(trace.kernels.select(['name', 'start_ns', 'dur_ns']).to_pylist())",

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from profilers.errors import SeqPointError
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import profilers.record.lightning as lightning_module
-import profilers.record.window as window_module
 import pytest
 
+import profilers.record.log as lightning_module
+import profilers.record.profiling as window_module
 from profilers.errors import DependencyError, InvalidInputError, NotFoundError
-from profilers.ingest.ingest import collect, ingest
+from profilers.ingest.pipeline import collect, ingest
 from profilers.record import IterationLog, LightningHooks, lightning_callback, profile_at
 from profilers.record.profiling import read_points
 from profilers.trace.store import load_trace

@@ -9,7 +9,7 @@ from graphs import make_graph
 from jobs import write_job
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from replay.engine.steady import pattern_of, repeated, steady_states, unchanged
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph

@@ -10,7 +10,7 @@ import pytest
 from traces import event, kernel, kineto, launch, step
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.synthetic import TransformerJob, synthesize
 from replay.what_ifs import parse_what_if
 from seqpoint.describe import describe

@@ -12,7 +12,7 @@ import pytest
 from traces import write_trace
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from replay.calibration.parameters import load_parameters
 from seqpoint.projecting import ProjectOptions, asked_what_ifs, project_trace, read_result, reproduce, result_of
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from profilers.errors import BrokenFileError, SeqPointError
 from profilers.ingest.linking import link
 from profilers.ingest.stage import Stage
-from profilers.readers.reader import Head
+from profilers.readers.common.reader import Head
 from profilers.readers.rocm.rocprof import RocprofReader
 from profilers.trace.trace import Quality, Trace
 

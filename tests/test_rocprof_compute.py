@@ -11,7 +11,7 @@ from test_plain_csv import balanced
 
 from profilers.errors import BrokenFileError, SeqPointError
 from profilers.ingest.stage import Stage
-from profilers.readers.reader import Head
+from profilers.readers.common.reader import Head
 from profilers.readers.rocprof_compute import RocprofComputeReader
 from profilers.trace.trace import TraceMeta
 

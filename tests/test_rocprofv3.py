@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from profilers.errors import BrokenFileError, SeqPointError
 from profilers.ingest.linking import link
 from profilers.ingest.stage import Stage
-from profilers.readers.reader import GroupReader, Head
+from profilers.readers.common.reader import GroupReader, Head
 from profilers.readers.rocm import delimited
 from profilers.readers.rocm.rocprofv3_csv import Rocprofv3CsvReader
 from profilers.readers.rocm.rocprofv3_json import Rocprofv3JsonReader

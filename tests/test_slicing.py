@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from traces import write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import MISSING, integers
 from profilers.trace.schema import KINDS, SCHEMAS
 from profilers.trace.trace import Trace

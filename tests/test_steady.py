@@ -10,7 +10,7 @@ import pytest
 from jobs import CALL, LAG, LOADER, Call, write_job
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.trace import Trace
 from replay.analysis.pace import pace
 from replay.calibration.parameters import load_parameters

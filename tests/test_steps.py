@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs import write_job
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.steps import busy_in_steps, job_steps, step_times
 from profilers.trace.trace import Trace
 from seqpoint.describe import describe

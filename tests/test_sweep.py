@@ -10,7 +10,7 @@ from graphs import make_graph
 from traces import write_trace
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from replay.from_trace import build_graph
 from replay.projection import sweep as module
 from replay.projection.projection import ProjectionOptions, StepWindow, project

@@ -12,7 +12,7 @@ from traces import write_trace
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import load_parameters
 from replay.costs.collectives import Topology, predict_collective

@@ -8,7 +8,7 @@ from traces import write_trace
 
 from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device, Figure, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import load_parameters
 from replay.engine.timeline import replay

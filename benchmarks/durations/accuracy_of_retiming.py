@@ -16,7 +16,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from profilers.ingest.ingest import CollectOptions, open_trace
+from profilers.ingest.pipeline import CollectOptions, open_trace
 from profilers.trace.arrays import integers
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph

@@ -3,9 +3,9 @@
     python benchmarks/durations/operator_coverage.py ../shared/data/traces/kineto > tests/accuracy/operators.csv
 
 Shares, in percent, of the time in kernels that are no collectives: launched by a recorded operator, with shapes, and
-with shapes from which `replay.costs.operators` counts FLOP and bytes; of the rest, what the kernel's name and grid tell. What
-lacks is other libraries' (FBGEMM's embeddings, custom attention), compiled graphs, and convolutions of which no stride
-was recorded.
+with shapes from which `replay.costs.operators` counts FLOP and bytes; of the rest, what the kernel's name and grid
+tell. What lacks is other libraries' (FBGEMM's embeddings, custom attention), compiled graphs, and convolutions of
+which no stride was recorded.
 """
 
 import csv
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from profilers.errors import SeqPointError
-from profilers.ingest.ingest import CollectOptions, open_trace
+from profilers.ingest.pipeline import CollectOptions, open_trace
 from replay.costs.operators import operator_coverage
 
 COLUMNS = ("trace", "kernel_ms", "with_op", "with_shapes", "known", "by_kernel")

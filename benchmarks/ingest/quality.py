@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from profilers.errors import SeqPointError
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 
 COLUMNS = (
     "kernels",

@@ -61,7 +61,7 @@ for line in sys.stdin:
 
 def ours(file: Path):  # type: ignore[no-untyped-def]
     """Return a function that replays the trace's graph and finds its critical path, and the graph's size."""
-    from profilers.ingest.ingest import CollectOptions, collect
+    from profilers.ingest.pipeline import CollectOptions, collect
     from replay.analysis import critical_path
     from replay.engine.timeline import replay
     from replay.from_trace import build_graph

@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import MISSING, integers, put
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace

@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 from profilers.files import dataset_path
-from profilers.ingest.ingest import CollectOptions, collect
+from profilers.ingest.pipeline import CollectOptions, collect
 from seqpoint.iterations import iteration_table
 from seqpoint.selection import SeqPointSelector, predict_total
 from seqpoint.selection.evaluation import resampled_coverage

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from seqpoint import selection
-from seqpoint.selection import stratified as sampling
+from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total
+from seqpoint.selection.stratified import RandomSelector, StratifiedSelector
 
 Floats = npt.NDArray[np.float64]
 _ITERATIONS, _NOISE = 600, 0.03
@@ -33,8 +34,8 @@ SELECTORS: dict[str, Callable[[int], selection.FittedSelector]] = {
     "seqpoint": lambda _: selection.SeqPointSelector(),
     "seqpoint_assisted": lambda _: selection.SeqPointSelector(),
     "seqpoint_assisted_10": lambda _: selection.SeqPointSelector(10, 10, 0.0),
-    "stratified": lambda seed: sampling.StratifiedSelector(max_points=20, seed=seed),
-    "random": lambda seed: sampling.RandomSelector(max_points=20, seed=seed),
+    "stratified": lambda seed: StratifiedSelector(max_points=20, seed=seed),
+    "random": lambda seed: RandomSelector(max_points=20, seed=seed),
 }
 
 
@@ -57,8 +58,8 @@ def one(shape: str, name: str, seed: int) -> tuple[bool, bool, float, float]:
         total = (selection.estimate_total if plain else selection.assisted_total)(other[rows], log)
         speedup = (selection.estimate_speedup if plain else selection.assisted_speedup)(third[rows], other[rows], log)
     else:
-        total = sampling.estimate_total(other[rows], fitted)
-        speedup = sampling.estimate_speedup(third[rows], other[rows], fitted)
+        total = estimate_drawn_total(other[rows], fitted)
+        speedup = estimate_drawn_speedup(third[rows], other[rows], fitted)
     truth, ratio = float(other.sum()), float(third.sum() / other.sum())
     return (
         total.low <= truth <= total.high,

@@ -39,7 +39,7 @@ import numpy as np
 import pyarrow as pa
 from sklearn.cluster import KMeans
 
-from profilers.ingest.ingest import collect
+from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import integers, strings
 from seqpoint.selection.kernels import (
     KernelPopulation,

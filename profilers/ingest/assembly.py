@@ -177,7 +177,7 @@ def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Asse
     parts : sequence of Part
         In the order of their files.
     iterations, length : str
-        See `profilers.ingest.ingest.CollectOptions`.
+        See `profilers.ingest.pipeline.CollectOptions`.
 
     Raises
     ------

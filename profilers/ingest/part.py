@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import BrokenFileError
-from profilers.files import write_text
+from profilers.files import is_folder, write_text
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import ANNOTATIONS, Extent, is_mark
 from profilers.ingest.linking import link_rows
 from profilers.ingest.stage import Stage, Watch
-from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint, is_folder
-from profilers.readers.reader import Reader
+from profilers.readers.common.reader import Reader
+from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import MISSING, Ints, integers, put
 from profilers.trace.columns import LANE, parts
 from profilers.trace.kernels import is_collective

@@ -114,7 +114,7 @@ class Stage:
         return stage
 
     def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
-        """Add rows of one kind and return their ids; see `profilers.readers.reader.Sink`."""
+        """Add rows of one kind and return their ids; see `profilers.readers.common.reader.Sink`."""
         count = len(next(iter(columns.values()), ()))
         ids = np.arange(self.rows, self.rows + count)
         self.rows += count

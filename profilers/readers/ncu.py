@@ -16,9 +16,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct
 from profilers.readers.common.numbers import TIMES_NS, whole
-from profilers.readers.plain_csv import check_not_empty, csv_rows, distinct
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 

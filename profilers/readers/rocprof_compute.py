@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError
+from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct, exact_ns
 from profilers.readers.common.numbers import whole
-from profilers.readers.plain_csv import Batches, check_not_empty, csv_rows, distinct, exact_ns
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 

@@ -1,1 +1,29 @@
-"""What every reader makes and everything else works on: a `Trace`, its tables and its files."""
+"""What every reader makes and everything else works on.
+
+Read `trace` first (`Trace`, a frozen set of Arrow tables, and `Quality`), then `schema` (the columns of each table) and
+`store` (a trace as a folder of Parquet files). `steps` has the times of steps, `kernels` the classes of kernels;
+`arrays`, `columns` and `compiled` are tools for columns.
+"""
+
+from profilers.trace.kernels import CLASSES, classify
+from profilers.trace.schema import SCHEMAS, empty_table, make_table
+from profilers.trace.steps import StepTimes, job_steps, step_times
+from profilers.trace.store import load_trace, save_trace
+from profilers.trace.trace import DeviceProperties, Quality, Trace, TraceMeta
+
+__all__ = [
+    "CLASSES",
+    "SCHEMAS",
+    "DeviceProperties",
+    "Quality",
+    "StepTimes",
+    "Trace",
+    "TraceMeta",
+    "classify",
+    "empty_table",
+    "job_steps",
+    "load_trace",
+    "make_table",
+    "save_trace",
+    "step_times",
+]

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.files import replace_folder
-from profilers.readers.common.source import is_folder
+from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.schema import SCHEMAS, empty_table
 from profilers.trace.trace import MEANINGS, DeviceProperties, Quality, Trace, TraceMeta

@@ -1,1 +1,7 @@
-"""Writers: Perfetto JSON, Chakra; and traces cut or merged."""
+"""Writers: Perfetto JSON and Chakra; and traces cut or merged."""
+
+from profilers.writers.chakra import export_chakra
+from profilers.writers.perfetto import export_perfetto
+from profilers.writers.slicing import SliceOptions, merge, slice_trace
+
+__all__ = ["SliceOptions", "export_chakra", "export_perfetto", "merge", "slice_trace"]

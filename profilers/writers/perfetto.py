@@ -338,8 +338,8 @@ _LAUNCHES = [name for name, kind in KIND_OF.items() if kind == "launches"]
 def export_perfetto(trace: Trace, path: Path) -> None:
     """Write `trace` to the file `path`, packed where its name ends in ``.gz``; whole or not at all.
 
-    What the PyTorch profiler wrote comes back from this file as it was: `profilers.ingest.ingest.collect` gives the same
-    rows. Of other profilers' traces, columns that Kineto has no argument for are left out.
+    What the PyTorch profiler wrote comes back from this file as it was: `profilers.ingest.pipeline.collect` gives the
+    same rows. Of other profilers' traces, columns that Kineto has no argument for are left out.
 
     Raises
     ------

@@ -127,10 +127,10 @@ def critical_path(timeline: Timeline) -> CriticalPath:
 
     From the end of the last of the graph's own tasks the path goes back through the edge that let each task start. A
     piece is a task's work alone, what contention added to it, or an edge's lag; of edges that arrive together the one
-    counts that `replay.analysis.critical_path` names. An edge that counts from its source's start leaves the path at that
-    start: what the source did after it is not on the path. Of several tasks that end last it is one that takes time.
-    Of a timeline with an interval, the pieces in it are returned. In a steady state that is the cycle of waits that
-    sets the pace: what only ends the last step lies behind the interval.
+    counts that `replay.analysis.critical_path` names. An edge that counts from its source's start leaves the path at
+    that start: what the source did after it is not on the path. Of several tasks that end last it is one that takes
+    time. Of a timeline with an interval, the pieces in it are returned. In a steady state that is the cycle of waits
+    that sets the pace: what only ends the last step lies behind the interval.
 
     Parameters
     ----------

@@ -1,1 +1,5 @@
-"""Fitted parameters: one kind of file, one loader."""
+"""Parameters of the models: where they come from, and the files that hold fitted ones."""
+
+from replay.calibration.parameters import Parameter, Parameters, load_parameters
+
+__all__ = ["Parameter", "Parameters", "load_parameters"]

@@ -40,7 +40,8 @@ _COLUMNS: Mapping[str, tuple[type, float]] = {
 class NewEdges:
     """Edges to add: equally long columns, or one value for all.
 
-    A lag is never negative here: what clocks that disagree make of one is left out and told (`replay.from_trace.window`).
+    A lag is never negative here: what clocks that disagree make of one is left out and told
+    (`replay.from_trace.window`).
     """
 
     source: Ints

@@ -1,1 +1,34 @@
-"""`KernelGraph`: tasks, edges and what each task demands."""
+"""`KernelGraph`: tasks, edges, and what each task demands of its device.
+
+Read `graph` first, then `operators` (FLOP and bytes of an operator); `assembly` builds graphs block by block.
+"""
+
+from replay.graph.assembly import Assembly
+from replay.graph.graph import (
+    Basis,
+    EdgeKind,
+    Edges,
+    Hardware,
+    KernelGraph,
+    Lane,
+    SharingPolicy,
+    TaskKind,
+    Tasks,
+    hardware_of,
+)
+from replay.graph.operators import Operator
+
+__all__ = [
+    "Assembly",
+    "Basis",
+    "EdgeKind",
+    "Edges",
+    "Hardware",
+    "KernelGraph",
+    "Lane",
+    "Operator",
+    "SharingPolicy",
+    "TaskKind",
+    "Tasks",
+    "hardware_of",
+]

@@ -64,7 +64,8 @@ class SharingPolicy:
 
 
 #: What tasks share on one device; a demand is the share of it that the task uses when it runs alone. Compute units are
-#: given out in the order of dispatch, the others in equal parts (`replay.engine.sharing`); power beyond 1 lowers the clock.
+#: given out in the order of dispatch, the others in equal parts (`replay.engine.sharing`); power beyond 1 lowers the
+#: clock.
 RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power")
 
 

@@ -344,7 +344,9 @@ def project(
         rows.append(_row(what_if, base, found, samples[:, i] * error, options.iterations))
         timelines[what_if.label] = found.first.cut()
     measured = math.fsum(window.measured_total_ns for window in windows)
-    provenance = provenance_of(meta, windows[0].graph.hardware, what_ifs, nominal, options)
+    provenance = provenance_of(
+        meta, windows[0].graph.hardware, what_ifs, nominal, draws=options.draws, seed=options.seed
+    )
     provenance |= {"step_time": _notion(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
     by_resource, by_rank, room, bound = _pace(base)

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from profilers.devices.catalogue import load_devices
 from profilers.files import dataset_path
@@ -14,10 +14,6 @@ from profilers.trace.trace import TraceMeta
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import Hardware
 from replay.what_ifs.what_if import WhatIf
-
-if TYPE_CHECKING:
-    from replay.projection.projection import ProjectionOptions
-
 
 #: The ends of intervals.
 QUANTILES = (0.05, 0.95)
@@ -31,7 +27,9 @@ def provenance_of(
     hardware: Hardware,
     what_ifs: Sequence[WhatIf],
     nominal: Parameters,
-    options: "ProjectionOptions",
+    *,
+    draws: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Return what a projection stands on.
 
@@ -42,7 +40,10 @@ def provenance_of(
         Of the graphs.
     what_ifs : sequence of WhatIf
     nominal : Parameters
-    options : ProjectionOptions
+    draws : int
+        Number of draws of the parameters.
+    seed : int
+        Seed of the draws.
     """
     parameters = {name: [p.value, p.low, p.high] for name, p in nominal.known.items()}
     return {
@@ -58,8 +59,8 @@ def provenance_of(
         "parameters": parameters,
         "parameters_sha256": digest(parameters),
         "models_sha256": _models_digest(),
-        "draws": options.draws,
-        "seed": options.seed,
+        "draws": draws,
+        "seed": seed,
         "confidence": round(QUANTILES[1] - QUANTILES[0], 6),
     }
 

@@ -249,8 +249,8 @@ _NONE = 1e-12
 def distance_factor(product: Product) -> float:
     """Return how many times as long a product takes as if its operands' rows lay close together.
 
-    By the kernel model (`replay.costs.kernels.models`, parameter ``far``), it rises with the length of rows and with how
-    many there are. A piece of a product reads rows of the whole's operands, which lie as far apart as before.
+    By the kernel model (`replay.costs.kernels.models`, parameter ``far``), it rises with the length of rows and with
+    how many there are. A piece of a product reads rows of the whole's operands, which lie as far apart as before.
 
     Examples
     --------

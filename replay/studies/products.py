@@ -29,7 +29,8 @@ _TILES = (
     *((256, 256), (256, 128), (128, 256), (128, 128)),
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)),
 )
-#: Cost of a tile's edge, in elements (the prior of `replay.costs.kernels.models`), and parts that the depth is split into.
+#: Cost of a tile's edge, in elements (the prior of `replay.costs.kernels.models`), and parts that the
+#: depth is split into.
 _EDGE, _MOST_PARTS = 2.0, 16
 #: How many of them are large: what libraries take where they fill the device.
 _LARGE = 4
@@ -115,10 +116,10 @@ class Product:
 def product_ns(product: Product, parameters: Parameters | None = None) -> float:
     """Return how long a product takes alone on its units, ns.
 
-    On the whole device as `replay.costs.kernels` says. On fewer units the part of it that is arithmetic takes more whole
-    waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a memory-bound
-    product drift apart, so that its arithmetic takes longer in proportion; once it leaves `memory_bound_spared_units`
-    idle, its streams disturb each other less (`memory_bound_spared_gain`).
+    On the whole device as `replay.costs.kernels` says. On fewer units the part of it that is arithmetic takes more
+    whole waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a
+    memory-bound product drift apart, so that its arithmetic takes longer in proportion; once it leaves
+    `memory_bound_spared_units` idle, its streams disturb each other less (`memory_bound_spared_gain`).
 
     Examples
     --------
@@ -321,9 +322,9 @@ def kernel_units(kind: str, parameters: Parameters | None = None) -> int:
 def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> dict[str, float]:
     """Return a collective that runs on compute units, as columns of `replay.graph.assembly.Assembly.tasks`.
 
-    It takes the time of the fastest algorithm and protocol (`replay.costs.collectives.fastest`), uses its links whole, and
-    needs `kernel_units` all the time. It receives into a buffer and copies from there (`collective_kernel_passes`), so
-    that memory, and the way to it (`l2`), carry more than for copies of DMA engines. What streams through the
+    It takes the time of the fastest algorithm and protocol (`replay.costs.collectives.fastest`), uses its links whole,
+    and needs `kernel_units` all the time. It receives into a buffer and copies from there (`collective_kernel_passes`),
+    so that memory, and the way to it (`l2`), carry more than for copies of DMA engines. What streams through the
     last-level cache holds a share of it in proportion to its rate.
 
     Examples
@@ -352,8 +353,8 @@ def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> 
 def copy_columns(transfer: Transfer, parameters: Parameters | None = None) -> dict[str, object]:
     """Return a collective's copies to its n - 1 peers on DMA engines, each on an engine of its own.
 
-    Columns of `replay.graph.assembly.Assembly.tasks`; what they cost before they start (`dma_command_ns`) is not among them,
-    see `add_copies`. A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
+    Columns of `replay.graph.assembly.Assembly.tasks`; what they cost before they start (`dma_command_ns`) is not among
+    them, see `add_copies`. A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
 
     Raises
     ------

@@ -12,7 +12,14 @@ from profilers.files import dataset_path, parse_toml
 from replay.calibration.parameters import Parameters
 
 #: The systems, and the module that works out what each paper reports.
-SYSTEMS = MappingProxyType({name: f"replay.studies.{name}.reproduction" for name in ("c3", "t3", "ficco", "fused")})
+SYSTEMS = MappingProxyType(
+    {
+        "c3": "replay.studies.c3",
+        "t3": "replay.studies.t3.study",
+        "ficco": "replay.studies.ficco_chooser",
+        "fused": "replay.studies.fused.study",
+    }
+)
 #: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
 _GRADES = ("A", "S", "D", "W", "M")
 _LIMITS = ("absolute", "relative")

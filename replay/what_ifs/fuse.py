@@ -27,8 +27,8 @@ def fuse(kernel: str) -> WhatIf:
     Not modelled: whether the arithmetic can be fused, registers and occupancy of the result, and that the first result
     may be needed later and written all the same (then half of the traffic is saved).
 
-    Source: bytes of operators as in `replay.costs.operators`; the share is assumed: a pointwise kernel writes about half of
-    what it moves.
+    Source: bytes of operators as in `replay.costs.operators`; the share is assumed: a pointwise kernel writes about
+    half of what it moves.
 
     Raises
     ------

@@ -10,6 +10,7 @@ Composition of what-ifs, and their notation: ``NAME:ARGUMENT:...``, joined by ``
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import TypeVar
@@ -17,47 +18,29 @@ from typing import TypeVar
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
-from replay.what_ifs import (
-    c3,
-    device,
-    dispatch,
-    dma,
-    dtype,
-    ficco,
-    fuse,
-    fuse_collectives,
-    launch_overhead,
-    modified,
-    overlap,
-    power,
-    scale,
-    stream,
-    swap,
-    t3,
-    world_size,
-)
 from replay.what_ifs.what_if import GROUPS, Recipe, WhatIf, split_steps, split_words, unknown, written
 
 _T = TypeVar("_T")
 _GROUP = "seqpoint.what_ifs"
+#: Modules of this package with what-ifs of the project, in the order in which they are listed.
 _MODULES = (
-    scale,
-    swap,
-    fuse,
-    dtype,
-    device,
-    modified,
-    power,
-    overlap,
-    dma,
-    c3,
-    t3,
-    ficco,
-    fuse_collectives,
-    world_size,
-    launch_overhead,
-    dispatch,
-    stream,
+    "scale",
+    "swap",
+    "fuse",
+    "dtype",
+    "device",
+    "modified",
+    "power",
+    "overlap",
+    "dma",
+    "c3",
+    "t3",
+    "ficco",
+    "fuse_collectives",
+    "world_size",
+    "launch_overhead",
+    "dispatch",
+    "stream",
 )
 
 
@@ -84,7 +67,7 @@ def what_ifs() -> Mapping[str, Recipe]:
 @cache
 def registry() -> Registry:
     """Return every what-if, those of other packages included, and what is wrong with those that are left out."""
-    own = [recipe for module in _MODULES for recipe in module.RECIPES]
+    own = [recipe for name in _MODULES for recipe in import_module(f"replay.what_ifs.{name}").RECIPES]
     found = {recipe.name: recipe for recipe in sorted(own, key=lambda one: GROUPS.index(one.group))}
     problems: dict[str, str] = {}
     for point in sorted(entry_points(group=_GROUP), key=lambda p: (p.name, _package(p), p.value)):

@@ -21,7 +21,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -350,10 +349,6 @@ def _text(name: str, value: str | float | int) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-if TYPE_CHECKING:
-    pass
-
-
 _TASK_KINDS = {"kernels": TaskKind.KERNEL, "collectives": TaskKind.COLLECTIVE, "copies": TaskKind.COPY}
 #: What is of another kind than kernels; each kernel of the class is a collective.
 _NO_KERNELS = ("collectives", "copies", COLLECTIVE)
@@ -368,8 +363,9 @@ class TaskChoice:
     Parameters
     ----------
     text : str
-        ``all``; ``kernels``, ``collectives`` or ``copies``; a class of `profilers.trace.kernels.CLASSES`; or the name of a
-        kernel as the trace writes it, in which ``*`` stands for any text and ``?`` for any character (so for a ``:``).
+        ``all``; ``kernels``, ``collectives`` or ``copies``; a class of `profilers.trace.kernels.CLASSES`; or the
+        name of a kernel as the trace writes it, in which ``*`` stands for any text and ``?`` for any character (so
+        for a ``:``).
 
     Raises
     ------
@@ -382,7 +378,8 @@ class TaskChoice:
     def __post_init__(self) -> None:
         if not self.text or len(self.text) > _LONGEST_PATTERN or self.text.count("*") > _STARS:
             raise InvalidInputError(
-                f"{self.text[:60]!r} chooses no kernels: give a class, or a name with * and ?, of 1 to {_LONGEST_PATTERN} "
+                f"{self.text[:60]!r} chooses no kernels: give a class, or a name with * and ?, of 1 to "
+                f"{_LONGEST_PATTERN} "
                 f"characters and {_STARS} stars at most"
             )
 

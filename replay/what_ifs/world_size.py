@@ -20,16 +20,16 @@ def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
 
     That is weak scaling of data parallelism: each rank has its batch as before, and the buffers of its all-reduces,
     all-gathers, reduce-scatters, all-to-alls and broadcasts have the bytes that they had (a sharded model's as well,
-    whose whole is gathered). Of a traced time, the part that `replay.costs.collectives` explains with the old number of ranks
-    is exchanged for what it says with the new one; the rest, such as waiting inside the collective, stays. Ranks fill
-    nodes of PER_NODE devices, then further nodes over a network. Traces of one rank will do, as long as they name
-    the size of groups.
+    whose whole is gathered). Of a traced time, the part that `replay.costs.collectives` explains with the old number
+    of ranks is exchanged for what it says with the new one; the rest, such as waiting inside the collective, stays.
+    Ranks fill nodes of PER_NODE devices, then further nodes over a network. Traces of one rank will do, as long as
+    they name the size of groups.
 
     Not modelled: smaller groups (tensor or pipeline parallel), sends between pairs, and collectives of unknown size,
     which stay and are counted; stragglers among more ranks; another batch; what of an optimizer is sharded.
 
-    Source: `replay.costs.collectives` (fitted to measurements, docs/durations.md); how far off another number of ranks is, is
-    `collective_ranks_ratio` of `datasets/parameters.toml`.
+    Source: `replay.costs.collectives` (fitted to measurements, docs/durations.md); how far off another number of
+    ranks is, is `collective_ranks_ratio` of `datasets/parameters.toml`.
 
     Raises
     ------

@@ -15,31 +15,31 @@ from seqpoint.cli.lazy import LazyGroup
 
 __all__ = ["COMMANDS", "cli", "main"]
 
-#: Command, its module in this package, and its line in the help.
+#: Command, ``module:function`` in this package, and its line in the help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ingest": ("ingest", "Read trace files into one .trace folder."),
-    "merge": ("merge", "Put traces of different ranks together."),
-    "slice": ("slice", "Cut some iterations, ranks or a time out of a trace."),
-    "export": ("export", "Write a trace for Perfetto, or as Chakra execution traces."),
-    "describe": ("describe", "Show devices, ranks, iterations, kernels by class, overlap and quality."),
-    "iterations": ("iterations", "List the iterations with their lengths and statistics."),
-    "select": ("select", "Choose the iterations that stand for the run (SeqPoints)."),
-    "estimate": ("estimate", "Estimate a run's total from a selection made on another run."),
-    "replay": ("replay", "Replay iterations unchanged and compare with what was measured."),
-    "analyze": ("analyze", "Show the critical path, overlap, idle time by cause, and what a what-if changes."),
-    "project": ("project", "Project what what-ifs would gain, with intervals."),
-    "what-ifs": ("what_ifs", "List the what-ifs."),
-    "synthesize": ("synthesize", "Predict a training job that nobody ran, and write its trace."),
-    "validate": ("validate", "Score what the toolkit says against what was measured."),
-    "calibrate": ("calibrate", "Fit models to your own measurements."),
-    "devices": ("devices", "List the device catalogue."),
-    "readers": ("readers", "List the trace formats that can be read."),
-    "report": ("report", "Write a self-contained HTML report."),
-    "demo": ("demo", "Run the whole path on what the project ships."),
+    "ingest": ("traces:ingest_command", "Read trace files into one .trace folder."),
+    "merge": ("traces:merge_command", "Put traces of different ranks together."),
+    "slice": ("traces:slice_command", "Cut some iterations, ranks or a time out of a trace."),
+    "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
+    "describe": ("describe:command", "Show devices, ranks, iterations, kernels by class, overlap and quality."),
+    "iterations": ("select:iterations_command", "List the iterations with their lengths and statistics."),
+    "select": ("select:select_command", "Choose the iterations that stand for the run (SeqPoints)."),
+    "estimate": ("select:estimate_command", "Estimate a run's total from a selection made on another run."),
+    "replay": ("replay:command", "Replay iterations unchanged and compare with what was measured."),
+    "analyze": ("analyze:command", "Show the critical path, overlap, idle time by cause, and what a what-if changes."),
+    "project": ("project:project_command", "Project what what-ifs would gain, with intervals."),
+    "what-ifs": ("project:what_ifs_command", "List the what-ifs."),
+    "synthesize": ("synthesize:command", "Predict a training job that nobody ran, and write its trace."),
+    "validate": ("validate:command", "Score what the toolkit says against what was measured."),
+    "calibrate": ("calibrate:command", "Fit models to your own measurements."),
+    "devices": ("listings:devices_command", "List the device catalogue."),
+    "readers": ("listings:readers_command", "List the trace formats that can be read."),
+    "report": ("project:report_command", "Write a self-contained HTML report."),
+    "demo": ("demo:command", "Run the whole path on what the project ships."),
 }
 
 
-_PLACES = {name: (f"seqpoint.cli.{module}:command", text) for name, (module, text) in COMMANDS.items()}
+_PLACES = {name: (f"seqpoint.cli.{function}", text) for name, (function, text) in COMMANDS.items()}
 
 
 @click.group(cls=LazyGroup, places=_PLACES, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,7 +11,7 @@ from importlib.metadata import entry_points
 import click
 
 from profilers.devices.catalogue import find_device, load_devices
-from profilers.readers.reader import Reader, readers
+from profilers.readers.common.reader import Reader, readers
 from seqpoint.cli.options import as_json
 from seqpoint.cli.output import print_json, print_table
 

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import click
 
-from profilers.ingest.ingest import CollectOptions, open_trace
+from profilers.ingest.pipeline import CollectOptions, open_trace
 from profilers.trace.trace import Trace
 from seqpoint.cli.output import byte_progress
 

@@ -84,7 +84,7 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     """
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from profilers.ingest.ingest import CollectOptions, ingest
+    from profilers.ingest.pipeline import CollectOptions, ingest
     from profilers.trace.compiled import without_blas
 
     options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]))
@@ -108,8 +108,8 @@ def _joined(found: Any, counters: tuple[str, ...], traces: tuple[str, ...], opti
     from dataclasses import replace
 
     from profilers.ingest.counters import join_counters
-    from profilers.ingest.ingest import collect
     from profilers.ingest.join import join_execution_trace
+    from profilers.ingest.pipeline import collect
     from profilers.trace.store import load_trace, save_trace
 
     trace = load_trace(found.path)
@@ -146,11 +146,9 @@ def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: b
     seqpoint merge node0.trace node1.trace -o job.trace
     seqpoint merge run-a.trace run-b.trace --as-ranks -o both.trace
     """
-    from profilers.ingest.ingest import open_trace
+    from profilers.ingest.pipeline import open_trace
     from profilers.trace.store import save_trace
     from profilers.writers.slicing import as_ranks, merge
-
-    pass
 
     opened = [open_trace(path) for path in traces]
     merged = merge(as_ranks(opened) if renumber else opened)
@@ -209,13 +207,11 @@ def slice_command(
     seqpoint slice job.trace --iteration 10 --rank 0 -o step.trace
     seqpoint slice job.trace --from 1.5ms --to 3ms -o part.trace
     """
-    from profilers.ingest.ingest import open_trace
+    from profilers.ingest.pipeline import open_trace
     from profilers.trace.arrays import integers
     from profilers.trace.schema import KINDS
     from profilers.trace.store import save_trace
     from profilers.writers.slicing import SliceOptions, slice_trace
-
-    pass
 
     whole = open_trace(trace)
     starts = [int(integers(whole.tables[kind], "start_ns").min()) for kind in KINDS if whole.tables[kind].num_rows]
@@ -254,7 +250,7 @@ def export_command(trace: str, output: str, json_: bool, **options: Any) -> None
     seqpoint export job.trace -o job.et
     seqpoint export job.trace --graph -i 12 -w scale_device:MI355X -o job.et
     """
-    from profilers.ingest.ingest import open_trace
+    from profilers.ingest.pipeline import open_trace
     from profilers.writers.chakra import export_chakra
     from profilers.writers.perfetto import export_perfetto
 
@@ -275,7 +271,7 @@ def export_command(trace: str, output: str, json_: bool, **options: Any) -> None
 
 
 def _graph(trace: str, path: Path, json_: bool, options: dict[str, Any]) -> None:
-    from profilers.ingest.ingest import open_trace
+    from profilers.ingest.pipeline import open_trace
     from replay.what_ifs import parse_what_if
     from replay.writers.chakra import write_chakra
     from seqpoint.graphs import graph_of

@@ -644,7 +644,7 @@ def estimate_drawn_total(values: ArrayLike, sampler: Drawn) -> Estimate:
     >>> from seqpoint.selection.kernels import KernelSampler
     >>> sampler = KernelSampler(relative_error=0.2).fit({"name": ["gemm"] * 6, "dur_ns": traced})
     >>> twice_as_fast = [traced[row] / 2 for row in sampler.indices_]
-    >>> estimate_total(twice_as_fast, sampler)
+    >>> estimate_drawn_total(twice_as_fast, sampler)
     Estimate(value=37.5, low=37.5, high=37.5, confidence=0.95)
     """
     sample = _sample(sampler)
@@ -699,7 +699,7 @@ def estimate_drawn_speedup(values_a: ArrayLike, values_b: ArrayLike, sampler: Dr
     >>> from seqpoint.selection.stratified import RandomSelector
     >>> sampler = RandomSelector(max_points=3).fit([[5], [6], [7], [8]], [10.0, 12.0, 14.0, 16.0])
     >>> a = sampler.traced_ns_[sampler.indices_]
-    >>> estimate_speedup(a, a / 2, sampler).value
+    >>> estimate_drawn_speedup(a, a / 2, sampler).value
     2.0
     """
     sample = _sample(sampler)

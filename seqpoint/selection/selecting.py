@@ -279,7 +279,8 @@ def select(
     options : SelectOptions, optional
     profiles : pair of arrays, optional
         Numbers of the chosen rank's iterations, shape (n,), and what else tells them apart, shape (n, n_columns): the
-        time in each kernel, as `seqpoint.selection.stratified.kernel_profiles` returns it. Iterations that lack have zeros.
+        time in each kernel, as `seqpoint.selection.stratified.kernel_profiles` returns it. Iterations that lack have
+        zeros.
 
     Raises
     ------

@@ -39,10 +39,11 @@ class RandomSelector(BaseEstimator):  # type: ignore[misc]
     Notes
     -----
     Fitted attributes: see `FittedSelector`, and those of `seqpoint.selection.stratified.KernelSampler`, so that
-    `seqpoint.selection.stratified.estimate_total` and `estimate_speedup` take it. Source: simple random sampling (Cochran,
-    Sampling Techniques, 1977, chapter 2). In simulation, of skewed lengths and a configuration that grows with their
-    square where the log grows linearly, 95 % intervals cover 71, 81 and 88 % for 10, 30 and 100 draws: few draws do
-    not meet the tail. Those of `StratifiedSelector` cover 97 to 98 % there, and its error is 4 to 7 times smaller.
+    `seqpoint.selection.stratified.estimate_total` and `estimate_speedup` take it. Source: simple random sampling
+    (Cochran, Sampling Techniques, 1977, chapter 2). In simulation, of skewed lengths and a configuration that grows
+    with their square where the log grows linearly, 95 % intervals cover 71, 81 and 88 % for 10, 30 and 100 draws:
+    few draws do not meet the tail. Those of `StratifiedSelector` cover 97 to 98 % there, and its error is 4 to 7
+    times smaller.
 
     Examples
     --------
@@ -96,8 +97,8 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
     -----
     Cochran, Sampling Techniques (1977), chapters 5 and 5A; the tree is that of CART (Breiman and others, 1984),
     whose criterion is the variance within strata that Neyman's allocation wants small.
-    `seqpoint.selection.stratified.estimate_total` and `estimate_speedup` take a fitted selector, since it has the attributes of a
-    `KernelSampler`.
+    `seqpoint.selection.stratified.estimate_total` and `estimate_speedup` take a fitted selector, since it has the
+    attributes of a `KernelSampler`.
 
     Examples
     --------

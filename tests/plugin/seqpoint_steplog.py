@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from profilers.errors import BrokenFileError
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 

@@ -50,7 +50,7 @@ def decode_varint(data: bytes, place: int) -> tuple[int, int]:
 
     Examples
     --------
-    >>> varint(bytes([0xBE, 0x02]), 0)
+    >>> decode_varint(bytes([0xBE, 0x02]), 0)
     (318, 2)
     """
     value = 0
@@ -135,7 +135,7 @@ def encode_varint(value: int) -> bytes:
 
     Examples
     --------
-    >>> varint(318).hex(), len(varint(-1))
+    >>> encode_varint(318).hex(), len(encode_varint(-1))
     ('be02', 10)
     """
     value &= _WORD_MASK

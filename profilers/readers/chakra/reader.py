@@ -32,8 +32,8 @@ from profilers.readers.chakra.protobuf import (
     read_records,
 )
 from profilers.readers.common.numbers import TIMES_NS, plain_text, whole
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import head, open_source
-from profilers.readers.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 

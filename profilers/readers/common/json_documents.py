@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import BrokenFileError
+from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import read_source
-from profilers.readers.reader import Sink
 from profilers.trace.arrays import MISSING, Ints
 
 _SPACE = re.compile(r"[ \t\n\r]*")

@@ -291,14 +291,6 @@ def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) 
     return target
 
 
-def is_folder(path: Path) -> bool:
-    """Return whether `path` is a folder; a path that cannot be one, as too long a name, is none."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False
-
-
 def head(path: Path, size: int = 65536) -> bytes:
     """Return the first `size` unpacked bytes, for sniffing; fewer where the file is shorter or broken.
 

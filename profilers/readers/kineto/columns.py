@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids
+from profilers.readers.common.reader import Sink
 from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
 from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
 from profilers.readers.kineto.tokens import (
@@ -37,7 +38,6 @@ from profilers.readers.kineto.tokens import (
     WORD,
     Scan,
 )
-from profilers.readers.reader import Sink
 from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import OWN_RANK

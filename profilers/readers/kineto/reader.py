@@ -18,6 +18,7 @@ import numpy.typing as npt
 from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import Document
 from profilers.readers.common.numbers import plain_text, whole
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Plain, open_source
 from profilers.readers.kineto.columns import Columns
 from profilers.readers.kineto.lexing import (
@@ -35,7 +36,6 @@ from profilers.readers.kineto.lexing import (
 from profilers.readers.kineto.rows import Rows
 from profilers.readers.kineto.scan import scan
 from profilers.readers.kineto.tokens import END, FULL, GROW, MORE, NEW_CATEGORY
-from profilers.readers.reader import Head, Sink
 from profilers.trace.compiled import bare
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError
+from profilers.files import is_folder
 from profilers.readers.common.database import open_database
-from profilers.readers.common.source import ahead, is_folder
+from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.source import ahead
 from profilers.readers.nsys import rows
 from profilers.readers.nsys.tables import (
     SUFFIXES,
@@ -22,7 +24,6 @@ from profilers.readers.nsys.tables import (
     until_damage,
     version,
 )
-from profilers.readers.reader import Head, Sink
 from profilers.trace.trace import Quality, TraceMeta
 
 #: Arguments of a kernel that columns are made of.

@@ -13,9 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
+from profilers.readers.common.csv_rows import distinct
+from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import open_source
-from profilers.readers.plain_csv import distinct
-from profilers.readers.reader import Sink
 from profilers.readers.rocm.records import Block, text_list
 
 _BLOCK = 4 << 20

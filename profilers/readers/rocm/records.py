@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import Database
 from profilers.readers.common.numbers import TIMES_NS, plain_text, whole
-from profilers.readers.reader import Sink
+from profilers.readers.common.reader import Sink
 from profilers.trace.arrays import MISSING, Ints, text_array
 from profilers.trace.columns import combinations, encoded, lookup
 from profilers.trace.trace import DeviceProperties

@@ -21,7 +21,7 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.database import Database, open_database
 from profilers.readers.common.json_documents import ints, listed, mapped
 from profilers.readers.common.numbers import plain_text
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm.records import (
     Agent,
     Agents,

@@ -18,8 +18,8 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document
 from profilers.readers.common.numbers import plain_text, whole
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import read_source
-from profilers.readers.reader import Head, Sink
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Block,

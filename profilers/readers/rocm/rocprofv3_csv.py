@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import BrokenFileError
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Agent,

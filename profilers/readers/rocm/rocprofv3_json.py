@@ -11,7 +11,7 @@ import pyarrow as pa
 from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, walked
 from profilers.readers.common.numbers import plain_text
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm.records import (
     Agent,
     Agents,

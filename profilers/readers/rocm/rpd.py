@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from profilers.readers.common.database import Database, open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS
-from profilers.readers.reader import Head, Sink
+from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm.records import (
     Block,
     Join,

@@ -82,8 +82,8 @@ def read_collectives(
     device : str, optional
         Its name, where neither a column ``device`` nor the file's name (``a100_dgx.csv``) says it.
     fabric : str, optional
-        One of `replay.costs.collectives.FABRICS`; by default that of a column ``fabric``, else pairs where the file's name
-        has the word ``pairwise``, a mesh on AMD's Instinct, else a switch.
+        One of `replay.costs.collectives.FABRICS`; by default that of a column ``fabric``, else pairs where the
+        file's name has the word ``pairwise``, a mesh on AMD's Instinct, else a switch.
 
     Raises
     ------

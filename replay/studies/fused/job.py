@@ -197,7 +197,8 @@ class Costs:
         Notes
         -----
         A put or store with its flag costs what a step of a ring costs that sends a flag with every 4 bytes: NCCL's
-        LL protocol (`replay.costs.collectives.algorithms.PROTOCOLS`). The other figures are in `datasets/parameters.toml`.
+        LL protocol (`replay.costs.collectives.algorithms.PROTOCOLS`). The other figures are in
+        `datasets/parameters.toml`.
 
         Examples
         --------

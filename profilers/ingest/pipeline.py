@@ -33,13 +33,13 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.files import replace_folder
+from profilers.files import is_folder, replace_folder
 from profilers.ingest.assembly import Assembly, Place, assemble, finished
 from profilers.ingest.iterations import annotation_pattern
 from profilers.ingest.lengths import length_op
 from profilers.ingest.part import PartOptions, lean_memory, load_part, read_part
-from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, ahead, is_folder
-from profilers.readers.reader import GroupReader, Reader, find_reader
+from profilers.readers.common.reader import GroupReader, Reader, find_reader
+from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, ahead
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.schema import KINDS, empty_table
 from profilers.trace.store import TraceWriter, check_target, first_line, load_trace, write_meta
@@ -175,7 +175,7 @@ def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | N
     """Read files, and the traces in folders, into one trace in memory: linked, with iterations and collectives.
 
     Files that say no rank, overlap in time and are not one iteration each become ranks in the order of their
-    names; files of one rank that follow each other in time stay one rank. `profilers.ingest.ingest` does the
+    names; files of one rank that follow each other in time stay one rank. `profilers.ingest.pipeline` does the
     same with bounded memory.
 
     Raises
@@ -280,8 +280,8 @@ def ingest(
 ) -> Summary:
     """Read files, and the traces in folders, into the folder `target`, which shows all of it or what was there.
 
-    The result is that of `profilers.ingest.ingest.collect` and `profilers.trace.store.save_trace`. Memory stays bounded by
-    what linking needs of the largest file, about 50 bytes an event of the host or the device.
+    The result is that of `profilers.ingest.pipeline.collect` and `profilers.trace.store.save_trace`. Memory stays
+    bounded by what linking needs of the largest file, about 50 bytes an event of the host or the device.
 
     Parameters
     ----------

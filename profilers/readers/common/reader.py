@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from profilers.errors import BrokenFileError, UnknownFormatError
+from profilers.files import is_folder
 from profilers.readers.common.database import SIGNATURE, open_database
-from profilers.readers.common.source import head, is_folder
+from profilers.readers.common.source import head
 from profilers.trace.arrays import Ints
 from profilers.trace.trace import TraceMeta
 
