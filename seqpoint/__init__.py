@@ -1,3 +1,82 @@
-"""Representative iterations of a training run, and the faces of the toolkit."""
+"""Trace-driven profiling and what-if projection of GPU jobs.
+
+    import seqpoint as sp
+
+    trace = sp.open("rank*.json.gz")          # trace files of any profiler
+    sp.describe(trace)                        # where the time goes
+    points = sp.select(trace, max_points=8)   # the iterations that represent the run
+    sp.project(trace, ["overlap:ideal", "scale_device:MI355X"])
+
+The functions are those of `seqpoint.front_door`; they load when they are first used. Read on in `profilers.trace` (what
+a trace is), `seqpoint.selection` (SeqPoint), `replay.graph` and `replay.engine` (how a trace is timed anew), and
+`replay.what_ifs`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from profilers.errors import SeqPointError
+    from profilers.trace import Trace
+    from seqpoint.front_door import (
+        analyze,
+        describe,
+        devices,
+        estimate,
+        ingest,
+        iterations,
+        open,  # noqa: A004 - the verb of the front door
+        predict_collective,
+        predict_kernels,
+        predict_step,
+        project,
+        readers,
+        replay,
+        report,
+        reproduce,
+        sample_kernels,
+        select,
+        synthesize,
+        what_ifs,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "SeqPointError",
+    "Trace",
+    "analyze",
+    "describe",
+    "devices",
+    "estimate",
+    "ingest",
+    "iterations",
+    "open",
+    "predict_collective",
+    "predict_kernels",
+    "predict_step",
+    "project",
+    "readers",
+    "replay",
+    "report",
+    "reproduce",
+    "sample_kernels",
+    "select",
+    "synthesize",
+    "what_ifs",
+]
+
+#: Modules of the names that are not functions of `seqpoint.front_door`.
+_MODULES = {"SeqPointError": "profilers.errors", "Trace": "profilers.trace"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used, so that the command line starts quickly."""
+    if name not in __all__:
+        raise AttributeError(f"module 'seqpoint' has no attribute {name!r}")
+    return getattr(import_module(_MODULES.get(name, "seqpoint.front_door")), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return [*__all__, "__version__"]

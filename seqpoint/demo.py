@@ -10,12 +10,11 @@ from profilers.ingest.pipeline import collect
 from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
-from replay.projection.projection import Projection
 from replay.what_ifs import parse_what_if
 from seqpoint.describe import Description, describe
 from seqpoint.iterations import iteration_table
-from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.selection.selecting import SelectionResult, estimate_run, select
+from seqpoint.projecting import ProjectOptions, TraceProjection, project_trace
+from seqpoint.selection.selecting import RunEstimate, SelectionResult, estimate_run, select
 
 #: What the demo asks of the synthetic job.
 DEMO_WHAT_IFS = (
@@ -39,20 +38,21 @@ class Demo:
     epoch : Description
         Of the recorded epoch, one thread.
     selection : SelectionResult
-    other : dict
+    other : RunEstimate
         The estimate of the same epoch on two threads, from the points chosen on one.
     job : Description
         Of the synthetic job.
     job_selection : SelectionResult
-    projection : Projection
+    projection : TraceProjection
+        The what-ifs on the synthetic job.
     """
 
     epoch: Description
     selection: SelectionResult
-    other: dict[str, object]
+    other: RunEstimate
     job: Description
     job_selection: SelectionResult
-    projection: Projection
+    projection: TraceProjection
 
 
 def run_demo(folder: Path, tell: Callable[[str], None]) -> Demo:
@@ -79,15 +79,7 @@ def run_demo(folder: Path, tell: Callable[[str], None]) -> Demo:
     tell("2/4 choosing the iterations that stand for it, and predicting the run on two threads from them")
     tables = [iteration_table(epoch) for epoch in epochs]
     selection = select(tables[0])
-    points = {
-        "statistic": selection.statistic,
-        "confidence": selection.estimate.confidence,
-        "points": [
-            {"iteration": int(selection.table.iteration[row]), "rank": 0, "weight": float(weight)}
-            for row, weight in zip(selection.rows.tolist(), selection.weights.tolist(), strict=True)
-        ],
-    }
-    other = estimate_run(points, (tables[0], tables[1]))
+    other = estimate_run(selection.to_dict(), (tables[0], tables[1]))
     tell(f"3/4 synthesising a transformer on 4 x {_DEVICE} with tensor-parallel all-reduce (synthetic, not measured)")
     job = synthesize(TransformerJob(), _DEVICE)
     save_trace(job, folder / "synthetic.trace")

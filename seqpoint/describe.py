@@ -1,15 +1,19 @@
 """What is in a trace: devices, iterations, where the time goes, and what the trace can be trusted for."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from profilers.trace.arrays import MISSING, ends, integers, strings, union_length
 from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.steps import busy_in_steps, step_times
-from profilers.trace.trace import Trace
+from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.iterations import IterationTable, iteration_table
+from seqpoint.notebook import as_html
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,76 @@ class Description:
     classes: tuple[ClassTime, ...]
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
+
+    def table(self) -> pd.DataFrame:
+        """Return the steps of each rank and device, a row each; times in ns."""
+        return pd.DataFrame([asdict(row) for row in self.steps])
+
+    def classes_table(self) -> pd.DataFrame:
+        """Return the kernels by class, longest first; times in ns."""
+        return pd.DataFrame(self.to_dict()["kernel_classes"])
+
+    def plot(self) -> Any:
+        """Return the chart of the time in kernels by class, as a HoloViews object."""
+        from seqpoint.plots import class_breakdown
+
+        return class_breakdown(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint describe --json` prints."""
+        meta, iterations = self.trace.meta, self.iterations
+        ranks = iterations.rank.tolist()
+        return {
+            **trace_facts(meta, {kind: table.num_rows for kind, table in self.trace.tables.items()}),
+            "format": meta.format,
+            "synthetic": meta.synthetic,
+            "devices": [{**asdict(device), "overlapped_ns": device.overlapped_ns} for device in self.devices],
+            "device_names": sorted({device.name for device in meta.devices if device.name}),
+            "kernel_classes": [
+                {"class": row.class_, "kernels": row.kernels, "time_ns": row.time_ns, "share": row.share}
+                for row in self.classes
+            ],
+            "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
+            "found_by": sorted(set(iterations.found_by)),
+            "steps": [asdict(row) for row in self.steps],
+        }
+
+    def summary(self) -> list[str]:
+        """Return the facts of the trace in two sentences."""
+        meta, table = self.trace.meta, self.iterations
+        label = " (synthetic: nobody measured these times)" if meta.synthetic else ""
+        names = sorted({device.name for device in meta.devices if device.name}) or ["not named in the trace"]
+        ranks = f"{len(meta.ranks)} ranks" + (f" of {meta.world_size}" if meta.world_size else "")
+        found_by = ", ".join(sorted(set(table.found_by)))
+        return [
+            f"{meta.format}{label}: {len(meta.sources)} files, {ranks}, devices: {', '.join(names)}",
+            f"{len(table)} iterations over all ranks, found by {found_by}",
+        ]
+
+    def _repr_html_(self) -> str:
+        tables = {"Steps, each from one completion to the next": self.table(), "Kernels by class": self.classes_table()}
+        return as_html("Trace", self.summary(), tables)
+
+
+def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
+    """Return the facts of a trace as JSON with stable keys.
+
+    Parameters
+    ----------
+    meta : TraceMeta
+        The meta data of the trace.
+    rows : mapping of str to int
+        Number of rows of each table.
+    """
+    return {
+        "sources": list(meta.sources),
+        "ranks": list(meta.ranks),
+        "world_size": meta.world_size,
+        "iterations": rows["iterations"],
+        "events": {kind: count for kind, count in rows.items() if kind != "iterations"},
+        "quality": dict(meta.quality.counts),
+        "fingerprint": meta.fingerprint,
+    }
 
 
 def describe(trace: Trace) -> Description:

@@ -8,15 +8,19 @@ Analyse the step of one iteration of a trace in the steady state, as it is and a
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats
 from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.analysis import (
+    IDLE_CAUSES,
     Attribution,
     Difference,
     Exposure,
@@ -34,11 +38,18 @@ from replay.calibration.parameters import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
-from replay.graph.graph import Hardware, KernelGraph, hardware_named
-from replay.projection.projection import StepWindow
+from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
+from replay.projection.projection import StepWindow, joined_notes
 from replay.what_ifs import WhatIf
+from seqpoint.notebook import as_html
+from seqpoint.units import duration
 
 Progress = Callable[[int, int, str], None]
+#: Figures of `replay.analysis.Exposure` that the JSON of an analysis has for each device.
+_OVERLAP = (
+    *("span_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns"),
+    *("exposed_ns", "hidden_ns", "beside_compute_ns", "exposed_copy_ns"),
+)
 #: Iterations before one that are replayed with it at most, with itself; and iterations in one window.
 _LONGEST_RUN, _LONGEST_WINDOW = 16, 32
 
@@ -212,6 +223,85 @@ class TraceReplay:
     dependencies: tuple[Dependencies, ...]
     first: Timeline
 
+    @property
+    def errors(self) -> Floats:
+        """Absolute relative error of each replayed step time."""
+        return np.abs([step.error for step in self.steps])
+
+    def table(self) -> pd.DataFrame:
+        """Return a row a step, with its measured, replayed and repeated time; times in ns."""
+        return pd.DataFrame(self.to_dict()["iterations"]).drop(columns="notes")
+
+    def edges_table(self) -> pd.DataFrame:
+        """Return the kinds of edges, and how many of each decided when a task started."""
+        return pd.DataFrame(_edge_kinds(self.dependencies))
+
+    def plot(self) -> Any:
+        """Return the timeline of the first window, as a HoloViews object."""
+        from seqpoint.plots import timeline_lanes
+
+        return timeline_lanes(self.first)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint replay --json` prints."""
+        return {
+            "iterations": [_step_facts(step) for step in self.steps],
+            "median_error": float(np.median(self.errors)),
+            "worst_error": float(self.errors.max()),
+            "step_time": "between completions",
+            "edges": _edge_kinds(self.dependencies),
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes of all windows; those that hold for some iterations name them."""
+        return joined_notes([step.notes for step in self.steps], [step.iteration for step in self.steps])
+
+    def summary(self) -> list[str]:
+        """Return by how much replayed and repeated steps differ from the measured ones."""
+        measured = sum(step.measured_ns for step in self.steps)
+        apart = abs(sum(step.steady_ns for step in self.steps) / measured - 1) if measured else 0.0
+        worst = 100 * float(self.errors.max())
+        return [f"unchanged, steps are off by {worst:.4f} % at worst; repeated, their sum by {100 * apart:.1f} %"]
+
+    def _repr_html_(self) -> str:
+        shown = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy"]
+        tables = {"Steps": self.table()[shown], "What tasks wait for": self.edges_table()}
+        return as_html("Replay", [*self.summary(), *self.notes()], tables)
+
+
+def _step_facts(step: ReplayedStep) -> dict[str, Any]:
+    waits = step.dependencies
+    return {
+        "iteration": step.iteration,
+        "tasks": step.tasks,
+        "edges": step.edges,
+        "measured_ns": step.measured_ns,
+        "replayed_ns": step.replayed_ns,
+        "error": step.error,
+        "latency_ns": step.latency_ns,
+        "steady_ns": step.steady_ns,
+        "settled": step.settled,
+        "start_error": step.start_error_ns / step.measured_ns if step.measured_ns else 0.0,
+        "device_busy": step.device_busy,
+        "unexplained": step.unexplained,
+        "recorded_edges": waits.recorded_share(),
+        "recorded_binding": waits.recorded_share("binding"),
+        "recorded_critical": waits.recorded_share("critical"),
+        "notes": list(step.notes),
+    }
+
+
+def _edge_kinds(dependencies: Sequence[Dependencies]) -> list[dict[str, Any]]:
+    """Return the edges of all iterations together, a row a kind that occurs."""
+    rows = []
+    for kind in EdgeKind:
+        mine = [row for several in dependencies for row in several.kinds if row.kind == kind.name.lower()]
+        if mine:
+            names = ("edges", "binding", "critical", "critical_lag_ns")
+            total = {name: sum(getattr(row, name) for row in mine) for name in names}
+            rows.append({"kind": kind.name.lower(), "recorded": kind in RECORDED_EDGES, **total})
+    return rows
+
 
 def replay_trace(
     trace: Trace, iterations: Sequence[int], *, device: str | None = None, progress: Progress | None = None
@@ -341,6 +431,96 @@ class Analysis:
     what_if: WhatIf | None = None
     after: TimelineAnalysis | None = None
     difference: Difference | None = None
+
+    @property
+    def sides(self) -> tuple[TimelineAnalysis, ...]:
+        """The step unchanged and, if there is a what-if, as it leaves the step."""
+        return (self.before,) if self.after is None else (self.before, self.after)
+
+    def timelines(self) -> dict[str, Timeline]:
+        """Return the timelines by name: the step unchanged, and as the what-if leaves it."""
+        named = {"before": self.before.timeline.cut()}
+        if self.after is not None and self.what_if is not None:
+            named[f"after {self.what_if.name}"] = self.after.timeline.cut()
+        return named
+
+    def table(self) -> pd.DataFrame:
+        """Return the time on the critical path by cause, a row a cause, a column a side; times in ns."""
+        sides = {f"{name}_ns": side.path.by_cause for name, side in zip(("before", "after"), self.sides, strict=False)}
+        return pd.DataFrame(sides).fillna(0.0).rename_axis("cause").reset_index()
+
+    def plot(self) -> Any:
+        """Return the timeline of the step, or both one above the other, as a HoloViews object."""
+        from seqpoint.plots import before_after, timeline_lanes
+
+        (name, line), *changed = self.timelines().items()
+        return before_after(line, changed[0][1], (name, changed[0][0])) if changed else timeline_lanes(line)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint analyze --json` prints."""
+        return {
+            "iteration": self.iteration,
+            "measured_ns": self.measured_ns,
+            "step_time": "between completions" if self.repeats else "latency",
+            "before": _side_facts(self.before),
+            "what_if": None if self.what_if is None else list(self.what_if.steps),
+            "after": None if self.after is None else _side_facts(self.after),
+            "difference": None if self.difference is None else _change_facts(self.difference),
+        }
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the notes on the graphs of both sides."""
+        return tuple(dict.fromkeys(note for side in self.sides for note in side.timeline.graph.notes))
+
+    def summary(self) -> list[str]:
+        """Return which step was analysed, and how."""
+        devices = len(self.before.timeline.graph.devices)
+        how = "repeated until its period settles" if self.repeats else "by itself: the trace holds no neighbour of it"
+        return [
+            f"iteration {self.iteration}, {how}: a step of {duration(self.before.pace.step_ns)}, "
+            f"{duration(self.measured_ns)} measured, on {devices} device{'s' * (devices != 1)}"
+        ]
+
+    def _repr_html_(self) -> str:
+        tables = {"Critical path by cause": self.table()}
+        return as_html("Analysis of a step", [*self.summary(), *self.notes()], tables)
+
+
+def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
+    hidden, idle = side.exposure, side.idle
+    return {
+        "makespan_ns": side.path.makespan_ns,
+        "pace": _pace_facts(side.pace),
+        "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
+        "devices": [
+            {
+                "rank": rank,
+                "device": device,
+                **{name: float(getattr(hidden, name)[i]) for name in _OVERLAP},
+                "earlier_ns": float(idle.earlier_ns[i]),
+                "idle_ns": dict(zip(IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
+                "slowed_ns": float(idle.slowed_ns[i]),
+            }
+            for i, (rank, device) in enumerate(hidden.devices)
+        ],
+        "notes": list(side.timeline.graph.notes),
+    }
+
+
+def _pace_facts(found: Pace) -> dict[str, Any]:
+    by = {name: dict(getattr(found, name)) for name in ("by_resource", "by_rank", "by_iteration")}
+    sides = {name: getattr(found, name) for name in ("host_room", "device_room", "host_bound", "device_bound")}
+    return {"step_ns": found.step_ns, **by, **sides}
+
+
+def _change_facts(found: Difference) -> dict[str, Any]:
+    by = ("by_class", "by_kind", "by_lane")
+    return {
+        "change_ns": found.after_ns - found.before_ns,
+        "path_by_cause": found.path_by_cause,
+        "path_by_class": found.path_by_class,
+        **{name: [asdict(row) for row in getattr(found, name)] for name in by},
+    }
 
 
 def analyze_trace(

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
 from profilers.trace.kernels import is_collective
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
+from seqpoint.notebook import as_html
 
 #: The statistics that a trace gives for each iteration, with their units. The duration is the step time, from the
 #: completion of the iteration before to its own; the latency counts from its start on the host.
@@ -100,6 +103,37 @@ class IterationTable:
         """Time in kernels where there is any, else the step time."""
         kernel_time = self.statistics.get("kernel_time")
         return "kernel_time" if kernel_time is not None and kernel_time.any() else "duration"
+
+    def table(self) -> pd.DataFrame:
+        """Return a row an iteration, with its length and statistics; the length is NaN where it is unknown."""
+        columns = {"rank": self.rank, "iteration": self.iteration, "sequence_length": self.sequence_length}
+        return pd.DataFrame({**columns, **self.statistics, "found_by": self.found_by})
+
+    def plot(self, statistic: str | None = None) -> Any:
+        """Return the chart of a statistic of every iteration in their order, as a HoloViews object."""
+        from seqpoint.plots import statistic_by_iteration
+
+        name = statistic or self.default_statistic
+        return statistic_by_iteration(self, name, UNITS.get(name, ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint iterations --json` prints."""
+        rows = [
+            {
+                "rank": int(self.rank[i]),
+                "iteration": int(self.iteration[i]),
+                "start_ns": int(self.start_ns[i]),
+                "sequence_length": int(length) if np.isfinite(length) else None,
+                **{name: float(values[i]) for name, values in self.statistics.items()},
+                "found_by": self.found_by[i],
+                "length_found_by": self.length_found_by[i],
+            }
+            for i, length in enumerate(self.sequence_length.tolist())
+        ]
+        return {"units": dict(UNITS), "iterations": rows}
+
+    def _repr_html_(self) -> str:
+        return as_html("Iterations", [], {f"{len(self)} iterations": self.table()})
 
 
 def iteration_table(trace: Trace) -> IterationTable:

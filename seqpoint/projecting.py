@@ -7,28 +7,34 @@ The result of a projection as JSON: what is written, how it is read, and how it 
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters, load_parameters
-from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
+from replay.engine.timeline import Timeline
+from replay.projection.projection import Projection, ProjectionOptions, ProjectionRow, project, with_provenance
 from replay.projection.provenance import digest
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
 from seqpoint.graphs import Progress, all_iterations, step_windows
 from seqpoint.iterations import iteration_table
+from seqpoint.notebook import as_html
 from seqpoint.selection.selecting import SelectOptions, select
+from seqpoint.units import duration
 
 #: What is projected when nothing is asked for.
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
 #: Stands for all of `replay.what_ifs.OVERLAPS`, which are then ranked.
 ALL_OVERLAPS = "overlap:all"
+#: Figures of a row of a projection, as JSON has them.
+_NAMES = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
 #: Shares of the critical path below this are not shown.
 _SHOWN = 0.005
 #: By which share steady state and measurement may differ before a note says so.
@@ -70,6 +76,102 @@ class ProjectOptions:
 
 
 @dataclass(frozen=True)
+class TraceProjection:
+    """What what-ifs would gain on a trace.
+
+    Parameters
+    ----------
+    projection : Projection
+        The step times of the chosen iterations, unchanged and under each what-if, with intervals and provenance.
+    """
+
+    projection: Projection
+
+    @property
+    def rows(self) -> tuple[ProjectionRow, ...]:
+        """A row a what-if, with its speed-up and interval."""
+        return self.projection.rows
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """What the numbers rest on: enough to compute them again."""
+        return self.projection.provenance
+
+    def with_facts(self, facts: Mapping[str, Any]) -> "TraceProjection":
+        """Return the same projection with more facts in its provenance."""
+        return TraceProjection(with_provenance(self.projection, dict(facts)))
+
+    def ranked(self) -> "TraceProjection":
+        """Return the same projection with the what-ifs ordered by speed-up, largest first; so is its provenance."""
+        rows, facts = self.rows, self.provenance
+        order = sorted(range(len(rows)), key=lambda i: (-rows[i].speedup, i))
+        what_ifs = [facts["what_ifs"][i] for i in order]
+        ordered = replace(
+            self.projection, rows=tuple(rows[i] for i in order), provenance={**facts, "what_ifs": what_ifs}
+        )
+        return TraceProjection(ordered)
+
+    def timelines(self) -> dict[str, Timeline]:
+        """Return the timelines of the first window by name: unchanged, and under the first what-if."""
+        lines, label = self.projection.timelines, self.rows[0].label
+        return {"before": lines["baseline"], f"after {label}": lines[label]}
+
+    def table(self) -> pd.DataFrame:
+        """Return a row a what-if: speed-up with its interval, projected time in ns, and shares of evidence."""
+        rows = [{"what_if": row.label, **{name: getattr(row, name) for name in _NAMES}} for row in self.rows]
+        return pd.DataFrame(rows, columns=["what_if", *_NAMES])
+
+    def plot(self) -> Any:
+        """Return the chart of speed-ups with their intervals, as a HoloViews object."""
+        from seqpoint.plots import projection_intervals
+
+        return projection_intervals(self.projection)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
+        projection = self.projection
+        return {
+            "baseline_ns": projection.baseline_ns,
+            "measured_ns": projection.measured_ns,
+            "steady_ns": projection.steady_ns,
+            "device_busy_share": projection.device_busy_share,
+            "pace": projection.pace,
+            "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
+            "room": projection.room,
+            "bound": projection.bound,
+            "rows": [
+                {
+                    "title": row.title,
+                    "what_if": list(row.what_if),
+                    **{name: getattr(row, name) for name in _NAMES},
+                    "notes": list(row.notes),
+                }
+                for row in projection.rows
+            ],
+            "provenance": projection.provenance,
+        }
+
+    def summary(self) -> list[str]:
+        """Return what the speed-ups count from: the step times of which iterations, on which device."""
+        facts, baseline = self.provenance, self.projection.baseline_ns
+        label, source = (" (synthetic)", "synthesised") if facts["synthetic"] else ("", "measured")
+        n = len(facts["iterations"])
+        return [
+            f"baseline {duration(baseline)}, {source}: the step times of {n} iteration{'s' * (n != 1)} "
+            f"({facts['iterations_chosen']}), {duration(baseline / sum(facts['weights']))} each, "
+            f"on {facts['device'] or 'unknown device'}{label}"
+        ]
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what limits a step, and the notes of all what-ifs."""
+        notes = dict.fromkeys(note for row in self.rows for note in row.notes)
+        return (*pace_lines(self.projection), *(f"note: {note}" for note in notes))
+
+    def _repr_html_(self) -> str:
+        return as_html("Projection", [*self.summary(), *self.notes()], {"What-ifs": self.table()})
+
+
+@dataclass(frozen=True)
 class Chosen:
     """Iterations to replay, how many each stands for, and how they were chosen."""
 
@@ -100,14 +202,6 @@ def _asked(text: str) -> Sequence[WhatIf]:
     return [parse_what_if(one) for one in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
 
 
-def ranked(projection: Projection) -> Projection:
-    """Return `projection` with its what-ifs by what they gain, the most first; its provenance in the same order."""
-    order = sorted(range(len(projection.rows)), key=lambda i: (-projection.rows[i].speedup, i))
-    facts = projection.provenance
-    rows = tuple(projection.rows[i] for i in order)
-    return replace(projection, rows=rows, provenance={**facts, "what_ifs": [facts["what_ifs"][i] for i in order]})
-
-
 def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int = 8) -> Chosen:
     """Return the iterations asked for, all where they are few, else SeqPoints, else evenly spaced ones.
 
@@ -122,7 +216,7 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
     table = iteration_table(trace)
     if np.isfinite(table.sequence_length).any():
         result = select(table, SelectOptions(max_points=max_points))
-        return Chosen([int(n) for n in result.table.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
+        return Chosen([int(n) for n in result.iterations.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
     # The step of an iteration that follows another is timed from its completion; the first fills the queues.
     steps = job_steps(step_times(trace))
     inside = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
@@ -165,7 +259,7 @@ def pace_lines(projection: Projection) -> list[str]:
     return lines
 
 
-def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> Projection:
+def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> TraceProjection:
     """Return the projection of what-ifs over a trace, with what it rests on.
 
     Raises
@@ -186,10 +280,9 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     result = project(windows, what_ifs, meta=trace.meta, options=drawing)
     facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    return with_provenance(result, facts)
+    return TraceProjection(with_provenance(result, facts))
 
 
-_NAMES = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
 #: What is compared.
 _COMPARED = ("baseline_ns", "measured_ns", "device_busy_share", "rows")
 _BYTES, _DRAWS, _ITERATIONS, _WHAT_IFS, _SHOWN_CHARACTERS = 2**26, 100_000, 1_000_000, 10_000, 100
@@ -197,30 +290,6 @@ _TEXT = 500
 #: Numbers of a record, and by how much those of a parameter's range may differ: what models can multiply.
 _LARGEST, _WIDEST = 1e18, 1e12
 _WRITES = "what `seqpoint project --json` writes"
-
-
-def result_of(projection: Projection) -> dict[str, Any]:
-    """Return a projection as JSON has it, with stable keys (`datasets/schemas/project.schema.json`)."""
-    return {
-        "baseline_ns": projection.baseline_ns,
-        "measured_ns": projection.measured_ns,
-        "steady_ns": projection.steady_ns,
-        "device_busy_share": projection.device_busy_share,
-        "pace": projection.pace,
-        "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
-        "room": projection.room,
-        "bound": projection.bound,
-        "rows": [
-            {
-                "title": row.title,
-                "what_if": list(row.what_if),
-                **{name: getattr(row, name) for name in _NAMES},
-                "notes": list(row.notes),
-            }
-            for row in projection.rows
-        ],
-        "provenance": projection.provenance,
-    }
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
@@ -390,7 +459,7 @@ def reproduce(
         progress=progress,
         parameters=_parameters(facts["parameters"]),
     )
-    again = json.loads(json.dumps(result_of(project_trace(trace, _what_ifs(facts), options))))
+    again = json.loads(json.dumps(project_trace(trace, _what_ifs(facts), options).to_dict()))
     pairs = list(_compared({key: recorded[key] for key in _COMPARED}, {key: again[key] for key in _COMPARED}, ""))
     different = tuple(pair for pair in pairs if not _same(pair[1], pair[2]))
     return Reproduction(

@@ -6,7 +6,7 @@ import pytest
 from seqpoint import plots
 from seqpoint.iterations import IterationTable
 from seqpoint.selection import FrequentSelector, SeqPointSelector
-from seqpoint.selection.evaluation import SHOWN, held_out_error, held_out_errors
+from seqpoint.selection.evaluation import SHOWN, errors_of, held_out_error, held_out_errors
 from seqpoint.selection.selecting import select
 
 
@@ -36,6 +36,7 @@ def test_the_chart_has_a_line_for_every_selector() -> None:
     zeros = np.zeros(len(lengths), np.int64)
     names = ("log",) * len(lengths)
     table = IterationTable(zeros, np.arange(len(lengths)), zeros, lengths, {"duration": time_ns}, names, names)
-    chart = plots.errors_by_points(select(table))
+    counts, errors = errors_of(select(table))
+    chart = plots.errors_by_points(errors, counts, "duration")
     assert [curve.label for curve in chart] == list(SHOWN)
     assert all(len(curve) == 11 for curve in chart)

@@ -48,15 +48,15 @@ def elements(chart: hv.core.Dimensioned, kind: type) -> list[hv.Element]:
 def test_the_histogram_counts_every_iteration_and_marks_the_points(selection: SelectionResult) -> None:
     chart = plots.length_histogram(selection)
     (histogram,) = elements(chart, hv.Histogram)
-    assert histogram.dimension_values(1).sum() == len(selection.table) == 6
+    assert histogram.dimension_values(1).sum() == len(selection.iterations) == 6
     (marked,) = elements(chart, hv.Points)
-    assert sorted(marked.dimension_values("length")) == sorted(selection.table.sequence_length[selection.rows])
+    assert sorted(marked.dimension_values("length")) == sorted(selection.iterations.sequence_length[selection.rows])
     assert sorted(marked.dimension_values("weight")) == sorted(selection.weights)
 
 
 def test_the_scatter_has_every_iteration(selection: SelectionResult) -> None:
     sizes = [len(e) for e in elements(plots.statistic_by_length(selection), hv.Scatter)]
-    assert max(sizes) == len(selection.table) and len(selection.rows) in sizes
+    assert max(sizes) == len(selection.iterations) and len(selection.rows) in sizes
 
 
 def test_the_breakdown_has_a_bar_a_class(trace: Trace) -> None:

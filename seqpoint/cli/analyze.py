@@ -1,27 +1,22 @@
 """`seqpoint analyze`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
-from replay.what_ifs import parse_what_if
 from replay.writers.perfetto import write_perfetto
+from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_json, print_table, say
-from seqpoint.graphs import Analysis, TimelineAnalysis, analyze_trace
+from seqpoint.graphs import Analysis
 from seqpoint.units import duration
 
 #: Names of kernels and streams that a table shows; --json has all.
 _SHOWN = 12
 _NAME = 60
-_OVERLAP = (
-    *("span_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns"),
-    *("exposed_ns", "hidden_ns", "beside_compute_ns", "exposed_copy_ns"),
-)
 
 
 @click.command("analyze")
@@ -48,81 +43,28 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     seqpoint analyze job.trace
     seqpoint analyze job.trace -i 12 -w overlap:ideal --perfetto both.json
     """
-    what_if = None if options["text"] is None else parse_what_if(options["text"])
-    found = analyze_trace(load(trace, marker, length), options["iteration"], what_if=what_if, device=options["device"])
-    hardware = found.before.timeline.graph.hardware
+    result = front_door.analyze(
+        load(trace, marker, length),
+        iteration=options["iteration"],
+        what_if=options["text"],
+        device=options["device"],
+    )
+    hardware = result.before.timeline.graph.hardware
     if hardware.known_by == "file name" and hardware.device is not None:
         message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
     if options["perfetto"]:
-        lines = {"before": found.before.timeline.cut()}
-        if found.after is not None and what_if is not None:
-            lines[f"after {what_if.name}"] = found.after.timeline.cut()
-        write_perfetto(Path(options["perfetto"]), lines)
+        write_perfetto(Path(options["perfetto"]), result.timelines())
         message(f"wrote {options['perfetto']}")
     if json_:
-        print_json(_content(found))
+        print_json(result.to_dict())
     else:
-        _show(found)
+        _show(result)
 
 
-def _content(found: Analysis) -> dict[str, Any]:
-    return {
-        "iteration": found.iteration,
-        "measured_ns": found.measured_ns,
-        "step_time": "between completions" if found.repeats else "latency",
-        "before": _one(found.before),
-        "what_if": None if found.what_if is None else list(found.what_if.steps),
-        "after": None if found.after is None else _one(found.after),
-        "difference": None if found.difference is None else _changes(found.difference),
-    }
-
-
-def _one(side: TimelineAnalysis) -> dict[str, Any]:
-    hidden, idle = side.exposure, side.idle
-    return {
-        "makespan_ns": side.path.makespan_ns,
-        "pace": _pace(side.pace),
-        "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
-        "devices": [
-            {
-                "rank": rank,
-                "device": device,
-                **{name: float(getattr(hidden, name)[i]) for name in _OVERLAP},
-                "earlier_ns": float(idle.earlier_ns[i]),
-                "idle_ns": dict(zip(IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
-                "slowed_ns": float(idle.slowed_ns[i]),
-            }
-            for i, (rank, device) in enumerate(hidden.devices)
-        ],
-        "notes": list(side.timeline.graph.notes),
-    }
-
-
-def _pace(found: Pace) -> dict[str, Any]:
-    by = {name: dict(getattr(found, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    sides = {name: getattr(found, name) for name in ("host_room", "device_room", "host_bound", "device_bound")}
-    return {"step_ns": found.step_ns, **by, **sides}
-
-
-def _changes(found: Difference) -> dict[str, Any]:
-    by = ("by_class", "by_kind", "by_lane")
-    return {
-        "change_ns": found.after_ns - found.before_ns,
-        "path_by_cause": found.path_by_cause,
-        "path_by_class": found.path_by_class,
-        **{name: [asdict(row) for row in getattr(found, name)] for name in by},
-    }
-
-
-def _show(found: Analysis) -> None:
-    before, after = found.before, found.after
-    devices = len(before.timeline.graph.devices)
-    how = "repeated until its period settles" if found.repeats else "by itself: the trace holds no neighbour of it"
-    say(
-        f"iteration {found.iteration}, {how}: a step of {duration(before.pace.step_ns)}, "
-        f"{duration(found.measured_ns)} measured, on {devices} device{'s' * (devices != 1)}"
-    )
-    sides = [before] if after is None else [before, after]
+def _show(result: Analysis) -> None:
+    before, sides = result.before, result.sides
+    for sentence in result.summary():
+        say(sentence)
     _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", [side.path.by_class for side in sides])
@@ -131,9 +73,9 @@ def _show(found: Analysis) -> None:
         if side.exposure.devices:
             _show_overlap(f"{name}{'o' if name else 'O'}verlap", side.exposure)
             _show_idle(f"{name}{'w' if name else 'W'}hy devices idle", side.idle)
-    if found.difference is not None and found.what_if is not None:
-        _show_difference(found.what_if.name, found.difference)
-    for note in dict.fromkeys(note for side in sides for note in side.timeline.graph.notes):
+    if result.difference is not None and result.what_if is not None:
+        _show_difference(result.what_if.name, result.difference)
+    for note in result.notes():
         say(f"note: {note}")
 
 

@@ -30,12 +30,13 @@ def command(output: str) -> None:
     folder = Path(output)
     demo = run_demo(folder, message)
     _show(demo)
-    lines = demo.projection.timelines
+    lines = demo.projection.projection.timelines
     after = "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": lines["baseline"], f"after {after}": lines[after]})
+    job = (demo.job, demo.job_selection, demo.projection.projection)
     sections = (
         ReportSection("A recorded epoch of training on a CPU", "", demo.epoch, demo.selection, None),
-        ReportSection("Transformer on 4 x MI300X", "synthetic", demo.job, demo.job_selection, demo.projection),
+        ReportSection("Transformer on 4 x MI300X", "synthetic", *job),
     )
     path = write_report(ReportContent("seqpoint demo", sections), folder / "report.html")
     say(f"timeline for https://ui.perfetto.dev: {folder / 'before_after.json'}")
@@ -46,12 +47,11 @@ def _show(demo: Demo) -> None:
     say("A recorded epoch of training on a CPU, one thread")
     select.show(demo.selection)
     other = demo.other
-    estimate, measured = float(str(other["estimate"])), float(str(other["measured"]))
+    measured, error = other.measured or 0.0, other.error or 0.0
     say(
-        f"The same epoch on two threads, predicted from those iterations alone: {duration(estimate)}, measured "
-        f"{duration(measured)} (error {100 * abs(estimate / measured - 1):.2f} %); "
-        f"speed-up {float(str(other['speedup'])):.3f} "
-        f"[{float(str(other['speedup_low'])):.3f}, {float(str(other['speedup_high'])):.3f}]"
+        f"The same epoch on two threads, predicted from those iterations alone: {duration(other.estimate)}, measured "
+        f"{duration(measured)} (error {100 * error:.2f} %); "
+        f"speed-up {other.speedup:.3f} [{other.speedup_low:.3f}, {other.speedup_high:.3f}]"
     )
     say("")
     say("Transformer on 4 x MI300X (synthetic: nobody measured these times)")

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 import click
 
-from profilers.ingest.pipeline import CollectOptions, open_trace
 from profilers.trace.trace import Trace
+from seqpoint import front_door
 from seqpoint.cli.output import byte_progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -103,4 +103,4 @@ def perfetto_option(function: F) -> F:
 
 def load(trace: str, marker: str, length: str | None) -> Trace:
     """Return the trace that the arguments name."""
-    return open_trace(trace, CollectOptions(marker, length, byte_progress("reading")))
+    return front_door.open(trace, iterations=marker, length=length, progress=byte_progress("reading"))

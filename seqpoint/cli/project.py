@@ -15,11 +15,10 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
-from profilers.files import file_to_write
 from replay.contention import ContentionFit, read_contention_fit
-from replay.projection.projection import Projection, with_provenance
 from replay.what_ifs import Recipe, recipe_named, registry
 from replay.writers.perfetto import write_perfetto
+from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,
     hardware_option,
@@ -31,21 +30,7 @@ from seqpoint.cli.options import (
     what_if_option,
 )
 from seqpoint.cli.output import clean, message, print_json, print_table, progress, say, working
-from seqpoint.describe import Description, describe
-from seqpoint.projecting import (
-    ALL_OVERLAPS,
-    DEFAULT_WHAT_IFS,
-    ProjectOptions,
-    asked_what_ifs,
-    pace_lines,
-    project_trace,
-    ranked,
-    read_result,
-    reproduce,
-    result_of,
-)
-from seqpoint.report import ReportContent, ReportSection, write_report
-from seqpoint.selection.selecting import SelectionResult, SelectOptions, select
+from seqpoint.projecting import TraceProjection, read_result
 from seqpoint.units import duration
 
 
@@ -151,32 +136,28 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
     """
     warn_of_left_out()
     options["jobs"] = options["jobs"] or 0
-    if (result := options.pop("result")) is not None:
-        _again(trace, result, options, json_)
+    if (recorded := options.pop("result")) is not None:
+        _again(trace, recorded, options, json_)
         return
     fit = _calibrated(options)
-    texts = options.pop("texts") or DEFAULT_WHAT_IFS
-    what_ifs = asked_what_ifs(texts)
-    perfetto = options.pop("perfetto")
-    loaded = load(trace, marker, length)
-    projection = project_trace(loaded, what_ifs, ProjectOptions(**options, progress=progress("projecting")))
-    projection = with_provenance(projection, {"reading": {"iterations": marker, "length": length}})
+    perfetto, texts = options.pop("perfetto"), options.pop("texts")
+    result = front_door.project(load(trace, marker, length), texts, **options, progress=progress("projecting"))
+    result = result.with_facts({"reading": {"iterations": marker, "length": length}})
+    device = result.provenance["device"]
     if fit is not None:
         facts = {"device": fit.device, "scenarios": fit.scenarios, "source": fit.source, "sha256": fit.digest}
-        projection = with_provenance(projection, {"contention": facts})
-        if projection.provenance["device"] != fit.device:
+        result = result.with_facts({"contention": facts})
+        if device != fit.device:
             message(f"note: contention was calibrated on {fit.device}, the trace is of another device or does not say")
-    if projection.provenance["device_known_by"] == "file name":
-        message(f"note: the device {projection.provenance['device']} is a guess from the file's name (see --device)")
-    projection = ranked(projection) if ALL_OVERLAPS in texts else projection
+    if result.provenance["device_known_by"] == "file name":
+        message(f"note: the device {device} is a guess from the file's name (see --device)")
     if perfetto:
-        lines, after = projection.timelines, projection.rows[0].label
-        write_perfetto(Path(perfetto), {"before": lines["baseline"], f"after {after}": lines[after]})
+        write_perfetto(Path(perfetto), result.timelines())
         message(f"wrote {perfetto}")
     if json_:
-        print_json(result_of(projection))
+        print_json(result.to_dict())
     else:
-        show(projection)
+        show(result)
 
 
 def _calibrated(options: dict[str, Any]) -> ContentionFit | None:
@@ -208,7 +189,7 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
     recorded = read_result(result)
     reading = recorded["provenance"].get("reading") or {}
     loaded = load(trace, reading.get("iterations") or "auto", reading.get("length"))
-    found = reproduce(loaded, recorded, jobs=options["jobs"], progress=progress("projecting"))
+    found = front_door.reproduce(loaded, recorded, jobs=options["jobs"], progress=progress("projecting"))
     if json_:
         differences = [dict(zip(("where", "recorded", "now"), one, strict=True)) for one in found.differences]
         content = {"identical": found.identical, "compared": found.compared}
@@ -224,19 +205,12 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
         context.exit(1)
 
 
-def show(projection: Projection) -> None:
+def show(result: TraceProjection) -> None:
     """Print a projection for people."""
-    facts = projection.provenance
-    device = facts["device"] or "unknown device"
-    label, known = (" (synthetic)", "synthesised") if facts["synthetic"] else ("", "measured")
-    n = len(facts["iterations"])
-    say(
-        f"baseline {duration(projection.baseline_ns)}, {known}: the step times of {n} iteration{'s' * (n != 1)} "
-        f"({facts['iterations_chosen']}), {duration(projection.baseline_ns / sum(facts['weights']))} each, "
-        f"on {device}{label}"
-    )
+    for sentence in result.summary():
+        say(sentence)
     print_table(
-        f"What-ifs (interval: central {100 * facts['confidence']:g} % over the parameters' ranges)",
+        f"What-ifs (interval: central {100 * result.provenance['confidence']:g} % over the parameters' ranges)",
         ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %"),
         [
             (
@@ -247,13 +221,11 @@ def show(projection: Projection) -> None:
                 duration(row.projected_ns),
                 *(f"{100 * share:.0f}" for share in (row.measured_share, row.derived_share, row.assumed_share)),
             )
-            for row in projection.rows
+            for row in result.rows
         ],
     )
-    for line in pace_lines(projection):
-        say(line)
-    for note in dict.fromkeys(note for row in projection.rows for note in row.notes):
-        say(f"note: {note}")
+    for note in result.notes():
+        say(note)
 
 
 @click.command("report")
@@ -269,26 +241,10 @@ def report_command(trace: str, marker: str, length: str | None, output: str, **o
     \b
     seqpoint report job.trace -w dma_collectives -w scale_device:MI355X -o job.html
     """
-    target = file_to_write(Path(output))
     loaded = load(trace, marker, length)
-    title = options["title"] or Path(trace).name
-    with working("describing"):
-        description = describe(loaded)
-        selection = _selection(description, options["max_points"])
-    what_ifs = asked_what_ifs(options["texts"] or DEFAULT_WHAT_IFS)
-    how = ProjectOptions(max_points=options["max_points"], device=options["device"], progress=progress("projecting"))
-    projection = project_trace(loaded, what_ifs, how)
-    projection = ranked(projection) if ALL_OVERLAPS in options["texts"] else projection
-    label = "synthetic" if loaded.meta.synthetic else ""
-    section = ReportSection(title, label, description, selection, projection)
+    options["title"] = options["title"] or Path(trace).name
     with working("drawing"):
-        write_report(ReportContent(title, (section,)), target)
-    say(f"report: {output}")
-
-
-def _selection(description: Description, max_points: int) -> SelectionResult | None:
-    table = description.iterations
-    if not np.isfinite(table.sequence_length).any():
+        front_door.report(loaded, output, options.pop("texts"), **options, progress=progress("projecting"))
+    if not np.isfinite(front_door.iterations(loaded).sequence_length).any():
         message("note: no iteration has a sequence length (--length), so nothing is selected")
-        return None
-    return select(table, SelectOptions(max_points=max_points))
+    say(f"report: {output}")

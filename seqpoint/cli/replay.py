@@ -5,15 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from replay.analysis.critical_path import Dependencies
-from replay.graph.graph import RECORDED_EDGES, EdgeKind
-from replay.projection.projection import joined_notes
 from replay.writers.perfetto import write_perfetto
+from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import clean, message, print_json, print_table, progress
-from seqpoint.graphs import ReplayedStep, all_iterations, replay_trace
 from seqpoint.units import duration
 
 
@@ -36,63 +32,28 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     \b
     seqpoint replay job.trace
     """
-    loaded = load(trace, marker, length)
-    iterations = list(dict.fromkeys(options["iterations"])) or all_iterations(loaded)
-    found = replay_trace(loaded, iterations, device=options["device"], progress=progress("building"))
-    rows = [_row(step) for step in found.steps]
+    result = front_door.replay(
+        load(trace, marker, length),
+        iterations=options["iterations"],
+        device=options["device"],
+        progress=progress("building"),
+    )
     if options["perfetto"]:
-        write_perfetto(Path(options["perfetto"]), {"replay": found.first})
+        write_perfetto(Path(options["perfetto"]), {"replay": result.first})
         message(f"wrote {options['perfetto']}")
-    for note in joined_notes([row["notes"] for row in rows], [row["iteration"] for row in rows]):
+    for note in result.notes():
         message(clean(note))
-    errors = np.abs([row["error"] for row in rows])
-    kinds = _kinds(found.dependencies)
+    facts = result.to_dict()
     if json_:
-        figures = {"median_error": float(np.median(errors)), "worst_error": float(errors.max())}
-        print_json({"iterations": rows, **figures, "step_time": "between completions", "edges": kinds})
+        print_json(facts)
         return
-    _print_iterations(rows, errors)
-    _print_edges(kinds)
+    _print_iterations(f"Replay: {result.summary()[0]}", facts["iterations"])
+    _print_edges(facts["edges"])
 
 
-def _row(step: ReplayedStep) -> dict[str, Any]:
-    found = step.dependencies
-    return {
-        "iteration": step.iteration,
-        "tasks": step.tasks,
-        "edges": step.edges,
-        "measured_ns": step.measured_ns,
-        "replayed_ns": step.replayed_ns,
-        "error": step.error,
-        "latency_ns": step.latency_ns,
-        "steady_ns": step.steady_ns,
-        "settled": step.settled,
-        "start_error": step.start_error_ns / step.measured_ns if step.measured_ns else 0.0,
-        "device_busy": step.device_busy,
-        "unexplained": step.unexplained,
-        "recorded_edges": found.recorded_share(),
-        "recorded_binding": found.recorded_share("binding"),
-        "recorded_critical": found.recorded_share("critical"),
-        "notes": list(step.notes),
-    }
-
-
-def _kinds(found: Sequence[Dependencies]) -> list[dict[str, Any]]:
-    """Return the edges of all iterations together, a row a kind that occurs."""
-    rows = []
-    for kind in EdgeKind:
-        mine = [row for several in found for row in several.kinds if row.kind == kind.name.lower()]
-        if mine:
-            names = ("edges", "binding", "critical", "critical_lag_ns")
-            total = {name: sum(getattr(row, name) for row in mine) for name in names}
-            rows.append({"kind": kind.name.lower(), "recorded": kind in RECORDED_EDGES, **total})
-    return rows
-
-
-def _print_iterations(rows: Sequence[dict[str, Any]], errors: Any) -> None:
+def _print_iterations(title: str, rows: Sequence[dict[str, Any]]) -> None:
     print_table(
-        f"Replay: unchanged, steps are off by {100 * errors.max():.4f} % at worst; repeated, their sum by "
-        f"{100 * _apart(rows):.1f} %",
+        title,
         ("iteration", "tasks", "step time", "replayed", "repeated", "repeated %", "latency", "busy %", "unexplained %"),
         [
             (
@@ -109,12 +70,6 @@ def _print_iterations(rows: Sequence[dict[str, Any]], errors: Any) -> None:
             for row in rows
         ],
     )
-
-
-def _apart(rows: Sequence[dict[str, Any]]) -> float:
-    """Return by which share the steps repeated differ from the measured ones, added up."""
-    measured = sum(row["measured_ns"] for row in rows)
-    return abs(sum(row["steady_ns"] for row in rows) / measured - 1) if measured else 0.0
 
 
 def _print_edges(kinds: Sequence[dict[str, Any]]) -> None:

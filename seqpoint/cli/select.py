@@ -15,12 +15,12 @@ import click
 import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.trace import Trace
+from seqpoint import front_door
 from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
 from seqpoint.cli.output import print_json, print_table, say
-from seqpoint.iterations import UNITS, IterationTable, iteration_table, read_log
-from seqpoint.selection.selecting import SelectionResult, SelectOptions, estimate_run, select
-from seqpoint.selection.stratified import kernel_profiles
+from seqpoint.front_door import is_log
+from seqpoint.iterations import UNITS
+from seqpoint.selection.selecting import SelectionResult
 from seqpoint.units import duration
 
 #: How statistics are called in the table; in JSON, and for `--statistic`, they keep their names.
@@ -39,23 +39,9 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
     \b
     seqpoint iterations job.trace
     """
-    table = iteration_table(load(trace, marker, length))
-    rows = [
-        {
-            "rank": int(table.rank[i]),
-            "iteration": int(table.iteration[i]),
-            "start_ns": int(table.start_ns[i]),
-            "sequence_length": None
-            if table.sequence_length[i] != table.sequence_length[i]
-            else int(table.sequence_length[i]),
-            **{name: float(values[i]) for name, values in table.statistics.items()},
-            "found_by": table.found_by[i],
-            "length_found_by": table.length_found_by[i],
-        }
-        for i in range(len(table))
-    ]
+    result = front_door.iterations(load(trace, marker, length)).to_dict()
     if json_:
-        print_json({"units": dict(UNITS), "iterations": rows})
+        print_json(result)
         return
     times = [name for name, unit in UNITS.items() if unit == "ns"]
     print_table(
@@ -77,46 +63,47 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
                 int(float(str(row["kernels"]))),
                 row["found_by"],
             )
-            for row in rows
+            for row in result["iterations"]
         ],
     )
 
 
-_LOGS = (".csv", ".parquet")
-
-
 @click.command("select")
 @trace_argument
-@click.option("--statistic", metavar="NAME", help="What to sum; time in kernels where there is any, else the duration.")
+@click.option(
+    "--statistic",
+    metavar="NAME",
+    help="Statistic to total: kernel_time (default, if the trace has kernels), duration, or a column of the log.",
+)
 @max_points_option(10)
 @click.option(
     "--tolerance",
     default=0.01,
     show_default=True,
     type=click.FloatRange(0),
-    help="Relative error to stop at.",
+    help="Relative error of the total at which SeqPoint stops to add points.",
 )
 @click.option(
     "--confidence",
     default=0.95,
     show_default=True,
     type=click.FloatRange(0.5, 0.999),
-    help="Of the interval.",
+    help="Confidence level of the interval.",
 )
-@click.option("--rank", type=click.IntRange(0), help="By default the lowest rank.")
+@click.option("--rank", type=click.IntRange(0), help="Rank whose iterations are selected.  [default: the lowest]")
 @click.option(
     "--selector",
     default="seqpoint",
     show_default=True,
     type=click.Choice(["seqpoint", "stratified", "k-medoids", "random"]),
-    help="SeqPoint's bins of the length, strata or groups of several features, or at random.",
+    help="Way to select: bins of the length (seqpoint), strata or groups of several features, or at random.",
 )
 @click.option(
     "--feature",
     "features",
     multiple=True,
     metavar="NAME",
-    help="Beside the length, for stratified and k-medoids; may repeat.",
+    help="Statistic that tells iterations apart besides the length, for stratified and k-medoids; may be repeated.",
 )
 @max_iterations_option
 @as_json
@@ -129,122 +116,67 @@ def select_command(trace: str, marker: str, length: str | None, json_: bool, **c
     seqpoint select log.csv --selector stratified --feature batch --max-points 20
     seqpoint select epoch.trace --selector k-medoids       # groups of iterations with like times in each kernel
     """
-    options = SelectOptions(**choice)
-    if options.selector == "k-medoids" and not options.features and not _is_log(trace):
-        result = _by_profiles(load(trace, marker, length), options)
-    else:
-        result = select(table_of(trace, marker, length), options)
+    source = trace if is_log(trace) else load(trace, marker, length)
+    result = front_door.select(source, **choice)
     if json_:
-        print_json(content(result))
+        print_json(result.to_dict())
     else:
         show(result)
-
-
-def table_of(trace: str, marker: str, length: str | None) -> IterationTable:
-    """Return the iterations of a trace, or of a log."""
-    return read_log(trace) if _is_log(trace) else iteration_table(load(trace, marker, length))
-
-
-def _is_log(trace: str) -> bool:
-    path = Path(trace)
-    return path.suffix.lower() in _LOGS and not path.is_dir()
-
-
-def _by_profiles(trace: Trace, options: SelectOptions) -> SelectionResult:
-    """Group the iterations of a trace by the time in each kernel."""
-    table = iteration_table(trace)
-    rank = min(table.rank.tolist(), default=0) if options.rank is None else options.rank
-    return select(table, options, kernel_profiles(trace, rank))
-
-
-def content(result: SelectionResult) -> dict[str, Any]:
-    """Return a selection as JSON with stable keys."""
-    table = result.table
-    return {
-        "n_iterations": len(table),
-        "selector": result.selector,
-        "statistic": result.statistic,
-        "unit": result.unit,
-        "measured": result.measured,
-        "estimate": result.estimate.value,
-        "low": result.estimate.low,
-        "high": result.estimate.high,
-        "confidence": result.estimate.confidence,
-        "error": result.error,
-        "sequential_reduction": result.sequential_reduction,
-        "parallel_reduction": result.parallel_reduction,
-        "without_length": result.without_length,
-        "points": [
-            {
-                "iteration": int(table.iteration[row]),
-                "rank": int(table.rank[row]),
-                "sequence_length": int(table.sequence_length[row]),
-                "weight": float(weight),
-                "value": float(table.statistic(result.statistic)[row]),
-            }
-            for row, weight in zip(result.rows.tolist(), result.weights.tolist(), strict=True)
-        ],
-        "baselines": [
-            {"name": b.name, "points": b.points, "estimate": b.estimate, "error": b.error} for b in result.baselines
-        ],
-    }
 
 
 def show(result: SelectionResult) -> None:
     """Print a selection for people."""
     number = duration if result.unit == "ns" else lambda value: f"{value:.6g} {result.unit}".strip()
-    estimate = result.estimate
-    say(
-        f"{result.statistic}: measured {number(result.measured)}, estimated {number(estimate.value)} "
-        f"[{number(estimate.low)}, {number(estimate.high)}] at {100 * estimate.confidence:g} % "
-        f"from {len(result.rows)} of {len(result.table)} iterations (error {100 * result.error:.3f} %)"
-    )
-    say(
-        f"profiling shrinks {result.sequential_reduction:.1f}x (total over the sum of the points), "
-        f"{result.parallel_reduction:.1f}x (total over the longest point)"
-    )
-    table = result.table
+    total, shrinks, *left_out = result.summary()
+    say(total)
+    say(shrinks)
+    points = result.to_dict()["points"]
     print_table(
         "SeqPoints" if result.selector == "seqpoint" else "Points",
         ("iteration", "rank", "length", "weight", result.statistic),
         [
             (
-                table.iteration[r],
-                table.rank[r],
-                f"{table.sequence_length[r]:g}",
-                f"{w:g}",
-                number(table.statistic(result.statistic)[r]),
+                point["iteration"],
+                point["rank"],
+                f"{point['sequence_length']:g}",
+                f"{point['weight']:g}",
+                number(point["value"]),
             )
-            for r, w in zip(result.rows.tolist(), result.weights.tolist(), strict=True)
+            for point in points
         ],
     )
-    rows = [(result.selector, len(result.rows), estimate.value, result.error)]
-    rows += [(b.name, b.points, b.estimate, b.error) for b in result.baselines]
     print_table(
         "Against the baselines",
         ("selector~", "points", "estimate", "error %"),
-        [(n, p, number(v), f"{100 * e:.3f}") for n, p, v, e in rows],
+        [(name, count, number(total), f"{100 * error:.3f}") for name, count, total, error in result.baseline_rows()],
     )
-    if result.without_length:
-        say(f"{result.without_length} iterations were left out: their length is unknown")
+    for sentence in left_out:
+        say(sentence)
 
 
 @click.command("estimate")
 @click.argument("selection", type=click.Path())
-@click.argument("run", type=click.Path())
+@click.argument("trace", metavar="RUN", type=click.Path())
 @click.option(
     "--from",
-    "origin",
+    "base",
     required=True,
     metavar="TRACE",
     type=click.Path(),
-    help="What the selection was made on.",
+    help="Trace or log that the selection was made on.",
 )
-@click.option("--statistic", metavar="NAME", help="By default that of the selection.")
-@click.option("--iterations", "marker", default="auto", show_default=True, metavar="HOW", help="As for ingest.")
-@click.option("--length", metavar="RULE", help="As for ingest.")
+@click.option("--statistic", metavar="NAME", help="Statistic to total.  [default: that of the selection]")
+@click.option(
+    "--iterations",
+    "marker",
+    default="auto",
+    show_default=True,
+    metavar="HOW",
+    help="How iterations are found, as for ingest.",
+)
+@click.option("--length", metavar="RULE", help="Where sequence lengths come from, as for ingest.")
 @as_json
-def estimate_command(selection: str, run: str, origin: str, json_: bool, **how: Any) -> None:
+def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: Any) -> None:
     """Estimate the total of RUN from the iterations that SELECTION chose (the output of `select --json`).
 
     RUN needs only the chosen iterations, matched by their number; where it holds all of the epoch, the
@@ -255,26 +187,16 @@ def estimate_command(selection: str, run: str, origin: str, json_: bool, **how: 
     seqpoint estimate points.json faster.trace --from base.trace
     """
     points = _read(Path(selection))
-    tables = [table_of(place, how["marker"], how["length"]) for place in (origin, run)]
-    result = estimate_run(points, (tables[0], tables[1]), how["statistic"])
-    if json_:
-        print_json(result)
-        return
-    number = duration if result["unit"] == "ns" else "{:.6g}".format
-    percent = 100 * result["confidence"]
-    say(
-        f"{result['statistic']}: estimated {number(result['estimate'])} "
-        f"[{number(result['low'])}, {number(result['high'])}] "
-        f"at {percent:g} % from {len(points['points'])} iterations"
+    origin, run = (
+        front_door.iterations(path if is_log(path) else load(path, how["marker"], how["length"]))
+        for path in (base, trace)
     )
-    speedup = [result[name] for name in ("speedup", "speedup_low", "speedup_high")]
-    if None not in speedup:
-        value, low, high = speedup
-        say(f"speed-up over the run that was selected on: {value:.4f} [{low:.4f}, {high:.4f}]")
-    say(f"SeqPoint's weighted sum of the points: {number(result['seqpoint_sum'])}")
-    if result["measured"] is not None:
-        error = abs(result["estimate"] / result["measured"] - 1)
-        say(f"measured: {number(result['measured'])} (error {100 * error:.3f} %)")
+    result = front_door.estimate(points, run, base=origin, statistic=how["statistic"])
+    if json_:
+        print_json(result.to_dict())
+        return
+    for sentence in result.summary():
+        say(sentence)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import click
 from profilers.errors import DependencyError, InvalidInputError
 from seqpoint.cli.options import as_json, hardware_option, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_table, say
+from seqpoint.describe import trace_facts
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -95,7 +96,7 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     if found.resumed:
         message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
     if more["json_"]:
-        print_json({"path": str(found.path), **summary(found.meta, found.rows)})
+        print_json({"path": str(found.path), **trace_facts(found.meta, found.rows)})
         return
     sources = len(found.meta.sources)
     say(f"{found.path}: {sources} files, ranks {list(found.meta.ranks)}, {found.rows['iterations']} iterations")
@@ -121,19 +122,6 @@ def _joined(found: Any, counters: tuple[str, ...], traces: tuple[str, ...], opti
     return replace(found, meta=trace.meta, rows={kind: table.num_rows for kind, table in trace.tables.items()})
 
 
-def summary(meta: Any, rows: dict[str, int]) -> dict[str, Any]:
-    """Return what was read, as JSON."""
-    return {
-        "sources": list(meta.sources),
-        "ranks": list(meta.ranks),
-        "world_size": meta.world_size,
-        "iterations": rows["iterations"],
-        "events": {kind: n for kind, n in rows.items() if kind != "iterations"},
-        "quality": dict(meta.quality.counts),
-        "fingerprint": meta.fingerprint,
-    }
-
-
 @click.command("merge")
 @click.argument("traces", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
@@ -155,7 +143,7 @@ def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: b
     path = save_trace(merged, output)
     if json_:
         rows = {kind: table.num_rows for kind, table in merged.tables.items()}
-        print_json({"path": str(path), **summary(merged.meta, rows)})
+        print_json({"path": str(path), **trace_facts(merged.meta, rows)})
     else:
         say(
             f"{path}: ranks {list(merged.meta.ranks)}, {merged.meta.quality['collectives_matched']} collectives matched"
@@ -226,7 +214,7 @@ def slice_command(
     path = save_trace(part, output)
     rows = {kind: table.num_rows for kind, table in part.tables.items()}
     if json_:
-        print_json({"path": str(path), **summary(part.meta, rows)})
+        print_json({"path": str(path), **trace_facts(part.meta, rows)})
     else:
         kept = sum(n for kind, n in rows.items() if kind != "iterations")
         say(f"{path}: {kept} events, ranks {list(part.meta.ranks)}, {rows['iterations']} iterations")

@@ -8,6 +8,7 @@ from seqpoint.plots.selections import (
     errors_by_points,
     interval_coverage,
     length_histogram,
+    statistic_by_iteration,
     statistic_by_length,
 )
 from seqpoint.plots.timelines import before_after, class_breakdown, resource_usage, timeline_lanes
@@ -28,6 +29,7 @@ __all__ = [
     "resource_usage",
     "slowdowns_against_measured",
     "speedup_by_scenario",
+    "statistic_by_iteration",
     "statistic_by_length",
     "sweep_curves",
     "timeline_lanes",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
 import numpy as np
@@ -11,7 +11,9 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import INK, NAME_LENGTH, hover_tips, overlay, plain_text
 from seqpoint.units import time_unit
-from seqpoint.validation.contention import ContentionCase
+
+if TYPE_CHECKING:
+    from seqpoint.validation.contention import ContentionCase
 
 Chart = Any  # HoloViews has no types
 
@@ -32,7 +34,7 @@ _BANDS = ((0.25, 0.10), (0.10, 0.16))
 _WIDTH = 0.36
 
 
-def predicted_against_measured(cases: Sequence[ContentionCase]) -> Chart:
+def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     """Return the predicted over the measured time of every scenario, a mark each, on logarithmic axes.
 
     Marks of what was fitted are hollow.
@@ -62,7 +64,7 @@ def predicted_against_measured(cases: Sequence[ContentionCase]) -> Chart:
     )
 
 
-def slowdowns_against_measured(cases: Sequence[ContentionCase]) -> Chart:
+def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     """Return the predicted over the measured slow-down of every scenario: its time over that without contention.
 
     Returns
@@ -89,7 +91,7 @@ def slowdowns_against_measured(cases: Sequence[ContentionCase]) -> Chart:
     )
 
 
-def error_by_mechanism(cases: Sequence[ContentionCase]) -> Chart:
+def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
     """Return the error of every scenario by what its works fight for, and by how much takes differ.
 
     Medians are of what was not fitted, where there is any.
@@ -132,7 +134,7 @@ def error_by_mechanism(cases: Sequence[ContentionCase]) -> Chart:
     )
 
 
-def _check(cases: Sequence[ContentionCase]) -> None:
+def _check(cases: "Sequence[ContentionCase]") -> None:
     if not cases:
         raise InvalidInputError("there is no scenario to show")
 
@@ -153,7 +155,7 @@ def _bands(x: Floats) -> list[Chart]:
     return [*layers, same.opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
 
 
-def _marks(cases: Sequence[ContentionCase], x: Floats, y: Floats) -> list[Chart]:
+def _marks(cases: "Sequence[ContentionCase]", x: Floats, y: Floats) -> list[Chart]:
     tips = hover_tips(
         ("scenario", "@scenario"), ("policy", "@policy"), ("error", "@error{0.0} %"), ("takes differ", "@spread{0.0} %")
     )

@@ -1,20 +1,24 @@
 """Charts of selections: lengths, chosen iterations, and how ways to choose compare."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
 import numpy as np
 
 from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import BLUE, GREY, INK, RED, bars_chart, hover_tips, overlay, plain_text
-from seqpoint.selection.evaluation import held_out_errors, resampled_coverage
-from seqpoint.selection.selecting import Budget, SelectionResult
 from seqpoint.units import time_unit
+
+if TYPE_CHECKING:
+    from seqpoint.iterations import IterationTable
+    from seqpoint.selection.evaluation import Coverage
+    from seqpoint.selection.selecting import SelectionResult
 
 #: Lengths that span no more than this many whole numbers get a bar each; others this many bars in all.
 _BARS = 80
-#: Numbers of points that selectors are compared at; errors below the least are drawn there.
-_POINT_COUNTS, _LEAST_PERCENT = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20), 1e-3
+#: Errors below this are drawn here, per cent.
+_LEAST_PERCENT = 1e-3
 #: Colour and dash of each of `held_out.SHOWN`.
 _LOOKS = (
     (RED, "solid"),
@@ -26,8 +30,6 @@ _LOOKS = (
     (GREY, "dashed"),
     (INK, "dotted"),
 )
-#: Whose intervals are shown.
-_WITH_INTERVALS = ("seqpoint", "seqpoint, assisted", "stratified", "random")
 #: What a label over a point takes of the width of a chart, and levels that close labels are spread over.
 _LABEL_WIDTH, _LEVELS = 0.05, 4
 
@@ -35,7 +37,7 @@ _LABEL_WIDTH, _LEVELS = 0.05, 4
 Chart = Any  # HoloViews has no types
 
 
-def length_histogram(selection: SelectionResult) -> Chart:
+def length_histogram(selection: "SelectionResult") -> Chart:
     """Return how many iterations have each length, with the edges of the bins and the SeqPoints with their weights.
 
     Returns
@@ -43,7 +45,7 @@ def length_histogram(selection: SelectionResult) -> Chart:
     holoviews.Overlay
         ``Histogram``, ``Segments``, ``Points`` and ``Labels``.
     """
-    table = selection.table
+    table = selection.iterations
     counts, edges = np.histogram(table.sequence_length, bins=_bars(table.sequence_length))
     top = float(counts.max())
     x = table.sequence_length[selection.rows]
@@ -74,7 +76,7 @@ def length_histogram(selection: SelectionResult) -> Chart:
     return overlay(layers, title, ("sequence length", "iterations"), height=300, ylim=ylim)
 
 
-def statistic_by_length(selection: SelectionResult) -> Chart:
+def statistic_by_length(selection: "SelectionResult") -> Chart:
     """Return the statistic of every iteration against its length, the SeqPoints highlighted.
 
     Returns
@@ -82,7 +84,7 @@ def statistic_by_length(selection: SelectionResult) -> Chart:
     holoviews.Overlay
         ``Scatter`` of all iterations and of the points.
     """
-    table, name = selection.table, selection.statistic
+    table, name = selection.iterations, selection.statistic
     values, unit = _in_unit(table.statistic(name), selection.unit)
     x, number, rows = table.sequence_length, table.iteration, selection.rows
     label = f"{name.replace('_', ' ')}{f' ({unit})' if unit else ''}"
@@ -105,7 +107,36 @@ def statistic_by_length(selection: SelectionResult) -> Chart:
     return overlay(layers, f"{label} by length", ("sequence length", label), height=300, ylim=ylim)
 
 
-def baseline_errors(selection: SelectionResult) -> Chart:
+def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = "") -> Chart:
+    """Return a statistic of every iteration, in their order; a colour a rank.
+
+    Parameters
+    ----------
+    table : IterationTable
+        The iterations.
+    statistic : str
+        The statistic to draw.
+    unit : str
+        Its unit, as in `seqpoint.iterations.UNITS`.
+
+    Returns
+    -------
+    holoviews.Overlay
+        A ``Scatter`` a rank.
+    """
+    values, unit = _in_unit(table.statistic(statistic), unit)
+    label = statistic.replace("_", " ") + (f" ({unit})" if unit else "")
+    layers = []
+    for rank in np.unique(table.rank).tolist():
+        of_rank = table.rank == rank
+        rows = (table.iteration[of_rank], values[of_rank], table.sequence_length[of_rank])
+        tips = hover_tips(("rank", str(rank)), ("iteration", "@iteration"), ("length", "@length"))
+        dots = hv.Scatter(rows, kdims=["iteration"], vdims=["value", "length"], label=f"rank {rank}")
+        layers.append(dots.opts(size=5, **tips))
+    return overlay(layers, f"{label[:1].upper()}{label[1:]} by iteration", ("iteration", label), height=300)
+
+
+def baseline_errors(selection: "SelectionResult") -> Chart:
     """Return the error of the total by way of choosing iterations, SeqPoint first.
 
     Returns
@@ -128,55 +159,65 @@ def baseline_errors(selection: SelectionResult) -> Chart:
     return bars_chart(bars, f"Error of the estimated total {selection.statistic.replace('_', ' ')}", "error (%)", tips)
 
 
-def errors_by_points(selection: SelectionResult) -> Chart:
+def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int], statistic: str) -> Chart:
     """Return the error of the total by number of points, chosen on one half of the iterations, judged on the other.
+
+    Parameters
+    ----------
+    errors : mapping of str to sequence of float
+        Relative errors of each selector, as `seqpoint.selection.evaluation.errors_of` returns them.
+    counts : sequence of int
+        Numbers of points that the errors belong to.
+    statistic : str
+        The statistic that is totalled.
 
     Returns
     -------
     holoviews.Overlay
-        One ``Curve`` a selector; see `seqpoint.selection.evaluation`.
+        One ``Curve`` a selector.
     """
-    table = selection.table
-    y = table.statistic(selection.statistic)
-    counts = [count for count in _POINT_COUNTS if count <= len(y) // 4]
     curves = []
-    errors = held_out_errors(table.sequence_length, y, counts)
-    for (name, found), (colour, dash) in zip(errors.items(), _LOOKS, strict=True):
-        rows = [(count, max(100 * error, _LEAST_PERCENT)) for count, error in zip(counts, found, strict=True)]
+    for (name, values), (colour, dash) in zip(errors.items(), _LOOKS, strict=True):
+        rows = [(count, max(100 * error, _LEAST_PERCENT)) for count, error in zip(counts, values, strict=True)]
         tips = hover_tips(("selector", name), ("points", "@points"), ("error", "@error{0.[000]} %"))
         curve = hv.Curve(rows, kdims=["points"], vdims=["error"], label=name)
         curves.append(curve.opts(color=colour, line_dash=dash, line_width=2.5 if name == "seqpoint" else 1.5, **tips))
-    title = f"Error of {selection.statistic.replace('_', ' ')}: chosen on every second iteration, judged on the others"
-    return overlay(curves, title, ("points", "error (%)"), height=320, logy=True, xticks=counts, yformatter="%g")
+    title = f"Error of {statistic.replace('_', ' ')}: chosen on every second iteration, judged on the others"
+    return overlay(curves, title, ("points", "error (%)"), height=320, logy=True, xticks=list(counts), yformatter="%g")
 
 
-def interval_coverage(selection: SelectionResult) -> Chart:
-    """Return how often the intervals of several ways to choose hold the total, with as many points as were chosen.
+def interval_coverage(coverages: "Mapping[str, Coverage]", confidence: float) -> Chart:
+    """Return how often the intervals of several selectors hold the total.
+
+    Parameters
+    ----------
+    coverages : mapping of str to Coverage
+        By selector, as `seqpoint.selection.evaluation.coverages_of` returns them.
+    confidence : float
+        The nominal confidence level.
 
     Returns
     -------
     holoviews.Overlay
-        ``Scatter`` of the share of 200 resampled epochs, one row a way to choose; ``Segments`` of what 200 epochs can
-        tell; a ``VLine`` at the nominal confidence. See `seqpoint.selection.evaluation`.
+        ``Scatter`` of the share of 200 resampled epochs, one row a selector; ``Segments`` of what 200 epochs can tell;
+        a ``VLine`` at the nominal confidence.
     """
-    table, confidence = selection.table, selection.estimate.confidence
-    y, budget = table.statistic(selection.statistic), Budget(len(selection.rows), confidence=confidence)
-    names = _WITH_INTERVALS[::-1]
-    found = [resampled_coverage(table.sequence_length, y, name, budget) for name in names]
+    named = list(coverages.items())[::-1]
     rows = [
-        (100 * one.covered, place, name, 100 * one.half_width, RED if "seqpoint" in name else BLUE)
-        for place, (name, one) in enumerate(zip(names, found, strict=True))
+        (100 * coverage.covered, level, name, 100 * coverage.half_width, RED if "seqpoint" in name else BLUE)
+        for level, (name, coverage) in enumerate(named)
     ]
     tips = hover_tips(("selector", "@selector"), ("covered", "@covered{0.0} %"), ("half-width", "@width{0.[000]} %"))
-    dots = hv.Scatter(rows, kdims=["covered"], vdims=["place", "selector", "width", "colour"])
-    spans = [(100 * one.low, place, 100 * one.high, place) for place, one in enumerate(found)]
+    dots = hv.Scatter(rows, kdims=["covered"], vdims=["level", "selector", "width", "colour"])
+    spans = [(100 * coverage.low, level, 100 * coverage.high, level) for level, (_, coverage) in enumerate(named)]
     layers = [
         hv.VLine(100 * confidence).opts(color=INK, line_dash="dashed", line_width=1),
         hv.Segments(spans).opts(color=GREY, line_width=2),
         dots.opts(color="colour", size=9, **tips),
     ]
     title = f"Resampled epochs whose total lies in the {100 * confidence:g} % interval"
-    return overlay(layers, title, ("epochs (%)", ""), height=200, yticks=list(enumerate(names)), ylim=(-0.6, 3.6))
+    ticks = [(level, name) for level, (name, _) in enumerate(named)]
+    return overlay(layers, title, ("epochs (%)", ""), height=200, yticks=ticks, ylim=(-0.6, len(named) - 0.4))
 
 
 def _bars(lengths: Floats) -> Floats:

@@ -12,7 +12,7 @@ Charts of what devices have in use over time.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import holoviews as hv
 import numpy as np
@@ -22,9 +22,11 @@ from replay.analysis import resource_use
 from replay.analysis.critical_path import HOST, LABELS, MEMCPY, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import Lane, TaskKind
-from seqpoint.describe import Description
 from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, framed, hover_tips, overlay, plain_text
 from seqpoint.units import TimeUnit, time_unit
+
+if TYPE_CHECKING:
+    from seqpoint.describe import Description
 
 #: The first gap that is closed between neighbours, as a share of the time shown: far below one pixel.
 _FIRST_GAP = 1 / 65536
@@ -184,7 +186,7 @@ CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
 Chart = Any  # HoloViews has no types
 
 
-def class_breakdown(description: Description) -> Chart:
+def class_breakdown(description: "Description") -> Chart:
     """Return the time in kernels by class, longest first, the share of all in the label.
 
     Returns

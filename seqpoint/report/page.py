@@ -42,7 +42,7 @@ from seqpoint.report.tables import (
     tiles,
     timeline_name,
 )
-from seqpoint.selection.evaluation import HALF
+from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
 from seqpoint.validation.contention import ContentionCase, score_by_mechanism, score_order
 
 
@@ -103,9 +103,15 @@ def section_figures(section: ReportSection) -> list[Figure]:
         found.append(Figure("selection", plots.length_histogram(section.selection)))
         found.append(Figure("selection", plots.statistic_by_length(section.selection)))
         found.append(Figure("baselines", plots.baseline_errors(section.selection)))
-        if len(section.selection.table) >= HALF:
-            found.append(Figure("baselines", plots.errors_by_points(section.selection)))
-            found.append(Figure("baselines", plots.interval_coverage(section.selection)))
+        if len(section.selection.iterations) >= HALF:
+            counts, errors = errors_of(section.selection)
+            found.append(Figure("baselines", plots.errors_by_points(errors, counts, section.selection.statistic)))
+            found.append(
+                Figure(
+                    "baselines",
+                    plots.interval_coverage(coverages_of(section.selection), section.selection.estimate.confidence),
+                )
+            )
     if section.description.classes:
         found.append(Figure("classes", plots.class_breakdown(section.description)))
     if section.projection is not None:
@@ -312,7 +318,7 @@ def _provenance(section: ReportSection) -> dict[str, Any]:
         found["selection"] = {
             "statistic": selection.statistic,
             "unit": selection.unit,
-            "iterations": selection.table.iteration[selection.rows].tolist(),
+            "iterations": selection.iterations.iteration[selection.rows].tolist(),
             "weights": selection.weights.tolist(),
             "measured": selection.measured,
             "estimate": [selection.estimate.value, selection.estimate.low, selection.estimate.high],

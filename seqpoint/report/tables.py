@@ -164,7 +164,7 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
         found.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
     if selection is not None:
         detail = f"estimate the total with an error of {percent(selection.error, 2)}"
-        found.append(Tile(f"{len(selection.rows)} of {len(selection.table)}", "iterations chosen", detail))
+        found.append(Tile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
         found.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None
     if best is not None:
@@ -223,8 +223,8 @@ def _chosen(selection: SelectionResult) -> str:
     unit, estimate = selection.unit, selection.estimate
     where = interval(quantity(estimate.low, unit), quantity(estimate.high, unit))
     return (
-        f"{len(selection.rows)} of {count(len(selection.table), 'iteration')} stand for the run: they estimate its "
-        f"total {selection.statistic.replace('_', ' ')} at {quantity(estimate.value, unit)} {where} "
+        f"{len(selection.rows)} of {count(len(selection.iterations), 'iteration')} stand for the run: they estimate "
+        f"its total {selection.statistic.replace('_', ' ')} at {quantity(estimate.value, unit)} {where} "
         f"({percent(estimate.confidence, 0)} confidence), against {quantity(selection.measured, unit)} in the trace, "
         f"an error of {percent(selection.error, 2)}."
     )
@@ -290,7 +290,7 @@ class Table:
 
 def points_table(selection: SelectionResult) -> Table:
     """Return the chosen iterations."""
-    table, values = selection.table, selection.table.statistic(selection.statistic)
+    table, values = selection.iterations, selection.iterations.statistic(selection.statistic)
     chosen = zip(selection.rows.tolist(), selection.weights.tolist(), selection.bin_edges.tolist(), strict=True)
     rows = tuple(
         (

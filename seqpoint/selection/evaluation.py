@@ -15,7 +15,7 @@ import numpy as np
 from profilers.trace.arrays import Floats
 from seqpoint.selection.estimate import predict_total
 from seqpoint.selection.log import length_table
-from seqpoint.selection.selecting import METHODS, Budget, method_of
+from seqpoint.selection.selecting import METHODS, Budget, SelectionResult, method_of
 
 
 @dataclass(frozen=True)
@@ -179,3 +179,28 @@ def held_out_error(selector: Any, lengths: Floats, statistic: Floats, *, assiste
     else:
         weights = np.full(len(values), count / len(values))
     return abs(float(weights @ values) - measured) / measured
+
+
+#: Numbers of points that selectors are compared at.
+_POINT_COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
+#: Selectors whose intervals are compared.
+_WITH_INTERVALS = ("seqpoint", "seqpoint, assisted", "stratified", "random")
+
+
+def errors_of(selection: SelectionResult) -> tuple[list[int], dict[str, list[float]]]:
+    """Return numbers of points, and the error of each selector's total with them on held-out iterations.
+
+    Every second iteration is selected from, the others are judged on; see `held_out_errors`.
+    """
+    lengths = selection.iterations.sequence_length
+    values = selection.iterations.statistic(selection.statistic)
+    counts = [count for count in _POINT_COUNTS if count <= len(values) // 4]
+    return counts, {name: list(errors) for name, errors in held_out_errors(lengths, values, counts).items()}
+
+
+def coverages_of(selection: SelectionResult) -> dict[str, Coverage]:
+    """Return how often the intervals of several selectors hold the total, with as many points as were selected."""
+    lengths = selection.iterations.sequence_length
+    values = selection.iterations.statistic(selection.statistic)
+    budget = Budget(len(selection.rows), confidence=selection.estimate.confidence)
+    return {name: resampled_coverage(lengths, values, name, budget) for name in _WITH_INTERVALS}

@@ -8,16 +8,18 @@ A run's total, and its speed-up, from a selection that was made on another run.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iterations import UNITS, IterationTable
+from seqpoint.notebook import as_html
 from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (
     Estimate,
@@ -32,6 +34,7 @@ from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_to
 from seqpoint.selection.log import FittedSelector, SelectionLog
 from seqpoint.selection.seqpoint import SeqPointSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
+from seqpoint.units import duration
 
 
 @dataclass(frozen=True)
@@ -228,11 +231,11 @@ class SelectionResult:
 
     Parameters
     ----------
-    table : IterationTable
-        Of one rank, the iterations with a known length.
+    iterations : IterationTable
+        The iterations of one rank with a known length.
     statistic, unit : str
     rows : array of int64, shape (n_points,)
-        Rows of `table` to profile.
+        Rows of `iterations` to profile.
     weights : array of float64, shape (n_points,)
     bin_edges : array of float64, shape (n_points, 2)
         Lower and upper length of each point's bin.
@@ -248,7 +251,7 @@ class SelectionResult:
     selector : str
     """
 
-    table: IterationTable
+    iterations: IterationTable
     statistic: str
     unit: str
     rows: npt.NDArray[np.int64]
@@ -266,6 +269,81 @@ class SelectionResult:
     def error(self) -> float:
         """Relative error of the estimate."""
         return abs(self.estimate.value - self.measured) / self.measured
+
+    def table(self) -> pd.DataFrame:
+        """Return the selected iterations, a row each, with their weights and the value of the statistic."""
+        return pd.DataFrame(self.to_dict()["points"])
+
+    def baselines_table(self) -> pd.DataFrame:
+        """Return the error of this selection and of the baselines, a row each."""
+        return pd.DataFrame(self.baseline_rows(), columns=["selector", "points", "estimate", "error"])
+
+    def baseline_rows(self) -> list[tuple[str, int, float, float]]:
+        """Return selector, points, estimated total and relative error: this selection first, then the baselines."""
+        rows = [(self.selector, len(self.rows), self.estimate.value, self.error)]
+        return rows + [(row.name, row.points, row.estimate, row.error) for row in self.baselines]
+
+    def plot(self) -> Any:
+        """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
+        from seqpoint.plots import length_histogram
+
+        return length_histogram(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint select --json` prints."""
+        table, estimate = self.iterations, self.estimate
+        values = table.statistic(self.statistic)
+        return {
+            "n_iterations": len(table),
+            "selector": self.selector,
+            "statistic": self.statistic,
+            "unit": self.unit,
+            "measured": self.measured,
+            "estimate": estimate.value,
+            "low": estimate.low,
+            "high": estimate.high,
+            "confidence": estimate.confidence,
+            "error": self.error,
+            "sequential_reduction": self.sequential_reduction,
+            "parallel_reduction": self.parallel_reduction,
+            "without_length": self.without_length,
+            "points": [
+                {
+                    "iteration": int(table.iteration[row]),
+                    "rank": int(table.rank[row]),
+                    "sequence_length": int(table.sequence_length[row]),
+                    "weight": float(weight),
+                    "value": float(values[row]),
+                }
+                for row, weight in zip(self.rows.tolist(), self.weights.tolist(), strict=True)
+            ],
+            "baselines": [
+                {"name": row.name, "points": row.points, "estimate": row.estimate, "error": row.error}
+                for row in self.baselines
+            ],
+        }
+
+    def summary(self) -> list[str]:
+        """Return what the selection gives, in two or three sentences."""
+
+        def text(value: float) -> str:
+            return duration(value) if self.unit == "ns" else f"{value:.6g} {self.unit}".strip()
+
+        estimate = self.estimate
+        sentences = [
+            f"{self.statistic}: measured {text(self.measured)}, estimated {text(estimate.value)} "
+            f"[{text(estimate.low)}, {text(estimate.high)}] at {100 * estimate.confidence:g} % "
+            f"from {len(self.rows)} of {len(self.iterations)} iterations (error {100 * self.error:.3f} %)",
+            f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of the points), "
+            f"{self.parallel_reduction:.1f}x (total over the longest point)",
+        ]
+        if self.without_length:
+            sentences.append(f"{self.without_length} iterations were left out: their length is unknown")
+        return sentences
+
+    def _repr_html_(self) -> str:
+        tables = {"Selected iterations": self.table(), "Against the baselines": self.baselines_table()}
+        return as_html("Selection", self.summary(), tables)
 
 
 def select(
@@ -352,9 +430,79 @@ def _baseline(name: str, selector: FittedSelector, X: Floats, y: Floats) -> Base
     return BaselineResult(name, len(rows), value, abs(value - measured) / measured)
 
 
+@dataclass(frozen=True)
+class RunEstimate:
+    """The total of a run, estimated from iterations that were selected on another run.
+
+    Parameters
+    ----------
+    statistic, unit : str
+        The statistic that is totalled, and its unit.
+    estimate, low, high : float
+        The total with its interval, by the regression of `seqpoint.selection.assisted_total`.
+    confidence : float
+        Confidence level of the interval.
+    measured : float, optional
+        The measured total; None if the run does not hold the whole epoch.
+    seqpoint_sum : float
+        The weighted sum of the selected iterations, as SeqPoint's paper estimates the total.
+    speedup, speedup_low, speedup_high : float, optional
+        Measured total of the run that was selected on, over the estimate; None over zero.
+    n_points : int
+        Number of selected iterations.
+    """
+
+    statistic: str
+    unit: str
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+    measured: float | None
+    seqpoint_sum: float
+    speedup: float | None
+    speedup_low: float | None
+    speedup_high: float | None
+    n_points: int
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the estimate; None if the total was not measured."""
+        return None if self.measured is None else abs(self.estimate / self.measured - 1)
+
+    def table(self) -> pd.DataFrame:
+        """Return the estimate as a table of one row."""
+        return pd.DataFrame([self.to_dict()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint estimate --json` prints."""
+        return {name: value for name, value in asdict(self).items() if name != "n_points"}
+
+    def summary(self) -> list[str]:
+        """Return the estimate in up to four sentences."""
+
+        def text(value: float) -> str:
+            return duration(value) if self.unit == "ns" else f"{value:.6g}"
+
+        sentences = [
+            f"{self.statistic}: estimated {text(self.estimate)} [{text(self.low)}, {text(self.high)}] "
+            f"at {100 * self.confidence:g} % from {self.n_points} iterations"
+        ]
+        if self.speedup is not None and self.speedup_low is not None and self.speedup_high is not None:
+            interval = f"[{self.speedup_low:.4f}, {self.speedup_high:.4f}]"
+            sentences.append(f"speed-up over the run that was selected on: {self.speedup:.4f} {interval}")
+        sentences.append(f"SeqPoint's weighted sum of the points: {text(self.seqpoint_sum)}")
+        if self.measured is not None and self.error is not None:
+            sentences.append(f"measured: {text(self.measured)} (error {100 * self.error:.3f} %)")
+        return sentences
+
+    def _repr_html_(self) -> str:
+        return as_html("Estimated run", self.summary(), {})
+
+
 def estimate_run(
     selection: dict[str, Any], tables: tuple[IterationTable, IterationTable], statistic: str | None = None
-) -> dict[str, Any]:
+) -> RunEstimate:
     """Return the estimate of a run from the iterations that a selection chose.
 
     Parameters
@@ -365,14 +513,6 @@ def estimate_run(
         The run that was selected on, and the run to estimate, which needs only the chosen iterations.
     statistic : str, optional
         By default the selection's.
-
-    Returns
-    -------
-    dict
-        ``statistic``, ``unit``; ``estimate``, ``low``, ``high``, ``confidence`` of the total, as `assisted_total`
-        says; ``seqpoint_sum``, the weighted sum of the points; ``speedup``, ``speedup_low``, ``speedup_high``, the
-        measured total of the run that was selected on over the estimate, None over zero; and ``measured``, None where
-        the run does not hold the whole epoch.
 
     Raises
     ------
@@ -394,19 +534,20 @@ def estimate_run(
     total = assisted_total(values, log, confidence=selection["confidence"])
     before = float(base.statistic(name).sum())
     whole = len(run.of_rank(rank)) == len(base)
-    return {
-        "statistic": name,
-        "unit": UNITS.get(name, ""),
-        "estimate": total.value,
-        "low": total.low,
-        "high": total.high,
-        "confidence": total.confidence,
-        "measured": float(run.of_rank(rank).statistic(name).sum()) if whole else None,
-        "seqpoint_sum": float(weights @ values),
-        "speedup": before / total.value if total.value else None,
-        "speedup_low": before / total.high if total.high else None,
-        "speedup_high": before / total.low if total.low else None,
-    }
+    return RunEstimate(
+        statistic=name,
+        unit=UNITS.get(name, ""),
+        estimate=total.value,
+        low=total.low,
+        high=total.high,
+        confidence=selection["confidence"],
+        measured=float(run.of_rank(rank).statistic(name).sum()) if whole else None,
+        seqpoint_sum=float(weights @ values),
+        speedup=before / total.value if total.value else None,
+        speedup_low=before / total.high if total.high else None,
+        speedup_high=before / total.low if total.low else None,
+        n_points=len(weights),
+    )
 
 
 def _rows(table: IterationTable, numbers: npt.NDArray[np.int64], what: str) -> npt.NDArray[np.intp]:

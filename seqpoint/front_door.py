@@ -1,0 +1,633 @@
+"""The functions that people call: `import seqpoint as sp`, then `sp.open`, `sp.select`, `sp.project`.
+
+Each takes a trace (or the path of one) and returns a frozen result. A result shows itself in a notebook, and has
+`.table()` (a pandas DataFrame), `.plot()` (a HoloViews object) and `.to_dict()` (what the command prints with
+``--json``). Each command of the command line is one call of a function here. Heavy libraries load when a function needs
+them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from glob import glob
+from os import PathLike, fspath
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from profilers.errors import InvalidInputError, NotFoundError
+
+if TYPE_CHECKING:
+    from profilers.devices import Device
+    from profilers.ingest import Summary
+    from profilers.synthetic import TransformerJob
+    from profilers.trace import Trace
+    from replay.calibration import Parameters
+    from replay.costs.collectives import PredictedCollectives, Topology
+    from replay.costs.kernels import Predicted
+    from replay.what_ifs import Recipe, WhatIf
+    from replay.workloads import PredictedStep, TrainingJob
+    from seqpoint.describe import Description
+    from seqpoint.graphs import Analysis, TraceReplay
+    from seqpoint.iterations import IterationTable
+    from seqpoint.projecting import Reproduction, TraceProjection
+    from seqpoint.selection.kernels import KernelSampler
+    from seqpoint.selection.selecting import RunEstimate, SelectionResult
+
+#: Called with (done, in all, what) as work goes on.
+Progress = Callable[[int, int, str], None]
+Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
+
+#: Suffixes of a log of iterations, which has no kernels.
+_LOGS = (".csv", ".parquet")
+_PATTERN = frozenset("*?[")
+
+
+def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset` and `PIL.Image.open`
+    paths: Paths,
+    *,
+    iterations: str = "auto",
+    length: str | None = None,
+    limit_bytes: int | None = None,
+    progress: Progress | None = None,
+) -> "Trace":
+    """Read trace files of any profiler into memory, or load a ``.trace`` folder.
+
+    Parameters
+    ----------
+    paths : str, path or sequence of them
+        Files, folders, or patterns such as ``"rank*.json.gz"``.
+    iterations : str
+        How iterations are found: ``"auto"``, ``"file"`` (each file is one), ``"whole"`` (everything is one), or a
+        regular expression for annotations.
+    length : str, optional
+        Where sequence lengths come from: ``OPERATOR:ARGUMENT:DIMENSION``, or a CSV file.
+    limit_bytes : int, optional
+        Size that a packed file may unpack to; 8 GB by default.
+    progress : callable, optional
+        Called with (bytes read, bytes of all files, name of the file).
+
+    Raises
+    ------
+    SeqPointError
+        A file is missing, damaged or of no known format; the message names it.
+
+    Examples
+    --------
+    >>> from profilers.files import dataset_path
+    >>> trace = open(dataset_path("samples/cpu_epoch/epoch_threads1.pt.trace.json.gz"))
+    >>> trace.iterations.num_rows
+    112
+    """
+    from profilers.ingest.pipeline import CollectOptions, collect, open_trace
+
+    files = _expanded(paths)
+    limit = {} if limit_bytes is None else {"limit_bytes": limit_bytes}
+    options = CollectOptions(iterations, length, progress, **limit)
+    return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
+
+
+def ingest(
+    paths: Paths, output: str | PathLike[str], *, iterations: str = "auto", length: str | None = None
+) -> "Summary":
+    """Read trace files into a ``.trace`` folder with bounded memory, several at a time.
+
+    Parameters
+    ----------
+    paths, iterations, length
+        As `open` takes them.
+    output : str or path
+        Folder to write; its name ends in ``.trace``.
+
+    Raises
+    ------
+    SeqPointError
+        As `open`; or the folder cannot be written.
+    """
+    from profilers.ingest.pipeline import CollectOptions
+    from profilers.ingest.pipeline import ingest as run
+
+    return run(_expanded(paths), output, CollectOptions(iterations, length))
+
+
+def describe(trace: "Trace | Paths") -> "Description":
+    """Return where the time of a trace goes: devices, steps, kernels by class, overlap, and the quality of the data."""
+    from seqpoint.describe import describe as run
+
+    return run(_trace(trace))
+
+
+def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
+    """Return the iterations of a trace, or of a log (.csv or .parquet), with their lengths and statistics.
+
+    Raises
+    ------
+    SeqPointError
+        The trace or log cannot be read.
+    """
+    from seqpoint.iterations import IterationTable, iteration_table, read_log
+
+    if isinstance(trace, IterationTable):
+        return trace
+    if isinstance(trace, str | PathLike) and is_log(trace):
+        return read_log(Path(trace))
+    return iteration_table(_trace(trace))
+
+
+def select(
+    trace: "Trace | IterationTable | Paths",
+    *,
+    max_points: int = 10,
+    max_iterations: int | None = None,
+    statistic: str | None = None,
+    selector: str = "seqpoint",
+    features: Sequence[str] = (),
+    rank: int | None = None,
+    tolerance: float = 0.01,
+    confidence: float = 0.95,
+) -> "SelectionResult":
+    """Select the iterations that represent a run, by sequence length (SeqPoint, arXiv 2007.10459).
+
+    Parameters
+    ----------
+    trace : Trace, IterationTable, path or sequence of paths
+        The run. A log of lengths and durations (.csv or .parquet) will do.
+    max_points : int
+        Most lengths to choose, or strata.
+    max_iterations : int, optional
+        Most iterations of all points together; one a point by default. Several of a length average its noise.
+    statistic : str, optional
+        The statistic to total: ``"kernel_time"`` (default, if the trace has kernels), ``"duration"``, or any column.
+    selector : str
+        Name of a way to select, such as ``"seqpoint"``, ``"stratified"``, ``"k-medoids"`` or ``"random"``.
+    features : sequence of str
+        Statistics that tell iterations apart besides the length, for ``"stratified"`` and ``"k-medoids"``.
+    rank : int, optional
+        The rank whose iterations are selected; the lowest by default.
+    tolerance : float
+        Relative error of the total at which SeqPoint stops to add points.
+    confidence : float
+        Confidence level of the interval of the total.
+
+    Raises
+    ------
+    InvalidInputError
+        No iteration has a known length, or the statistic, selector, feature or rank is unknown.
+    """
+    from seqpoint.selection.selecting import SelectOptions
+    from seqpoint.selection.selecting import select as run
+    from seqpoint.selection.stratified import kernel_profiles
+
+    options = SelectOptions(
+        statistic, max_points, tolerance, confidence, rank, selector, tuple(features), max_iterations
+    )
+    is_trace = not _is_table_or_log(trace)
+    whole = _trace(trace) if is_trace else None  # type: ignore[arg-type]
+    table = iterations(trace if whole is None else whole)
+    if selector == "k-medoids" and not features and whole is not None:
+        lowest = min(table.rank.tolist(), default=0) if rank is None else rank
+        return run(table, options, kernel_profiles(whole, lowest))
+    return run(table, options)
+
+
+def estimate(
+    selection: "SelectionResult | Mapping[str, Any]",
+    trace: "Trace | IterationTable | Paths",
+    *,
+    base: "Trace | IterationTable | Paths",
+    statistic: str | None = None,
+) -> "RunEstimate":
+    """Estimate the total of a run from the iterations that were selected on another run.
+
+    Parameters
+    ----------
+    selection : SelectionResult, or mapping
+        What `select` returned, or its `to_dict()`.
+    trace : Trace, IterationTable, path or sequence of paths
+        The run to estimate; it needs the selected iterations only.
+    base : Trace, IterationTable, path or sequence of paths
+        The run that the selection was made on.
+    statistic : str, optional
+        The statistic to total; that of the selection by default.
+
+    Raises
+    ------
+    InvalidInputError
+        A selected iteration is missing from a run, or lengths are unknown.
+    """
+    from seqpoint.selection.selecting import estimate_run
+
+    points = selection if isinstance(selection, Mapping) else selection.to_dict()
+    return estimate_run(dict(points), (iterations(base), iterations(trace)), statistic)
+
+
+def sample_kernels(
+    trace: "Trace | Paths", *, relative_error: float = 0.01, confidence: float = 0.95, seed: int = 0
+) -> "KernelSampler":
+    """Select the kernels of a trace whose new times give the total of all within a planned error.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace whose kernels are sampled.
+    relative_error : float
+        Half-width of the interval to plan for, as a share of the total kernel time.
+    confidence : float
+        Confidence level of that interval.
+    seed : int
+        Seed of the draw.
+
+    Returns
+    -------
+    KernelSampler
+        Fitted: `indices_` are rows of ``trace.kernels``, `weights_` the kernels that each represents.
+    """
+    from seqpoint.selection.kernels import KernelSampler
+
+    kernels = _trace(trace).kernels
+    sampler = KernelSampler(confidence=confidence, relative_error=relative_error, seed=seed)
+    return sampler.fit(kernels)
+
+
+def replay(
+    trace: "Trace | Paths",
+    *,
+    iterations: Sequence[int] = (),
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> "TraceReplay":
+    """Replay steps unchanged, and compare their times with the measured ones.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace to replay.
+    iterations : sequence of int
+        The iterations to replay; all by default.
+    device : str, optional
+        The device that the trace was recorded on, if the trace does not say.
+    progress : callable, optional
+        Called with (graphs built, graphs in all, what).
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        The device or an iteration is unknown.
+    """
+    from seqpoint.graphs import all_iterations, replay_trace
+
+    loaded = _trace(trace)
+    chosen = list(dict.fromkeys(iterations)) or all_iterations(loaded)
+    return replay_trace(loaded, chosen, device=device, progress=progress)
+
+
+def analyze(
+    trace: "Trace | Paths",
+    *,
+    iteration: int | None = None,
+    what_if: "str | WhatIf | None" = None,
+    device: str | None = None,
+) -> "Analysis":
+    """Return where one step spends its time: critical path, overlap, idle time by cause, and what a what-if changes.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace that holds the step.
+    iteration : int, optional
+        The iteration; the one of median step time by default.
+    what_if : str or WhatIf, optional
+        A what-if to compare with, such as ``"overlap:ideal"``.
+    device : str, optional
+        The device that the trace was recorded on, if the trace does not say.
+
+    Raises
+    ------
+    SeqPointError
+        The iteration, device or what-if is unknown, or the what-if cannot be applied.
+    """
+    from replay.what_ifs import parse_what_if
+    from seqpoint.graphs import analyze_trace
+
+    change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
+    return analyze_trace(_trace(trace), iteration, what_if=change, device=device)
+
+
+def project(
+    trace: "Trace | Paths",
+    what_ifs: "Sequence[str | WhatIf]" = (),
+    *,
+    iterations: Sequence[int] = (),
+    max_points: int = 8,
+    device: str | None = None,
+    parameters: "Parameters | None" = None,
+    draws: int = 32,
+    seed: int = 0,
+    jobs: int = 0,
+    progress: Progress | None = None,
+) -> "TraceProjection":
+    """Project what each what-if would gain, with an interval.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace whose iterations are projected.
+    what_ifs : sequence of str or WhatIf
+        What to ask, such as ``["overlap:ideal", "scale_device:MI355X"]``; ``+`` composes, ``@FILE.toml`` names a plan,
+        and ``overlap:all`` asks for every way to overlap, ranked. Five common ones by default.
+    iterations : sequence of int
+        The iterations to project; by default all if they are few, else representatives.
+    max_points : int
+        Most representatives.
+    device : str, optional
+        The device that the trace was recorded on, if the trace does not say.
+    parameters : Parameters, optional
+        Parameters of the models with their ranges; the shipped ones by default.
+    draws : int
+        Number of draws of the parameters from their ranges, for the interval.
+    seed : int
+        Seed of the draws.
+    jobs : int
+        Draws at a time; one a core by default.
+    progress : callable, optional
+        Called with (steps done, steps in all, what).
+
+    Raises
+    ------
+    SeqPointError
+        A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
+    """
+    from seqpoint.projecting import ALL_OVERLAPS, DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
+
+    questions = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(DEFAULT_WHAT_IFS)
+    changes = [change for item in questions for change in (asked_what_ifs([item]) if isinstance(item, str) else [item])]
+    options = ProjectOptions(
+        iterations=tuple(iterations),
+        max_points=max_points,
+        device=device,
+        draws=draws,
+        seed=seed,
+        jobs=jobs,
+        progress=progress,
+        parameters=parameters,
+    )
+    result = project_trace(_trace(trace), changes, options)
+    return result.ranked() if ALL_OVERLAPS in questions else result
+
+
+def reproduce(
+    trace: "Trace | Paths",
+    result: "str | PathLike[str] | Mapping[str, Any]",
+    *,
+    jobs: int = 0,
+    progress: Progress | None = None,
+) -> "Reproduction":
+    """Compute a projection again from what ``seqpoint project --json`` wrote, and compare every number.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace of the projection.
+    result : path or mapping
+        The file that the command wrote, or its content.
+    jobs : int
+        Draws at a time; it does not change the numbers.
+    progress : callable, optional
+        Called with (steps done, steps in all, what).
+
+    Raises
+    ------
+    SeqPointError
+        The file is damaged, or of another trace.
+    """
+    from seqpoint.projecting import read_result
+    from seqpoint.projecting import reproduce as run
+
+    content = dict(result) if isinstance(result, Mapping) else read_result(fspath(result))
+    return run(_trace(trace), content, jobs=jobs, progress=progress)
+
+
+def report(
+    trace: "Trace | Paths",
+    output: str | PathLike[str],
+    what_ifs: "Sequence[str | WhatIf]" = (),
+    *,
+    title: str | None = None,
+    max_points: int = 8,
+    device: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Write a self-contained HTML report: lengths, classes, timelines, what-ifs and quality.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace to report on.
+    output : str or path
+        File to write.
+    what_ifs, max_points, device, progress
+        As `project` takes them.
+    title : str, optional
+        Title of the page; the name of the trace by default.
+
+    Returns
+    -------
+    Path
+        The file that was written.
+
+    Raises
+    ------
+    SeqPointError
+        As `project`; or the file cannot be written.
+    """
+    import numpy as np
+
+    from profilers.files import file_to_write
+    from seqpoint.report import ReportContent, ReportSection, write_report
+
+    target = file_to_write(Path(output))
+    heading = title or (Path(fspath(trace)).name if isinstance(trace, str | PathLike) else "trace")
+    loaded = _trace(trace)
+    description = describe(loaded)
+    has_lengths = bool(np.isfinite(description.iterations.sequence_length).any())
+    selection = select(description.iterations, max_points=max_points) if has_lengths else None
+    projection = project(loaded, what_ifs, max_points=max_points, device=device, progress=progress)
+    label = "synthetic" if loaded.meta.synthetic else ""
+    section = ReportSection(heading, label, description, selection, projection.projection)
+    return write_report(ReportContent(heading, (section,)), target)
+
+
+def synthesize(job: "TrainingJob | TransformerJob", device: "str | Device", *, steps: int = 1) -> "Trace":
+    """Return the trace of a training job that nobody ran; its times are predicted, and it says so.
+
+    Parameters
+    ----------
+    job : replay.workloads.TrainingJob or profilers.synthetic.TransformerJob
+        A Megatron-LM job with tensor, pipeline and data parallelism; or a small tensor-parallel transformer whose
+        steps have different sequence lengths.
+    device : str or Device
+        A device of the catalogue.
+    steps : int
+        Number of iterations of a `TrainingJob`; a `TransformerJob` has one for each of its sequence lengths.
+
+    Raises
+    ------
+    SeqPointError
+        The device is unknown, or lacks a figure that is needed.
+    """
+    from profilers.synthetic import TransformerJob
+    from profilers.synthetic import synthesize as run
+    from replay.workloads import load_training, training_trace
+
+    if isinstance(job, TransformerJob):
+        return run(job, _device(device))
+    return training_trace(job, _device(device), load_training(), steps=steps)
+
+
+def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
+    """Predict the time of a training step, with an interval and its parts.
+
+    Parameters
+    ----------
+    job : replay.workloads.TrainingJob
+        A Megatron-LM job with tensor, pipeline and data parallelism.
+    device : str or Device
+        A device of the catalogue.
+
+    Raises
+    ------
+    SeqPointError
+        The device is unknown, or lacks a figure that is needed.
+    """
+    from replay.workloads import load_training, predict_steps
+
+    return predict_steps([job], _device(device), load_training())[0]
+
+
+def predict_kernels(
+    kind: str, shapes: Sequence[Sequence[float]], device: "str | Device", *, dtype: str = "fp16"
+) -> "Predicted":
+    """Predict how long an operator takes on a device, from its shapes and the device's data sheet.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of operator, such as ``"matmul"`` or ``"softmax"``.
+    shapes : sequence of sequence of float
+        A row a shape: batch, m, n, k of a product; rows and columns of others.
+    device : str or Device
+        A device of the catalogue.
+    dtype : str
+        Data type, such as ``"fp16"``.
+
+    Raises
+    ------
+    SeqPointError
+        The kind, device or data type is unknown, or a shape is not positive.
+
+    Examples
+    --------
+    >>> found = predict_kernels("matmul", [[1, 4096, 4096, 4096]], "A100-SXM4-80GB")
+    >>> bool(0.3e-3 < found.seconds[0] < 1.2e-3)
+    True
+    """
+    from replay.costs.kernels import predict
+
+    return predict(kind, shapes, _device(device), dtype=dtype)
+
+
+def predict_collective(
+    kind: str, sizes: Sequence[int], topology: "Topology", device: "str | Device"
+) -> "PredictedCollectives":
+    """Predict how long a collective takes.
+
+    Parameters
+    ----------
+    kind : str
+        ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or another of
+        `replay.costs.collectives.KINDS`.
+    sizes : sequence of int
+        Message sizes in bytes.
+    topology : Topology
+        How many devices take part, and how many of them share a node.
+    device : str or Device
+        A device of the catalogue.
+
+    Raises
+    ------
+    SeqPointError
+        The kind or device is unknown.
+    """
+    from replay.costs.collectives import predict_collective as run
+
+    return run(kind, list(sizes), topology, _device(device))
+
+
+def what_ifs() -> "Mapping[str, Recipe]":
+    """Return every what-if by name: the project's own, and those of installed packages."""
+    from replay.what_ifs import what_ifs as run
+
+    return run()
+
+
+def devices() -> "Mapping[str, Device]":
+    """Return the device catalogue by name; each figure has its source."""
+    from profilers.devices import load_devices
+
+    return load_devices()
+
+
+def readers() -> Mapping[str, Any]:
+    """Return the readers of trace formats by name; for one that cannot be loaded, the error."""
+    from profilers.readers import readers as run
+
+    return MappingProxyType(run())
+
+
+def _device(device: "str | Device") -> "Device":
+    from profilers.devices import find_device
+
+    return find_device(device) if isinstance(device, str) else device
+
+
+def _trace(trace: "Trace | Paths") -> "Trace":
+    """Return a trace as it is, and open a path."""
+    from profilers.trace import Trace
+
+    return trace if isinstance(trace, Trace) else open(trace)
+
+
+def is_log(path: str | PathLike[str]) -> bool:
+    """Return whether a path is a log of iterations (.csv or .parquet), and no trace."""
+    path = Path(path)
+    return path.suffix.lower() in _LOGS and not path.is_dir()
+
+
+def _is_table_or_log(trace: object) -> bool:
+    from seqpoint.iterations import IterationTable
+
+    return isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
+
+
+def _expanded(paths: Paths) -> list[Path]:
+    """Return the files that paths and patterns name.
+
+    Raises
+    ------
+    NotFoundError
+        A pattern matches nothing.
+    InvalidInputError
+        There is no path.
+    """
+    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    files: list[Path] = []
+    for name in names:
+        text = fspath(name)
+        if Path(text).exists() or not _PATTERN & set(text):
+            files.append(Path(text))
+            continue
+        matches = sorted(glob(text))  # noqa: PTH207 - a pattern may begin with a folder of any depth
+        if not matches:
+            raise NotFoundError(f"{text}: no file matches this pattern")
+        files += map(Path, matches)
+    if not files:
+        raise InvalidInputError("no file is given; name the files of the trace")
+    return files

@@ -1,0 +1,36 @@
+"""How results show themselves in a notebook: a heading, a few sentences and tables, as escaped HTML."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+import pandas as pd
+
+#: Rows of a table that a notebook shows; `.table()` has all of them.
+_SHOWN_ROWS = 20
+
+
+def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, pd.DataFrame]) -> str:
+    """Return a result as HTML; all text is escaped, since names come from traces.
+
+    Parameters
+    ----------
+    heading : str
+        What the result is, in a few words.
+    sentences : sequence of str
+        What it says, a paragraph each.
+    tables : mapping of str to pandas.DataFrame
+        Its tables by caption. Of each, the first 20 rows are shown.
+
+    Examples
+    --------
+    >>> print(as_html("A & B", ["One sentence."], {}))
+    <div><h4>A &amp; B</h4>
+    <p>One sentence.</p></div>
+    """
+    parts = [f"<h4>{escape(heading)}</h4>", *(f"<p>{escape(sentence)}</p>" for sentence in sentences)]
+    for caption, table in tables.items():
+        hidden = max(0, len(table) - _SHOWN_ROWS)
+        more = f" (the first {_SHOWN_ROWS} of {len(table)} rows)" if hidden else ""
+        parts.append(f"<p><b>{escape(caption)}</b>{more}</p>")
+        parts.append(table.head(_SHOWN_ROWS).to_html(index=False, escape=True, border=0, float_format="{:,.4g}".format))
+    return "<div>" + "\n".join(parts) + "</div>"
