@@ -11,8 +11,8 @@ from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace.store import save_trace
 from profilers.trace.trace import Trace
 from replay.what_ifs import parse_what_if
-from seqpoint.describe import Description, describe
-from seqpoint.iterations import iteration_table
+from seqpoint.description import Description, describe
+from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, TraceProjection, project_trace
 from seqpoint.selection.selecting import RunEstimate, SelectionResult, estimate_run, select
 

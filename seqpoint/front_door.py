@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from replay.costs.kernels import Predicted
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import PredictedStep, TrainingJob
-    from seqpoint.describe import Description
+    from seqpoint.description import Description
     from seqpoint.graphs import Analysis, TraceReplay
-    from seqpoint.iterations import IterationTable
+    from seqpoint.iteration_table import IterationTable
     from seqpoint.projecting import Reproduction, TraceProjection
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import RunEstimate, SelectionResult
@@ -110,7 +110,7 @@ def ingest(
 
 def describe(trace: "Trace | Paths") -> "Description":
     """Return where the time of a trace goes: devices, steps, kernels by class, overlap, and the quality of the data."""
-    from seqpoint.describe import describe as run
+    from seqpoint.description import describe as run
 
     return run(_trace(trace))
 
@@ -123,7 +123,7 @@ def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
     SeqPointError
         The trace or log cannot be read.
     """
-    from seqpoint.iterations import IterationTable, iteration_table, read_log
+    from seqpoint.iteration_table import IterationTable, iteration_table, read_log
 
     if isinstance(trace, IterationTable):
         return trace
@@ -441,7 +441,7 @@ def report(
     import numpy as np
 
     from profilers.files import file_to_write
-    from seqpoint.report import ReportContent, ReportSection, write_report
+    from seqpoint.reporting import ReportContent, ReportSection, write_report
 
     target = file_to_write(Path(output))
     heading = title or (Path(fspath(trace)).name if isinstance(trace, str | PathLike) else "trace")
@@ -602,7 +602,7 @@ def is_log(path: str | PathLike[str]) -> bool:
 
 
 def _is_table_or_log(trace: object) -> bool:
-    from seqpoint.iterations import IterationTable
+    from seqpoint.iteration_table import IterationTable
 
     return isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
 

@@ -24,7 +24,7 @@ from replay.projection.projection import Projection, ProjectionOptions, Projecti
 from replay.projection.provenance import digest
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
 from seqpoint.graphs import Progress, all_iterations, step_windows
-from seqpoint.iterations import iteration_table
+from seqpoint.iteration_table import iteration_table
 from seqpoint.notebook import as_html
 from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.units import duration

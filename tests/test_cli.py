@@ -302,7 +302,7 @@ def test_an_interrupt_exits_130(run: Run, trace: Path, monkeypatch: pytest.Monke
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("seqpoint.cli.describe.describe", interrupt)
+    monkeypatch.setattr("seqpoint.front_door.describe", interrupt)
     result = run("describe", trace)
     assert result.code == 130 and result.err.strip() == "seqpoint: interrupted"
 

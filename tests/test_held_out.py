@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from seqpoint import plots
-from seqpoint.iterations import IterationTable
+from seqpoint.iteration_table import IterationTable
 from seqpoint.selection import FrequentSelector, SeqPointSelector
 from seqpoint.selection.evaluation import SHOWN, errors_of, held_out_error, held_out_errors
 from seqpoint.selection.selecting import select

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from profilers.ingest.iterations import Period, find_period
 from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.arrays import strings
-from seqpoint.iterations import iteration_table
+from seqpoint.iteration_table import iteration_table
 
 TRACES = Path(__file__).parents[2] / "shared" / "data" / "traces"
 REAL, KINETO = TRACES / "rocm" / "rocprofv3_mi350x_50steps.json.gz", TRACES / "kineto"

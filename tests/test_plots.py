@@ -15,8 +15,8 @@ from replay.from_trace import build_graph
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
 from seqpoint import plots
-from seqpoint.describe import describe
-from seqpoint.iterations import iteration_table
+from seqpoint.description import describe
+from seqpoint.iteration_table import iteration_table
 from seqpoint.plots.timelines import CLASS_COLOURS, lanes_of
 from seqpoint.selection.selecting import SelectionResult, SelectOptions, select
 from seqpoint.units import time_unit

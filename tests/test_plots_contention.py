@@ -7,7 +7,7 @@ from test_contention import case
 
 from profilers.errors import InvalidInputError
 from seqpoint import plots
-from seqpoint.report.page import contention_page, write_contention_charts
+from seqpoint.reporting.page import contention_page, write_contention_charts
 
 CASES = [
     case("a", 2e5, 1.8e5, mechanism="HBM", scenario="<script>alert(1)</script>", spread=0.03),

@@ -19,7 +19,7 @@ from profilers.record import IterationLog, LightningHooks, lightning_callback, p
 from profilers.record.profiling import read_points
 from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
-from seqpoint.iterations import read_log
+from seqpoint.iteration_table import read_log
 
 SUFFIXES = ["csv", "parquet"]
 

@@ -13,10 +13,10 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.synthetic import TransformerJob, synthesize
 from replay.what_ifs import parse_what_if
-from seqpoint.describe import describe
-from seqpoint.iterations import iteration_table
+from seqpoint.description import describe
+from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.report import ReportContent, ReportSection, write_report
+from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.selection.selecting import select
 
 HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></script>"

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from profilers.files import dataset_path
 from seqpoint.cli import cli
-from seqpoint.iterations import read_log
+from seqpoint.iteration_table import read_log
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data" / "traces" / "kineto" / "particle_transformer"

@@ -13,8 +13,8 @@ from traces import event, kernel, kineto, launch
 from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.steps import busy_in_steps, job_steps, step_times
 from profilers.trace.trace import Trace
-from seqpoint.describe import describe
-from seqpoint.iterations import iteration_table
+from seqpoint.description import describe
+from seqpoint.iteration_table import iteration_table
 
 
 def trace_of(tmp_path: Path, *events: object, name: str = "t.json", **header: object) -> Trace:

@@ -19,7 +19,7 @@ import numpy as np
 
 from profilers.files import dataset_path
 from profilers.ingest.pipeline import CollectOptions, collect
-from seqpoint.iterations import iteration_table
+from seqpoint.iteration_table import iteration_table
 from seqpoint.selection import SeqPointSelector, predict_total
 from seqpoint.selection.evaluation import resampled_coverage
 from seqpoint.selection.selecting import METHODS

@@ -8,7 +8,7 @@ from replay.writers.perfetto import write_perfetto
 from seqpoint.cli import project, select
 from seqpoint.cli.output import message, say
 from seqpoint.demo import Demo, run_demo
-from seqpoint.report import ReportContent, ReportSection, write_report
+from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.units import duration
 
 

@@ -5,7 +5,7 @@ import click
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, load, trace_argument
 from seqpoint.cli.output import print_json, print_table, say
-from seqpoint.describe import Description
+from seqpoint.description import Description
 from seqpoint.units import duration
 
 

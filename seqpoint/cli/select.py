@@ -19,7 +19,7 @@ from seqpoint import front_door
 from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
 from seqpoint.cli.output import print_json, print_table, say
 from seqpoint.front_door import is_log
-from seqpoint.iterations import UNITS
+from seqpoint.iteration_table import UNITS
 from seqpoint.selection.selecting import SelectionResult
 from seqpoint.units import duration
 

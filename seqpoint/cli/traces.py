@@ -23,7 +23,7 @@ import click
 from profilers.errors import DependencyError, InvalidInputError
 from seqpoint.cli.options import as_json, hardware_option, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_table, say
-from seqpoint.describe import trace_facts
+from seqpoint.description import trace_facts
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 

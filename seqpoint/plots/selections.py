@@ -11,7 +11,7 @@ from seqpoint.plots.frame import BLUE, GREY, INK, RED, bars_chart, hover_tips, o
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
-    from seqpoint.iterations import IterationTable
+    from seqpoint.iteration_table import IterationTable
     from seqpoint.selection.evaluation import Coverage
     from seqpoint.selection.selecting import SelectionResult
 
@@ -117,7 +117,7 @@ def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = 
     statistic : str
         The statistic to draw.
     unit : str
-        Its unit, as in `seqpoint.iterations.UNITS`.
+        Its unit, as in `seqpoint.iteration_table.UNITS`.
 
     Returns
     -------

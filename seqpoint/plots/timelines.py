@@ -26,7 +26,7 @@ from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, framed, hover_tip
 from seqpoint.units import TimeUnit, time_unit
 
 if TYPE_CHECKING:
-    from seqpoint.describe import Description
+    from seqpoint.description import Description
 
 #: The first gap that is closed between neighbours, as a share of the time shown: far below one pixel.
 _FIRST_GAP = 1 / 65536

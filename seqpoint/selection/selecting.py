@@ -18,7 +18,7 @@ import pandas as pd
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
-from seqpoint.iterations import UNITS, IterationTable
+from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import as_html
 from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (

@@ -9,7 +9,7 @@ import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats
-from seqpoint.iterations import IterationTable, read_log
+from seqpoint.iteration_table import IterationTable, read_log
 from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
 from seqpoint.selection.selecting import Budget, method_of
 from seqpoint.validation.rows import ValidationRow, geometric_mean

@@ -76,7 +76,7 @@ def contention(
             _show_worst(cases)
         show_gated(rows)
     if target is not None:
-        from seqpoint.report.page import write_contention_charts
+        from seqpoint.reporting.page import write_contention_charts
 
         write_contention_charts(cases, target, notes)
         message(f"wrote {plot}")

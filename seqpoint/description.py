@@ -12,7 +12,7 @@ from profilers.trace.arrays import MISSING, ends, integers, strings, union_lengt
 from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.steps import busy_in_steps, step_times
 from profilers.trace.trace import Trace, TraceMeta
-from seqpoint.iterations import IterationTable, iteration_table
+from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.notebook import as_html
 
 

@@ -29,8 +29,8 @@ from markupsafe import Markup, escape
 
 from profilers.files import write_text
 from seqpoint import __version__, plots
-from seqpoint.report import tables
-from seqpoint.report.tables import (
+from seqpoint.reporting import tables
+from seqpoint.reporting.tables import (
     ReportContent,
     ReportSection,
     Tile,
@@ -192,7 +192,7 @@ def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping
         What the template shows; text in it is escaped unless it is `Markup`.
     """
     environment = Environment(
-        loader=PackageLoader("seqpoint.report"),
+        loader=PackageLoader("seqpoint.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from profilers.trace.schema import KINDS
 from replay.projection.projection import Projection, ProjectionRow
-from seqpoint.describe import Description, DeviceActivity
+from seqpoint.description import Description, DeviceActivity
 from seqpoint.projecting import pace_lines
 from seqpoint.selection.selecting import SelectionResult
 from seqpoint.units import duration
