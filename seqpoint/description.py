@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from profilers.trace.arrays import MISSING, ends, integers, strings, union_length
 from profilers.trace.kernels import COLLECTIVE, classify
@@ -14,6 +13,9 @@ from profilers.trace.steps import busy_in_steps, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.notebook import as_html
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -106,12 +108,16 @@ class Description:
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return the steps of each rank and device, a row each; times in ns."""
+        import pandas as pd
+
         return pd.DataFrame([asdict(row) for row in self.steps])
 
-    def classes_table(self) -> pd.DataFrame:
+    def classes_table(self) -> "pd.DataFrame":
         """Return the kernels by class, longest first; times in ns."""
+        import pandas as pd
+
         return pd.DataFrame(self.to_dict()["kernel_classes"])
 
     def plot(self) -> Any:

@@ -77,9 +77,13 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     >>> trace.iterations.num_rows
     112
     """
-    from profilers.ingest.pipeline import CollectOptions, collect, open_trace
+    from profilers.trace.store import is_trace, load_trace
 
     files = _expanded(paths)
+    if len(files) == 1 and is_trace(files[0]) and iterations == "auto" and length is None:
+        return load_trace(files[0])
+    from profilers.ingest.pipeline import CollectOptions, collect, open_trace
+
     limit = {} if limit_bytes is None else {"limit_bytes": limit_bytes}
     options = CollectOptions(iterations, length, progress, **limit)
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)

@@ -9,10 +9,9 @@ Analyse the step of one iteration of a trace in the steady state, as it is and a
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
@@ -43,6 +42,9 @@ from replay.projection.projection import StepWindow, joined_notes
 from replay.what_ifs import WhatIf
 from seqpoint.notebook import as_html
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Progress = Callable[[int, int, str], None]
 #: Figures of `replay.analysis.Exposure` that the JSON of an analysis has for each device.
@@ -228,12 +230,16 @@ class TraceReplay:
         """Absolute relative error of each replayed step time."""
         return np.abs([step.error for step in self.steps])
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return a row a step, with its measured, replayed and repeated time; times in ns."""
+        import pandas as pd
+
         return pd.DataFrame(self.to_dict()["iterations"]).drop(columns="notes")
 
-    def edges_table(self) -> pd.DataFrame:
+    def edges_table(self) -> "pd.DataFrame":
         """Return the kinds of edges, and how many of each decided when a task started."""
+        import pandas as pd
+
         return pd.DataFrame(_edge_kinds(self.dependencies))
 
     def plot(self) -> Any:
@@ -444,8 +450,10 @@ class Analysis:
             named[f"after {self.what_if.name}"] = self.after.timeline.cut()
         return named
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return the time on the critical path by cause, a row a cause, a column a side; times in ns."""
+        import pandas as pd
+
         sides = {f"{name}_ns": side.path.by_cause for name, side in zip(("before", "after"), self.sides, strict=False)}
         return pd.DataFrame(sides).fillna(0.0).rename_axis("cause").reset_index()
 

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
@@ -19,6 +18,9 @@ from profilers.trace.kernels import is_collective
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from seqpoint.notebook import as_html
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: The statistics that a trace gives for each iteration, with their units. The duration is the step time, from the
 #: completion of the iteration before to its own; the latency counts from its start on the host.
@@ -104,8 +106,10 @@ class IterationTable:
         kernel_time = self.statistics.get("kernel_time")
         return "kernel_time" if kernel_time is not None and kernel_time.any() else "duration"
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return a row an iteration, with its length and statistics; the length is NaN where it is unknown."""
+        import pandas as pd
+
         columns = {"rank": self.rank, "iteration": self.iteration, "sequence_length": self.sequence_length}
         return pd.DataFrame({**columns, **self.statistics, "found_by": self.found_by})
 

@@ -2,14 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 20
 
 
-def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, pd.DataFrame]) -> str:
+def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.DataFrame]") -> str:
     """Return a result as HTML; all text is escaped, since names come from traces.
 
     Parameters

@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.trace.steps import job_steps, step_times
@@ -26,8 +25,10 @@ from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
 from seqpoint.graphs import Progress, all_iterations, step_windows
 from seqpoint.iteration_table import iteration_table
 from seqpoint.notebook import as_html
-from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What is projected when nothing is asked for.
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
@@ -116,8 +117,10 @@ class TraceProjection:
         lines, label = self.projection.timelines, self.rows[0].label
         return {"before": lines["baseline"], f"after {label}": lines[label]}
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return a row a what-if: speed-up with its interval, projected time in ns, and shares of evidence."""
+        import pandas as pd
+
         rows = [{"what_if": row.label, **{name: getattr(row, name) for name in _NAMES}} for row in self.rows]
         return pd.DataFrame(rows, columns=["what_if", *_NAMES])
 
@@ -215,6 +218,9 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
         return Chosen(have, [1.0] * len(have), "as asked" if asked else "all")
     table = iteration_table(trace)
     if np.isfinite(table.sequence_length).any():
+        # scikit-learn takes half a second to load.
+        from seqpoint.selection.selecting import SelectOptions, select
+
         result = select(table, SelectOptions(max_points=max_points))
         return Chosen([int(n) for n in result.iterations.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
     # The step of an iteration that follows another is timed from its completion; the first fills the queues.

@@ -1,15 +1,18 @@
-"""What commands tell on stderr while they work: something where it is a terminal, nothing where it is none."""
+"""What commands tell on stderr while they work: progress where it is a terminal, compilation wherever it goes."""
 
 import io
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
-import numba
 import pytest
 
+from profilers.trace.compiled import compiled
 from seqpoint.cli import cli
-from seqpoint.cli.lazy import compile_notice
 from seqpoint.cli.output import print_table, working
 from seqpoint.units import duration
 
@@ -36,37 +39,34 @@ def test_where_no_terminal_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -
     assert shown.getvalue() == ""
 
 
-def test_compiling_is_told_once_for_all_that_is_inlined(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = Terminal()
-    monkeypatch.setattr(sys, "stderr", shown)
-    inner = numba.njit(lambda x: x + 1)
-
-    def _outer(x: int) -> int:
-        return int(inner(x))
-
-    with compile_notice():
-        assert numba.njit(_outer)(1) == 2
-        first = shown.getvalue()
-        assert numba.njit(lambda x: x)(1) == 1
-    assert first == "\r\x1b[Kcompiling outer, once after an installation\r\x1b[K"
-    assert shown.getvalue().count("compiling") == 2
-
-
-def test_a_command_that_needs_the_engine_tells_it_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    for stream in (Terminal(), io.StringIO()):
-        monkeypatch.setattr(sys, "stderr", stream)
-        context = click.Context(cli)
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
+def test_a_command_says_once_that_it_compiles(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    inner = compiled(unkept("x + 1"))
+    with click.Context(cli) as context:
         assert cli.get_command(context, "replay") is not None
-        before = shown_by_compiling(stream)
-        context.close()
-        seen.append(before)
-    assert seen == [True, False]
+        assert stream.getvalue() == ""
+        for _ in range(2):
+            assert compiled(unkept("inner(x)", inner=inner))(1) == 2
+    assert compiled(unkept("x"))(1) == 1
+    assert stream.getvalue() == "compiling, once after an installation: up to 10 s\n"
 
 
-def shown_by_compiling(stream: io.StringIO) -> bool:
-    assert numba.njit(lambda x: x)(1) == 1
-    return "compiling" in stream.getvalue()
+def test_what_loads_from_disk_is_no_compilation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    code = (
+        "from profilers.trace.columns import by_lane; import numpy as np; by_lane(lambda: iter([np.array([0, 1, 0])]))"
+    )
+    told = f"import logging; logging.basicConfig(level=logging.INFO); {code}"
+    runs = [subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True) for _ in range(2)]
+    assert [run.stderr.count("compiling") for run in runs] == [1, 0]
+
+
+def unkept(expression: str, **names: Any) -> Callable[..., Any]:
+    """Return a function that numba cannot keep on disk, since no file holds it."""
+    exec(f"def function(x):\n    return {expression}", names)
+    function: Callable[..., Any] = names["function"]
+    return function
 
 
 def test_residue_of_rounding_is_no_time() -> None:

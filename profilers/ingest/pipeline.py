@@ -42,7 +42,7 @@ from profilers.readers.common.reader import GroupReader, Reader, find_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, ahead
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.schema import KINDS, empty_table
-from profilers.trace.store import TraceWriter, check_target, first_line, load_trace, write_meta
+from profilers.trace.store import TraceWriter, check_target, first_line, is_trace, load_trace, write_meta
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
 
@@ -165,10 +165,7 @@ def open_trace(path: str | os.PathLike[str], options: CollectOptions | None = No
     SeqPointError
         As `load_trace` and `collect`.
     """
-    place = Path(path)
-    if is_folder(place) and (place / "meta.json").is_file():
-        return load_trace(place)
-    return collect([place], options)
+    return load_trace(path) if is_trace(path) else collect([path], options)
 
 
 def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | None = None) -> Trace:

@@ -1,16 +1,18 @@
-"""Compile functions with numba, keeping the machine code on disk where there is a place for it."""
+"""Compile functions with numba at their first call, keeping the machine code on disk where there is a place for it."""
 
 import hashlib
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property, update_wrapper
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numba
-from numba.core import config
+#: Gets a line, of level INFO, before each function is compiled; a function that is loaded from disk gets none.
+LOGGER = logging.getLogger(__name__)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -27,7 +29,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     >>> compiled(twice)(21)
     42
     """
-    return _compiled(function, {})
+    return _Compiled(function, {})
 
 
 def bare(function: Callable[..., Any]) -> Any:
@@ -35,30 +37,86 @@ def bare(function: Callable[..., Any]) -> Any:
 
     Counting, at every use of an array in a tuple, made the scanner ten times slower.
     """
-    return _compiled(function, {"_nrt": False})
+    return _Compiled(function, {"_nrt": False})
 
 
 def inlined(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled into each of its callers, which are `compiled` themselves."""
-    return _compiled(function, {"_nrt": False, "forceinline": True})
+    """Return `function` compiled into each of its callers, which are `compiled` themselves.
+
+    It has no entry from Python: compiling one for each inlined function took half of the time to compile the engine.
+    """
+    return _Inlined(function, {"_nrt": False, "forceinline": True, "no_cpython_wrapper": True})
 
 
-def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    options = {"nogil": True, "error_model": "numpy", **options}
-    try:
-        with _cache_folder(Path(function.__code__.co_filename)):
-            return numba.njit(cache=True, **options)(function)
-    except RuntimeError:
-        return numba.njit(**options)(function)
+class _Compiled:
+    """A function that numba compiles at its first call.
+
+    Numba, which takes 0.3 s to load, loads with the first function of a process that is called.
+    """
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, **options}
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._dispatcher(*arguments)
+
+    def __reduce__(self) -> str:
+        return self._function.__qualname__
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type by which numba knows the function where another that it compiles calls it."""
+        return self._dispatcher._numba_type_
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        numba = _numba()
+        with numba.core.compiler_lock.global_compiler_lock:
+            try:
+                with _cache_folder(Path(self._function.__code__.co_filename)):
+                    return numba.njit(cache=True, **self._options)(self._function)
+            except RuntimeError:
+                return numba.njit(**self._options)(self._function)
+
+
+class _Inlined(_Compiled):
+    """A function that only compiled functions call."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        raise TypeError(f"{self._function.__name__} is inlined: only compiled functions call it")
+
+
+@cache
+def _numba() -> Any:
+    """Load numba, and log what it compiles of ours from now on."""
+    numba, events = import_module("numba"), import_module("numba.core.event")
+    with _without_blas():
+        import_module("numba.np.arraymath")
+    events.Listener.register(_Log)
+    events.register("numba:compile", _Log())
+    return numba
+
+
+class _Log:
+    """Logs each outermost compilation; those of what is inlined lie within."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+
+    def notify(self, event: Any) -> None:
+        """Take note of an event of numba: a compilation starts or ends."""
+        if event.is_start and not self._depth:
+            LOGGER.info("compiling %s", event.data["dispatcher"].__name__)
+        self._depth += 1 if event.is_start else -1
 
 
 @contextmanager
-def without_blas() -> Iterator[None]:
-    """Let numba start without looking for a BLAS, for a process that needs none.
+def _without_blas() -> Iterator[None]:
+    """Let SciPy's linear algebra seem to be absent.
 
-    The first compiled call of a process makes numba load SciPy's linear algebra, only to learn whether
-    ``np.dot`` can be compiled; that is a tenth of the time to ingest 500 MB. Within this context SciPy seems to
-    be absent; a process that has started so cannot compile ``np.dot``.
+    Numba loads it, for 0.15 s, only to choose how ``np.convolve`` is compiled.
     """
     name = "scipy.linalg"
     if name in sys.modules:
@@ -74,6 +132,7 @@ def without_blas() -> Iterator[None]:
 @contextmanager
 def _cache_folder(source: Path) -> Iterator[None]:
     """Let numba keep what it compiles now in the folder of these sources."""
+    config = _numba().core.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_folder(source.parent, before)) if source.is_file() else before
     try:

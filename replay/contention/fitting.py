@@ -22,8 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
-from scipy.stats import qmc
+import scipy
 
 from profilers.errors import InvalidInputError
 from profilers.files import write_text
@@ -51,7 +50,7 @@ def spread_points(count: int, axes: int) -> Floats:
     >>> spread_points(4, 2).shape
     (4, 2)
     """
-    return np.asarray(qmc.Sobol(axes, scramble=False).random(2 * count)[count:], dtype=np.float64)
+    return np.asarray(scipy.stats.qmc.Sobol(axes, scramble=False).random(2 * count)[count:], dtype=np.float64)
 
 
 def least_residuals(residuals: Callable[[Floats], Floats], start: Floats, *, rounds: int = 8) -> Floats:
@@ -63,7 +62,7 @@ def least_residuals(residuals: Callable[[Floats], Floats], start: Floats, *, rou
     [0.3, 0.8]
     """
     inside = np.clip(start, 1e-6, 1 - 1e-6)
-    found = least_squares(
+    found = scipy.optimize.least_squares(
         lambda x: residuals(np.clip(x, 0.0, 1.0)),
         inside,
         bounds=(0.0, 1.0),

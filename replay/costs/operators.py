@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from profilers.trace.arrays import MISSING, integers, strings
+from profilers.trace.arrays import MISSING, arrow_array, integers, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import is_collective
 from profilers.trace.trace import Trace
@@ -492,7 +492,8 @@ def operators_of_kernels(trace: Trace) -> tuple[list[Operator | None], "np.ndarr
     kernels, ops = trace.kernels, trace.ops
     rows = lookup(integers(ops, "id"), np.arange(ops.num_rows), integers(kernels, "op_id"))
     wanted = sorted(set(rows[rows != MISSING].tolist()))
-    taken = ops.select(["name", "shapes", "dtypes", "concrete_inputs"]).take(wanted).to_pylist() if wanted else []
+    columns = ops.select(["name", "shapes", "dtypes", "concrete_inputs"])
+    taken = columns.take(arrow_array(np.array(wanted, np.int64))).to_pylist()
     known: dict[int, Operator | None] = {}
     shaped: set[int] = set()
     for row, op in zip(wanted, taken, strict=True):  # a Python loop over operators that launch kernels

@@ -422,11 +422,12 @@ def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
     """Add rate times time of the tasks of one device to `work`; note what is in use, and return how many rows."""
     order, begins, at = events
     seats = shared.seats
-    count, noted, before = 0, 0, 0.0
+    # Typed numbers: a literal would have numba compile the sharing once more.
+    first, count, noted, before = np.int64(0), np.int64(0), np.int64(0), 0.0
     for k in range(len(order)):
         task, now = order[k], at[k]
         while count > 0 and before < now:
-            short = share(shared, 0, count)
+            short = share(shared, first, count)
             if noted < len(record.at):
                 _note(record, noted, before, shared, count)
                 noted += 1
@@ -444,7 +445,7 @@ def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
             before = min(before + step, now) if step < now - before else now
         before = now
         if begins[k]:
-            seat(shared, 0, count, task)
+            seat(shared, first, count, task)
             count += 1
         else:
             i = 0

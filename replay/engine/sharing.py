@@ -274,7 +274,7 @@ def _fill(s, first, count):  # type: ignore[no-untyped-def]
             room = max(filled[0, r], 0.0) / max(filled[1, r], _ROUNDING)
             rise = min(rise, room if filled[1, r] > _ROUNDING else 1.0)
         level += rise
-        full = 0
+        full = np.int64(0)  # a literal would have `_stop` compiled twice
         for r in range(resources):
             filled[0, r] -= rise * filled[1, r]
             full |= (filled[0, r] <= _ROUNDING) << r

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.devices.catalogue import DTYPES
-from profilers.trace.arrays import MISSING, Floats, Ints
+from profilers.trace.arrays import MISSING, Floats, Ints, arrow_array
 from replay.costs.operators import Call, operator_of
 from replay.from_trace.window import Window
 from replay.graph.graph import RESOURCES, Basis, EdgeKind, Edges, Hardware, KernelGraph, Lane, Tasks
@@ -173,7 +173,7 @@ def window_operators(window: Window) -> dict[int, Operator]:
     rows = window.index.ops.find(work.op[able])
     able, rows = able[rows != MISSING], rows[rows != MISSING]
     wanted, place = np.unique(rows, return_inverse=True)
-    calls = ops.select(list(_CALL_COLUMNS)).take(wanted).to_pylist() if len(wanted) else []
+    calls = ops.select(list(_CALL_COLUMNS)).take(arrow_array(wanted)).to_pylist() if len(wanted) else []
     keys = [tuple(call[column] for column in _CALL_COLUMNS) for call in calls]
     known = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
     found = ((row, known[keys[i]]) for row, i in zip(able.tolist(), place.tolist(), strict=True))
@@ -201,7 +201,7 @@ def window_dtypes(window: Window) -> npt.NDArray[np.int64]:
     rows = window.index.ops.find(window.work.op[unsaid])
     distinct, place = np.unique(rows, return_inverse=True)
     known = distinct != MISSING
-    texts = window.trace.ops["dtypes"].take(distinct[known]).to_pylist() if known.any() else []
+    texts = window.trace.ops["dtypes"].take(arrow_array(distinct[known])).to_pylist() if known.any() else []
     of_text = {text: _of_inputs(text) for text in set(texts)}
     by_row = np.full(len(distinct), -1)
     by_row[known] = [of_text[text] for text in texts]

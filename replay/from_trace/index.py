@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, dense_keys, ends, integers, strings
+from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, ends, integers, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
@@ -438,18 +438,16 @@ def _began(trace: Trace, columns: dict[str, npt.NDArray[Any]]) -> Ints:
 
 def _loader_calls(trace: Trace) -> pa.Table:
     """Return the times at which the host asks PyTorch's input pipeline for a batch; ids are negative."""
-    names = ("rank", "process", "thread", "iteration", "start_ns", "dur_ns")
+    names = ["rank", "process", "thread", "iteration", "start_ns", "dur_ns", "name"]
     tables: list[pa.Table] = []
-    texts: list[str] = []
     for table in (trace.ops, trace.ranges):
         codes, distinct = _coded(table["name"])
         loads = np.array([*(str(text).startswith(LOADER_PREFIX) for text in distinct), False], dtype=bool)
         rows = np.flatnonzero(loads[codes])
-        tables.append(table.select(names).take(rows))
-        texts.extend(str(text) for text in distinct[codes[rows]])
+        chosen = table.select(names).take(arrow_array(rows))
+        tables.append(chosen.set_column(len(names) - 1, "name", chosen["name"].cast(pa.string())))
     found = pa.concat_tables(tables, promote_options="permissive")
-    ids = pa.array(-2 - np.arange(found.num_rows), pa.int64())
-    return found.append_column("id", ids).append_column("name", pa.array(texts, pa.string()))
+    return found.append_column("id", arrow_array(-2 - np.arange(found.num_rows)))
 
 
 def _calls(*tables: pa.Table) -> CallColumns:

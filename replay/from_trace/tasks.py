@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, integers, strings
+from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import load_parameters
@@ -62,7 +62,7 @@ def find_meetings(window: Window) -> Meetings:
         return Meetings([], [])
     place = window.index.collectives.find(work.collective)
     rows = np.flatnonzero((place != MISSING) & work.own)
-    about = table.select(["match_id", "group_size"]).take(place[rows])
+    about = table.select(["match_id", "group_size"]).take(arrow_array(place[rows]))
     match, size = integers(about, "match_id"), integers(about, "group_size")
     rows, size, match = rows[match != MISSING], size[match != MISSING], match[match != MISSING]
     order = np.argsort(match, kind="stable")
@@ -192,7 +192,7 @@ def _about(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
     size, ranks = np.zeros(len(work), dtype=np.int64), np.zeros(len(work), dtype=np.int64)
     if is_collective.any():
         found_at = place != MISSING
-        of_rows = table.select(["bytes", "group_size"]).take(place[found_at])
+        of_rows = table.select(["bytes", "group_size"]).take(arrow_array(place[found_at]))
         size[found_at], ranks[found_at] = integers(of_rows, "bytes"), integers(of_rows, "group_size")
     operator = np.full(len(work), -1)
     for row, found in window_operators(window).items():
@@ -216,7 +216,7 @@ def _collective_kinds(window: Window, place: Ints) -> Ints:
     known = np.flatnonzero(place != MISSING)
     if not len(known):
         return result
-    names = strings(window.trace.collectives.select(["collective"]).take(place[known]), "collective")
+    names = strings(window.trace.collectives.select(["collective"]).take(arrow_array(place[known])), "collective")
     result[known] = [COLLECTIVE_KINDS.index(name) if name in COLLECTIVE_KINDS else other for name in names]
     return result
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
+import scipy
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
@@ -298,7 +298,7 @@ def _fit(loads: Sequence[JobLoad], seconds: Floats) -> tuple[Floats, float]:
     def off(theta: Floats) -> Floats:
         return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / spread))
 
-    found = least_squares(off, prior, diff_step=_STEP)
+    found = scipy.optimize.least_squares(off, prior, diff_step=_STEP)
     return np.asarray(found.x), float(found.cost)
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
-from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_json, print_table, say
@@ -53,6 +52,8 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     if hardware.known_by == "file name" and hardware.device is not None:
         message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
     if options["perfetto"]:
+        from replay.writers.perfetto import write_perfetto
+
         write_perfetto(Path(options["perfetto"]), result.timelines())
         message(f"wrote {options['perfetto']}")
     if json_:

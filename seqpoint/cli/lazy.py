@@ -1,43 +1,46 @@
 """Commands whose modules load when they are called, and the notice while code is compiled.
 
-What is shown while numba compiles: the first call after an installation takes up to a minute.
+The notice that functions are compiled: the first call after an installation takes several seconds.
 
 `LazyGroup`: a group of commands whose modules, and the libraries they need, load when they are called.
 """
 
-import sys
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import click
-from numba.core.event import Event, Listener, install_listener
+
+from profilers.trace.compiled import LOGGER
 
 
-class _Notice(Listener):  # type: ignore[misc]
-    """Tells each outermost compilation on stderr; those of what is inlined lie within."""
+class _Notice(logging.Handler):
+    """Writes one line to stderr at the first compilation."""
 
     def __init__(self) -> None:
-        self.depth = 0
+        super().__init__(logging.INFO)
+        self._written = False
 
-    def on_start(self, event: Event) -> None:
-        if not self.depth:
-            name = event.data["dispatcher"].__name__
-            click.echo(f"\r\x1b[Kcompiling {name.strip('_')}, once after an installation", nl=False, err=True)
-        self.depth += 1
-
-    def on_end(self, event: Event) -> None:
-        self.depth -= 1
-        if not self.depth:
-            click.echo("\r\x1b[K", nl=False, err=True)
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, unless it has been written."""
+        if not self._written:
+            self._written = True
+            click.echo("compiling, once after an installation: up to 10 s", err=True)
 
 
 @contextmanager
-def compile_notice() -> Iterator[Any]:
-    """Show on stderr what is compiled; what was compiled before is loaded, and not shown."""
-    with install_listener("numba:compile", _Notice()) as notice:
-        yield notice
+def compile_notice() -> Iterator[None]:
+    """Say once on stderr that functions are compiled. Functions that load from disk cause no notice."""
+    notice, level = _Notice(), LOGGER.level
+    LOGGER.addHandler(notice)
+    LOGGER.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        LOGGER.removeHandler(notice)
+        LOGGER.setLevel(level)
 
 
 class LazyGroup(click.Group):
@@ -64,8 +67,7 @@ class LazyGroup(click.Group):
         module, _, name = self._places[cmd_name][0].partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
-        if "numba" in sys.modules and sys.stderr.isatty():
-            ctx.with_resource(import_module("seqpoint.cli.lazy").compile_notice())
+        ctx.with_resource(compile_notice())
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -17,7 +17,6 @@ from click.core import ParameterSource
 
 from replay.contention import ContentionFit, read_contention_fit
 from replay.what_ifs import Recipe, recipe_named, registry
-from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,
@@ -152,6 +151,8 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
     if result.provenance["device_known_by"] == "file name":
         message(f"note: the device {device} is a guess from the file's name (see --device)")
     if perfetto:
+        from replay.writers.perfetto import write_perfetto
+
         write_perfetto(Path(perfetto), result.timelines())
         message(f"wrote {perfetto}")
     if json_:

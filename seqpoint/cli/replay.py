@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import clean, message, print_json, print_table, progress
@@ -39,6 +38,8 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         progress=progress("building"),
     )
     if options["perfetto"]:
+        from replay.writers.perfetto import write_perfetto
+
         write_perfetto(Path(options["perfetto"]), {"replay": result.first})
         message(f"wrote {options['perfetto']}")
     for note in result.notes():

@@ -86,10 +86,9 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from profilers.ingest.pipeline import CollectOptions, ingest
-    from profilers.trace.compiled import without_blas
 
     options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]))
-    with without_blas(), _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
+    with _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
         found = ingest(files, output, options, executor=executor)
     if more["counters"] or more["traces"]:
         found = _joined(found, more["counters"], more["traces"], options)

@@ -80,11 +80,8 @@ log, unless the points show it, and that what it changes is smooth in the length
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import (
-    fdtri,  # type: ignore[import-untyped, unused-ignore]
-    stdtrit,  # type: ignore[import-untyped, unused-ignore]
-)
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
@@ -556,7 +553,7 @@ def _half_width(error: _Error, spread: Spread, confidence: float) -> float:
         return 0.0
     share = error.extra / mean_square
     degrees = 1 / ((1 - share) ** 2 / max(spread.degrees, 1) + share**2 / max(error.degrees, 1))
-    quantile = float(stdtrit(degrees, (1 + confidence) / 2))
+    quantile = float(scipy.special.stdtrit(degrees, (1 + confidence) / 2))
     return quantile * float(np.sqrt(mean_square))
 
 
@@ -625,7 +622,7 @@ def predict_total(
     inverse = np.linalg.pinv(design)
     means = np.maximum(of_lengths @ inverse.sum(axis=1), 0)
     variance = square * (float(np.sum(((counts @ of_lengths) @ inverse) ** 2)) + float(counts @ means**2))
-    half = float(stdtrit(degrees, (1 + confidence) / 2)) * float(np.sqrt(variance))
+    half = float(scipy.special.stdtrit(degrees, (1 + confidence) / 2)) * float(np.sqrt(variance))
     total = float(counts @ means)
     return Estimate(total, max(total - half, 0.0), total + half, confidence)
 
@@ -637,7 +634,7 @@ def _degree(at: Floats, values: Floats, distinct: int) -> NDArray[np.int64]:
     if distinct < 3 or degrees < 1:
         return line
     (_, of_line), (_, of_parabola) = _fit_length(at, values, line), _fit_length(at, values, parabola)
-    bound = float(fdtri(1, degrees, 1 - _SIGNIFICANT)) * of_parabola / degrees
+    bound = float(scipy.special.fdtri(1, degrees, 1 - _SIGNIFICANT)) * of_parabola / degrees
     return parabola if of_line - of_parabola > max(bound, 1e-12 * values.size) else line
 
 
@@ -755,7 +752,7 @@ def _beyond(residuals: Floats, spread: Spread, degrees: int) -> float:
     if not degrees:
         return 0.0
     shown, expected = float(residuals @ residuals) / degrees, float(spread.noise[spread.points].mean())
-    bound = expected * float(fdtri(degrees, max(spread.degrees, 1.0), 1 - _SIGNIFICANT))
+    bound = expected * float(scipy.special.fdtri(degrees, max(spread.degrees, 1.0), 1 - _SIGNIFICANT))
     return shown - expected if shown > bound else 0.0
 
 
@@ -768,4 +765,4 @@ def _assisted_half_width(found: _Assisted, spread: Spread, confidence: float) ->
         return 0.0
     share = found.extra / variance
     degrees = 1 / ((1 - share) ** 2 / max(spread.degrees, 1) + share**2 / max(found.degrees, 1))
-    return float(stdtrit(degrees, (1 + confidence) / 2)) * float(np.sqrt(variance))
+    return float(scipy.special.stdtrit(degrees, (1 + confidence) / 2)) * float(np.sqrt(variance))

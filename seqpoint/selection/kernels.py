@@ -52,11 +52,8 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import (
-    ndtri,  # type: ignore[import-untyped, unused-ignore]
-    stdtrit,  # type: ignore[import-untyped, unused-ignore]
-)
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -583,7 +580,7 @@ def draw_rows(plan: SamplingPlan, seed: int) -> Ints:
 
 
 def _quantile(confidence: float) -> float:
-    return float(ndtri((1 + confidence) / 2))
+    return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
 class Drawn(Protocol):
@@ -744,7 +741,7 @@ def _estimate(value: float, residuals: Floats, new: Floats, sample: _Sample) -> 
     total = float(terms.sum())
     if total == 0:
         return Estimate(value, value, value, sample.confidence)
-    half = float(stdtrit(_degrees(terms, sample), (1 + sample.confidence) / 2)) * total**0.5
+    half = float(scipy.special.stdtrit(_degrees(terms, sample), (1 + sample.confidence) / 2)) * total**0.5
     return Estimate(value, max(value - half, min(float(new.sum()), value)), value + half, sample.confidence)
 
 

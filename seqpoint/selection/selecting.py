@@ -10,11 +10,10 @@ A run's total, and its speed-up, from a selection that was made on another run.
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
@@ -35,6 +34,9 @@ from seqpoint.selection.log import FittedSelector, SelectionLog
 from seqpoint.selection.seqpoint import SeqPointSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -270,12 +272,16 @@ class SelectionResult:
         """Relative error of the estimate."""
         return abs(self.estimate.value - self.measured) / self.measured
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return the selected iterations, a row each, with their weights and the value of the statistic."""
+        import pandas as pd
+
         return pd.DataFrame(self.to_dict()["points"])
 
-    def baselines_table(self) -> pd.DataFrame:
+    def baselines_table(self) -> "pd.DataFrame":
         """Return the error of this selection and of the baselines, a row each."""
+        import pandas as pd
+
         return pd.DataFrame(self.baseline_rows(), columns=["selector", "points", "estimate", "error"])
 
     def baseline_rows(self) -> list[tuple[str, int, float, float]]:
@@ -470,8 +476,10 @@ class RunEstimate:
         """Relative error of the estimate; None if the total was not measured."""
         return None if self.measured is None else abs(self.estimate / self.measured - 1)
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         """Return the estimate as a table of one row."""
+        import pandas as pd
+
         return pd.DataFrame([self.to_dict()])
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Chakra nodes and their protobuf encoding.
+"""Chakra nodes and their protobuf messages.
 
 Protocol Buffers' wire format, as much as Chakra uses: varints, fixed numbers and length-delimited fields.
 

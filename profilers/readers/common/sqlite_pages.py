@@ -14,16 +14,16 @@ no page is visited twice, so that a hostile file costs at most one pass over its
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, Ints
+from profilers.trace.compiled import compiled
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -60,14 +60,6 @@ class Stored:
     position: int | None
     real: bool = False
     has_default: bool = False
-
-
-def _nogil(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled such that other threads run beside it; cached where there is a place for it."""
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        return numba.njit(nogil=True)(function)
 
 
 class Records:
@@ -166,14 +158,14 @@ def _strings(content: Bytes, starts: Ints, lengths: npt.NDArray[np.int32]) -> pa
     return found
 
 
-@_nogil
+@compiled
 def _gather(content, starts, offsets, data):  # type: ignore[no-untyped-def]
     for row in range(len(starts)):
         for at in range(offsets[row + 1] - offsets[row]):
             data[offsets[row] + at] = content[starts[row] + at]
 
 
-@_nogil
+@compiled
 def _count(content, shape):  # type: ignore[no-untyped-def]
     """Return how many rows the leaves hold, -1 where a page is none or says more than fit."""
     rows = np.int64(0)
@@ -186,7 +178,7 @@ def _count(content, shape):  # type: ignore[no-untyped-def]
     return rows
 
 
-@_nogil
+@compiled
 def _scan(content, shape, slots, modes, rowid_slot, values, lengths, seen):  # type: ignore[no-untyped-def]
     """Fill the columns from every record of the leaves; -1 where one is not ordinary, 1 where one is short.
 
@@ -221,7 +213,7 @@ def _scan(content, shape, slots, modes, rowid_slot, values, lengths, seen):  # t
     return short
 
 
-@_nogil
+@compiled
 def _locate(content, at, page_end, usable, slots, rowid_slot, values, row):  # type: ignore[no-untyped-def]
     """Note for each column of one record where its value lies and of what type it is.
 
@@ -255,7 +247,7 @@ def _locate(content, at, page_end, usable, slots, rowid_slot, values, row):  # t
     return short
 
 
-@_nogil
+@compiled
 def _varint(content, at):  # type: ignore[no-untyped-def]
     """Return the integer at `at`, of at most nine bytes, and where it ends."""
     value = np.int64(content[at])
@@ -270,7 +262,7 @@ def _varint(content, at):  # type: ignore[no-untyped-def]
     return (value << 8) | np.int64(content[at + 8]), at + 9
 
 
-@_nogil
+@compiled
 def _on_page(payload, usable):  # type: ignore[no-untyped-def]
     """Return how much of a record lies on the leaf itself (section 1.6 of the format)."""
     if payload <= usable - 35:
@@ -280,7 +272,7 @@ def _on_page(payload, usable):  # type: ignore[no-untyped-def]
     return found if found <= usable - 35 else least
 
 
-@_nogil
+@compiled
 def _length(serial):  # type: ignore[no-untyped-def]
     """Return how many bytes a value of this serial type takes, -1 for a type that is not used."""
     if serial >= 12:
@@ -294,7 +286,7 @@ def _length(serial):  # type: ignore[no-untyped-def]
     return np.int64(0) if serial == 8 or serial == 9 else np.int64(-1)
 
 
-@_nogil
+@compiled
 def _number(content, at, serial):  # type: ignore[no-untyped-def]
     """Return the integer, or the bits of the floating-point number, of this serial type."""
     if serial >= 8:
@@ -305,7 +297,7 @@ def _number(content, at, serial):  # type: ignore[no-untyped-def]
     return number
 
 
-@_nogil
+@compiled
 def _decode_integers(content, column, first, last):  # type: ignore[no-untyped-def]
     """Replace places by values in some rows; return what was seen among them."""
     seen = 0
@@ -325,7 +317,7 @@ def _decode_integers(content, column, first, last):  # type: ignore[no-untyped-d
     return seen
 
 
-@_nogil
+@compiled
 def _decode_reals(content, column, first, last):  # type: ignore[no-untyped-def]
     """Replace places by the bits of float64, null by those of NaN; return what was seen."""
     seen = 0
@@ -344,7 +336,7 @@ def _decode_reals(content, column, first, last):  # type: ignore[no-untyped-def]
     return seen
 
 
-@_nogil
+@compiled
 def _decode_texts(column, lengths, first, last):  # type: ignore[no-untyped-def]
     """Replace places by where texts start, and fill their lengths, -1 for null; return what was seen."""
     seen = 0

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
+import scipy
 
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
@@ -147,7 +147,7 @@ def _theta(model: Model, tile: Tile, measured: tuple[Floats, Floats], element_by
             predicted = model.seconds(np.exp(theta), tile, dims, element_bytes, machine)
         return np.concatenate((np.log(predicted) - logarithm, hold * (theta - model.prior)))
 
-    found = least_squares(residuals, model.prior, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)
+    found = scipy.optimize.least_squares(residuals, model.prior, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)
     return np.asarray(np.exp(found.x), dtype=np.float64)
 
 

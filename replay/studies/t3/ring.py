@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import lambertw  # type: ignore[import-untyped, unused-ignore]
+import scipy
 
 from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
@@ -641,7 +641,7 @@ def cached_share(footprint: float, replacement: str) -> float:
     if footprint <= 1.0:
         return 1.0
     if replacement == "random":
-        return float(-lambertw(-footprint * np.exp(-footprint)).real / footprint)
+        return float(-scipy.special.lambertw(-footprint * np.exp(-footprint)).real / footprint)
     return 1.0 / footprint if replacement == "best" else 0.0
 
 
