@@ -22,6 +22,7 @@ from traces import write_trace
 from profilers.devices.catalogue import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
 from profilers.ingest.pipeline import collect
+from profilers.readers.chakra.protobuf import NodeMessage
 from profilers.readers.chakra.protobuf import node as decoded
 from replay.calibration.parameters import load_parameters
 from replay.engine.timeline import replay
@@ -429,7 +430,11 @@ def test_columns_that_nobody_has_thought_of_are_carried() -> None:
     columns = columns_of(table)
     writer = RowWriter(columns, "x_")
     described = json.loads(json.dumps(writer.described))
-    nodes = {row: decoded(put(1, row + 1) + writer.row(row)) for row in range(3)}
+    nodes = {}
+    for row in range(3):
+        message = NodeMessage(id=row + 1)
+        writer.add(row, message.attr)
+        nodes[row] = decoded(message.SerializeToString())
     assert [len(one.attributes) for one in nodes.values()] == [2, 0, 1]
     back = filled(described, nodes, "x_")
     assert back.keys() == {"mask", "pairs", "small"}

@@ -93,6 +93,84 @@ def test_each_file_can_be_an_iteration(tmp_path: Path) -> None:
     assert trace.meta.ranks == (0,)
 
 
+STATED: dict[str, Any] = {"distributedInfo": {"rank": 3, "world_size": 4}}
+RUN = [kernel("gemm", 10, 5, 1), kernel("nccl", 20, 5, 2, stream=20), kernel("gemm", 30, 5, 3)]
+
+
+@pytest.mark.parametrize("iterations", ["auto", "whole"])
+@pytest.mark.parametrize(
+    ("events", "count"),
+    [
+        (RUN, "3 kernels"),  # a copy under another name
+        ([RUN[1]], "1 kernels"),  # its collectives alone
+        ([kernel("before", 1, 2, 1), *RUN[:2]], "2 kernels"),  # the other began and ended earlier
+        ([RUN[2], *(kernel("after", t, 5, t) for t in range(40, 90, 10))], "1 kernels"),
+    ],
+)
+def test_two_files_with_the_same_events_of_a_rank_are_refused(
+    tmp_path: Path, events: list[dict[str, Any]], count: str, iterations: str
+) -> None:
+    paths = [write(tmp_path / "a.json", *RUN, **STATED), write(tmp_path / "b.json", *events, **STATED)]
+    message = rf"/a\.json and \S*/b\.json hold the same events \({count} of rank 3\), .*leave one of the files out"
+    with pytest.raises(InvalidInputError, match=message):
+        collect(paths, CollectOptions(iterations=iterations))
+
+
+def test_the_files_that_share_events_are_named_among_many(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{n}.json", kernel("k", 10 * n, 10, 1), **STATED) for n in range(9)]
+    collect(paths)
+    write(tmp_path / "again.json", kernel("k", 40, 10, 1), **STATED)
+    with pytest.raises(InvalidInputError, match=r"/4\.json and \S*/again\.json hold the same events"):
+        collect([tmp_path])
+
+
+def test_events_of_the_host_alone_are_compared_too(tmp_path: Path) -> None:
+    calls = [event("aten::mm", "cpu_op", t, 5) for t in (10, 20, 30)]
+    paths = [write(tmp_path / f"{name}.json", *calls, **STATED) for name in "ab"]
+    with pytest.raises(InvalidInputError, match="3 ops of rank 3"):
+        collect(paths)
+
+
+def test_the_rank_that_files_state_is_not_taken_for_another(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write(tmp_path / f"{name}.json", *RUN, distributedInfo={"rank": 0})
+    with pytest.raises(InvalidInputError, match="of rank 0"):
+        collect([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("events", "header"),
+    [
+        ([kernel("gemm", t, 5, 1) for t in (35, 45, 55)], STATED),  # in sequence
+        ([kernel("gemm", t, 5, 1) for t in (12, 22, 32)], STATED),  # beside each other: other work of the rank
+        ([kernel("gemm", t, 5, 1) for t in (10, 22, 32)], STATED),  # one coincidence of three
+        ([kernel("gemm", t, 5, 1, stream=9) for t in (10, 30)], STATED),
+        ([event("aten::mm", "cpu_op", t, 5) for t in (10, 20, 30)], STATED),  # the host of the same run
+        (RUN, {"distributedInfo": {"rank": 2, "world_size": 4}}),
+    ],
+)
+def test_files_of_a_rank_that_share_no_events_are_parts_of_it(
+    tmp_path: Path, events: list[dict[str, Any]], header: dict[str, Any]
+) -> None:
+    paths = [write(tmp_path / "a.json", *RUN, **STATED), write(tmp_path / "b.json", *events, **header)]
+    trace = collect(paths)
+    assert trace.kernels.num_rows + trace.ops.num_rows == len(RUN) + len(events)
+
+
+def test_one_recording_in_two_files_is_not_taken_for_two_ranks(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.json", *RUN) for name in "ab"]
+    with pytest.raises(InvalidInputError, match=r"/a\.json and \S*/b\.json hold the same events"):
+        collect(paths)
+    assert collect(
+        [paths[0], write(tmp_path / "c.json", RUN[0], *(kernel("k", t, 5, t) for t in (16, 26)))]
+    ).meta.ranks == (0, 1)
+
+
+def test_iterations_may_begin_at_the_same_time_of_their_clocks(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.json", *RUN, **STATED) for name in "ab"]
+    assert collect(paths, CollectOptions(iterations="file")).kernels["iteration"].to_pylist() == [0, 0, 0, 1, 1, 1]
+
+
 def test_a_file_name_that_is_no_text_is_a_name_all_the_same(tmp_path: Path) -> None:
     name = os.fsdecode(b"step\xff.json")
     try:

@@ -82,7 +82,7 @@ def test_parts_of_one_rank_are_one_file(tmp_path: Path) -> None:
 
 
 REAL = [
-    "kineto/ddp4",
+    "kineto/ddp4/mi300_4ranks_merged.json.gz",
     "kineto/dlrm8",
     "kineto/misc/linear_rtx2080ti_30iters.json.gz",
     "kineto/tracelens/other/sglang_decode_capture_bs32.json.gz",
@@ -95,6 +95,14 @@ REAL = [
 def test_a_real_trace_is_what_collect_makes(tmp_path: Path, name: str) -> None:
     ingest([DATA / name], tmp_path / "t.trace")
     assert same(load_trace(tmp_path / "t.trace"), collect([DATA / name]))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real traces are not here")
+def test_a_merged_trace_and_its_collectives_alone_are_refused(tmp_path: Path) -> None:
+    names = r"mi300_4ranks_merged\.json\.gz and \S*mi300_4ranks_nccl_only\.json\.gz"
+    with pytest.raises(InvalidInputError, match=names + r" hold the same events \(21 kernels of rank 0\)"):
+        ingest([DATA / "kineto/ddp4"], tmp_path / "t.trace")
+    assert not (tmp_path / "t.trace").exists()
 
 
 def test_what_was_read_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +190,14 @@ def test_a_kill_leaves_the_old_trace_or_the_new_one(tmp_path: Path) -> None:
         assert content(target) in (old, new)
     subprocess.run(command, check=True)
     assert content(target) == new
+    assert hidden(tmp_path) == []
+
+
+def test_what_a_kill_at_the_very_end_leaves_is_no_obstacle(tmp_path: Path) -> None:
+    path, target = rank_file(tmp_path, 0), tmp_path / "t.trace"
+    ingest([path], target)
+    (tmp_path / ".t.trace.work" / "old" / "kernels").mkdir(parents=True)
+    ingest([path], target)
     assert hidden(tmp_path) == []
 
 

@@ -56,7 +56,9 @@ def test_slices_by_rank_merge_into_the_trace(whole: Trace, order: list[int], tog
 
 def test_runs_of_one_rank_become_ranks(tmp_path: Path) -> None:
     runs = [save_trace(collect([write_trace(tmp_path / f"{n}.json")]), tmp_path / f"{n}.trace") for n in "ab"]
-    with pytest.raises(InvalidInputError, match="rank 0 is in two"):
+    with pytest.raises(
+        InvalidInputError, match=r"rank 0 is in two of the traces, of a\.json and of b\.json; leave one of them out"
+    ):
         merge([load_trace(run) for run in runs])
     merged = merge(as_ranks([load_trace(run) for run in runs]))
     assert merged.meta.ranks == (0, 1)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.collectives import match_collectives
+from profilers.ingest.duplicates import RankedFile, refuse_same_events
 from profilers.ingest.iterations import (
     WHOLE_TRACE,
     Extent,
@@ -182,9 +183,11 @@ def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Asse
     Raises
     ------
     InvalidInputError
-        The options do not fit the parts, or the parts do not fit each other.
+        The options do not fit the parts, or the parts do not fit each other, or hold the same events.
     """
     places = _on_one_clock(parts, _numbered(parts, iterations == "file"))
+    if iterations != "file":  # there each file is an iteration, whatever its clock says
+        refuse_same_events([_ranked(part, place) for part, place in zip(parts, places, strict=True)])
     trace, places = _matched(parts, places)
     spans = _spans(parts, places, iterations)
     places = [replace(place, spans=found) for place, found in zip(places, spans, strict=True)]
@@ -218,6 +221,22 @@ def _on_one_clock(parts: Sequence[Part], places: list[Place]) -> list[Place]:
         replace(place, shift_ns={place.rank(rank): by_ns for rank in part.extents})
         for part, place, by_ns in zip(parts, places, shifts, strict=True)
     ]
+
+
+def _ranked(part: Part, place: Place) -> RankedFile:
+    """Return a part for comparison with others, under the rank that it has before files are numbered as ranks."""
+    rank = part.meta.ranks[0] if part.meta.ranks else 0
+    by_ns = next(iter(place.shift_ns.values()), 0)
+    stated = replace(place, first_id=0, own_rank=rank)
+    stated = replace(stated, shift_ns={stated.rank(rank): by_ns for rank in part.extents})
+    extents = {stated.rank(rank): extent.shifted(by_ns) for rank, extent in part.extents.items()}
+    assumed = part.meta.quality["assumed_start"] > 0
+    return RankedFile(
+        part.file,
+        bool(part.meta.ranks),
+        {} if assumed else extents,
+        lambda kind, names: map(stated.put, part.stage.batches(kind, names)),
+    )
 
 
 def _matched(parts: Sequence[Part], places: list[Place]) -> tuple[Trace, list[Place]]:

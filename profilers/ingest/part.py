@@ -84,6 +84,8 @@ class Part:
 
     Parameters
     ----------
+    file : str
+        Path of its first file, for messages.
     meta : TraceMeta
         `ranks` holds the rank that the file states, or nothing; rows that name none have `OWN_RANK`.
     stage : Stage
@@ -94,6 +96,7 @@ class Part:
         By rank.
     """
 
+    file: str
     meta: TraceMeta
     stage: Stage
     marks: pa.Table
@@ -139,6 +142,7 @@ def read_part(
     stage.let_go()
     meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=meta.fingerprint or _fingerprint(files))
     part = Part(
+        str(files[0]),
         meta,
         stage,
         _marks(stage),
@@ -236,6 +240,7 @@ def _save(part: Part, folder: Path) -> None:
         with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
             out.write_table(table)
     content = {
+        "file": part.file,
         "meta": meta_to_json(part.meta),
         "extents": {str(rank): list(astuple(extent)) for rank, extent in part.extents.items()},
         "rows": part.stage.rows,
@@ -255,10 +260,10 @@ def load_part(folder: Path) -> Part:
         content = json.loads((folder / _META).read_text(encoding="utf-8"))
         tables = {name: _load(folder / f"{name}.arrow") for name in _TABLES}
         extents = {int(rank): Extent(*values) for rank, values in content["extents"].items()}
-        stage = Stage.stored(folder, int(content["rows"]))
+        stage, file = Stage.stored(folder, int(content["rows"])), str(content["file"])
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise BrokenFileError(f"{folder}: what was read before is damaged ({error}); delete it") from error
-    return Part(meta_from_json(content["meta"]), stage, extents=extents, **tables)
+    return Part(file, meta_from_json(content["meta"]), stage, extents=extents, **tables)
 
 
 def _load(path: Path) -> pa.Table:

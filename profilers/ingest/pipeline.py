@@ -172,7 +172,8 @@ def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | N
     """Read files, and the traces in folders, into one trace in memory: linked, with iterations and collectives.
 
     Files that say no rank, overlap in time and are not one iteration each become ranks in the order of their
-    names; files of one rank that follow each other in time stay one rank. `profilers.ingest.pipeline` does the
+    names; files of one rank that follow each other in time stay one rank. Files that hold the same events of a
+    rank are refused, unless each is an iteration. `profilers.ingest.pipeline` does the
     same with bounded memory.
 
     Raises
@@ -182,7 +183,7 @@ def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | N
     UnknownFormatError, BrokenFileError, DependencyError
         A file cannot be read; its name is in the message.
     InvalidInputError
-        The options do not fit the files.
+        The options do not fit the files, or two files hold the same events of a rank.
     """
     options = options or CollectOptions()
     recordings = find_recordings([Path(p) for p in paths])
@@ -305,10 +306,11 @@ def ingest(
         with _pool(executor, len(recordings)) as pool:
             _read_all(pool, recordings, folders, options)
             whole = assemble([load_part(folder) for folder in folders], options.iterations, options.length)
-            new = work / "new"
-            shutil.rmtree(new, ignore_errors=True)
+            new, old = work / "new", work / "old"
+            for folder in (new, old):  # a run that was killed may have left them
+                shutil.rmtree(folder, ignore_errors=True)
             meta, rows = _write(pool, whole, folders, new)
-        replace_folder(new, place, work / "old")
+        replace_folder(new, place, old)
         shutil.rmtree(work, ignore_errors=True)
     return Summary(place, meta, rows, resumed)
 

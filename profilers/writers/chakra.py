@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf.proto import serialize_length_prefixed
 
 from profilers.errors import InvalidInputError
 from profilers.files import written_whole
@@ -34,11 +35,9 @@ from profilers.readers.chakra.protobuf import (
     RECEIVE,
     SEND,
     STORE,
-    attribute,
-    encode_varint,
-    number,
-    packed,
-    text,
+    MetadataMessage,
+    NodeMessage,
+    add_attribute,
 )
 from profilers.trace.arrays import MISSING, Ints, dense_keys, integers
 from profilers.trace.columns import lookup
@@ -197,8 +196,7 @@ def _first_start(trace: Trace) -> int:
 
 
 _BATCH = 8192
-_VERSION = "0.0.4"
-_ID, _NAME, _TYPE, _CTRL_DEPS, _DATA_DEPS, _START, _DURATION, _INPUTS, _OUTPUTS, _ATTRIBUTE = range(1, 11)
+_VERSION = b"0.0.4"
 #: ``comm_type`` of the public schema.
 _COMMUNICATION = {
     "all_reduce": 0,
@@ -258,11 +256,13 @@ def export_chakra(trace: Trace, path: Path) -> list[Path]:
 
 def _write(trace: Trace, nodes: Nodes, collectives: "_Collectives", stream: IO[bytes]) -> None:
     """Write the nodes of one rank in their order; a Python loop over them, about 20 us each."""
-    header = text(1, _VERSION) + attribute(2, "schema", "seqpoint") + attribute(2, "start_ns", trace.meta.clock_base_ns)
-    stream.write(encode_varint(len(header)) + header)
+    header = MetadataMessage(version=[_VERSION])
+    add_attribute(header.attr, "schema", "seqpoint")
+    add_attribute(header.attr, "start_ns", trace.meta.clock_base_ns)
+    serialize_length_prefixed(header, stream)
     for first in range(0, len(nodes), _BATCH):
-        messages = [_node(row, nodes, collectives) for row in _rows(trace, nodes, slice(first, first + _BATCH))]
-        stream.write(b"".join(encode_varint(len(message)) + message for message in messages))
+        for row in _rows(trace, nodes, slice(first, first + _BATCH)):
+            serialize_length_prefixed(_node(row, nodes, collectives), stream)
 
 
 def _rows(trace: Trace, nodes: Nodes, part: slice) -> Iterator[Row]:
@@ -277,16 +277,27 @@ def _rows(trace: Trace, nodes: Nodes, part: slice) -> Iterator[Row]:
         yield {**next(taken[kind]), "kind": kind, "node": number_}
 
 
-def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> bytes:
+def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> Any:
+    """Return the message of a node."""
     at = row["node"]
     type_, attributes = _described(row, collectives)
     start = int(nodes.start_ns[at]) + nodes.shift_ns
-    message = number(_ID, at + 1) + text(_NAME, row["name"]) + number(_TYPE, type_)
-    message += packed(_CTRL_DEPS, _ids(nodes.caller[at])) + packed(_DATA_DEPS, _ids(*nodes.before[at]))
-    message += number(_START, start // 1000) + number(_DURATION, (int(nodes.own_ns[at]) + 500) // 1000)
+    message = NodeMessage(
+        id=at + 1,
+        name=row["name"].encode(),
+        type=type_,
+        ctrl_deps=_ids(nodes.caller[at]),
+        data_deps=_ids(*nodes.before[at]),
+        start_time_micros=start // 1000,
+        duration_micros=(int(nodes.own_ns[at]) + 500) // 1000,
+    )
+    for column, name in (("shapes", "shapes"), ("dtypes", "types")):
+        if row.get(column):
+            setattr(message.inputs, name, row[column].encode())
     for name, value in attributes.items():
-        message += b"" if value is None else attribute(_ATTRIBUTE, name, value)
-    return message + _inputs(row)
+        if value is not None:
+            add_attribute(message.attr, name, value)
+    return message
 
 
 def _ids(*places: Any) -> list[int]:
@@ -339,12 +350,6 @@ def _stated(args: str | None) -> Row:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _inputs(row: Row) -> bytes:
-    """Return shapes and types of an operator's inputs."""
-    parts = [text(field, row[name]) for field, name in ((2, "shapes"), (3, "dtypes")) if row.get(name)]
-    return text(_INPUTS, b"".join(parts)) if parts else b""
 
 
 class _Collectives:

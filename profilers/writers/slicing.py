@@ -104,7 +104,12 @@ def merge(traces: Sequence[Trace]) -> Trace:
         raise InvalidInputError("no trace to merge")
     ranks = [rank for trace in traces for rank in trace.meta.ranks]
     if len(set(ranks)) < len(ranks):
-        raise InvalidInputError(f"rank {next(r for r in ranks if ranks.count(r) > 1)} is in two of the traces")
+        rank = next(r for r in ranks if ranks.count(r) > 1)
+        one, other = [_named(trace.meta.sources) for trace in traces if rank in trace.meta.ranks][:2]
+        raise InvalidInputError(
+            f"rank {rank} is in two of the traces, of {one} and of {other}; leave one of them out, "
+            "or number them anew if they are different ranks (--as-ranks)"
+        )
     metas = [trace.meta for trace in traces]
     placed, first = [], 0
     for trace, shift in zip(traces, base_shifts(metas), strict=True):
@@ -142,6 +147,13 @@ def as_ranks(traces: Sequence[Trace]) -> list[Trace]:
             f"a trace holds ranks {list(several[0].meta.ranks)}; only those of one can be renumbered"
         )
     return [_renumbered(trace, rank) for rank, trace in enumerate(traces)]
+
+
+def _named(sources: Sequence[str]) -> str:
+    """Return the files that a trace was read from, in short."""
+    if not sources:
+        return "an unnamed file"
+    return sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
 
 
 def _renumbered(trace: Trace, rank: int) -> Trace:

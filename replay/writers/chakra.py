@@ -31,6 +31,7 @@ from typing import IO, Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.proto import serialize_length_prefixed
 
 from profilers.errors import BrokenFileError, InvalidInputError
 from profilers.files import written_whole
@@ -39,21 +40,18 @@ from profilers.readers.chakra.protobuf import (
     COMPUTE,
     RECEIVE,
     SEND,
+    MetadataMessage,
     Node,
-    array_attribute,
-    attribute,
-    encode_varint,
-    number,
-    packed,
-    text,
+    NodeMessage,
+    add_array,
+    add_attribute,
 )
 from profilers.trace.arrays import Floats, Ints
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, TaskKind
 
-#: What the names of our own attributes begin with, and the field of a node that holds attributes.
+#: What the names of our own attributes begin with.
 OWN = "seqpoint_"
-NODE_ATTRIBUTE = 10
 
 #: Types of columns.
 _TYPES = frozenset(np.dtype(code).name for code in "?bhilBHILefd")
@@ -117,13 +115,11 @@ class RowWriter:
             for name, values in columns.items()
         ]
 
-    def row(self, row: int) -> bytes:
-        """Return the attributes of one row: those that are not the usual ones."""
-        return b"".join(
-            array_attribute(NODE_ATTRIBUTE, name, np.asarray(values[row]))
-            for name, values, differs in self._named
-            if differs[row]
-        )
+    def add(self, row: int, attributes: Any) -> None:
+        """Add what is not usual of one row to the attributes of a message."""
+        for name, values, differs in self._named:
+            if differs[row]:
+                add_array(attributes, name, np.asarray(values[row]))
 
 
 def _differs(values: npt.NDArray[Any], usual: Any) -> npt.NDArray[np.bool_]:
@@ -170,11 +166,10 @@ def _numbers(value: Any) -> Any:
     return float(value) if isinstance(value, str) else value
 
 
-def edge_lists(columns: Columns, edges: npt.NDArray[np.int64], prefix: str) -> bytes:
-    """Return some edges as attributes, a list a column."""
-    return b"".join(
-        array_attribute(NODE_ATTRIBUTE, f"{prefix}{name}", values[edges]) for name, values in columns.items()
-    )
+def add_edges(columns: Columns, edges: npt.NDArray[np.int64], prefix: str, attributes: Any) -> None:
+    """Add some edges to the attributes of a message, a list a column."""
+    for name, values in columns.items():
+        add_array(attributes, f"{prefix}{name}", values[edges])
 
 
 def joined_lists(described_: Described, nodes: Sequence[Node], prefix: str) -> dict[str, npt.NDArray[Any]]:
@@ -555,12 +550,10 @@ def _unexpressed(graph: KernelGraph, rank: Ints, meetings: Meetings) -> int:
 FORM = 1
 #: What of a graph is written another way than as a fact.
 NOT_FACTS = frozenset({"tasks", "edges", "names"})
-_VERSION = "0.0.4"
-_ID, _NAME, _TYPE, _DATA_DEPS, _START, _DURATION = 1, 2, 3, 5, 6, 7
-_META = 2
+_VERSION = b"0.0.4"
 #: ASTRA-sim takes as many dimensions of the network when a node does not say which it uses.
 _ALL_DIMENSIONS = np.ones(4, dtype=bool)
-_BATCH = 4096
+_MOST_OPERATIONS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
@@ -644,17 +637,14 @@ class _Writer:
 
     def write(self, rank: int, stream: IO[bytes]) -> None:
         """Write the file of a rank: its tasks, then its delays; a Python loop over them, about 30 us each."""
-        header = text(1, _VERSION) + attribute(_META, "schema", "seqpoint graph")
-        header += attribute(_META, f"{OWN}form", FORM) + attribute(_META, f"{OWN}graph", self._id)
-        header += array_attribute(_META, f"{OWN}ranks", np.unique(self._nodes.rank))
-        stream.write(encode_varint(len(header)) + header)
-        messages: list[bytes] = []
+        header = MetadataMessage(version=[_VERSION])
+        add_attribute(header.attr, "schema", "seqpoint graph")
+        add_attribute(header.attr, f"{OWN}form", FORM)
+        add_attribute(header.attr, f"{OWN}graph", self._id)
+        add_array(header.attr, f"{OWN}ranks", np.unique(self._nodes.rank))
+        serialize_length_prefixed(header, stream)
         for message in self._messages(rank):
-            messages.append(encode_varint(len(message)) + message)
-            if len(messages) == _BATCH:
-                stream.write(b"".join(messages))
-                messages = []
-        stream.write(b"".join(messages))
+            serialize_length_prefixed(message, stream)
 
     def _digest(self) -> str:
         """Return what tells the files of this graph from those of another."""
@@ -664,67 +654,80 @@ class _Writer:
                 digest.update(np.ascontiguousarray(values).tobytes())
         return digest.hexdigest()[:16]
 
-    def _messages(self, rank: int) -> Iterator[bytes]:
+    def _messages(self, rank: int) -> Iterator[Any]:
         rows = np.flatnonzero(self._nodes.rank == rank).tolist()
         first = rank == self._nodes.rank.min()
         for row in rows:
-            extra = attribute(NODE_ATTRIBUTE, f"{OWN}facts", self._facts) if first and row == rows[0] else b""
-            yield self._task(row) + extra
+            message = self._task(row)
+            if first and row == rows[0]:
+                add_attribute(message.attr, f"{OWN}facts", self._facts)
+            yield message
         for delay in self._nodes.delays:
             if delay.rank == rank:
-                yield self._delay(delay)
+                yield _delay(delay)
 
-    def _delay(self, delay: Delay) -> bytes:
-        message = number(_ID, delay.id) + text(_NAME, delay.name) + number(_TYPE, COMPUTE)
-        message += packed(_DATA_DEPS, delay.waits_for)
-        message += number(_START, delay.start_us + 1) + number(_DURATION, delay.duration_us)
-        # ASTRA-sim runs one call and one kernel of a rank at a time: a delay takes the place of what waits for it.
-        message += attribute(NODE_ATTRIBUTE, "is_cpu_op", delay.host)
-        return message + attribute(NODE_ATTRIBUTE, f"{OWN}delay", delay.name)
-
-    def _task(self, row: int) -> bytes:
+    def _task(self, row: int) -> Any:
         nodes, tasks = self._nodes, self._graph.tasks
-        type_, own = self._communication(row)
-        message = number(_ID, row + 1) + text(_NAME, self._names[tasks.name[row]]) + number(_TYPE, type_)
-        message += packed(_DATA_DEPS, nodes.waits_for[row])
-        message += number(_START, int(nodes.start_us[row]) + 1) + number(_DURATION, int(nodes.duration_us[row]))
-        message += attribute(NODE_ATTRIBUTE, "is_cpu_op", bool(tasks.device[row] < 0)) + own
-        if type_ == COMPUTE:
-            message += self._work(row)
-        message += attribute(NODE_ATTRIBUTE, f"{OWN}task", row) + self._tasks.row(row)
-        return message + (edge_lists(self._edges, self._into[row], f"{OWN}edge_") if len(self._into[row]) else b"")
+        message = NodeMessage(
+            id=row + 1,
+            name=self._names[tasks.name[row]],
+            data_deps=nodes.waits_for[row],
+            start_time_micros=int(nodes.start_us[row]) + 1,
+            duration_micros=int(nodes.duration_us[row]),
+        )
+        add_attribute(message.attr, "is_cpu_op", bool(tasks.device[row] < 0))
+        message.type = self._add_communication(row, message.attr)
+        if message.type == COMPUTE:
+            self._add_cost(row, message.attr)
+        add_attribute(message.attr, f"{OWN}task", row)
+        self._tasks.add(row, message.attr)
+        if len(self._into[row]):
+            add_edges(self._edges, self._into[row], f"{OWN}edge_", message.attr)
+        return message
 
-    def _work(self, row: int) -> bytes:
-        """Return what a roofline would need: operations and bytes of a kernel, bytes of a copy."""
-        tasks, content = self._graph.tasks, b""
+    def _add_cost(self, row: int, attributes: Any) -> None:
+        """Add what a roofline needs: operations and bytes of a kernel, bytes of a copy."""
+        tasks = self._graph.tasks
         moved = int(tasks.bytes[row])
         if (operator := int(tasks.operator[row])) >= 0:
             known = self._graph.operators[operator]
-            content += attribute(NODE_ATTRIBUTE, "num_ops", round(known.flops))
+            add_attribute(attributes, "num_ops", min(round(known.flops), _MOST_OPERATIONS))
             moved = round(known.bytes_moved)
-        return content + (_unsigned("tensor_size", moved) if moved > 0 else b"")
+        if moved > 0:
+            add_array(attributes, "tensor_size", np.asarray(moved, np.uint64))
 
-    def _communication(self, row: int) -> tuple[int, bytes]:
-        """Return the type of a task's node, and the attributes that it has as communication."""
+    def _add_communication(self, row: int, attributes: Any) -> int:
+        """Return the type of a task's node; add the attributes that it has as communication."""
         meetings, tasks = self._nodes.meetings, self._graph.tasks
-        size = attribute(NODE_ATTRIBUTE, "comm_size", int(tasks.bytes[row]))
         if (group := int(meetings.group[row])) >= 0:
             kind = COMMUNICATION[COLLECTIVE_KINDS[tasks.collective[row]]]
-            own = attribute(NODE_ATTRIBUTE, "comm_type", kind) + size
-            own += array_attribute(NODE_ATTRIBUTE, "involved_dim", _ALL_DIMENSIONS)
-            return COLLECTIVE, own + (attribute(NODE_ATTRIBUTE, "pg_name", str(group)) if group else b"")
+            add_attribute(attributes, "comm_type", kind)
+            add_attribute(attributes, "comm_size", int(tasks.bytes[row]))
+            add_array(attributes, "involved_dim", _ALL_DIMENSIONS)
+            if group:
+                add_attribute(attributes, "pg_name", str(group))
+            return COLLECTIVE
         if (peer := int(meetings.peer[row])) < 0:
-            return COMPUTE, b""
+            return COMPUTE
         tag = self._tags.setdefault(int(meetings.mark[row]), len(self._tags))
         rank = int(self._nodes.rank[row])
         source, destination = (rank, peer) if meetings.sends[row] else (peer, rank)
-        own = size + _int32("comm_src", source) + _int32("comm_dst", destination) + _int32("comm_tag", tag)
-        return SEND if meetings.sends[row] else RECEIVE, own
+        add_attribute(attributes, "comm_size", int(tasks.bytes[row]))
+        for name, value in (("comm_src", source), ("comm_dst", destination), ("comm_tag", tag)):
+            add_array(attributes, name, np.asarray(value, np.int32))
+        return SEND if meetings.sends[row] else RECEIVE
 
 
-def _unsigned(name: str, value: int) -> bytes:
-    return array_attribute(NODE_ATTRIBUTE, name, np.asarray(value, np.uint64))
-
-
-def _int32(name: str, value: int) -> bytes:
-    return array_attribute(NODE_ATTRIBUTE, name, np.asarray(value, np.int32))
+def _delay(delay: Delay) -> Any:
+    message = NodeMessage(
+        id=delay.id,
+        name=delay.name.encode(),
+        type=COMPUTE,
+        data_deps=delay.waits_for,
+        start_time_micros=delay.start_us + 1,
+        duration_micros=delay.duration_us,
+    )
+    # ASTRA-sim runs one call and one kernel of a rank at a time: a delay takes the place of what waits for it.
+    add_attribute(message.attr, "is_cpu_op", delay.host)
+    add_attribute(message.attr, f"{OWN}delay", delay.name)
+    return message

@@ -1,10 +1,9 @@
 """Chakra nodes and their protobuf messages.
 
-Protocol Buffers' wire format, as much as Chakra uses: varints, fixed numbers and length-delimited fields.
+The messages of Chakra's protobuf schema (mlcommons/chakra, ``et_def.proto``), as classes of Google's `protobuf`.
 
-Nothing here recurses: a caller goes as deep as it asks for, so that no input can be nested too deeply.
-
-Protocol Buffers' wire format, written: what `profilers.readers.chakra.protobuf` reads.
+Texts are declared as bytes, which are the same on the wire: a text that is not UTF-8 then costs itself and not its
+node. Fields know whether they were set, which tells a duration of 0 from none.
 
 `Node`: one node of an execution trace, whichever way it was written.
 
@@ -15,166 +14,129 @@ Nodes of a Chakra file: messages, each behind its length.
 
 import json
 import re
-import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from profilers.errors import InvalidInputError
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
-
-#: Number, wire type, and the value: an integer for a varint, else the bytes.
-Field = tuple[int, int, int | bytes]
-
-_LONGEST_VARINT = 10
-_WORD = 1 << 64
-
-
-class WireError(ValueError):
-    """The bytes are no message."""
-
-
-def decode_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the varint at `place` and the place behind it.
-
-    Raises
-    ------
-    WireError
-        It is longer than 64 bits or cut off.
-
-    Examples
-    --------
-    >>> decode_varint(bytes([0xBE, 0x02]), 0)
-    (318, 2)
-    """
-    value = 0
-    for i, byte in enumerate(data[place : place + _LONGEST_VARINT]):
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            if value >= _WORD:
-                break
-            return value, place + i + 1
-    raise WireError("a varint that does not end")
+_PACKAGE = "chakra"
+_FIELD = descriptor_pb2.FieldDescriptorProto
+#: What an attribute can hold; the fields are numbered from 3 on, each followed by that of a list of the same.
+_VALUES: Mapping[str, int] = {
+    "double": _FIELD.TYPE_DOUBLE,
+    "float": _FIELD.TYPE_FLOAT,
+    "int32": _FIELD.TYPE_INT32,
+    "int64": _FIELD.TYPE_INT64,
+    "uint32": _FIELD.TYPE_UINT32,
+    "uint64": _FIELD.TYPE_UINT64,
+    "sint32": _FIELD.TYPE_SINT32,
+    "sint64": _FIELD.TYPE_SINT64,
+    "fixed32": _FIELD.TYPE_FIXED32,
+    "fixed64": _FIELD.TYPE_FIXED64,
+    "sfixed32": _FIELD.TYPE_SFIXED32,
+    "sfixed64": _FIELD.TYPE_SFIXED64,
+    "bool": _FIELD.TYPE_BOOL,
+    "string": _FIELD.TYPE_BYTES,
+    "bytes": _FIELD.TYPE_BYTES,
+}
+_FIRST_VALUE = 3
+#: Field of an attribute by the kind of NumPy's type.
+_OF_KIND = {"f": "double", "i": "int64", "u": "uint64", "b": "bool"}
 
 
-def fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message.
+def _messages() -> Mapping[str, Any]:
+    """Return the classes by the names of the messages."""
+    file = descriptor_pb2.FileDescriptorProto(name="seqpoint/et_def.proto", package=_PACKAGE, syntax="proto2")
+    for name, type_ in _VALUES.items():
+        _add(file, f"{name}_list", ("values*", 1, type_))
+    attribute: list[tuple[str, int, int | str]] = [("name", 1, _FIELD.TYPE_BYTES)]
+    for number, (name, type_) in enumerate(_VALUES.items()):
+        field = _FIRST_VALUE + 2 * number
+        attribute += [(f"{name}_val", field, type_), (f"{name}_list", field + 1, f"{name}_list")]
+    _add(file, "AttributeProto", *attribute)
+    file.message_type[-1].oneof_decl.add(name="value")
+    for value in file.message_type[-1].field[1:]:
+        value.oneof_index = 0
+    _add(
+        file,
+        "IOInfo",
+        *((name, place, _FIELD.TYPE_BYTES) for place, name in enumerate(("values", "shapes", "types"), 1)),
+    )
+    # Field 1 held the attributes before it held the version.
+    _add(file, "GlobalMetadata", ("version*", 1, _FIELD.TYPE_BYTES), ("attr*", 2, "AttributeProto"))
+    _add(
+        file,
+        "Node",
+        ("id", 1, _FIELD.TYPE_UINT64),
+        ("name", 2, _FIELD.TYPE_BYTES),
+        ("type", 3, _FIELD.TYPE_UINT64),
+        ("ctrl_deps*", 4, _FIELD.TYPE_UINT64),
+        ("data_deps*", 5, _FIELD.TYPE_UINT64),
+        ("start_time_micros", 6, _FIELD.TYPE_UINT64),
+        ("duration_micros", 7, _FIELD.TYPE_UINT64),
+        ("inputs", 8, "IOInfo"),
+        ("outputs", 9, "IOInfo"),
+        ("attr*", 10, "AttributeProto"),
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = ("AttributeProto", "GlobalMetadata", "Node")
+    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
 
-    Raises
-    ------
-    WireError
-        The bytes are no message.
 
-    Examples
-    --------
-    >>> list(fields(bytes([0x08, 5, 0x12, 2]) + b"mm"))
-    [(1, 0, 5), (2, 2, b'mm')]
-    """
-    place = 0
-    while place < len(data):
-        key, place = decode_varint(data, place)
-        number, kind = key >> 3, key & 7
-        if not 0 < number < 1 << 29:
-            raise WireError(f"field number {number}")
-        if kind == VARINT:
-            value, place = decode_varint(data, place)
-            yield number, kind, value
-            continue
-        if kind == LENGTH:
-            size, place = decode_varint(data, place)
-        elif kind in (FIXED64, FIXED32):
-            size = 8 if kind == FIXED64 else 4
+def _add(file: Any, name: str, *fields: tuple[str, int, int | str]) -> None:
+    """Declare a message by the name, number and type of its fields; a star marks a list."""
+    message = file.message_type.add(name=name)
+    for own, number, type_ in fields:
+        repeated = own.endswith("*")
+        field = message.field.add(name=own.rstrip("*"), number=number)
+        field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+        if isinstance(type_, str):
+            field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{type_}"
         else:
-            raise WireError(f"wire type {kind}")
-        if size > len(data) - place:
-            raise WireError("a field longer than its message")
-        yield number, kind, data[place : place + size]
-        place += size
+            field.type = type_
+            field.options.packed = repeated and type_ != _FIELD.TYPE_BYTES
 
 
-def decode_varints(data: bytes) -> Iterator[int]:
-    """Yield the varints of a packed repeated field.
-
-    Raises
-    ------
-    WireError
-        The last one is cut off.
-    """
-    place = 0
-    while place < len(data):
-        value, place = decode_varint(data, place)
-        yield value
+_CLASSES = _messages()
+AttributeMessage = _CLASSES["AttributeProto"]
+AttributeMessage.__doc__ = "A named value, or a list of values of one type."
+MetadataMessage = _CLASSES["GlobalMetadata"]
+MetadataMessage.__doc__ = "The first message of a file: the version of the schema, and attributes."
+NodeMessage = _CLASSES["Node"]
+NodeMessage.__doc__ = "An operator, kernel, copy or communication, with the nodes that it depends on."
 
 
-def signed(value: int) -> int:
-    """Return an unsigned 64-bit number as the signed one with the same bits.
+def add_attribute(attributes: Any, name: str, value: str | bool | int) -> None:
+    """Add a named value to the attributes of a message.
 
     Examples
     --------
-    >>> signed(2**64 - 1)
-    -1
+    >>> node = NodeMessage(id=1)
+    >>> add_attribute(node.attr, "a", 318)
+    >>> node.SerializeToString().hex()
+    '080152060a016148be02'
     """
-    return int(struct.unpack("<q", struct.pack("<Q", value))[0])
-
-
-_WORD_MASK = (1 << 64) - 1
-#: Fields of an attribute's value, by Python's type; ``tensor_size`` and the like are signed, as Chakra writes them.
-_INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
-#: The same by the kind of NumPy's type; the next field is a list of them.
-_OF_KIND = {"f": 3, "i": 9, "u": 13, "b": 27}
-
-
-def encode_varint(value: int) -> bytes:
-    """Return a number as a varint; a negative one as its 64 bits.
-
-    Examples
-    --------
-    >>> encode_varint(318).hex(), len(encode_varint(-1))
-    ('be02', 10)
-    """
-    value &= _WORD_MASK
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def number(field: int, value: int) -> bytes:
-    """Return a field that holds a number."""
-    return encode_varint(field << 3 | VARINT) + encode_varint(value)
-
-
-def text(field: int, value: str | bytes) -> bytes:
-    """Return a field that holds text or a message."""
-    raw = value if isinstance(value, bytes) else value.encode()
-    return encode_varint(field << 3 | LENGTH) + encode_varint(len(raw)) + raw
-
-
-def packed(field: int, values: Iterable[int]) -> bytes:
-    """Return a field that holds a list of numbers; nothing where the list is empty."""
-    raw = b"".join(map(encode_varint, values))
-    return text(field, raw) if raw else b""
-
-
-def attribute(field: int, name: str, value: str | bool | int) -> bytes:
-    """Return a named value as Chakra's ``AttributeProto``."""
+    raw = name.encode()
     if isinstance(value, bool):
-        content = number(_BOOL, value)
+        attributes.add(name=raw, bool_val=value)
+    elif isinstance(value, str):
+        attributes.add(name=raw, string_val=value.encode())
     else:
-        content = text(_STRING, value) if isinstance(value, str) else number(_INT64, value)
-    return text(field, text(1, name) + content)
+        attributes.add(name=raw, int64_val=value)
 
 
-def array_attribute(field: int, name: str, values: npt.NDArray[Any]) -> bytes:
-    """Return a named array of no dimension as a value, of one as a list, both with every bit of their numbers.
+def add_array(attributes: Any, name: str, values: npt.NDArray[Any]) -> None:
+    """Add a named array of no dimension as a value, of one as a list, both with every bit of their numbers.
 
     Raises
     ------
@@ -183,20 +145,21 @@ def array_attribute(field: int, name: str, values: npt.NDArray[Any]) -> bytes:
 
     Examples
     --------
-    >>> array_attribute(10, "a", np.array([True, False])).hex()
+    >>> node = NodeMessage()
+    >>> add_array(node.attr, "a", np.array([True, False]))
+    >>> node.SerializeToString().hex()
     '520a0a0161e201040a020100'
     """
-    kind = _INT32 if values.dtype == np.int32 else _OF_KIND.get(values.dtype.kind)
+    kind = "int32" if values.dtype == np.int32 else _OF_KIND.get(values.dtype.kind)
     if kind is None or values.ndim > 1:
         raise InvalidInputError(f"{name}: Chakra has no attribute for {values.ndim} dimensions of {values.dtype}")
-    if values.dtype.kind == "f":
-        raw = values.astype("<f8").tobytes()
-        content = encode_varint(kind << 3 | FIXED64) + raw if values.ndim == 0 else text(kind + 1, text(1, raw))
-    elif values.ndim == 0:
-        content = number(kind, int(values))
+    attribute = attributes.add(name=name.encode())
+    if values.ndim == 0:
+        setattr(attribute, f"{kind}_val", values.item())
     else:
-        content = text(kind + 1, packed(1, map(int, values)))
-    return text(field, text(1, name) + content)
+        own = getattr(attribute, f"{kind}_list")
+        own.SetInParent()
+        own.values.extend(values.tolist())
 
 
 #: Types of a node in the public schema (mlcommons/chakra, ``et_def.proto``).
@@ -236,48 +199,28 @@ class Node:
     outputs: Mapping[str, Any] = field(default_factory=dict)
 
 
-_ID, _NAME, _TYPE, _CTRL_DEPS, _DATA_DEPS, _START, _DURATION, _INPUTS, _OUTPUTS, _ATTRIBUTE = range(1, 11)
-_IO = {1: "values", 2: "shapes", 3: "types"}
+_IO = ("values", "shapes", "types")
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _CONSTANT = re.compile(r"\b(?:None|True|False)\b")
+#: Fields of later schemas lie below; a message with higher ones is of another kind of file.
+_MOST_FIELDS = 100
 
 
-def _zigzag(value: int) -> int:
-    return (value >> 1) ^ -(value & 1)
+class MessageError(ValueError):
+    """The bytes are no message of the schema."""
+
+
+def _parsed(message: Any, data: bytes) -> Any:
+    """Return `message` with what `data` holds."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise MessageError(str(error)) from error
+    return message
 
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _real(data: bytes) -> float | str:
-    """Return a number; as text where JSON could not hold it."""
-    value = float(struct.unpack("<d" if len(data) == 8 else "<f", data)[0])
-    return value if isfinite(value) else str(value)
-
-
-def _fixed(form: str) -> Callable[[bytes], int]:
-    return lambda data: int(struct.unpack(form, data)[0])
-
-
-#: Field of an attribute's value to its wire type and how it is read; the next field is a list of the same.
-_VALUES: Mapping[int, tuple[int, Callable[[Any], Any]]] = {
-    3: (FIXED64, _real),
-    5: (FIXED32, _real),
-    7: (VARINT, signed),
-    9: (VARINT, signed),
-    11: (VARINT, int),
-    13: (VARINT, int),
-    15: (VARINT, _zigzag),
-    17: (VARINT, _zigzag),
-    19: (FIXED32, _fixed("<I")),
-    21: (FIXED64, _fixed("<Q")),
-    23: (FIXED32, _fixed("<i")),
-    25: (FIXED64, _fixed("<q")),
-    27: (VARINT, bool),
-    29: (LENGTH, _text),
-    31: (LENGTH, bytes.hex),
-}
 
 
 def metadata(data: bytes) -> dict[str, Any]:
@@ -285,20 +228,26 @@ def metadata(data: bytes) -> dict[str, Any]:
 
     Raises
     ------
-    WireError
+    MessageError
         It is no such message.
+
+    Examples
+    --------
+    >>> metadata(MetadataMessage(version=[b"0.0.4"]).SerializeToString())
+    {'version': '0.0.4'}
     """
+    message = _parsed(MetadataMessage(), data)
+    if len(UnknownFieldSet(message)):
+        raise MessageError("fields that metadata does not have")
     found: dict[str, Any] = {}
-    for number, kind, value in fields(data):
-        if kind != LENGTH or number not in (1, 2) or not isinstance(value, bytes):
-            raise WireError(f"field {number} in metadata")
+    for value in message.version:
         # The version came later and took the place of the attributes, which begin with the tag of their name.
-        if number == 1 and not value.startswith(b"\n"):
-            found["version"] = _text(value)
-        else:
-            name, content = _attribute(value)
+        if value.startswith(b"\n"):
+            name, content = _attribute(_parsed(AttributeMessage(), value))
             found[name] = content
-    return found
+        else:
+            found["version"] = _text(value)
+    return found | dict(map(_attribute, message.attr))
 
 
 def node(data: bytes) -> Node:
@@ -306,83 +255,64 @@ def node(data: bytes) -> Node:
 
     Raises
     ------
-    WireError
+    MessageError
         The bytes are no message, or one that has neither id nor name.
+
+    Examples
+    --------
+    >>> node(NodeMessage(id=7, name=b"aten::mm", data_deps=[3, 5]).SerializeToString()).data_deps
+    (3, 5)
     """
-    numbers: dict[int, int] = {}
-    deps: dict[int, list[int]] = {_CTRL_DEPS: [], _DATA_DEPS: []}
-    parts: dict[int, bytes] = {}
-    attributes: dict[str, Any] = {}
-    for number, kind, value in fields(data):
-        if number in deps:
-            deps[number] += _numbers(value)
-        elif number == _ATTRIBUTE and isinstance(value, bytes) and kind == LENGTH:
-            name, content = _attribute(value)
-            attributes[name] = content
-        elif isinstance(value, int):
-            numbers[number] = value
-        elif kind == LENGTH:
-            parts[number] = value
-    if _ID not in numbers and _NAME not in parts:
-        raise WireError("a node without id and name")
+    message = _parsed(NodeMessage(), data)
+    if not message.HasField("id") and not message.HasField("name"):
+        raise MessageError("a node without id and name")
     return Node(
-        numbers.get(_ID, 0),
-        _text(parts.get(_NAME, b"")),
-        numbers.get(_TYPE, 0),
-        numbers.get(_START) or None,  # 0 is not written, and stands for none
-        numbers.get(_DURATION),
-        tuple(deps[_CTRL_DEPS]),
-        tuple(deps[_DATA_DEPS]),
-        attributes,
-        _tensors(parts.get(_INPUTS, b"")),
-        _tensors(parts.get(_OUTPUTS, b"")),
+        message.id,
+        _text(message.name),
+        message.type,
+        message.start_time_micros or None,  # 0 is not written, and stands for none
+        message.duration_micros if message.HasField("duration_micros") else None,
+        tuple(message.ctrl_deps),
+        tuple(message.data_deps),
+        dict(map(_attribute, message.attr)),
+        _tensors(message.inputs),
+        _tensors(message.outputs),
     )
 
 
-def _numbers(value: int | bytes) -> list[int]:
-    return [value] if isinstance(value, int) else list(decode_varints(value))
+def is_node(data: bytes) -> bool:
+    """Return whether `data` is a message with an id, then a name or a type, as those that begin a file."""
+    try:
+        message = _parsed(NodeMessage(), data)
+    except MessageError:
+        return False
+    return data[:1] in (b"\x08", b"\x12") and all(
+        field.field_number < _MOST_FIELDS for field in UnknownFieldSet(message)
+    )
 
 
-def _attribute(data: bytes) -> tuple[str, Any]:
-    name, content = "", None
-    for number, kind, value in fields(data):
-        if number == 1 and isinstance(value, bytes):
-            name = _text(value)
-        elif number in _VALUES and kind == _VALUES[number][0]:
-            content = _VALUES[number][1](value)
-        elif number - 1 in _VALUES and isinstance(value, bytes) and kind == LENGTH:
-            content = _list(value, *_VALUES[number - 1])
-    return name, content
+def _attribute(message: Any) -> tuple[str, Any]:
+    """Return the name and the value of an attribute."""
+    kind = message.WhichOneof("value")
+    if kind is None:
+        return _text(message.name), None
+    value = getattr(message, kind)
+    type_ = kind.removesuffix("_val")
+    if type_ == kind:
+        type_ = kind.removesuffix("_list")
+        return _text(message.name), [_plain(type_, one) for one in value.values]
+    return _text(message.name), _plain(type_, value)
 
 
-def _list(data: bytes, kind: int, read: Callable[[Any], Any]) -> list[Any]:
-    """Return the values of a list, packed or one by one."""
-    found: list[Any] = []
-    for number, own, value in fields(data):
-        if number != 1:
-            continue
-        if own == kind:
-            found.append(read(value))
-        elif isinstance(value, bytes) and own == LENGTH:
-            found += [read(one) for one in _packed(value, kind)]
-    return found
+def _plain(type_: str, value: Any) -> Any:
+    """Return a value as JSON can hold it: bytes as digits, numbers that are not finite as text."""
+    if isinstance(value, bytes):
+        return _text(value) if type_ == "string" else value.hex()
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
-def _packed(data: bytes, kind: int) -> list[Any]:
-    if kind == VARINT:
-        return list(decode_varints(data))
-    size = 8 if kind == FIXED64 else 4
-    if kind == LENGTH or len(data) % size:
-        raise WireError("a packed list that is cut off")
-    return [data[at : at + size] for at in range(0, len(data), size)]
-
-
-def _tensors(data: bytes) -> dict[str, Any]:
-    return {
-        _IO[number]: _listed(_text(value))
-        for number, kind, value in fields(data)
-        if number in _IO and kind == LENGTH and isinstance(value, bytes) and value
-    }
+def _tensors(message: Any) -> dict[str, Any]:
+    return {name: _listed(_text(value)) for name in _IO if (value := getattr(message, name))}
 
 
 def _listed(text: str) -> Any:
@@ -409,7 +339,7 @@ def _listed(text: str) -> Any:
 #: The largest message that is held in memory; one node is a few KB, a few MB where it lists its tensors.
 _LARGEST = 64 << 20
 _BLOCK = 1 << 20
-
+_LONGEST_VARINT = 10
 #: Broken messages in a row, behind which nothing will be found any more.
 _MOST_BROKEN = 10_000
 
@@ -424,30 +354,23 @@ class Bytes(Protocol):
 
 def is_chakra(start: bytes) -> bool:
     """Return whether a file begins with Chakra's metadata, and goes on with a node where it goes on."""
-    try:
-        size, place = decode_varint(start, 0)
-        first = start[place : place + size]
-        if len(first) < size or not (found := metadata(first)) or not all(name.isprintable() for name in found):
-            return size == 0 and _is_node(start[place:])
-        return place + size == len(start) or _is_node(start[place + size :])
-    except WireError:
+    size, place = _length(start, 0)
+    first, rest = start[place : place + size], start[place + size :]
+    if not place or len(first) < size:
         return False
-
-
-def _is_node(start: bytes) -> bool:
-    """Return whether a message with an id, then a name or a type, begins here; only its beginning need be there."""
     try:
-        size, place = decode_varint(start, 0)
-    except WireError:
+        found = metadata(first)
+    except MessageError:
         return False
-    numbers = []
-    try:
-        for number, _, _ in fields(start[place : place + min(size, 4096)]):
-            numbers.append(number)
-    except WireError:
-        if len(start) >= place + size <= place + 4096:
-            return False
-    return numbers[:1] in ([1], [2]) and max(numbers) < 100
+    if not all(name.isprintable() for name in found):
+        return False
+    if size and not rest:
+        return True
+    size, place = _length(rest, 0)
+    if len(rest) < place + size:
+        # Only the beginning of the node is there: the tag of its id or its name.
+        return bool(found) and rest[place : place + 1] in (b"\x08", b"\x12")
+    return bool(place) and is_node(rest[place : place + size])
 
 
 def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:
@@ -457,19 +380,19 @@ def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) ->
     """
     first = True
     broken = 0
-    for message in _messages(stream, counts):
+    for message in _record_messages(stream, counts):
         if first:
             first = False
             try:
                 header.update(metadata(message))
-            except WireError:
+            except MessageError:
                 counts["events"] += 1
                 counts["dropped_broken"] += 1
             continue
         counts["events"] += 1
         try:
             found = node(message)
-        except WireError:
+        except MessageError:
             counts["dropped_broken"] += 1
             broken += 1
             if broken > _MOST_BROKEN:
@@ -480,7 +403,7 @@ def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) ->
         yield found
 
 
-def _messages(stream: Bytes, counts: Counter[str]) -> Iterator[bytes]:
+def _record_messages(stream: Bytes, counts: Counter[str]) -> Iterator[bytes]:
     window, buffer, ended, place = b"", bytearray(_BLOCK), False, 0
     while True:
         size, begin = _length(window, place)
@@ -502,11 +425,16 @@ def _messages(stream: Bytes, counts: Counter[str]) -> Iterator[bytes]:
 
 
 def _length(window: bytes, place: int) -> tuple[int, int]:
-    """Return the length of the message at `place` and where it begins, which is 0 where that is not known."""
-    try:
-        return decode_varint(window, place)
-    except WireError:
-        return 0, 0
+    """Return the length of the message at `place` and where it begins, which is 0 where that is not known.
+
+    It is a varint: seven bits a byte, the lowest first; all but the last have the eighth bit.
+    """
+    value = 0
+    for i, byte in enumerate(window[place : place + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << (7 * i)
+        if byte < 0x80:
+            return (value, place + i + 1) if value < 1 << 64 else (0, 0)
+    return 0, 0
 
 
 def _more(stream: Bytes, kept: bytes, wanted: int, buffer: bytearray) -> bytes:

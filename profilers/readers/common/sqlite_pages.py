@@ -10,7 +10,9 @@ The pages of a SQLite table, read without SQLite: columns straight from the b-tr
 Only what is ordinary is read: a table with rowids in a UTF-8 file, and values that lie on their leaf. On
 anything else `Unusual` is raised and the caller asks SQLite itself. The file format is public (sqlite.org,
 "Database File Format", sections 1.3, 1.6 and 2). Every offset is checked against the page that it lies on, and
-no page is visited twice, so that a hostile file costs at most one pass over its pages.
+no page is visited twice, so that a hostile file costs at most one pass over its pages. It is here because tables of
+5 million rows are read 3.5 to 8.4 times as fast as by ADBC, and 11 to 18 times as fast as by `sqlite3`
+(measured by ``benchmarks/ingest/database_reading.py``).
 """
 
 import os
