@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from profilers.errors import SeqPointError
+    from profilers.synthetic import TransformerJob
     from profilers.trace import Trace
     from seqpoint.front_door import (
         analyze,
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "SeqPointError",
     "Trace",
+    "TransformerJob",
     "analyze",
     "describe",
     "devices",
@@ -67,7 +69,7 @@ __all__ = [
 ]
 
 #: Modules of the names that are not functions of `seqpoint.front_door`.
-_MODULES = {"SeqPointError": "profilers.errors", "Trace": "profilers.trace"}
+_MODULES = {"SeqPointError": "profilers.errors", "Trace": "profilers.trace", "TransformerJob": "profilers.synthetic"}
 
 
 def __getattr__(name: str) -> Any:

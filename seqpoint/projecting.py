@@ -130,6 +130,16 @@ class TraceProjection:
 
         return projection_intervals(self.projection)
 
+    def plot_timelines(self, what_if: str | None = None) -> Any:
+        """Return the first window unchanged above the same under a what-if, by default the first."""
+        from seqpoint.plots import before_after
+
+        label = what_if or self.rows[0].label
+        lines = self.projection.timelines
+        if label not in lines:
+            raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(lines)}")
+        return before_after(lines["baseline"], lines[label], ("baseline", label))
+
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
         projection = self.projection

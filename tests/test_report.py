@@ -39,9 +39,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     few = ProjectOptions(draws=8)
     sections = (
         ReportSection(
-            HOSTILE, "", describe(trace), select(iteration_table(trace)), project_trace(trace, what_ifs, few)
+            HOSTILE, "", describe(trace), select(iteration_table(trace)), project_trace(trace, what_ifs, few).projection
         ),
-        ReportSection("Job", "synthetic", describe(job), None, project_trace(job, what_ifs, few)),
+        ReportSection("Job", "synthetic", describe(job), None, project_trace(job, what_ifs, few).projection),
     )
     return write_report(ReportContent(HOSTILE, sections), folder / "report.html")
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from profilers.trace.compiled import LOGGER
+#: The logger of `profilers.trace.compiled`, by name: importing the module would load Arrow.
+_LOGGER = logging.getLogger("profilers.trace.compiled")
 
 
 class _Notice(logging.Handler):
@@ -33,14 +34,14 @@ class _Notice(logging.Handler):
 @contextmanager
 def compile_notice() -> Iterator[None]:
     """Say once on stderr that functions are compiled. Functions that load from disk cause no notice."""
-    notice, level = _Notice(), LOGGER.level
-    LOGGER.addHandler(notice)
-    LOGGER.setLevel(logging.INFO)
+    notice, level = _Notice(), _LOGGER.level
+    _LOGGER.addHandler(notice)
+    _LOGGER.setLevel(logging.INFO)
     try:
         yield
     finally:
-        LOGGER.removeHandler(notice)
-        LOGGER.setLevel(level)
+        _LOGGER.removeHandler(notice)
+        _LOGGER.setLevel(level)
 
 
 class LazyGroup(click.Group):

@@ -295,6 +295,12 @@ class SelectionResult:
 
         return length_histogram(self)
 
+    def plot_baselines(self) -> Any:
+        """Return the chart of the errors of this selection and of the baselines, as a HoloViews object."""
+        from seqpoint.plots import baseline_errors
+
+        return baseline_errors(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint select --json` prints."""
         table, estimate = self.iterations, self.estimate
