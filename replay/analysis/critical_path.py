@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import bare, compiled
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.engine.timeline import Timeline
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph, TaskKind
@@ -50,14 +50,16 @@ def binding_edges(timeline: Timeline) -> Ints:
     """
     graph, edges = timeline.graph, timeline.graph.edges
     sides = (edges.source, edges.target, edges.lag_ns, edges.from_start, edges.kind)
-    return np.asarray(_latest(*sides, (timeline.start_ns, timeline.end_ns, graph.tasks.release_ns)))
+    latest = np.full(len(graph.tasks), -1)
+    _enter_latest(*sides, (timeline.start_ns, timeline.end_ns), (latest, np.array(graph.tasks.release_ns, np.float64)))
+    return latest
 
 
-@compiled
-def _latest(source, target, lag, from_start, kind, times):  # type: ignore[no-untyped-def]
-    start, end, release = times
-    found = np.full(len(start), -1)
-    arrival = release.copy()
+@bare
+def _enter_latest(source, target, lag, from_start, kind, times, latest):  # type: ignore[no-untyped-def]
+    """Write for each task the edge that arrives last, into an array of -1, and when, into an array of releases."""
+    start, end = times
+    found, arrival = latest
     for e in range(len(source)):
         here, task = source[e], target[e]
         left = start[here] if from_start[e] else end[here]
@@ -73,7 +75,6 @@ def _latest(source, target, lag, from_start, kind, times):  # type: ignore[no-un
             elif (kind[e], here, e) >= (kind[other], source[other], other):
                 continue
         found[task], arrival[task] = e, time
-    return found
 
 
 class Part(IntEnum):

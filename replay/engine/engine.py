@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
-from profilers.trace.compiled import bare, compiled, inlined
+from profilers.trace.compiled import bare, inlined
 from replay.engine.layout import COLUMNS, FAIR, lay_out, plain
 from replay.engine.sharing import seat, share
 from replay.graph.graph import RESOURCES, KernelGraph
@@ -33,6 +33,9 @@ _ALL = 1 << 62
 _AT_ONCE = 32
 #: A task with less than this left is done (ns of its own work; a thousandth of what a profiler resolves).
 DONE_NS = 1e-3
+#: Which edges are told: those from the start of a task, or from its end. For `True` and `False` as they are, numba
+#: compiles a copy each.
+_AT_START, _AT_END = np.bool_(True), np.bool_(False)
 #: Relative rounding of a time after an addition, with room for the product with a rate.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
 
@@ -149,8 +152,8 @@ def _tell_on(sim, here):  # type: ignore[no-untyped-def]
     while sim.size[2] > 0:
         sim.size[2] -= 1
         task = sim.free[sim.size[2]]
-        _tell(sim, task, sim.start[task], True, here)
-        _tell(sim, task, sim.end[task], False, here)
+        _tell(sim, task, sim.start[task], _AT_START, here)
+        _tell(sim, task, sim.end[task], _AT_END, here)
 
 
 @inlined
@@ -192,7 +195,7 @@ def _advance(sim, device, now):  # type: ignore[no-untyped-def]
         row = sim.shared.seats[i]
         if row.left <= done:
             sim.end[row.task] = now
-            _tell(sim, row.task, now, False, now)
+            _tell(sim, row.task, now, _AT_END, now)
         else:
             if row.resident < row.left <= row.resident + done:
                 row.left = row.resident
@@ -229,7 +232,7 @@ def _start(sim, device, now):  # type: ignore[no-untyped-def]
             sim.start[row.task] = now
             sim.pending[device] -= 1
             if sim.early:
-                _tell(sim, row.task, now, True, now)
+                _tell(sim, row.task, now, _AT_START, now)
 
 
 @inlined
@@ -275,13 +278,15 @@ def run(sim, events):  # type: ignore[no-untyped-def]
     return sim.size[0]
 
 
-@compiled
-def _chained(source, target, waiting, device, members):  # type: ignore[no-untyped-def]
-    """Return the first edge that leaves each task, and the next of each edge, in their own order; -1: there is none.
+@bare
+def _chain(source, target, chains, device, counts):  # type: ignore[no-untyped-def]
+    """Write the first edge that leaves each task, and the next of each edge, in their own order; -1: there is none.
 
-    Count, beside that, what each task waits for and the tasks of each device.
+    Count, beside that, what each task waits for and the tasks of each device. The arrays are the caller's, and hold
+    -1 and 0: to make them here took longer to compile than the loops.
     """
-    leaving, other = np.full(len(waiting), -1), np.empty(len(source), np.int64)
+    leaving, other = chains
+    waiting, members = counts
     for e in range(len(source) - 1, -1, -1):
         other[e] = leaving[source[e]]
         leaving[source[e]] = e
@@ -289,7 +294,6 @@ def _chained(source, target, waiting, device, members):  # type: ignore[no-untyp
     for task in range(len(device)):
         if device[task] >= 0:
             members[device[task]] += 1
-    return leaving, other
 
 
 def state_of(graph: KernelGraph) -> State:
@@ -306,7 +310,8 @@ def state_of(graph: KernelGraph) -> State:
     devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
     source, target = plain(edges.source, np.int64), plain(edges.target, np.int64)
     waiting, members = np.zeros(n, np.int64), np.zeros(devices, np.int64)
-    leaving, other = _chained(source, target, waiting, shared.device, members)
+    leaving, other = np.full(n, -1), np.empty(len(source), np.int64)
+    _chain(source, target, (leaving, other), shared.device, (waiting, members))
     return State(
         shared=shared,
         ready=np.array(tasks.release_ns, np.float64),

@@ -9,13 +9,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 from click.core import ParameterSource
 
-from replay.contention import ContentionFit, read_contention_fit
 from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
 from seqpoint.cli.options import (
@@ -108,6 +107,10 @@ def _show(recipe: Recipe) -> None:
         say(f"from the package {recipe.package}")
 
 
+if TYPE_CHECKING:
+    from replay.contention import ContentionFit
+
+
 @click.command("project")
 @trace_argument
 @what_if_option
@@ -161,10 +164,12 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
         show(result)
 
 
-def _calibrated(options: dict[str, Any]) -> ContentionFit | None:
+def _calibrated(options: dict[str, Any]) -> "ContentionFit | None":
     """Take the calibration out of the options, and put its parameters in."""
     if (path := options.pop("contention")) is None:
         return None
+    from replay.contention import read_contention_fit
+
     fit = read_contention_fit(path)
     options["parameters"] = fit.parameters()
     return fit
