@@ -1,9 +1,9 @@
-"""`NcuReader`: what ``ncu --csv`` prints, a metric a line or (``--page raw``) a kernel a line.
+"""`NcuReader`: output of ``ncu --csv``, with a metric in each line, or a kernel in each line (``--page raw``).
 
-Nsight Compute prints numbers as the locale has them. The whole file is read in one way: a comma is the decimal sign
-where some number can only be read so (``0,53``, ``1.234,5``) and none the other way. Where only groups of three
-digits follow commas (``1,234``), they are thousands, as in the locale C.UTF-8 and English ones; a German file that
-holds nothing but such numbers is read wrongly, and only the locale under which it was written could tell.
+Nsight Compute prints numbers in the locale of the user, so a file is read twice. The first pass (`_survey`) finds the
+decimal sign of the whole file. It is a comma if some number can only be read so (``0,53``, ``1.234,5``) and none the
+other way. If all commas are followed by groups of three digits (``1,234``), they separate thousands, as in English
+locales and in C.UTF-8. So a German file that has only such numbers is read wrongly; it does not state its locale.
 """
 
 import json
@@ -16,15 +16,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct
-from profilers.readers.common.numbers import TIMES_NS, whole
+from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct
+from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-_NARROW = 1 << 31
 _BATCH_METRICS = 65536
-#: What every line says of its kernel; columns that are none of these are metrics, or belong to a metric.
+#: Columns that describe the kernel of a line; any other column is a metric, or describes a metric.
 _KERNEL = (
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
     *(
@@ -35,9 +34,8 @@ _KERNEL = (
         "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
     ),
 )
-_METRIC = ("Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name", "Rule Type", "Rule Description")
 _SIGN = ("ID", "Process ID", "Kernel Name")
-#: Metrics that a column holds too, by the names of the raw and of the details page.
+#: Metrics of the kernel's duration, then of its other columns, as the raw and the details page name them.
 _DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration.max", "Duration")
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "registers": ("launch__registers_per_thread", "Registers Per Thread"),
@@ -49,12 +47,12 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 _IN_32_BITS = frozenset({"registers", "workgroup_size"})
 _NUMBER = re.compile(r"[-+]?[\d.,'’\s]+(?:[eE][-+]?\d{1,3})?")
 _LONGEST_NUMBER = 40
-#: Powers of ten that fit float64 whatever the prefix of the unit.
-_SMALLEST, _LARGEST = 250, 250
-#: Numbers that can only be read with a comma, or with a point, as the decimal sign.
+#: Largest power of ten, and largest negative one, that fits float64 with any prefix of a unit.
+_LARGEST_EXPONENT = 250
+#: Numbers whose decimal sign can only be a comma, and only a point.
 _COMMA_SURELY = re.compile(r",(?!\d{3}(?!\d))|^[-+]?0?,|\.\d+,|\.\d{3}\.")
 _POINT_SURELY = re.compile(r"\.(?!\d{3}(?!\d))|^[-+]?0?\.|,\d+\.|,\d{3},")
-#: Metrics of one kernel, and text of one value, beyond which a file is damaged.
+#: Most metrics of a kernel, characters of a text and texts of a kernel; a file with more is damaged.
 _MOST_METRICS = 65536
 _LONGEST_TEXT, _MOST_TEXTS = 4096, 1000
 _BATCH_BYTES = 32 << 20
@@ -71,17 +69,18 @@ class NcuReader:
 
     def sniff(self, head: Head) -> bool:
         """Return whether a line near the start of a file names Nsight Compute's columns."""
-        return any(all(f'"{name}"' in line for name in _SIGN) for line in _first_lines(head.start))
+        lines = head.start.decode("utf-8", "replace").splitlines()
+        return any(all(f'"{name}"' in line for name in _SIGN) for line in lines)
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
         """Give the kernels and metrics of one file to `sink`.
 
-        Nsight Compute runs one kernel at a time and writes no clock: each starts where the one before it ends.
+        Nsight Compute runs one kernel at a time and records no clock, so each kernel starts where the last one ends.
 
         Raises
         ------
         BrokenFileError
-            It holds no line that can be used.
+            The file holds no line that can be used.
         """
         (path,) = files
         counts: Counter[str] = Counter()
@@ -89,8 +88,8 @@ class NcuReader:
             survey = _survey(rows)
         with csv_rows(path, sink, counts) as rows:
             kernels = _Kernels(sink, counts, survey)
-            for name, line in _metrics(rows, counts):
-                kernels.add(name, line)
+            for kernel, metrics in _metrics(rows, counts):
+                kernels.add(kernel, metrics)
             kernels.flush()
         check_not_empty(path, counts)
         ranks = tuple(range(len(survey.ranks))) if len(survey.ranks) > 1 else ()
@@ -98,22 +97,18 @@ class NcuReader:
         return TraceMeta(self.name, f"csv {form}", (path.name,), ranks, quality=Quality({**counts}))
 
 
-def _first_lines(start: bytes) -> list[str]:
-    return start.decode("utf-8", "replace").splitlines()
-
-
 @dataclass
 class _Survey:
-    """What must be known of a file before its first row is given on.
+    """Properties of a file that its rows depend on.
 
     Parameters
     ----------
     ranks : dict of str to int
-        Process to rank, in the order in which they come.
+        Ranks by process, in the order in which processes appear.
     decimal : str
-        The decimal sign.
+        Decimal sign of its numbers.
     long : bool
-        Whether a line is a metric.
+        Whether each line holds a single metric.
     """
 
     ranks: dict[str, int] = field(default_factory=dict)
@@ -122,22 +117,22 @@ class _Survey:
 
 
 def _survey(rows: Iterator[list[str]]) -> _Survey:
-    found = _Survey()
+    survey = _Survey()
     comma = point = False
     for kernel, metrics in _metrics(rows, Counter()):
-        found.ranks.setdefault(kernel.process, len(found.ranks))
-        found.long |= kernel.long
+        survey.ranks.setdefault(kernel.process, len(survey.ranks))
+        survey.long |= kernel.long
         for metric in metrics:
             if metric.is_number:
                 comma = comma or _COMMA_SURELY.search(metric.value) is not None
                 point = point or _POINT_SURELY.search(metric.value) is not None
-    found.decimal = "," if comma and not point else "."
-    return found
+    survey.decimal = "," if comma and not point else "."
+    return survey
 
 
 @dataclass(frozen=True)
 class _Metric:
-    """One measured value as it is printed."""
+    """A measured value as it is printed."""
 
     name: str
     unit: str
@@ -151,27 +146,27 @@ class _Metric:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What a line says of the kernel that it belongs to."""
+    """The cells of a line, by column; they name the kernel that the line belongs to."""
 
     cells: Mapping[str, str]
 
     @property
     def process(self) -> str:
-        """The process that launched it."""
+        """Process that launched the kernel."""
         return self.cells["Process ID"]
 
     @property
     def long(self) -> bool:
-        """Whether each of its metrics has a line."""
+        """Whether the line holds a single metric of the kernel."""
         return "Metric Name" in self.cells
 
-    def continues(self, other: "_Kernel") -> bool:
-        """Return whether this line and the one before it, `other`, are of one kernel."""
-        return self.long and all(self.cells[name] == other.cells.get(name) for name in _SIGN)
+    def continues(self, previous: "_Kernel") -> bool:
+        """Return whether this line belongs to the same kernel as the previous line."""
+        return self.long and all(self.cells[name] == previous.cells.get(name) for name in _SIGN)
 
 
 def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[_Kernel, list[_Metric]]]:
-    """Yield each line's kernel and metrics; what the profiled program printed before the header is no line."""
+    """Yield kernel and metrics of each line; output of the profiled program before the header is skipped."""
     header: list[str] = []
     units: dict[str, str] = {}
     for row in rows:  # a Python loop over the lines, about 10 us each and 3 us a metric
@@ -187,10 +182,11 @@ def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[
             if not cells["ID"] and not cells["Kernel Name"]:
                 units = cells
                 continue
-            yield _Kernel(cells), _of_line(cells, units, counts)
+            yield _Kernel(cells), _line_metrics(cells, units, counts)
 
 
-def _of_line(cells: Mapping[str, str], units: Mapping[str, str], counts: Counter[str]) -> list[_Metric]:
+def _line_metrics(cells: Mapping[str, str], units: Mapping[str, str], counts: Counter[str]) -> list[_Metric]:
+    """Return the metrics of a line; a line of advice has none and is counted."""
     if "Metric Name" not in cells:
         wide = ((name, text) for name, text in cells.items() if name not in _KERNEL and text)
         return [_Metric(name, units.get(name, ""), text) for name, text in wide]
@@ -202,30 +198,30 @@ def _of_line(cells: Mapping[str, str], units: Mapping[str, str], counts: Counter
 
 
 class _Kernels:
-    """Collects the metrics of a kernel, then gives both to the sink."""
+    """Kernels with their metrics, collected line by line and given to a sink in batches."""
 
     def __init__(self, sink: Sink, counts: Counter[str], survey: _Survey) -> None:
         self._sink = sink
         self._counts = counts
         self._survey = survey
-        self._now: dict[int, int] = {}
+        self._end_ns: dict[int, int] = {}
         self._kernel: _Kernel | None = None
         self._values: dict[str, tuple[Decimal, str]] = {}
         self._texts: dict[str, str] = {}
         self._kernels: list[dict[str, Any]] = []
         self._counters: list[tuple[int, str, float, str]] = []
-        self._bytes = self._measured = 0
+        self._bytes = self._metric_count = 0
 
     def add(self, kernel: _Kernel, metrics: Sequence[_Metric]) -> None:
-        """Take one line."""
+        """Add one line."""
         if self._kernel is None or not kernel.continues(self._kernel):
             self._finish()
             self._kernel = kernel
         for metric in metrics:
             self._counts["events"] += 1
             number = _number(metric, self._survey.decimal)
-            if number is not None and self._measured < _MOST_METRICS:
-                self._measured += 1
+            if number is not None and self._metric_count < _MOST_METRICS:
+                self._metric_count += 1
                 value, unit = base_unit(number, metric.unit)
                 self._values.setdefault(metric.name, (value, unit))
                 self._counters.append((len(self._kernels), metric.name, float(value), unit))
@@ -236,26 +232,27 @@ class _Kernels:
                 self._counts["dropped_no_value"] += 1
 
     def flush(self) -> None:
-        """Give everything to the sink."""
+        """Give all kernels collected to the sink."""
         self._finish()
         self._write()
 
     def _finish(self) -> None:
+        """Complete the current kernel, whose last line was read."""
         kernel = self._kernel
         if kernel is None:
             return
         self._counts["events"] += 1
         rank = self._survey.ranks.get(kernel.process, 0) if len(self._survey.ranks) > 1 else OWN_RANK
-        start = self._now.get(rank, 0)
+        start = self._end_ns.get(rank, 0)
         duration = next((_ns(*self._values[name]) for name in _DURATION if name in self._values), None)
         if duration is not None and not (duration >= 0 and start + duration in TIMES_NS):
             duration = None
-        self._now[rank] = start + (duration or 0)
+        self._end_ns[rank] = start + (duration or 0)
         self._counts["assumed_start"] += 1
         self._counts["missing_duration"] += duration is None
-        own = {"rank": rank, "start_ns": start, "dur_ns": duration}
-        self._kernels.append(own | _columns(kernel, self._values) | _described(kernel, self._texts, self._counts))
-        self._kernel, self._values, self._texts, self._measured = None, {}, {}, 0
+        time = {"rank": rank, "start_ns": start, "dur_ns": duration}
+        self._kernels.append(time | _columns(kernel, self._values) | _described(kernel, self._texts, self._counts))
+        self._kernel, self._values, self._texts, self._metric_count = None, {}, {}, 0
         self._bytes += len(self._kernels[-1]["name"]) + len(self._kernels[-1]["args"])
         if len(self._counters) + len(self._kernels) >= _BATCH_METRICS or self._bytes >= _BATCH_BYTES:
             self._write()
@@ -263,58 +260,57 @@ class _Kernels:
     def _write(self) -> None:
         if not self._kernels:
             return
-        columns = {name: [row[name] for row in self._kernels] for name in self._kernels[0]}
-        ids = self._sink.write("kernels", columns)
+        ids = self._sink.write("kernels", {name: [row[name] for row in self._kernels] for name in self._kernels[0]})
         self._counts["kept"] += len(ids)
-        counters: dict[str, list[Any]] = {
-            name: [] for name in ("rank", "start_ns", "kernel_id", "name", "value", "unit")
-        }
-        for at, name, value, unit in self._counters:
-            row = {**{key: self._kernels[at][key] for key in ("rank", "start_ns")}, "kernel_id": int(ids[at])}
-            for key, one in {**row, "name": name, "value": value, "unit": unit or None}.items():
-                counters[key].append(one)
-        self._counts["kept"] += len(self._sink.write("counters", counters))
+        batches = Batches(self._sink, self._counts)
+        for row, name, value, unit in self._counters:
+            kernel = self._kernels[row]
+            counter = {"name": name, "value": value, "unit": unit or None, "kernel_id": int(ids[row])}
+            batches.add("counters", {"rank": kernel["rank"], "start_ns": kernel["start_ns"], **counter})
+        batches.flush()
         self._kernels, self._counters, self._bytes = [], [], 0
 
 
 def _columns(kernel: _Kernel, values: Mapping[str, tuple[Decimal, str]]) -> dict[str, Any]:
-    """Return the typed columns of a kernel, from its metrics or from what every line says."""
-    found: dict[str, Any] = {}
+    """Return the typed columns of a kernel, from its metrics or else from the cells of its lines."""
+    columns: dict[str, Any] = {}
     for column, names in _COLUMNS.items():
         value = next((values[name][0] for name in names if name in values), None)
         if column == "occupancy":
-            found[column] = None if value is None else float(value)
+            columns[column] = None if value is None else float(value)
         else:
-            found[column] = None if value is None else whole(value)
+            columns[column] = None if value is None else whole(value)
     for column, name in (("workgroups", "Grid Size"), ("workgroup_size", "Block Size")):
-        if found[column] is None:
+        if columns[column] is None:
             extents = [int(n) for n in re.findall(r"\d{1,10}", kernel.cells.get(name, "")[:64])]
-            found[column] = whole(prod(extents)) if extents else None
-    found |= {"stream": whole(kernel.cells.get("Stream")), "device": whole(kernel.cells.get("Device"))}
+            columns[column] = whole(prod(extents)) if extents else None
+    columns |= {"stream": whole(kernel.cells.get("Stream")), "device": whole(kernel.cells.get("Device"))}
     for column in (*_IN_32_BITS, "device"):
-        if found[column] is not None and not 0 <= found[column] < _NARROW:
-            found[column] = None
-    return found
+        if columns[column] is not None and not 0 <= columns[column] < INT32_LIMIT:
+            columns[column] = None
+    return columns
 
 
 def _described(kernel: _Kernel, texts: Mapping[str, str], counts: Counter[str]) -> dict[str, Any]:
+    """Return name and arguments of a kernel."""
     name = kernel.cells.get("Kernel Name", "")
     counts["missing_name"] += not name
-    named = ("ID", "Process ID", "Context", "CC", "Grid Size", "Block Size")
-    args = {key: kernel.cells[key] for key in named if kernel.cells.get(key)} | dict(texts)
+    keys = ("ID", "Process ID", "Context", "CC", "Grid Size", "Block Size")
+    args = {key: kernel.cells[key] for key in keys if kernel.cells.get(key)} | dict(texts)
     return {"name": name or "unknown", "args": json.dumps(args, separators=(",", ":"))}
 
 
-def _number(metric: _Metric, sign: str) -> Decimal | None:
+def _number(metric: _Metric, decimal: str) -> Decimal | None:
+    """Return the value of a metric, None if it is no number; `decimal` is the decimal sign."""
     if not metric.is_number:
         return None
     text = re.sub(r"[\s'’]", "", metric.value)
-    text = text.replace("." if sign == "," else ",", "").replace(sign, ".")
+    text = text.replace("." if decimal == "," else ",", "").replace(decimal, ".")
     try:
         number = Decimal(text)
     except ArithmeticError:
         return None
-    return number if -_SMALLEST < number.adjusted() < _LARGEST else None
+    return number if -_LARGEST_EXPONENT < number.adjusted() < _LARGEST_EXPONENT else None
 
 
 def _ns(value: Decimal, unit: str) -> int | None:
@@ -322,9 +318,16 @@ def _ns(value: Decimal, unit: str) -> int | None:
 
 
 def base_unit(value: Decimal, unit: str) -> tuple[Decimal, str]:
-    """Return a value in the unit without its prefix: bytes, hertz, cycles; a time in ns.
+    """Return a value in the unit without prefix, such as byte, hz or cycle, and that unit; times are in ns.
 
-    Prefixes are powers of 1000, as Nsight Compute means them. A unit that is not known stays as it is.
+    Prefixes are powers of 1000, as in Nsight Compute. An unknown unit stays as it is.
+
+    Parameters
+    ----------
+    value : Decimal
+        Value in `unit`.
+    unit : str
+        Unit as Nsight Compute prints it, such as ``Kbyte/block``.
 
     Examples
     --------
@@ -333,15 +336,16 @@ def base_unit(value: Decimal, unit: str) -> tuple[Decimal, str]:
     >>> base_unit(Decimal("1.5"), "cycle/nsecond")
     (Decimal('1500000000.0'), 'cycle/second')
     """
-    over, slash, under = unit.partition("/")
-    power, over = _plain(over)
-    below, under = _plain(under)
-    if not slash and over == "second":
-        power, over = power + 9, "ns"
-    return _scaled(value, power - below), over + slash + under
+    numerator, slash, denominator = unit.partition("/")
+    power, numerator = _without_prefix(numerator)
+    denominator_power, denominator = _without_prefix(denominator)
+    if not slash and numerator == "second":
+        power, numerator = power + 9, "ns"
+    return _scaled(value, power - denominator_power), numerator + slash + denominator
 
 
-def _plain(unit: str) -> tuple[int, str]:
+def _without_prefix(unit: str) -> tuple[int, str]:
+    """Return the power of ten of a unit's prefix, and the unit without it."""
     if unit in _BASES:
         return 0, _BASES[unit]
     if unit[:1] in _PREFIXES and unit[1:] in _BASES:

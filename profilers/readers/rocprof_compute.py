@@ -1,4 +1,7 @@
-"""`RocprofComputeReader`: the wide CSV files of ROCm Compute Profiler, called Omniperf before ROCm 6.3."""
+"""`RocprofComputeReader`: wide CSV files of ROCm Compute Profiler, called Omniperf before ROCm 6.3.
+
+A row is a kernel. Some columns describe it, in a spelling that changed between versions; all others are counters.
+"""
 
 import json
 from collections import Counter
@@ -9,15 +12,14 @@ from typing import Any
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct, exact_ns
-from profilers.readers.common.numbers import whole
+from profilers.readers.common.numbers import INT32_LIMIT, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-_NARROW = 1 << 31
 _BATCH_COUNTERS = 65536
 _BATCH_BYTES = 32 << 20
-#: Columns of a kernel by what they mean, newer spelling first, in lower case.
+#: Spellings of the columns of a kernel in lower case, the newer one first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "name": ("kernel_name", "kernelname"),
     "device": ("gpu_id", "gpu-id"),
@@ -30,8 +32,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "grid": ("grid_size", "grd"),
     "workgroup_size": ("workgroup_size", "wgr"),
 }
-#: What else describes a kernel; every other column is a counter.
-_DESCRIBED = frozenset(
+#: Other columns that describe a kernel.
+_OTHER_COLUMNS = frozenset(
     {
         *("dispatch_id", "index", "pid", "tid", "queue-index", "scratch_per_workitem", "scr", "accum_vgpr", "sgpr"),
         *("wave_size", "sig", "obj", "fbar", "kernel_id", "node_id", "agent_id", "process_id", "thread_id"),
@@ -39,7 +41,8 @@ _DESCRIBED = frozenset(
         *("run_id", "iteration_multiplexing", "kernel_num", "duration", "source"),
     }
 )
-_OWN = _DESCRIBED | {spelling for spellings in _NAMES.values() for spelling in spellings}
+#: All columns that describe a kernel; any other column is a counter.
+_KERNEL_COLUMNS = _OTHER_COLUMNS | {spelling for spellings in _NAMES.values() for spelling in spellings}
 _INTEGERS = ("device", "queue", "correlation", "registers", "lds_bytes", "workgroup_size")
 _IN_32_BITS = frozenset({"device", "registers", "workgroup_size"})
 
@@ -53,19 +56,19 @@ class RocprofComputeReader:
         """Return whether a file's header has Compute Profiler's columns, or rocprof's with counters among them."""
         names = {name.lower() for name in head.columns}
         newer = {"dispatch_id", "gpu_id", "kernel_name"} <= names
-        # Of rocprof's own results.csv, which another reader takes, only counters tell these apart.
-        older = {"index", "kernelname", "gpu-id"} <= names and bool(names - _OWN)
+        # The results.csv of rocprof, which another reader takes, has the same columns without counters.
+        older = {"index", "kernelname", "gpu-id"} <= names and bool(names - _KERNEL_COLUMNS)
         return newer or older
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
         """Give the kernels and counters of one file to `sink`.
 
-        A file without timestamps, as one that was joined from several runs, has its kernels one after the other.
+        In a file without timestamps, such as one joined from several runs, kernels follow each other.
 
         Raises
         ------
         BrokenFileError
-            It holds no row that can be used.
+            The file holds no row that can be used.
         """
         (path,) = files
         counts: Counter[str] = Counter()
@@ -76,35 +79,37 @@ class RocprofComputeReader:
                 table.add(cells)
             table.flush()
         check_not_empty(path, counts)
-        age = "Dispatch_ID" if "dispatch_id" in header else "Index"
-        return TraceMeta(self.name, f"csv {age}", (path.name,), quality=Quality({**counts}))
+        key = "Dispatch_ID" if "dispatch_id" in header else "Index"
+        return TraceMeta(self.name, f"csv {key}", (path.name,), quality=Quality({**counts}))
 
 
 def _header(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the header with what describes kernels in lower case, and counters as they are."""
-    plain = (name.strip() for name in names)
-    header = distinct(name.lower() if name.lower() in _OWN else name for name in plain)
+    """Return the header, with the columns that describe a kernel in lower case."""
+    stripped = (name.strip() for name in names)
+    header = distinct(name.lower() if name.lower() in _KERNEL_COLUMNS else name for name in stripped)
     if not set(header) & set(_NAMES["name"]):
         raise BrokenFileError(f"{path}: its first line has no column Kernel_Name; profile the program again")
     return header
 
 
 class _Table:
-    """Takes rows, gives kernels and their counters to the sink."""
+    """Kernels with their counters, collected row by row and given to a sink in batches."""
 
     def __init__(self, header: Sequence[str], sink: Sink, counts: Counter[str]) -> None:
         self._header = header
         self._sink = sink
         self._counts = counts
-        self._columns = {what: next((n for n in names if n in header), "") for what, names in _NAMES.items()}
+        self._columns = {
+            column: next((name for name in names if name in header), "") for column, names in _NAMES.items()
+        }
         self._timed = bool(self._columns["start"] and self._columns["end"])
         self._kernels: list[dict[str, Any]] = []
         self._counters: list[tuple[int, str, float]] = []
         self._bytes = 0
-        self._now = 0
+        self._next_ns = 0
 
     def add(self, texts: Sequence[str]) -> None:
-        """Take one row."""
+        """Add one row."""
         self._counts["events"] += 1
         if len(texts) != len(self._header):
             self._counts["dropped_broken"] += 1
@@ -116,7 +121,7 @@ class _Table:
         row: dict[str, Any] = {"rank": OWN_RANK, "name": cells.get(self._columns["name"]) or "unknown"}
         row |= {"start_ns": time[0], "dur_ns": time[1], **self._typed(cells)}
         self._counts["missing_name"] += row["name"] == "unknown"
-        rest = {name: cells[name] for name in self._header if name in _DESCRIBED and cells[name]}
+        rest = {name: cells[name] for name in self._header if name in _OTHER_COLUMNS and cells[name]}
         row["args"] = json.dumps(rest, separators=(",", ":")) if rest else None
         self._counters += [(len(self._kernels), name, value) for name, value in self._values(cells)]
         self._kernels.append(row)
@@ -125,12 +130,13 @@ class _Table:
             self.flush()
 
     def _time(self, cells: Mapping[str, str]) -> tuple[int, int | None] | None:
+        """Return start and duration of a row in ns, None if they cannot be used."""
         if not self._timed:
             self._counts["assumed_start"] += 1
             self._counts["missing_duration"] += 1
-            self._now += 1
-            return self._now - 1, None
-        start, end = (exact_ns(cells[self._columns[what]], 0) for what in ("start", "end"))
+            self._next_ns += 1
+            return self._next_ns - 1, None
+        start, end = (exact_ns(cells[self._columns[column]], 0) for column in ("start", "end"))
         if start is None or end is None or not start:
             self._counts["dropped_no_time"] += 1
             return None
@@ -140,15 +146,17 @@ class _Table:
         return start, end - start
 
     def _typed(self, cells: Mapping[str, str]) -> dict[str, int | None]:
-        found = {what: _whole(cells.get(self._columns[what], ""), what) for what in _INTEGERS}
-        # The grid is in work-items, as everywhere in ROCm.
-        grid, size = whole(cells.get(self._columns["grid"])), found["workgroup_size"]
-        found["workgroups"] = -(-grid // size) if grid is not None and grid > 0 and size else None
-        return found
+        """Return the integer columns of a kernel."""
+        columns = {column: _whole(cells.get(self._columns[column], ""), column) for column in _INTEGERS}
+        # The grid is in work-items, as in all formats of ROCm.
+        grid, size = whole(cells.get(self._columns["grid"])), columns["workgroup_size"]
+        columns["workgroups"] = -(-grid // size) if grid is not None and grid > 0 and size else None
+        return columns
 
     def _values(self, cells: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+        """Yield name and value of each counter of a row; values that are no finite number are counted."""
         for name, text in cells.items():
-            if name in _OWN or not text:
+            if name in _KERNEL_COLUMNS or not text:
                 continue
             self._counts["events"] += 1
             try:
@@ -161,20 +169,22 @@ class _Table:
                 self._counts["dropped_no_value"] += 1
 
     def flush(self) -> None:
-        """Give everything to the sink."""
+        """Give all kernels collected to the sink."""
         if not self._kernels:
             return
-        ids = self._sink.write("kernels", {n: [row[n] for row in self._kernels] for n in self._kernels[0]})
+        ids = self._sink.write("kernels", {name: [row[name] for row in self._kernels] for name in self._kernels[0]})
         self._counts["kept"] += len(ids)
         batches = Batches(self._sink, self._counts)
-        for at, name, value in self._counters:
-            own = {key: self._kernels[at][key] for key in ("rank", "start_ns")}
-            batches.add("counters", {**own, "name": name, "value": value, "kernel_id": int(ids[at])})
+        for row, name, value in self._counters:
+            kernel = self._kernels[row]
+            counter = {"name": name, "value": value, "kernel_id": int(ids[row])}
+            batches.add("counters", {"rank": kernel["rank"], "start_ns": kernel["start_ns"], **counter})
         batches.flush()
         self._kernels, self._counters, self._bytes = [], [], 0
 
 
 def _whole(text: str, column: str) -> int | None:
+    """Return the integer of a cell, None if it is negative or does not fit its column."""
     number = whole(text)
-    fits = number is not None and number >= 0 and not (column in _IN_32_BITS and number >= _NARROW)
+    fits = number is not None and number >= 0 and not (column in _IN_32_BITS and number >= INT32_LIMIT)
     return number if fits else None

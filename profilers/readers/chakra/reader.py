@@ -1,10 +1,8 @@
-"""The reader of Chakra execution traces.
+"""`ChakraReader`: execution traces, as Chakra's protobuf files or as the JSON of PyTorch's observer.
 
-Nodes of a PyTorch execution trace: JSON of any size through a window, its schemas with flat keys and with nested.
-
-From nodes to rows of the kinds of event.
-
-`ChakraReader`: one execution trace to rows of the kinds of event.
+Both formats give `Node` objects, one at a time, which `Rows` turns into rows of the kinds of event. The JSON is read
+through a window, so that a file may have any size; its schemas with flat keys and with nested attributes are known.
+The protobuf format is read by `profilers.readers.chakra.protobuf`.
 """
 
 import codecs
@@ -16,7 +14,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from profilers.errors import BrokenFileError
 from profilers.readers.chakra.protobuf import (
     CATEGORIES,
     COLLECTIVE,
@@ -31,42 +28,52 @@ from profilers.readers.chakra.protobuf import (
     is_chakra,
     read_records,
 )
-from profilers.readers.common.numbers import TIMES_NS, plain_text, whole
+from profilers.readers.common.json_documents import UncountedText
+from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import head, open_source
+from profilers.readers.common.source import head, open_source, require_events
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
 _BLOCK = 1 << 20
-#: The largest node, or member of the header, that is held in memory.
+#: Most bytes of a node, or of a member of the header.
 _LARGEST = 64 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: Where reading goes on behind damage.
+#: Start of a node, where reading goes on behind damage.
 _NODE = re.compile(r'\{\s*"(?:id|name)"\s*:')
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _SIGNS = re.compile(rb'"(?:rf_id|op_schema|ctrl_deps)"')
-#: How much is passed over where Python cannot say how far it came: in what is nested too deeply.
+#: Characters skipped at damage of unknown extent, such as nesting that is too deep.
 _STRIDE = 4096
-#: An error this near to the end of the window is one of a node that goes on behind it.
+#: An error within this many characters of the window's end means that the node goes on behind it.
 _NEAR = 16
 _MEMBERS = {"inputs": "values", "input_shapes": "shapes", "input_types": "types", "input_strides": "strides"}
 _RESULTS = {"outputs": "values", "output_shapes": "shapes", "output_types": "types", "output_strides": "strides"}
-_PLAIN = frozenset({"id", "name", "parent", "ctrl_deps", "data_deps", "attrs", *_MEMBERS, *_RESULTS})
+_NODE_KEYS = frozenset({"id", "name", "parent", "ctrl_deps", "data_deps", "attrs", *_MEMBERS, *_RESULTS})
 
 
 def is_execution_trace(start: bytes) -> bool:
-    """Return whether a file starts like PyTorch's execution trace."""
+    """Return whether the first bytes of a file are those of PyTorch's execution trace."""
     return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and bool(_NODES.search(start) and _SIGNS.search(start))
 
 
 def read_execution_trace(stream: Bytes, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:
-    """Yield the nodes of a file; put the other members that come before and after them into `header`.
+    """Yield the nodes of a JSON file.
 
-    A node whose text is damaged is lost with what follows it up to the next that begins plainly.
+    A node whose text is damaged is lost, with all text up to the next plain start of a node.
+
+    Parameters
+    ----------
+    stream : Bytes
+        Text of the file.
+    header : dict of str to Any
+        Filled with the other members of the file, which come before and after the nodes.
+    counts : Counter
+        Counts of nodes, repairs and losses, updated.
     """
     text = _Text(stream, counts)
-    for found in text.members(header):
-        node = _node(found)
+    for element in text.members(header):
+        node = _node(element)
         counts["events"] += 1
         if node is None:
             counts["dropped_broken"] += 1
@@ -74,20 +81,8 @@ def read_execution_trace(stream: Bytes, header: dict[str, Any], counts: Counter[
             yield node
 
 
-class _Window(str):
-    """Text for which an error need not know its line: to count lines costs as much as the text is long."""
-
-    def count(self, *_: object) -> int:
-        """Return 0."""
-        return 0
-
-    def rfind(self, *_: object) -> int:
-        """Return -1."""
-        return -1
-
-
 class _Text:
-    """One pass over the text of a file."""
+    """One pass over the text of a file, through a window that slides forward."""
 
     def __init__(self, stream: Bytes, counts: Counter[str]) -> None:
         self._stream = stream
@@ -95,57 +90,64 @@ class _Text:
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._json = json.JSONDecoder(strict=False, parse_float=_real, parse_constant=self._constant)
         self._buffer = bytearray(_BLOCK)
-        self._text = _Window()
-        self._place = 0
+        self._text = UncountedText()
+        self._position = 0
         self._ended = False
 
     def _constant(self, _name: str) -> None:
         self._counts["repaired_nan"] += 1
 
     def _more(self) -> None:
-        """Drop what was read and read on; at least as much again as there is."""
-        parts = [self._text[self._place :]]
-        size, goal = 0, max(_BLOCK, len(parts[0]))
+        """Drop the text already read, and read at least as much again as is left."""
+        pieces = [self._text[self._position :]]
+        size, goal = 0, max(_BLOCK, len(pieces[0]))
         while size < goal and not self._ended:
             count = self._stream.readinto(self._buffer) or 0
             raw = bytes(self._buffer[:count])
             self._ended = not count
-            parts.append(self._decoder.decode(raw, final=self._ended))
-            if "\ufffd" in parts[-1] and b"\xef\xbf\xbd" not in raw:
+            pieces.append(self._decoder.decode(raw, final=self._ended))
+            if "\ufffd" in pieces[-1] and b"\xef\xbf\xbd" not in raw:
                 self._counts["repaired_utf8"] = 1
             size += count
-        self._text, self._place = _Window("".join(parts)), 0
+        self._text, self._position = UncountedText("".join(pieces)), 0
 
     def _peek(self) -> str:
-        """Return the next character that is no space; nothing at the end."""
+        """Return the next character that is no space, "" at the end."""
         while True:
-            match = _SPACE.match(self._text, self._place)
-            self._place = match.end() if match else self._place
-            if self._place < len(self._text) or self._ended:
-                return self._text[self._place : self._place + 1]
+            match = _SPACE.match(self._text, self._position)
+            self._position = match.end() if match else self._position
+            if self._position < len(self._text) or self._ended:
+                return self._text[self._position : self._position + 1]
             self._more()
 
     def _take(self, character: str) -> bool:
-        found = self._peek() == character
-        self._place += found
-        return found
+        """Return whether `character` comes next, and pass it if so."""
+        is_next = self._peek() == character
+        self._position += is_next
+        return is_next
 
     def _value(self) -> Any:
-        """Return the JSON value that comes next; `ValueError` where there is none, having passed what is damaged."""
+        """Return the next JSON value.
+
+        Raises
+        ------
+        ValueError
+            The value is damaged; the position is behind the damage.
+        """
         self._peek()
         while True:
             try:
-                value, self._place = self._json.raw_decode(self._text, self._place)
+                value, self._position = self._json.raw_decode(self._text, self._position)
                 return value
             except json.JSONDecodeError as error:
                 cut = error.pos >= len(self._text) - _NEAR or error.msg.startswith("Unterminated")
-                if cut and not self._ended and len(self._text) - self._place < _LARGEST:
+                if cut and not self._ended and len(self._text) - self._position < _LARGEST:
                     self._more()
                     continue
-                self._place = max(error.pos, self._place + 1)
+                self._position = max(error.pos, self._position + 1)
                 raise
             except (RecursionError, ValueError) as error:
-                self._place += _STRIDE
+                self._position += _STRIDE
                 raise ValueError("nested too deeply, or a number too long") from error
 
     def members(self, header: dict[str, Any]) -> Iterator[Any]:
@@ -165,7 +167,7 @@ class _Text:
                 if not self._take(","):
                     break
         except ValueError:
-            # What stands around the nodes is not needed.
+            # The members around the nodes are not needed.
             self._counts["truncated_files"] = 1
         if self._peek() != "}":
             self._counts["truncated_files"] = 1
@@ -188,14 +190,14 @@ class _Text:
             self._counts["truncated_files"] = 1
 
     def _resume(self) -> None:
-        """Go on to where a node seems to begin."""
-        while not (match := _NODE.search(self._text, self._place)):
+        """Move to the next likely start of a node, or to the end."""
+        while not (match := _NODE.search(self._text, self._position)):
             if self._ended:
-                self._place = len(self._text)
+                self._position = len(self._text)
                 return
-            self._place = max(self._place, len(self._text) - _NEAR)
+            self._position = max(self._position, len(self._text) - _NEAR)
             self._more()
-        self._place = match.start()
+        self._position = match.start()
 
 
 def _real(text: str) -> float | str:
@@ -203,28 +205,29 @@ def _real(text: str) -> float | str:
     return value if isfinite(value) else text
 
 
-def _node(found: Any) -> Node | None:
-    if not isinstance(found, dict):
+def _node(element: Any) -> Node | None:
+    """Return a node from its JSON, None if it has no id or no name."""
+    if not isinstance(element, dict):
         return None
-    number = whole(found.get("id"))
-    if number is None or "name" not in found:
+    number = whole(element.get("id"))
+    if number is None or "name" not in element:
         return None
-    attributes = {plain_text(key): value for key, value in found.items() if key not in _PLAIN}
-    attributes.update(_attributes(found.get("attrs")))
+    attributes = {plain_text(key): value for key, value in element.items() if key not in _NODE_KEYS}
+    attributes.update(_attributes(element.get("attrs")))
     return Node(
         number,
-        plain_text(found["name"]),
+        plain_text(element["name"]),
         COMPUTE,
-        ctrl_deps=_numbers(found.get("ctrl_deps", found.get("parent"))),
-        data_deps=_numbers(found.get("data_deps")),
+        ctrl_deps=_numbers(element.get("ctrl_deps", element.get("parent"))),
+        data_deps=_numbers(element.get("data_deps")),
         attributes=attributes,
-        inputs=_tensors(found, "inputs", _MEMBERS),
-        outputs=_tensors(found, "outputs", _RESULTS),
+        inputs=_tensors(element, "inputs", _MEMBERS),
+        outputs=_tensors(element, "outputs", _RESULTS),
     )
 
 
 def _attributes(listed: Any) -> dict[str, Any]:
-    """Return the attributes of the nested schema by name."""
+    """Return the attributes by name, which the nested schema lists."""
     rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
     return {plain_text(row.get("name")): row.get("value") for row in rows}
 
@@ -234,43 +237,44 @@ def _numbers(value: Any) -> tuple[int, ...]:
     return tuple(number for number in map(whole, values) if number is not None)
 
 
-def _tensors(found: Mapping[str, Any], key: str, flat: Mapping[str, str]) -> dict[str, Any]:
-    """Return inputs or outputs, which the nested schema holds in one object."""
-    nested = found.get(key)
+def _tensors(members: Mapping[str, Any], key: str, flat: Mapping[str, str]) -> dict[str, Any]:
+    """Return inputs or outputs: one object in the nested schema, members of the node in the flat one."""
+    nested = members.get(key)
     if isinstance(nested, dict):
         return nested
-    return {name: found[one] for one, name in flat.items() if found.get(one)}
+    return {name: members[key] for key, name in flat.items() if members.get(key)}
 
 
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 32 << 20
-_NARROW = 1 << 31
-#: `comm_type` of the public schema, in the project's terms.
+#: Names of collectives by `comm_type` of the public schema.
 _COMMUNICATION = (
     *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter"),
     *("reduce_scatter", "barrier"),
 )
-#: The same in names; the longer term counts.
+#: Collectives that names of nodes may contain, the longest first, which counts.
 _IN_NAME = tuple(sorted({*_COMMUNICATION}, key=lambda term: (-len(term), term)))
-#: Attributes that hold what a column holds, and the value that stands for none.
+#: Columns by the attribute that holds their value, and the value that stands for null.
 _COLUMN_OF = {"tid": "thread", "seq_id": "sequence_number", "fw_tid": "forward_thread", "rf_id": "record_function_id"}
 _NONE = {"seq_id": -1, "fw_tid": 0, "rf_id": 0}
 _HOST = ("ops", "ranges")
-_OWN_COLUMNS: Mapping[str, tuple[str, ...]] = {
+_HOST_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "ops": ("thread", "sequence_number", "forward_thread", "record_function_id"),
     "ranges": ("thread", "record_function_id"),
 }
 
 
 class Rows:
-    """Collects nodes as columns and gives them to `sink` in batches.
+    """Nodes collected as columns, given to a sink in batches.
 
     Parameters
     ----------
     sink : Sink
+        Takes the rows.
     header : mapping of str to Any
-        What the file says of itself; filled before the first node.
+        Metadata of the file, filled before the first node.
     counts : Counter
+        Counts of nodes kept, repaired and lost, updated.
     """
 
     def __init__(self, sink: Sink, header: Mapping[str, Any], counts: Counter[str]) -> None:
@@ -282,7 +286,7 @@ class Rows:
         self._next_ns = 0
 
     def add(self, node: Node) -> None:
-        """Keep one node, or count why it is not kept."""
+        """Add one node, or count the reason for leaving it out."""
         kind = _kind(node)
         if kind is None:
             self._counts["skipped_marker"] += 1
@@ -291,29 +295,29 @@ class Rows:
         if start is None:
             self._counts["dropped_no_time"] += 1
             return
-        own: dict[str, Any] = {"rank": OWN_RANK, "name": node.name, "start_ns": start, "dur_ns": duration}
+        row: dict[str, Any] = {"rank": OWN_RANK, "name": node.name, "start_ns": start, "dur_ns": duration}
         attributes = dict(node.attributes)
-        own |= dict(_columns(kind, node, attributes))
+        row |= dict(_columns(kind, node, attributes))
         if kind in _HOST:
-            own["process"] = whole(self._header.get("pid"))
-        own["args"] = args = self._args(kind, node, attributes)
+            row["process"] = whole(self._header.get("pid"))
+        row["args"] = args = self._args(kind, node, attributes)
         columns = self._columns.setdefault(kind, defaultdict(list))
-        for name, value in own.items():
+        for name, value in row.items():
             columns[name].append(value)
         self._rows += 1
-        self._bytes += len(args or "") + sum(len(own.get(name) or "") for name in ("shapes", "dtypes", "strides"))
+        self._bytes += len(args or "") + sum(len(row.get(name) or "") for name in ("shapes", "dtypes", "strides"))
         if self._rows >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
             self.flush()
 
     def flush(self) -> None:
-        """Give what was collected to the sink."""
+        """Give the rows collected to the sink."""
         for kind, columns in self._columns.items():
             self._counts["kept"] += len(self._sink.write(kind, columns))
         self._columns = {}
         self._rows = self._bytes = 0
 
     def _time(self, node: Node) -> tuple[int | None, int | None]:
-        """Return start and duration; a node without a start comes after the one before it in the file."""
+        """Return start and duration in ns; a node without a start follows the node before it in the file."""
         if node.start_us is None:
             start = self._next_ns
             self._counts["assumed_start"] += 1
@@ -330,6 +334,7 @@ class Rows:
         return start, duration
 
     def _args(self, kind: str, node: Node, attributes: dict[str, Any]) -> str | None:
+        """Return id, dependencies, tensors and the other attributes of a node as JSON."""
         rest: dict[str, Any] = {"node": node.id}
         for key, deps in (("ctrl_deps", node.ctrl_deps), ("data_deps", node.data_deps)):
             if deps:
@@ -344,7 +349,7 @@ class Rows:
 
 
 def _kind(node: Node) -> str | None:
-    """Return what the node becomes; None where it is no event."""
+    """Return the kind of event that a node becomes, None for metadata."""
     if node.type == METADATA:
         return None
     if node.type in (COLLECTIVE, SEND, RECEIVE):
@@ -352,17 +357,17 @@ def _kind(node: Node) -> str | None:
     if node.type in (LOAD, STORE):
         return "copies"
     if node.type in (0, COMPUTE):
-        # Chakra's converter keeps the kernels of the device as nodes of computation too.
+        # Chakra's converter writes kernels as nodes of computation too.
         return "kernels" if node.attributes.get("is_cpu_op") is False else "ops"
     return "ranges"
 
 
 def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the typed columns of a node; take from `attributes` what they hold."""
+    """Yield the typed columns of a node, and remove the attributes that they hold."""
     if kind in _HOST:
         for key, column in _COLUMN_OF.items():
             value = whole(attributes.get(key))
-            if column in _OWN_COLUMNS[kind]:
+            if column in _HOST_COLUMNS[kind]:
                 yield column, None if value == _NONE.get(key) else value
                 if value is not None:
                     del attributes[key]
@@ -374,22 +379,22 @@ def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tupl
     elif kind == "kernels":
         yield "stream", whole(attributes.get("stream", attributes.get("tid")))
     elif kind == "copies":
-        yield "bytes", _positive(attributes.get("tensor_size"))
+        yield "bytes", positive(attributes.get("tensor_size"))
         yield "direction", "load" if node.type == LOAD else "store"
     else:
         yield from _communication(node, attributes)
 
 
 def _communication(node: Node, attributes: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    group_size = _positive(attributes.get("group_size"))
+    group_size = positive(attributes.get("group_size"))
     group = attributes.get("pg_name", attributes.get("comm_group"))
     yield "collective", _collective(node)
-    yield "bytes", _positive(attributes.get("comm_size"))
-    yield "elements_in", _positive(attributes.get("in_msg_nelems"))
-    yield "elements_out", _positive(attributes.get("out_msg_nelems"))
+    yield "bytes", positive(attributes.get("comm_size"))
+    yield "elements_in", positive(attributes.get("in_msg_nelems"))
+    yield "elements_out", positive(attributes.get("out_msg_nelems"))
     yield "dtype", plain_text(attributes.get("dtype")) or None
     yield "group_name", plain_text(group) or None
-    yield "group_size", group_size if group_size is not None and group_size < _NARROW else None
+    yield "group_size", group_size if group_size is not None and group_size < INT32_LIMIT else None
 
 
 def _collective(node: Node) -> str:
@@ -402,28 +407,23 @@ def _collective(node: Node) -> str:
     return next((term for term in _IN_NAME if term.replace("_", "") in letters), "unknown")
 
 
-def _positive(value: Any) -> int | None:
-    number = whole(value)
-    return number if number is not None and number > 0 else None
-
-
 def _json(value: Any) -> str | None:
-    """Return `value` as JSON; None where it is nested deeper than Python's stack."""
+    """Return `value` as JSON, or None if it is nested deeper than Python's stack."""
     try:
         return json.dumps(value, separators=(",", ":"))
     except (RecursionError, ValueError):
         return None
 
 
-#: What simulators expect the file of a rank to be called.
+#: End of the file name of a rank, as simulators expect it.
 _RANK = re.compile(r"\.(\d{1,9})\.et(?:\.\w+)?$")
 
 
 class ChakraReader:
     """Execution traces: Chakra's protobuf files (.et) and the JSON of PyTorch's execution trace observer.
 
-    Where the files hold no times, as PyTorch's do not, events follow each other in the order of the file, which is
-    counted; `join_execution_trace` takes what they know to a timeline of the same rank.
+    PyTorch's files hold no times: their events follow each other in the order of the file, which is counted.
+    `join_execution_trace` adds the arguments of such events to a timeline of the same rank.
     """
 
     name = "chakra"
@@ -438,7 +438,7 @@ class ChakraReader:
         Raises
         ------
         BrokenFileError
-            It holds no node that can be used, or unpacks to more than the limit.
+            The file holds no node that can be used, or unpacks to more than the limit.
         """
         (path,) = files
         counts: Counter[str] = Counter()
@@ -450,21 +450,13 @@ class ChakraReader:
                 rows.add(node)
             rows.flush()
             counts["truncated_files"] |= int(getattr(stream, "truncated", False))
-        _check_not_empty(path, counts)
+        advice = "record again, and see that the observer starts before the model runs"
+        require_events(path, counts, if_empty="holds no node", advice=advice, rows="nodes")
         version = plain_text(header.get("schema")) or plain_text(header.get("version")) or "unknown"
         return TraceMeta(self.name, f"schema {version}", (path.name,), _rank(path), quality=Quality({**counts}))
 
 
 def _rank(path: Path) -> tuple[int, ...]:
-    """Return the rank that the file's name states, or nothing."""
+    """Return the rank that the file's name states, or an empty tuple."""
     match = _RANK.search(path.name)
     return (int(match[1]),) if match else ()
-
-
-def _check_not_empty(path: Path, counts: Counter[str]) -> None:
-    if counts["kept"]:
-        return
-    if not counts["events"]:
-        raise BrokenFileError(f"{path}: holds no node; was the observer started before the model ran?")
-    lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
-    raise BrokenFileError(f"{path}: none of its {counts['events']} nodes can be used ({lost})")

@@ -1,12 +1,11 @@
-"""Large JSON documents read piece by piece.
+"""JSON documents of trace files, damaged ones included.
 
-The text of a Kineto file, event by event, past whatever is broken in it.
+`Document` decodes the events of Chrome's trace format (Kineto, rocprof 1) one at a time with the standard library, so
+that a damaged event costs that event and not the file. Numbers with a decimal point stay `decimal.Decimal`, since a
+time in microseconds with three decimals is not exact in float64.
 
-Events are decoded one at a time with the standard library, so that one damaged event costs that event and
-not the file. Numbers with a decimal point stay `decimal.Decimal`: a time in microseconds with three decimals
-must not pass through float64.
-
-A JSON document of rocprofv3, decoded whole; one that ends early is closed after its last complete record.
+`load` decodes a whole document (rocprofv3). A document that ends early is closed after its last complete record.
+`mapped`, `listed`, `walked` and `ints` read values from decoded JSON that may have any type.
 """
 
 import json
@@ -26,44 +25,47 @@ from profilers.readers.common.source import read_source
 from profilers.trace.arrays import MISSING, Ints
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-#: Where an event most likely starts: a brace, then one of the keys that profilers write first; what follows a
-#: colon or a bracket is a value inside the broken event.
+#: Most likely start of an event: a brace, then one of the keys that profilers write first. A brace behind a colon or
+#: a bracket opens a value inside the broken event.
 _EVENT_START = re.compile(r'[^:\[\s]\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s)"\s*:)')
 _ARRAY_END = re.compile(r'\}\s*(\])\s*(?:,\s*"|\}|\Z)')
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
-#: What the decoder raises: bad syntax or too many digits, too deep a nesting, too large an exponent.
+#: Exceptions of the decoder: bad syntax or too many digits, too deep a nesting, too large an exponent.
 _UNDECODABLE = (ValueError, RecursionError, InvalidOperation)
 
 
-class _Text(str):
+class UncountedText(str):
     """A text whose lines are not counted.
 
-    The decoder's error counts the lines before it, which would make a file with many broken events cost their
-    number times its size.
+    The decoder's exception counts the lines before the error. A file with many broken events would cost their number
+    times its size.
     """
 
     __slots__ = ()
 
     def count(self, *_: object) -> int:
+        """Return 0."""
         return 0
 
     def rfind(self, *_: object) -> int:
+        """Return -1."""
         return -1
 
 
 class Document:
-    """A Kineto file's text: iterate over its events, then read `header` and `counts`.
+    """The text of a file in Chrome's trace format: iterate over its events, then read `header` and `counts`.
 
     Parameters
     ----------
     text : str
+        The whole text.
     place : str
-        The file's name, for messages.
+        Name of the file, for messages.
     """
 
     def __init__(self, text: str, place: str) -> None:
-        self._text = _Text(text)
-        self._place = place
+        self._text = UncountedText(text)
+        self._file_name = place
         self.header: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
         self.found_events = False
@@ -75,12 +77,12 @@ class Document:
         self.counts["repaired_nan"] += 1
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield each event; a Python loop over events, about 4 us each, dominated by the JSON decoder.
+        """Yield each event; a Python loop over events, about 4 us each, most of it in the JSON decoder.
 
         Raises
         ------
         BrokenFileError
-            The text is no JSON object or array at all.
+            The text starts with neither a JSON object nor an array.
         """
         position = self._skip(0)
         opening = self._text[position : position + 1]
@@ -89,10 +91,12 @@ class Document:
         elif opening == "{":
             yield from self._members(position + 1)
         else:
-            raise BrokenFileError(f"{self._place}: byte {position}: neither a JSON object nor an array")
+            raise BrokenFileError(
+                f"{self._file_name}: byte {position}: neither a JSON object nor an array; is it a trace?"
+            )
 
     def _members(self, position: int) -> Iterator[dict[str, Any]]:
-        """Walk the top-level members; the events may stand before or after the metadata."""
+        """Yield the events, and keep the other top-level members, which may come before or after them."""
         while True:
             position = self._skip(position, ",")
             if self._text[position : position + 1] != '"':
@@ -108,11 +112,10 @@ class Document:
                     continue
                 self.header[key], position = self._decoder.raw_decode(self._text, position)
             except _UNDECODABLE:
-                found = self._text.find('"traceEvents"', position) if not self.found_events else -1
-                if found < 0:
+                position = self._text.find('"traceEvents"', position) if not self.found_events else -1
+                if position < 0:
                     self.counts["truncated_files"] = 1
                     return
-                position = found
 
     def _array(self, position: int) -> Generator[dict[str, Any], None, int]:
         """Yield the events of the array that opens before `position`; return the position after it."""
@@ -129,7 +132,7 @@ class Document:
                 yield event
 
     def event_at(self, position: int) -> tuple[dict[str, Any] | None, int]:
-        """Return the event at `position`, None where it is lost, and where it ends."""
+        """Return the event at `position`, None if it is lost, and the position after it."""
         try:
             event, end = self._decoder.raw_decode(self._text, position)
         except _UNDECODABLE:
@@ -144,7 +147,7 @@ class Document:
         return None, end
 
     def _repair(self, position: int) -> tuple[Any, int]:
-        """Decode the event at `position` with its bad escapes doubled; else lose it and go to the next."""
+        """Return the event at `position` decoded with its bad escapes doubled, or None, and the position after it."""
         end = self._resume(position)
         bad = [m.start() - position for m in _ESCAPE.finditer(self._text, position, end) if not m.group(1)]
         piece = _ESCAPE.sub(lambda m: m.group() if m.group(1) else r"\\", self._text[position:end])
@@ -161,13 +164,13 @@ class Document:
         return event, position + used - doubled
 
     def _resume(self, position: int) -> int:
-        """Return where the next event starts, or else the array of events ends, or else the text."""
+        """Return the position of the next event, or else of the end of the array, or else of the text."""
         following = _EVENT_START.search(self._text, position)
         limit = following.start(1) if following else len(self._text)
         later = position
-        for found in _ARRAY_END.finditer(self._text, position, limit):
-            if found.start(1) > later and (later := self._text.find('"ph"', found.start(1))) < 0:
-                return found.start(1)
+        for match in _ARRAY_END.finditer(self._text, position, limit):
+            if match.start(1) > later and (later := self._text.find('"ph"', match.start(1))) < 0:
+                return match.start(1)
         return limit
 
     def _skip(self, position: int, mark: str = "") -> int:
@@ -180,20 +183,29 @@ class Document:
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _CLOSING = {"[": "]", "{": "}"}
-_LIMIT = 1 << 62
+_INT_LIMIT = 1 << 62
 _FAILURES = (ValueError, RecursionError)
 
 
 def load(path: Path, sink: Sink, counts: Counter[str]) -> Any:
-    """Return the value of a JSON file.
+    """Return the decoded value of a JSON file.
 
-    The standard library holds the text and every record as a dictionary of its own: about ten times the file,
-    4 KB a dispatch, and 7 us for each.
+    The standard library holds the text, and a dictionary for each record. That takes about ten times the size of the
+    file: 4 KB and 7 us a dispatch.
+
+    Parameters
+    ----------
+    path : Path
+        The file, plain or packed.
+    sink : Sink
+        Its limit bounds the size of the unpacked text.
+    counts : Counter
+        Counts of repairs, updated.
 
     Raises
     ------
     BrokenFileError
-        It is larger than the sink's limit, or no JSON.
+        The file is larger than the limit, or no JSON.
     """
     source = read_source(path, sink.limit_bytes)
     if len(source.content) > sink.limit_bytes:
@@ -212,12 +224,12 @@ def load(path: Path, sink: Sink, counts: Counter[str]) -> Any:
 
 
 def _salvaged(path: Path, text: str, error: Exception, counts: Counter[str]) -> Any:
-    """Return the value of a text that ends early.
+    """Return the value of a text that ends early, up to its last complete record.
 
     A loop over the brackets and texts of the file, 0.3 us each, for damaged files alone.
     """
     opened: list[str] = []
-    last, closing = 0, ""
+    complete, closing = 0, ""
     for token in _TOKEN.finditer(text):
         mark = token[0]
         if mark in _CLOSING:
@@ -226,28 +238,28 @@ def _salvaged(path: Path, text: str, error: Exception, counts: Counter[str]) -> 
             if not opened or _CLOSING[opened.pop()] != mark:
                 break
             if opened and opened[-1] == "[":
-                last, closing = token.end(), "".join(_CLOSING[m] for m in reversed(opened))
+                complete, closing = token.end(), "".join(_CLOSING[bracket] for bracket in reversed(opened))
     try:
-        value = json.loads(text[:last] + closing, strict=False)
+        value = json.loads(text[:complete] + closing, strict=False)
     except _FAILURES:
-        place = getattr(error, "pos", 0)
-        raise BrokenFileError(f"{path}: byte {place}: no JSON that can be read; copy the file again") from error
+        position = getattr(error, "pos", 0)
+        raise BrokenFileError(f"{path}: byte {position}: no JSON that can be read; copy the file again") from error
     counts["truncated_files"] = 1
     return value
 
 
 def mapped(value: Any) -> dict[str, Any]:
-    """Return an object, an empty one for anything else."""
+    """Return a JSON object, and an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def listed(value: Any) -> list[Any]:
-    """Return an array, an empty one for anything else."""
+    """Return a JSON array, and an empty one for any other value."""
     return value if isinstance(value, list) else []
 
 
 def walked(records: list[Any], *keys: str) -> list[Any]:
-    """Return what stands at a path of keys in each record, None where a record has no such path.
+    """Return the value at a path of keys in each record, None if a record lacks the path.
 
     Examples
     --------
@@ -260,13 +272,13 @@ def walked(records: list[Any], *keys: str) -> list[Any]:
 
 
 def ints(records: list[Any], *keys: str) -> Ints:
-    """Return integers at a path, `MISSING` where there is none.
+    """Return the integers at a path of keys in each record, `MISSING` if a record has none.
 
     Examples
     --------
     >>> ints([{"a": 1}, {"a": 2}], "a").tolist()
     [1, 2]
     """
-    found = walked(records, *keys)
-    good = (value if type(value) is int and -_LIMIT < value < _LIMIT else MISSING for value in found)
-    return np.fromiter(good, np.int64, len(found))
+    values = walked(records, *keys)
+    fitting = (value if type(value) is int and -_INT_LIMIT < value < _INT_LIMIT else MISSING for value in values)
+    return np.fromiter(fitting, np.int64, len(values))

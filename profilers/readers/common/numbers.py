@@ -1,13 +1,14 @@
 """Numbers and launch grids from the text and the JSON of trace files.
 
-Exact numbers from JSON values that drift in type between profiler versions.
+JSON values change type between versions of a profiler: 7, "7" and 7.0 may all be the same integer. `whole`, `real`,
+`nanoseconds` and `plain_text` read such values exactly, and give None (or an empty text) for anything else.
 
-Workgroups, whatever the vendor's unit of a grid.
+`workgroups` and `Grids` turn launch grids into workgroups, whatever the unit of the grid (observed in real files):
 
-CUDA and ``hipLaunchKernel`` / ``hipModuleLaunchKernel`` / ``hipExtLaunchKernel`` write workgroups;
-``hipExtModuleLaunchKernel`` writes work-items; rocprofiler-sdk 1.0 writes work-items and swaps grid and block,
-which shows by blocks of more than 1024 work-items, a size that no device accepts, and no such grid. (Read off
-real files.)
+- CUDA, ``hipLaunchKernel``, ``hipModuleLaunchKernel`` and ``hipExtLaunchKernel`` record workgroups.
+- ``hipExtModuleLaunchKernel`` records work-items.
+- rocprofiler-sdk 1.0 records work-items, and swaps grid and block. Such a file has blocks of more than 1024
+  work-items, which no device accepts, and no such grid.
 """
 
 from collections.abc import Sequence
@@ -20,16 +21,18 @@ import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Ints, dense_keys
 
-_LIMIT = 1 << 63
+#: Integers from minus this to below this fit 32 bits.
+INT32_LIMIT = 1 << 31
+_INT64_LIMIT = 1 << 63
 _NS_PER_US = 1000
-#: Every time lies in here (1933 to 2116 as an epoch), so that differences of times fit int64.
+#: All valid times in ns since the epoch (1933 to 2116), so that differences of times fit int64.
 TIMES_NS = range(-(1 << 60), 1 << 62)
-#: Wide enough for every digit of a time, so that it is rounded once: to the nanosecond.
+#: Enough digits for every time, so that it is rounded only once, to the nanosecond.
 _EXACT = Context(prec=400, Emin=-9999, Emax=9999)
 
 
 def plain_text(value: Any) -> str:
-    """Return a name as text that can be stored; what is no text or number gives "".
+    """Return a name as text that Arrow can store, and "" for a value that is no text or number.
 
     Examples
     --------
@@ -43,7 +46,7 @@ def plain_text(value: Any) -> str:
 
 
 def real(value: Any) -> float | None:
-    """Return a finite float64 where `value` is a number that fits one; None otherwise.
+    """Return a number as a finite float64, or None.
 
     Examples
     --------
@@ -60,7 +63,7 @@ def real(value: Any) -> float | None:
 
 
 def nanoseconds(value: Any) -> int | None:
-    """Return microseconds as exact nanoseconds; None where `value` is no time in `TIMES_NS`.
+    """Return a time in microseconds as exact nanoseconds, or None if it is no time in `TIMES_NS`.
 
     Examples
     --------
@@ -78,7 +81,7 @@ def nanoseconds(value: Any) -> int | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return an int64 (but the least) where `value` is one, whatever its JSON type; None otherwise.
+    """Return an integer of any JSON type as an int, or None; the lowest int64 stands for null and is none.
 
     Examples
     --------
@@ -88,7 +91,19 @@ def whole(value: Any) -> int | None:
     number = value if type(value) is int else _number(value)
     if isinstance(number, Decimal):
         number = int(number) if number == number.to_integral_value() else None
-    return number if number is not None and -_LIMIT < number < _LIMIT else None
+    return number if number is not None and -_INT64_LIMIT < number < _INT64_LIMIT else None
+
+
+def positive(value: Any) -> int | None:
+    """Return an integer above zero of any JSON type, or None.
+
+    Examples
+    --------
+    >>> positive("80"), positive(0)
+    (80, None)
+    """
+    number = whole(value)
+    return number if number is not None and number > 0 else None
 
 
 def _number(value: Any) -> int | Decimal | None:
@@ -107,7 +122,7 @@ def _number(value: Any) -> int | Decimal | None:
     return None
 
 
-#: The call that writes its grid in work-items.
+#: Name of the call that records its grid in work-items.
 IN_WORK_ITEMS = "hipExtModuleLaunchKernel"
 _MAX_WORKGROUP_SIZE = 1024
 _GRID_LIMIT = 2.0**62
@@ -116,16 +131,15 @@ Flags = npt.NDArray[np.bool_]
 
 
 def workgroups(extents: Ints, in_work_items: Flags) -> tuple[Ints, Ints, dict[str, int]]:
-    """Return workgroups and workgroup size of each kernel of one file, and what was repaired.
+    """Return workgroups and workgroup size of the kernels of one file, and the counts of repairs.
 
     Parameters
     ----------
     extents : array of int64, shape (n, 6)
-        Grid and block as written; `MISSING` in the first column where they are not known. All from one file,
-        since an impossible block shows that the whole file is swapped, unless one is impossible the other way
-        round too.
+        Recorded grid and block of each kernel, all of one file; `MISSING` in the first column if they are unknown.
+        A block that is too large shows that all of them are swapped, unless a grid is too large for a block too.
     in_work_items : array of bool, shape (n,)
-        Whether the call that launched the kernel writes its grid in work-items.
+        Whether the call that launched the kernel records its grid in work-items.
 
     Examples
     --------
@@ -133,90 +147,113 @@ def workgroups(extents: Ints, in_work_items: Flags) -> tuple[Ints, Ints, dict[st
     >>> groups.tolist(), sizes.tolist(), counts
     ([2048], [256], {'repaired_grid': 1, 'repaired_work_items': 1})
     """
-    known = extents[:, 0] != MISSING
+    has_extents = extents[:, 0] != MISSING
     swapped = _is_swapped([extents])
-    groups, sizes, items = _counted(extents, in_work_items, swapped)
-    return groups, sizes, {"repaired_grid": int(known.sum()) if swapped else 0, "repaired_work_items": items}
+    groups, sizes, divided = _counted(extents, in_work_items, swapped)
+    repaired = int(has_extents.sum()) if swapped else 0
+    return groups, sizes, {"repaired_grid": repaired, "repaired_work_items": divided}
 
 
-def _is_swapped(parts: Sequence[Ints]) -> bool:
+def _is_swapped(batches: Sequence[Ints]) -> bool:
     """Return whether some block is larger than any device accepts, and no grid is."""
     large_grid = large_block = False
-    for extents in parts:
-        known = extents[extents[:, 0] != MISSING].astype(float)
-        large_grid |= bool((np.prod(known[:, :3], axis=1) > _MAX_WORKGROUP_SIZE).any())
-        large_block |= bool((np.prod(known[:, 3:], axis=1) > _MAX_WORKGROUP_SIZE).any())
+    for extents in batches:
+        recorded = extents[extents[:, 0] != MISSING].astype(float)
+        large_grid |= bool((np.prod(recorded[:, :3], axis=1) > _MAX_WORKGROUP_SIZE).any())
+        large_block |= bool((np.prod(recorded[:, 3:], axis=1) > _MAX_WORKGROUP_SIZE).any())
     return large_block and not large_grid
 
 
 def _counted(extents: Ints, in_work_items: Flags, swapped: bool) -> tuple[Ints, Ints, int]:
-    """Return workgroups and their size, and how many grids were in work-items."""
-    known = extents[:, 0] != MISSING
-    grid, block = (np.where(known[:, None], part, 1).astype(np.int64) for part in (extents[:, :3], extents[:, 3:]))
+    """Return workgroups and workgroup size of kernels, and the number of grids that were in work-items."""
+    has_extents = extents[:, 0] != MISSING
+    grid, block = (
+        np.where(has_extents[:, None], axes, 1).astype(np.int64) for axes in (extents[:, :3], extents[:, 3:])
+    )
     if swapped:
         grid, block = block, grid
-    items = known & (in_work_items | swapped)
-    grid = np.where(items[:, None], -(-grid // block), grid)
+    divided = has_extents & (in_work_items | swapped)
+    grid = np.where(divided[:, None], -(-grid // block), grid)
     fits = np.prod(grid.astype(float), axis=1) < _GRID_LIMIT
-    groups = np.where(known & fits, np.prod(grid, axis=1), MISSING)
+    groups = np.where(has_extents & fits, np.prod(grid, axis=1), MISSING)
     small = np.prod(block.astype(float), axis=1) <= _MAX_WORKGROUP_SIZE
-    return groups, np.where(known & small, np.prod(block, axis=1), MISSING), int(items.sum())
+    return groups, np.where(has_extents & small, np.prod(block, axis=1), MISSING), int(divided.sum())
 
 
 class Grids:
-    """Collects what kernels and launches of one file say of their grids, until all are known."""
+    """Grids of the kernels and launches of one file, collected until all are read.
+
+    A kernel without a grid takes that of its launch, so workgroups are only known at the end of a file.
+    """
 
     def __init__(self) -> None:
         self._kernels: list[tuple[Ints, Ints, Ints]] = []
         self._launches: list[tuple[Ints, Ints, Ints, Flags]] = []
 
     def add_kernels(self, rank: Ints, correlation: Ints, extents: Ints) -> None:
-        """Take kernels, in the order of their rows."""
-        self._kernels.append((_narrow(rank), _narrow(correlation), _narrow(extents)))
+        """Add kernels in the order of their rows.
+
+        Parameters
+        ----------
+        rank, correlation : array of int64, shape (n,)
+            Numbers by which a kernel finds its launch.
+        extents : array of int64, shape (n, 6)
+            Recorded grid and block, `MISSING` in the first column if they are unknown.
+        """
+        self._kernels.append((_compact(rank), _compact(correlation), _compact(extents)))
 
     def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Flags) -> None:
-        """Take calls; those that say nothing of a grid are passed over."""
-        telling = (extents[:, 0] != MISSING) | in_work_items
-        if telling.any():
-            self._launches.append((rank[telling], correlation[telling], extents[telling], in_work_items[telling]))
+        """Add calls that launch kernels; calls that say nothing of a grid are passed over.
+
+        Parameters
+        ----------
+        rank, correlation, extents
+            As in `add_kernels`.
+        in_work_items : array of bool, shape (n,)
+            Whether the call records its grid in work-items.
+        """
+        relevant = (extents[:, 0] != MISSING) | in_work_items
+        if relevant.any():
+            launches = (rank[relevant], correlation[relevant], extents[relevant], in_work_items[relevant])
+            self._launches.append(launches)
 
     def workgroups(self) -> tuple[Ints, Ints, dict[str, int]]:
-        """Return what `workgroups` does, for all kernels taken."""
+        """Return workgroups and workgroup size of all kernels added, and the counts of repairs."""
         swapped = _is_swapped([extents for _, _, extents in self._kernels])
-        found = [_counted(*self._with_launches(*kernels), swapped) for kernels in self._kernels]
-        if not found:
+        batches = [_counted(*self._with_launches(*kernels), swapped) for kernels in self._kernels]
+        if not batches:
             return np.empty(0, np.int64), np.empty(0, np.int64), {}
-        groups, sizes, items = zip(*found, strict=True)
-        known = sum(int((part != MISSING).sum()) for part in groups)
-        counts = {"repaired_grid": known if swapped else 0, "repaired_work_items": sum(items)}
+        groups, sizes, divided = zip(*batches, strict=True)
+        repaired = sum(int((batch != MISSING).sum()) for batch in groups) if swapped else 0
+        counts = {"repaired_grid": repaired, "repaired_work_items": sum(divided)}
         return np.concatenate(groups), np.concatenate(sizes), counts
 
     def _with_launches(self, rank: Ints, correlation: Ints, extents: Ints) -> tuple[Ints, Flags]:
-        """Return what kernels or else their launches say of the grid, and whether it is in work-items."""
-        items = np.zeros(len(rank), dtype=bool)
+        """Return the extents of kernels, or else of their launches, and whether these are in work-items."""
+        in_work_items = np.zeros(len(rank), dtype=bool)
         if not self._launches:
-            return extents, items
+            return extents, in_work_items
         if len(self._launches) > 1:
-            ranks, correlations, grids, flags_ = (np.concatenate(parts) for parts in zip(*self._launches, strict=True))
-            self._launches = [(ranks, correlations, grids, flags_)]
-        of_rank, of_correlation, theirs, flags = self._launches[0]
-        found = _first(dense_keys((of_rank, of_correlation), (rank, correlation)))
-        hit = (found != MISSING) & (correlation != MISSING)
-        items[hit] = flags[found[hit]]
-        lent = hit & (extents[:, 0] == MISSING)
+            ranks, correlations, grids, flags = (np.concatenate(arrays) for arrays in zip(*self._launches, strict=True))
+            self._launches = [(ranks, correlations, grids, flags)]
+        launch_rank, launch_correlation, launch_extents, launch_flags = self._launches[0]
+        row = _first_row(*dense_keys((launch_rank, launch_correlation), (rank, correlation)))
+        launched = (row != MISSING) & (correlation != MISSING)
+        in_work_items[launched] = launch_flags[row[launched]]
+        without_own = launched & (extents[:, 0] == MISSING)
         extents = extents.astype(np.int64)
-        extents[lent] = theirs[found[lent]]
-        return extents, items
+        extents[without_own] = launch_extents[row[without_own]]
+        return extents, in_work_items
 
 
-def _narrow(values: Ints) -> Ints:
-    """Return values in half the memory where they fit; `MISSING` does not."""
-    fits = len(values) > 0 and values.min() >= -(1 << 31) and values.max() < 1 << 31
+def _compact(values: Ints) -> Ints:
+    """Return values as int32 if they all fit, which `MISSING` does not."""
+    fits = len(values) > 0 and values.min() >= -INT32_LIMIT and values.max() < INT32_LIMIT
     return values.astype(np.int32) if fits else values
 
 
-def _first(keys: list[Ints]) -> Ints:
-    """Return for each of the second keys where the first ones have it first, `MISSING` where they lack it."""
-    distinct, place = np.unique(keys[0], return_index=True)
-    at = np.minimum(np.searchsorted(distinct, keys[1]), len(distinct) - 1)
-    return np.where(distinct[at] == keys[1], place[at], MISSING)
+def _first_row(keys: Ints, searched: Ints) -> Ints:
+    """Return the first row of `keys` that holds each searched key, `MISSING` if none does."""
+    distinct, first = np.unique(keys, return_index=True)
+    position = np.minimum(np.searchsorted(distinct, searched), len(distinct) - 1)
+    return np.where(distinct[position] == searched, first[position], MISSING)

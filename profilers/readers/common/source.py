@@ -1,15 +1,15 @@
-"""Opening trace files: plain, compressed or packed, and reading ahead.
+"""Trace files as streams of bytes: plain ones, and gzip, zstd or zip unpacked on the way.
 
-Let an iterator work ahead in a thread of its own, so that reading and converting overlap.
-
-Bytes of an untrusted file, unpacked within a limit; a file that ends early gives what it holds.
+Files are untrusted. A packed file is unpacked up to a limit, and a file that ends early or is damaged gives what comes
+before the damage. A plain file also gives a fingerprint of its content, taken while it is read. `ahead` reads in a
+thread, so that reading and converting overlap. `require_events` refuses a file of which nothing could be used.
 """
 
 import hashlib
 import io
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Full, Queue
@@ -26,14 +26,14 @@ _WAIT_S = 0.1
 
 
 def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
-    """Yield what `items` yields, while a thread prepares the next ones.
+    """Yield the items of an iterator, while a thread prepares the next ones.
 
     Parameters
     ----------
     items : iterator
-        Used by that thread alone; what it raises is raised here.
+        Iterator that only the thread uses; its exceptions are raised here.
     depth : int
-        Items that may wait.
+        Most items that may wait.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
             except Full:
                 continue
 
-    def work() -> None:
+    def produce() -> None:
         try:
             for item in items:
                 put(item, None)
@@ -60,7 +60,7 @@ def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
         except BaseException as error:  # noqa: BLE001 - raised again by the consumer
             put(None, error)
 
-    thread = Thread(target=work, daemon=True)
+    thread = Thread(target=produce, daemon=True)
     thread.start()
     try:
         while True:
@@ -75,9 +75,9 @@ def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
         thread.join()
 
 
-#: Size that a packed file may unpack to, unless the caller raises it; a plain file has no limit.
+#: Most bytes that a packed file may unpack to, unless the caller raises it; a plain file has no limit.
 DEFAULT_LIMIT_BYTES = 8 << 30
-#: What ISA-L raises at a stream that is damaged or ends early.
+#: Exceptions of ISA-L at a stream that is damaged or ends early.
 _DAMAGE = (cast(type[Exception], isal_zlib.IsalError), EOFError)
 _GZIP = b"\x1f\x8b"
 _ZIP = b"PK\x03\x04"
@@ -94,9 +94,11 @@ class Source:
     Parameters
     ----------
     path : Path
+        The file.
     content : bytes
+        Its bytes, unpacked.
     truncated : bool
-        The packed stream ended before its end mark.
+        Whether the packed stream ended before its end mark.
     """
 
     path: Path
@@ -105,21 +107,22 @@ class Source:
 
 
 class Unpacked(io.RawIOBase):
-    """A file as a stream of unpacked bytes: read it with ``readinto``; then ``truncated`` says if it was whole.
+    """A packed file as a stream of unpacked bytes.
+
+    Once it is read to its end, ``truncated`` tells whether the packed stream ended early.
 
     Parameters
     ----------
     path : Path
-    blocks : iterator of bytes
-        The content; it may set `truncated`.
+        A gzip or zstd file, or a zip archive of one file.
     limit_bytes : int
-        Raise `BrokenFileError` when there is more.
+        Most bytes that it may unpack to.
     """
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._path = path
         self._limit = limit_bytes
-        self._given = 0
+        self._unpacked_bytes = 0
         self._rest = memoryview(b"")
         self.truncated = False
         self._packed: io.BufferedReader | None = None
@@ -130,20 +133,20 @@ class Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with what comes next; return how much, 0 at the end.
+        """Fill `buffer` with the next bytes and return their number, 0 at the end.
 
         Raises
         ------
         BrokenFileError
-            The content is larger than the limit, or damaged from its start.
+            The content is larger than the limit, or the packed stream is damaged from its start.
         """
         view = memoryview(buffer).cast("B")
         while not self._rest:
             block = next(self._blocks, None)
             if block is None:
                 return 0
-            self._given += len(block)
-            if self._given > self._limit:
+            self._unpacked_bytes += len(block)
+            if self._unpacked_bytes > self._limit:
                 raise BrokenFileError(
                     f"{self._path}: unpacks to more than {self._limit:,} bytes; raise the limit if you trust it"
                 )
@@ -154,7 +157,7 @@ class Unpacked(io.RawIOBase):
         return count
 
     def tell(self) -> int:
-        """Return how many packed bytes have been read."""
+        """Return the number of packed bytes read so far."""
         return self._packed.tell() if self._packed is not None and not self._packed.closed else 0
 
     def _open(self) -> Iterator[bytes]:
@@ -170,35 +173,37 @@ class Unpacked(io.RawIOBase):
                 yield from self._zip(stream)
 
     def _gzip(self, stream: io.BufferedReader) -> Iterator[bytes]:
-        """Unpack all members with ISA-L; at damage, go over the file again with zlib and keep what it gives."""
-        given = 0
+        """Yield the content of all members, unpacked with ISA-L.
+
+        At damage, the file is unpacked again with zlib, which gives all content before the damage.
+        """
+        yielded = 0
         try:
             for block in _members(stream):
-                given += len(block)
+                yielded += len(block)
                 yield block
             return
         except _DAMAGE:
             stream.seek(0)
         self.truncated = True
-        passed = 0
-        for block, _intact in _salvaged(stream.read()):
-            fresh = block[max(given - passed, 0) :]
-            passed += len(block)
-            if fresh:
-                yield fresh
-        if not passed:
+        salvaged = 0
+        for block in _salvaged(stream.read()):
+            unseen = block[max(yielded - salvaged, 0) :]
+            salvaged += len(block)
+            if unseen:
+                yield unseen
+        if not salvaged:
             raise BrokenFileError(f"{self._path}: the gzip stream is damaged at its start; copy the file again")
 
     def _zstd(self, stream: io.BufferedReader) -> Iterator[bytes]:
         unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
-        given = False
         try:
             while block := unpacked.read(_BLOCK):
-                given = True
                 yield block
         except OSError as error:
-            if not given:
-                raise BrokenFileError(f"{self._path}: the zstd stream is damaged at its start") from error
+            if not self._unpacked_bytes:
+                message = f"{self._path}: the zstd stream is damaged at its start; copy the file again"
+                raise BrokenFileError(message) from error
             self.truncated = True
 
     def _zip(self, stream: io.BufferedReader) -> Iterator[bytes]:
@@ -206,75 +211,100 @@ class Unpacked(io.RawIOBase):
             with zipfile.ZipFile(stream) as archive:
                 members = [m for m in archive.infolist() if not m.is_dir()]
                 if len(members) != 1:
-                    raise BrokenFileError(f"{self._path}: holds {len(members)} files; unpack it and name one")
+                    raise BrokenFileError(
+                        f"{self._path}: holds {len(members)} files; unpack the archive and name one of them"
+                    )
                 with archive.open(members[0]) as member:
                     while block := member.read(_BLOCK):
                         yield block
         except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-            if not self._given:
-                raise BrokenFileError(f"{self._path}: the zip archive is damaged ({error})") from error
+            if not self._unpacked_bytes:
+                raise BrokenFileError(
+                    f"{self._path}: the zip archive is damaged ({error}); copy the file again"
+                ) from error
             self.truncated = True
 
 
 class Plain(io.FileIO):
-    """A file that is not packed; what is read of it from its start on goes into its fingerprint."""
+    """A plain file, whose fingerprint is taken while it is read from its start.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "r")
-        self._sum = hashlib.sha256()
-        self._crc = self._filled = self._size = 0
-        self._whole = False
+        self._digest = hashlib.sha256()
+        self._crc = self._in_block = self._size = 0
+        self._at_end = False
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with what comes next; return how much, 0 at the end."""
+        """Fill `buffer` with the next bytes and return their number, 0 at the end."""
         count = super().readinto(buffer) or 0
         view = memoryview(buffer).cast("B")[:count]
         self._size += count
-        self._whole |= not count
+        self._at_end |= not count
         while view:
-            piece = view[: _BLOCK - self._filled]
+            piece = view[: _BLOCK - self._in_block]
             self._crc = isal_zlib.crc32(piece, self._crc)
-            self._filled += len(piece)
+            self._in_block += len(piece)
             view = view[len(piece) :]
-            if self._filled == _BLOCK:
+            if self._in_block == _BLOCK:
                 self._end_block()
         return count
 
     def _end_block(self) -> None:
-        self._sum.update(self._crc.to_bytes(4, "little"))
-        self._crc = self._filled = 0
+        self._digest.update(self._crc.to_bytes(4, "little"))
+        self._crc = self._in_block = 0
 
     def fingerprint(self) -> str:
-        """Return what `fingerprint` does, where the file was read to its end and nothing else; else ``""``."""
-        if not self._whole:
+        """Return the fingerprint of the file, as `fingerprint`; empty if it was not read from start to end."""
+        if not self._at_end:
             return ""
-        if self._filled:
+        if self._in_block:
             self._end_block()
-        found = self._sum.copy()
-        found.update(self._size.to_bytes(8, "little"))
-        return found.hexdigest()
+        digest = self._digest.copy()
+        digest.update(self._size.to_bytes(8, "little"))
+        return digest.hexdigest()
 
 
 def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "Plain | Unpacked":
-    """Open a file for ``readinto``, unpacked where it is gzip, zstd or a zip archive of one file.
+    """Open a file for ``readinto``, unpacked if it is gzip, zstd or a zip archive of one file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    limit_bytes : int
+        Most bytes that a packed file may unpack to.
 
     Raises
     ------
     NotFoundError
-        The file does not exist or may not be read.
+        The file does not exist or cannot be read.
     """
-    if _magic(path).startswith((_GZIP, _ZIP, _ZSTD)):
-        return Unpacked(path, limit_bytes)
-    return Plain(path)
+    return Unpacked(path, limit_bytes) if is_packed(path) else Plain(path)
 
 
 def is_packed(path: Path) -> bool:
     """Return whether the file at `path` has to be unpacked."""
-    return _magic(path).startswith((_GZIP, _ZIP, _ZSTD))
+    with _opened(path) as stream:
+        return stream.read(4).startswith((_GZIP, _ZIP, _ZSTD))
 
 
 def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Path:
-    """Return `path` itself where it is not packed, else a file in `folder` with its content.
+    """Return `path` itself if it is plain, else a file in `folder` with its unpacked content.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    folder : Path
+        Folder for the unpacked file.
+    limit_bytes : int
+        Most bytes that a packed file may unpack to.
 
     Raises
     ------
@@ -284,75 +314,108 @@ def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) 
     if not is_packed(path):
         return path
     target = folder / "unpacked"
-    buffer = bytearray(_BLOCK)
     with open_source(path, limit_bytes) as stream, target.open("wb") as out:
-        while count := stream.readinto(buffer):
-            out.write(memoryview(buffer)[:count])
+        for piece in _pieces(stream):
+            out.write(piece)
     return target
 
 
 def head(path: Path, size: int = 65536) -> bytes:
-    """Return the first `size` unpacked bytes, for sniffing; fewer where the file is shorter or broken.
+    """Return the first `size` unpacked bytes of a file, fewer if the file is shorter or damaged.
 
     Raises
     ------
     NotFoundError
-        The file does not exist or may not be read.
+        The file does not exist or cannot be read.
     """
     content = bytearray()
     with open_source(path) as stream:
-        buffer = bytearray(size)
         try:
-            while len(content) < size and (count := stream.readinto(buffer)):
-                content += memoryview(buffer)[:count]
+            for piece in _pieces(stream, size):
+                content += piece
+                if len(content) >= size:
+                    break
         except BrokenFileError:
             pass
     return bytes(content[:size])
 
 
 def read_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Source:
-    """Read and, where it is packed, unpack a whole file.
+    """Read a whole file, unpacked if it is packed.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    limit_bytes : int
+        Most bytes that a packed file may unpack to.
 
     Raises
     ------
     NotFoundError
-        The file does not exist or may not be read.
+        The file does not exist or cannot be read.
     BrokenFileError
         The packed stream is damaged from its start, or unpacks to more than `limit_bytes`.
     """
     content = bytearray()
     with open_source(path, limit_bytes) as stream:
-        buffer = bytearray(_BLOCK)
-        while count := stream.readinto(buffer):
-            content += memoryview(buffer)[:count]
+        for piece in _pieces(stream):
+            content += piece
         return Source(path, bytes(content), getattr(stream, "truncated", False))
 
 
 def fingerprint(path: Path) -> str:
-    """Return what tells a file from others: SHA-256 over its size and the CRC-32 of each MiB, as it lies on disk.
+    """Return the fingerprint of a file: SHA-256 over the CRC-32 of each MiB, as it lies on disk, and its size.
 
-    Fifteen times faster than SHA-256 over the content, which would be a fifth of the time to ingest it. It finds
-    any change made by accident; it is no proof against one made on purpose.
+    It is fifteen times faster than SHA-256 over the content, which would take a fifth of the time of ingest. It finds
+    accidental changes; it is no proof against a change made on purpose.
 
     Raises
     ------
     NotFoundError
-        The file does not exist or may not be read.
+        The file does not exist or cannot be read.
     """
-    found = hashlib.sha256()
-    size = 0
-    buffer = bytearray(_BLOCK)
-    with _opened(path) as stream:
-        while count := stream.readinto(buffer):
-            found.update(isal_zlib.crc32(memoryview(buffer)[:count]).to_bytes(4, "little"))
-            size += count
-    found.update(size.to_bytes(8, "little"))
-    return found.hexdigest()
+    _opened(path).close()
+    with Plain(path) as stream:
+        for _ in _pieces(stream):
+            pass
+        return stream.fingerprint()
 
 
-def _magic(path: Path) -> bytes:
-    with _opened(path) as stream:
-        return stream.read(4)
+def require_events(path: Path, counts: Mapping[str, int], *, if_empty: str, advice: str, rows: str = "events") -> None:
+    """Check that a reader kept at least one event of a file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the message.
+    counts : mapping of str to int
+        Counts of its events: ``events``, ``kept``, and each reason for a loss.
+    if_empty : str
+        Message for a file without any event.
+    advice : str
+        What the user can do next.
+    rows : str
+        Word for the format's events.
+
+    Raises
+    ------
+    BrokenFileError
+        No event was kept; the message lists the losses by reason.
+    """
+    if counts["kept"]:
+        return
+    if not counts["events"]:
+        raise BrokenFileError(f"{path}: {if_empty}; {advice}")
+    lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
+    raise BrokenFileError(f"{path}: none of its {counts['events']} {rows} can be used ({lost}); {advice}")
+
+
+def _pieces(stream: "Plain | Unpacked", size: int = _BLOCK) -> Iterator[memoryview]:
+    """Yield the content of a stream in pieces of up to `size` bytes; a piece is valid until the next one."""
+    buffer = bytearray(size)
+    while count := stream.readinto(buffer):
+        yield memoryview(buffer)[:count]
 
 
 def _opened(path: Path) -> io.BufferedReader:
@@ -360,7 +423,7 @@ def _opened(path: Path) -> io.BufferedReader:
         return path.open("rb")
     except (OSError, ValueError) as error:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
-        raise NotFoundError(f"{path}: cannot be read ({reason}); check the name and its rights") from error
+        raise NotFoundError(f"{path}: cannot be read ({reason}); check its name and permissions") from error
 
 
 def _members(stream: io.BufferedReader) -> Iterator[bytes]:
@@ -371,7 +434,7 @@ def _members(stream: io.BufferedReader) -> Iterator[bytes]:
     isal.isal_zlib.IsalError
         The stream is damaged.
     EOFError
-        It ends before its end mark.
+        The stream ends before its end mark.
     """
     packed = stream.read(_BLOCK)
     while packed.startswith(_GZIP):
@@ -388,27 +451,24 @@ def _members(stream: io.BufferedReader) -> Iterator[bytes]:
             packed += stream.read(_BLOCK)
 
 
-def _salvaged(raw: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield the content of every gzip member piece by piece, and whether the stream is whole so far."""
+def _salvaged(raw: bytes) -> Iterator[bytes]:
+    """Yield the content of every gzip member piece by piece, up to the first damage."""
     position = 0
     while raw.startswith(_GZIP, position):
         member = zlib.decompressobj(wbits=31)
         while not member.eof and position < len(raw):
-            chunk, spare = raw[position : position + _CHUNK], member.copy()
+            chunk, before = raw[position : position + _CHUNK], member.copy()
             position += len(chunk)
             try:
-                part = member.decompress(chunk)
+                yield member.decompress(chunk)
             except zlib.error:
-                yield _before_damage(spare, chunk), False
+                yield _before_damage(before, chunk)
                 return
-            yield part, True
         position -= len(member.unused_data)
-        if not member.eof:
-            yield b"", False
 
 
 def _before_damage(member: "zlib._Decompress", chunk: bytes) -> bytes:
-    """Return what `chunk` still gives, byte by byte, up to where it is damaged."""
+    """Return the content of `chunk` up to its damage, unpacked byte by byte."""
     content = b""
     try:
         for byte in chunk:

@@ -1,4 +1,7 @@
-"""`Columns`: the arrays that the scanner fills, and how their rows go to a sink."""
+"""`Columns`: the arrays that the scanner fills, emptied into a sink batch by batch.
+
+Texts are numbers of strings until a batch is written, and become dictionary-encoded Arrow columns then.
+"""
 
 import json
 from collections import Counter
@@ -15,6 +18,8 @@ from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_o
 from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
 from profilers.readers.kineto.tokens import (
     CATEGORY,
+    DURATION,
+    EVENT_NAME,
     EXTENTS,
     FIXED,
     FLOAT,
@@ -23,17 +28,15 @@ from profilers.readers.kineto.tokens import (
     JSON,
     KEPT,
     LAST,
-    LENGTH,
     MARKER,
     MARKERS,
     NARROW,
-    OTHER,
+    OTHER_ARGS,
     PROCESS,
     RANK,
     RANKED,
     START,
     THREAD,
-    TITLE,
     TOP_KEYS,
     WORD,
     Scan,
@@ -42,9 +45,9 @@ from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import OWN_RANK
 
-#: The kinds in the order in which the scanner numbers them.
+#: Kinds of event in the order of their numbers in the scanner.
 _KINDS = ("ops", "launches", "kernels", "copies", "syncs", "ranges", "counters")
-_HOW: Mapping[str, int] = {"integer": INTEGER, "narrow": NARROW, "float": FLOAT, "json": JSON}
+_STORAGE: Mapping[str, int] = {"integer": INTEGER, "narrow": NARROW, "float": FLOAT, "json": JSON}
 _KEYS, _CATEGORIES = 2048, 512
 _STRINGS, _ARENA = 1 << 17, 16 << 20
 _SCRATCH = 4 << 20
@@ -57,8 +60,9 @@ class Columns:
     Parameters
     ----------
     sink : Sink
+        Takes the rows.
     capacity : int
-        Rows a kind and batch.
+        Most rows of a kind in a batch.
     """
 
     def __init__(self, sink: Sink, capacity: int = 16384) -> None:
@@ -74,12 +78,14 @@ class Columns:
         kinds = len(_KINDS)
         slots, types = np.zeros((kinds, _KEYS), np.int64), np.zeros((kinds, _KEYS), np.int64)
         keys, top = empty_strings(_KEYS, 64 * _KEYS), empty_strings(128, 128 * 64)
-        _intern(keys, "")
+        categories, strings = empty_strings(_CATEGORIES, 1 << 16), empty_strings(_STRINGS, _ARENA)
+        for table in (keys, categories, strings):
+            _intern(table, "")
         for name in TOP_KEYS:
             _intern(top, name)
         for kind, name in enumerate(_KINDS):
             self._slots.append(_layout(name, keys, slots[kind], types[kind]))
-        widths = np.array([FIXED + _width(layout) for layout in self._slots])
+        widths = np.array([FIXED + len(layout) for layout in self._slots])
         return Scan(
             values=np.empty((kinds, int(widths.max()), self._capacity), np.int64),
             rows=np.zeros(kinds, np.int64),
@@ -99,12 +105,12 @@ class Columns:
             scratch=np.zeros(_SCRATCH, np.uint8),
             top=top,
             keys=keys,
-            categories=_named(empty_strings(_CATEGORIES, 1 << 16), ""),
-            strings=_named(empty_strings(_STRINGS, _ARENA), ""),
+            categories=categories,
+            strings=strings,
         )
 
     def add_categories(self) -> None:
-        """Give a kind to every category that the scanner has met."""
+        """Assign a kind to every category that the scanner has read."""
         categories, kinds = self.scan.categories, self.scan.kinds
         for number in range(int(categories.meta[0])):
             name = self._category(number)
@@ -114,7 +120,7 @@ class Columns:
         return text_of(self.scan.categories, number).decode("utf-8", "replace").lower()
 
     def flush(self) -> None:
-        """Give every row to the sink and forget the strings, which makes room for others."""
+        """Give all rows to the sink and clear the table of strings, which makes room for others."""
         for kind in range(len(_KINDS)):
             self.flush_kind(kind)
         strings = self.scan.strings
@@ -126,7 +132,7 @@ class Columns:
         self.scan.counts[LAST] = 0
 
     def flush_full(self) -> None:
-        """Give the rows of the kinds that are full to the sink."""
+        """Give the rows of full kinds to the sink."""
         for kind in np.flatnonzero(self.scan.rows == self._capacity):
             self.flush_kind(int(kind))
 
@@ -139,29 +145,29 @@ class Columns:
         name = _KINDS[kind]
         columns: dict[str, Any] = {
             "rank": np.where(values[RANK] == MISSING, OWN_RANK, values[RANK]),
-            "name": self._texts(values[TITLE]),
+            "name": self._texts(values[EVENT_NAME]),
             "start_ns": values[START].copy(),
-            "dur_ns": values[LENGTH].copy(),
-            "args": self._json(values[OTHER]),
+            "dur_ns": values[DURATION].copy(),
+            "args": self._json(values[OTHER_ARGS]),
         }
         if name in HOST_KINDS:
             columns |= {"process": values[PROCESS].copy(), "thread": values[THREAD].copy()}
         for argument in ARGUMENTS[name]:
-            slot, how = self._slots[kind][argument.column]
-            columns[argument.column] = self._column(values[slot], how)
+            slot, storage = self._slots[kind][argument.column]
+            columns[argument.column] = self._column(values[slot], storage)
         self._special(kind, values, columns)
         self._sink.write(name, columns)
         self.scan.rows[kind] = 0
 
-    def _column(self, values: Ints, how: int) -> Any:
-        if how == JSON:
+    def _column(self, values: Ints, storage: int) -> Any:
+        if storage == JSON:
             return self._json(values)
-        if how == FLOAT:
+        if storage == FLOAT:
             return arrow_array(values.view(np.float64), values == MISSING)
         return values.copy()
 
     def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
-        """Add what only one kind has."""
+        """Add the columns that only some kinds have, and collect grids."""
         name, slots = _KINDS[kind], self._slots[kind]
         if name in ("launches", "ranges", "counters"):
             columns["api" if name == "launches" else "category"] = self._categories(values[CATEGORY])
@@ -169,7 +175,7 @@ class Columns:
             columns["direction"] = self._directions(columns["name"], self._texts(values[slots["kind"][0]]))
         elif name == "syncs":
             word = values[slots["cuda_sync_kind"][0]]
-            columns["sync"] = self._texts(np.where(word == MISSING, values[TITLE], word))
+            columns["sync"] = self._texts(np.where(word == MISSING, values[EVENT_NAME], word))
             for column in ("stream", "wait_on_stream", "event", "event_correlation"):
                 columns[column] = np.where(columns[column] == -1, MISSING, columns[column])
         elif name in ("launches", "kernels"):
@@ -180,29 +186,30 @@ class Columns:
                 self.grids.add_kernels(columns["rank"], columns["correlation"], extents)
             else:
                 items = find(self.scan.strings, *_bytes(IN_WORK_ITEMS))
-                self.grids.add_launches(columns["rank"], columns["correlation"], extents, values[TITLE] == items)
+                self.grids.add_launches(columns["rank"], columns["correlation"], extents, values[EVENT_NAME] == items)
 
     def _categories(self, numbers: Ints) -> pa.DictionaryArray:
         names = text_array([self._category(number) for number in range(int(self.scan.categories.meta[0]))])
         return pa.DictionaryArray.from_arrays(arrow_array(numbers.astype(np.int32)), names)
 
     def _directions(self, names: pa.DictionaryArray, words: pa.DictionaryArray) -> list[str]:
-        """Return the direction of each copy; one Python call for each distinct name and word."""
+        """Return the direction of each copy; one Python call for each distinct pair of name and word."""
         pairs = list(zip(names.to_pylist(), words.to_pylist(), strict=True))
-        known = {pair: direction(pair[0], {"kind": pair[1]}) for pair in set(pairs)}
-        return [known[pair] for pair in pairs]
+        directions = {pair: direction(pair[0], {"kind": pair[1]}) for pair in set(pairs)}
+        return [directions[pair] for pair in pairs]
 
     def _texts(self, numbers: Ints) -> pa.DictionaryArray:
-        """Return strings by number, their escapes resolved."""
-        found = self._json(numbers)
-        texts = found.dictionary
-        if not any(b"\\" in part for part in _chunks(texts.buffers()[2])):
-            return found
+        """Return the strings with these numbers, with escapes resolved."""
+        column = self._json(numbers)
+        texts = column.dictionary
+        data = texts.buffers()[2]
+        if data is None or b"\\" not in data.to_pybytes():
+            return column
         plain = [json.loads(f'"{text}"', strict=False) if "\\" in text else text for text in texts.to_pylist()]
-        return pa.DictionaryArray.from_arrays(found.indices, text_array(plain))
+        return pa.DictionaryArray.from_arrays(column.indices, text_array(plain))
 
     def _json(self, numbers: Ints) -> pa.DictionaryArray:
-        """Return strings by number as they stand in the file; bytes that are no UTF-8 are replaced and counted."""
+        """Return the strings with these numbers as the file spells them; invalid UTF-8 is replaced and counted."""
         strings = self.scan.strings
         codes = np.empty(len(numbers), np.int32)
         used = np.empty(min(len(numbers), int(strings.meta[0])) + 1, np.int64)
@@ -222,43 +229,39 @@ class Columns:
         return pa.DictionaryArray.from_arrays(arrow_array(codes, codes < 0), texts)
 
     def totals(self) -> Counter[str]:
-        """Return what was counted so far."""
+        """Return the counts of events so far."""
         counts = self.scan.counts
-        found = {"kept": counts[KEPT], "skipped_marker": counts[MARKERS], "skipped_flow": counts[FLOWS]}
-        whole = Counter({name: int(n) for name, n in found.items()})
-        whole["events"] = sum(whole.values())
-        return whole + self.counts
+        entries = {"kept": KEPT, "skipped_marker": MARKERS, "skipped_flow": FLOWS}
+        totals = Counter({name: int(counts[entry]) for name, entry in entries.items()})
+        totals["events"] = sum(totals.values())
+        return totals + self.counts
 
 
 def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> dict[str, tuple[int, int]]:
-    """Give every column of a kind its place among the values; return (place, how it is kept) by column."""
-    places: dict[str, tuple[int, int]] = {}
+    """Assign a slot to every column of a kind; return slot and storage by column, and fill `slots` and `types`."""
+    layout: dict[str, tuple[int, int]] = {}
 
-    def place(column: str, spelled: tuple[str, ...], how: int, width: int = 1) -> None:
-        slot = FIXED + _width(places)
-        places[column] = (slot, how)
+    def add(column: str, spellings: tuple[str, ...], storage: int, width: int = 1) -> None:
+        slot = FIXED + len(layout)
+        layout[column] = (slot, storage)
         for extra in range(1, width):
-            places[f"{column}.{extra}"] = (slot + extra, how)
-        for name in spelled:
-            number = _intern(keys, name)
-            slots[number], types[number] = slot, how
+            layout[f"{column}.{extra}"] = (slot + extra, storage)
+        for spelling in spellings:
+            number = _intern(keys, spelling)
+            slots[number], types[number] = slot, storage
 
     for argument in ARGUMENTS[kind]:
-        place(argument.column, argument.keys, _HOW[argument.what])
+        add(argument.column, argument.keys, _STORAGE[argument.what])
     if kind in ("kernels", "launches"):
-        place("grid", ("grid",), EXTENTS, 3)
-        place("block", ("block",), EXTENTS, 3)
+        add("grid", ("grid",), EXTENTS, 3)
+        add("block", ("block",), EXTENTS, 3)
     if kind == "copies":
-        place("kind", ("kind",), WORD)
+        add("kind", ("kind",), WORD)
     if kind == "syncs":
-        place("cuda_sync_kind", ("cuda_sync_kind",), WORD)
+        add("cuda_sync_kind", ("cuda_sync_kind",), WORD)
     rank = _intern(keys, "rank")
     slots[rank], types[rank] = RANK, RANKED
-    return places
-
-
-def _width(places: Mapping[str, tuple[int, int]]) -> int:
-    return len(places)
+    return layout
 
 
 def _bytes(text: str) -> tuple[npt.NDArray[np.uint8], int, int]:
@@ -270,19 +273,9 @@ def _intern(table: Strings, text: str) -> int:
     return int(find(table, *_bytes(text)))
 
 
-def _named(table: Strings, *texts: str) -> Strings:
-    for text in texts:
-        _intern(table, text)
-    return table
-
-
-def _chunks(buffer: pa.Buffer | None) -> list[bytes]:
-    return [] if buffer is None else [buffer.to_pybytes()]
-
-
 @compiled
 def _renumber(numbers: Any, codes: Any, used: Any, stamp: Any) -> int:
-    """Number the strings in use from zero, in the order in which they appear; null is -1. Return how many there are."""
+    """Number the strings in use from zero in order of appearance, null as -1; return how many are in use."""
     count = 0
     for i in range(numbers.size):
         number = numbers[i]
@@ -301,8 +294,9 @@ def _renumber(numbers: Any, codes: Any, used: Any, stamp: Any) -> int:
 
 @compiled
 def _gather(arena: Any, offsets: Any, used: Any, out: Any) -> None:
-    place = 0
+    """Copy the bytes of the strings `used` to `out`, one after the other."""
+    end = 0
     for i in range(used.size):
         for j in range(offsets[used[i]], offsets[used[i] + 1]):
-            out[place] = arena[j]
-            place += 1
+            out[end] = arena[j]
+            end += 1

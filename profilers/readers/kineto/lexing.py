@@ -1,11 +1,11 @@
-"""Splitting JSON text into tokens, compiled.
+"""Compiled functions on a buffer of JSON text: ends of tokens, values of numbers, and a table of distinct strings.
 
-Distinct byte strings, each stored once and known by a number: an open-addressing hash table over flat arrays.
+`Strings` stores each distinct byte string once and numbers it: an open-addressing hash table over flat arrays.
 
-Tokens of JSON in a buffer of bytes: where each ends, and the numbers among them. Strict, and compiled.
-
-Every function trusts that `PADDING` quotation marks follow the content of the buffer, so that a loop over bytes
-ends there at the latest. A place at or behind the end of the content means that the token goes on.
+The other functions take the buffer ``a``, a position ``p`` in it and mostly the ``end`` of its content. They are
+strict: text that is no plain JSON gives -1 or False. Every function relies on `PADDING` quotation marks behind the
+content, so that a loop over bytes ends there at the latest. A returned position at or behind ``end`` means that the
+token is incomplete.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,25 @@ _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _SEED = np.uint64(0x9E3779B97F4A7C15)
 _FULL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _SHIFT = np.uint64(32)
-#: Bytes behind the last string, so that eight at a time can be loaded anywhere.
+#: Bytes behind the last string of the arena, so that eight bytes can be loaded from any position.
 _SLACK = 16
 
 
 class Strings(NamedTuple):
-    """A table of strings; number `i` stands in ``arena[offsets[i]:offsets[i + 1]]``.
+    """A table of distinct strings; the bytes of string ``i`` are ``arena[offsets[i]:offsets[i + 1]]``.
 
-    ``meta`` holds how many there are and how much of the arena is used.
+    Parameters
+    ----------
+    hashes : array of uint64
+        Hash of the string in each slot of the hash table, 0 for a free slot.
+    numbers : array of int64
+        Number of the string in each slot.
+    offsets : array of int64
+        Start of each string in the arena, then the end of the last one.
+    arena : array of uint8
+        Bytes of all strings.
+    meta : array of int64
+        Number of strings, and number of bytes used in the arena.
     """
 
     hashes: npt.NDArray[np.uint64]
@@ -43,7 +54,7 @@ class Strings(NamedTuple):
 
 
 def empty_strings(count: int, size: int) -> Strings:
-    """Return a table for up to `count` strings (a power of two) of `size` bytes altogether."""
+    """Return a table with room for `count` strings (a power of two) of `size` bytes in total."""
     return Strings(
         np.zeros(2 * count, np.uint64),
         np.zeros(2 * count, np.int64),
@@ -54,18 +65,18 @@ def empty_strings(count: int, size: int) -> Strings:
 
 
 def text_of(table: Strings, number: int) -> bytes:
-    """Return string `number`."""
+    """Return the bytes of string `number`."""
     return table.arena[table.offsets[number] : table.offsets[number + 1]].tobytes()
 
 
 @intrinsic
 def load(_context: Any, array: Any, index: Any) -> Any:
-    """Return the eight bytes from `index` on as one little-endian integer, without a check of bounds."""
+    """Return the eight bytes from `index` on as a little-endian integer, without a check of bounds."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        made = context.make_array(signature.args[0])(context, builder, arguments[0])
-        place = builder.gep(made.data, [arguments[1]])
-        value = builder.load(builder.bitcast(place, ir.IntType(64).as_pointer()))
+        source = context.make_array(signature.args[0])(context, builder, arguments[0])
+        address = builder.gep(source.data, [arguments[1]])
+        value = builder.load(builder.bitcast(address, ir.IntType(64).as_pointer()))
         value.align = 1
         return value
 
@@ -77,8 +88,8 @@ def at(_context: Any, array: Any, index: Any) -> Any:
     """Return the byte at `index`, without a check of bounds or of the sign."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        made = context.make_array(signature.args[0])(context, builder, arguments[0])
-        value = builder.load(builder.gep(made.data, [arguments[1]]))
+        source = context.make_array(signature.args[0])(context, builder, arguments[0])
+        value = builder.load(builder.gep(source.data, [arguments[1]]))
         return builder.zext(value, ir.IntType(64))
 
     return types.int64(array, types.int64), code
@@ -86,7 +97,7 @@ def at(_context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def trailing_bytes(_context: Any, word: Any) -> Any:
-    """Return how many whole bytes of zeros `word` ends in, which is not zero."""
+    """Return the number of zero bytes at the low end of `word`, which is not zero."""
 
     def code(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         zeros = builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -124,21 +135,21 @@ def _hash(a: Any, p: int, n: int) -> Any:
 
 @bare
 def find(table: Strings, a: Any, p: int, n: int) -> Any:
-    """Return the number of the `n` bytes from `p` in `a`, new where they are new; -1 where the table is full."""
+    """Return the number of the string of `n` bytes from `p` in `a`, added if it is new; -1 if the table is full."""
     hashes, numbers, offsets, arena, meta = table
     mask = np.uint64(hashes.size - 1)
     h = _hash(a, p, n)
-    place = h & mask
-    while hashes[place] != np.uint64(0):
-        if hashes[place] == h:
-            number = numbers[place]
+    slot = h & mask
+    while hashes[slot] != np.uint64(0):
+        if hashes[slot] == h:
+            number = numbers[slot]
             if offsets[number + 1] - offsets[number] == n and equal(a, p, arena, offsets[number], n):
                 return number
-        place = (place + np.uint64(1)) & mask
+        slot = (slot + np.uint64(1)) & mask
     number, used = meta[0], meta[1]
     if number + 1 >= offsets.size or used + n + _SLACK > arena.size:
         return -1
-    hashes[place], numbers[place] = h, number
+    hashes[slot], numbers[slot] = h, number
     for i in range(n):
         arena[used + i] = a[p + i]
     meta[0], meta[1] = number + 1, used + n
@@ -146,7 +157,7 @@ def find(table: Strings, a: Any, p: int, n: int) -> Any:
     return number
 
 
-#: Quotation marks that the caller puts behind the content of the buffer.
+#: Number of quotation marks behind the content of the buffer.
 PADDING = 1024
 MISSING = np.iinfo(np.int64).min
 QUOTE, COMMA, COLON = 34, 44, 58
@@ -161,14 +172,14 @@ _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
-#: Times lie between the two, in ns; what is nearer to the limits than float64 can tell is left to others.
+#: First time in ns that is too late. Times nearer to a limit than float64 can tell count as too early or too late.
 TIME_LIMIT = 1 << 62
 _EARLIEST, _LATEST = float(1 << 60) - 2048, float(TIME_LIMIT) - 2048
 
 
 @inlined
 def text_end(a: Any, p: int) -> Any:
-    """Return where the text that starts at `p` has its closing mark, and whether it holds a backslash."""
+    """Return the position of the quotation mark that closes the text at `p`, and whether the text has a backslash."""
     escaped = False
     while True:
         word = load(a, p)
@@ -187,7 +198,7 @@ def text_end(a: Any, p: int) -> Any:
 
 @bare
 def plain_escapes(a: Any, p: int, end: int) -> Any:
-    """Return whether every backslash between `p` and `end` starts an escape of JSON, none of a surrogate."""
+    """Return whether every backslash between `p` and `end` starts a valid escape that is no surrogate."""
     while p < end:
         if at(a, p) != _BACKSLASH:
             p += 1
@@ -210,7 +221,7 @@ def plain_escapes(a: Any, p: int, end: int) -> Any:
 
 @inlined
 def space_end(a: Any, p: int) -> Any:
-    """Return where the white space at `p` ends."""
+    """Return the end of the white space at `p`."""
     c = at(a, p)
     while c <= 32 and (_SPACES >> c) & 1:
         p += 1
@@ -220,9 +231,9 @@ def space_end(a: Any, p: int) -> Any:
 
 @inlined
 def read_number(a: Any, p: int) -> Any:
-    """Read a number: return its end, its digits as one integer, how many follow the point, and how many there are.
+    """Return the end of a number, its digits as one integer, its number of decimals, and its number of digits.
 
-    The count is -1 where it is no JSON number, and 99 where it has an exponent or too many digits for int64.
+    The number of digits is -1 if the text is no JSON number, and 99 for one with an exponent or more than 18 digits.
     """
     negative = at(a, p) == MINUS
     if negative:
@@ -262,7 +273,7 @@ def read_number(a: Any, p: int) -> Any:
 
 @inlined
 def literal(a: Any, p: int) -> Any:
-    """Return the length of true, false or null at `p`; 0 for anything else."""
+    """Return the length of ``true``, ``false`` or ``null`` at `p`, 0 for anything else."""
     if at(a, p) == 116 and at(a, p + 1) == 114 and at(a, p + 2) == 117 and at(a, p + 3) == 101:
         return 4
     if at(a, p) == 110 and at(a, p + 1) == 117 and at(a, p + 2) == 108 and at(a, p + 3) == 108:
@@ -274,7 +285,7 @@ def literal(a: Any, p: int) -> Any:
 
 @bare
 def scalar_end(a: Any, p: int, end: int) -> Any:
-    """Return the end of the text, number or word at `p`; -1 where it is none, and `end` where it goes on."""
+    """Return the end of the text, number or literal at `p`; -1 if it is none, `end` if it is incomplete."""
     c = at(a, p)
     if c == QUOTE:
         q, escaped = text_end(a, p + 1)
@@ -290,7 +301,10 @@ def scalar_end(a: Any, p: int, end: int) -> Any:
 
 @bare
 def key_end(a: Any, p: int, end: int, may_close: bool) -> Any:
-    """Return the place behind a key and its colon, or behind the brace that closes an empty object."""
+    """Return the position behind a key and its colon, or behind the brace of an empty object if `may_close`.
+
+    -1 if neither is there, `end` if the text is incomplete.
+    """
     p = space_end(a, p)
     if p >= end:
         return end
@@ -311,8 +325,8 @@ def key_end(a: Any, p: int, end: int, may_close: bool) -> Any:
 
 @bare
 def nested_end(a: Any, p: int, end: int) -> Any:
-    """Return the end of the array or object at `p`; -1 where it is no plain JSON, and `end` where it goes on."""
-    objects = np.uint64(0)  # one bit a level: whether it is an object
+    """Return the end of the array or object at `p`; -1 if it is no plain JSON, `end` if it is incomplete."""
+    objects = np.uint64(0)  # a bit for each level of nesting, set for an object
     depth = 0
     want_value, may_close = True, False
     while True:
@@ -370,9 +384,9 @@ def nested_end(a: Any, p: int, end: int) -> Any:
 
 @bare
 def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
-    """Copy JSON text without the white space between its tokens; return where the copy ends.
+    """Copy JSON text to `out` from `o` on, without the white space between tokens; return the end of the copy.
 
-    Returns -1 where a text holds a control character, which JSON does not allow and some writers leave in.
+    Returns -1 for a text with a control character, which JSON does not allow but some writers leave in.
     """
     while p < end:
         c = at(a, p)
@@ -394,7 +408,7 @@ def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
 
 @inlined
 def digits_of(a: Any, p: int, end: int) -> Any:
-    """Return the integer that the text between `p` and `end` is, and whether it is one of up to 18 digits."""
+    """Return the integer spelled between `p` and `end`, and whether it is one, of at most 18 digits."""
     negative = at(a, p) == MINUS
     first = p + 1 if negative else p
     value = np.int64(0)
@@ -407,7 +421,10 @@ def digits_of(a: Any, p: int, end: int) -> Any:
 
 @bare
 def nanoseconds(value: int, decimals: int) -> Any:
-    """Return microseconds as ns, rounded half to even; `MISSING` where they do not fit."""
+    """Return microseconds as ns, rounded half to even; `MISSING` if they do not fit.
+
+    `value` holds the digits as one integer, of which `decimals` follow the point.
+    """
     if decimals <= 3:
         factor = POWERS[3 - decimals]
         return value * factor if -_EARLIEST < value * 1.0 * factor < _LATEST else MISSING
@@ -421,7 +438,7 @@ def nanoseconds(value: int, decimals: int) -> Any:
 
 @bare
 def extents(a: Any, p: int, end: int, out: Any) -> Any:
-    """Read up to three positive integers of the array at `p` into `out`; False where it is none such."""
+    """Read one to three positive integers from the array at `p` into `out`; return whether it holds just that."""
     out[0] = out[1] = out[2] = 1
     if at(a, p) != OPEN_ARRAY:
         return False

@@ -1,8 +1,8 @@
-"""The reader of PyTorch profiler (Kineto) traces.
+"""`KinetoReader`: traces of the PyTorch profiler, of any size, in bounded memory.
 
-A Kineto file of any size through a window of a few MB: the scanner where it can, the standard library elsewhere.
-
-`KinetoReader`: one Kineto file to an unlinked `Trace`.
+A window of a few MB slides over the text. The scanner turns plain events into columns; an event that is not plain is
+decoded by the standard library (`profilers.readers.common.json_documents`). So is a whole file whose frame, the JSON
+around the events, is damaged.
 """
 
 import re
@@ -15,11 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from profilers.errors import BrokenFileError
-from profilers.readers.common.json_documents import Document
-from profilers.readers.common.numbers import plain_text, whole
+from profilers.readers.common.json_documents import Document, listed, mapped
+from profilers.readers.common.numbers import INT32_LIMIT, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import Plain, open_source
+from profilers.readers.common.source import Plain, open_source, require_events
 from profilers.readers.kineto.columns import Columns
 from profilers.readers.kineto.lexing import (
     COMMA,
@@ -41,38 +40,38 @@ from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
 _WINDOW = 4 << 20
-#: The largest event, or metadata before or behind the events, that is held in memory.
+#: Most bytes of an event, or of the metadata before or behind the events.
 _LARGEST = 256 << 20
-#: How much text around an event that is not plain is decoded first, and at most.
+#: Bytes of text decoded at first for an event that is not plain, and at most.
 _NEAR, _FAR = 64 << 10, 4 << 20
 _SLOW_ROWS = 65536
 _EVENTS = np.frombuffer(b'"traceEvents"', np.uint8)
 
 
 class Bytes(Protocol):
-    """What is read: a plain or unpacked file."""
+    """A stream of bytes: a plain or unpacked file."""
 
     def readinto(self, buffer: Any) -> int | None:
-        """Fill `buffer`; return how much, 0 at the end."""
+        """Fill `buffer` and return the number of bytes, 0 at the end."""
         ...
 
     def tell(self) -> int:
-        """Return how many bytes of the file have been read."""
+        """Return the number of bytes of the file read so far."""
         ...
 
 
 @dataclass(frozen=True)
 class Content:
-    """What a file holds beside its rows.
+    """Content of a file other than its rows.
 
     Parameters
     ----------
-    header : dict
-        Its top-level members.
+    header : dict of str to Any
+        Top-level members other than the events.
     counts : Counter
-        What was met, kept, repaired and lost.
+        Counts of events kept, skipped, repaired and lost.
     found_events : bool
-        Whether it has an array of events.
+        Whether the file has an array of events.
     """
 
     header: dict[str, Any]
@@ -90,7 +89,7 @@ class _Window:
         self.ended = False
 
     def more(self, keep_from: int) -> int:
-        """Drop what lies before `keep_from` and read on; return where that place is now."""
+        """Drop the text before `keep_from` and read more; return the new position of `keep_from`."""
         kept = self.end - keep_from
         if kept > (len(self.data) - PADDING) // 2:
             larger = np.full(2 * len(self.data), QUOTE, np.uint8)
@@ -109,11 +108,11 @@ class _Window:
         return 0
 
     def position(self) -> int:
-        """Return how many bytes of the file have been read."""
+        """Return the number of bytes of the file read so far."""
         return self._stream.tell()
 
     def text(self, start: int, end: int) -> bytes:
-        """Return a piece of what is in memory."""
+        """Return the text between two positions, as far as it is in memory."""
         return self.data[start : min(end, self.end)].tobytes()
 
 
@@ -123,22 +122,24 @@ def read_stream(stream: Bytes, place: str, sink: Sink) -> Content:
     Parameters
     ----------
     stream : Bytes
+        Text of the file.
     place : str
-        The file's name, for messages.
+        Name of the file, for messages.
     sink : Sink
+        Takes the rows.
 
     Raises
     ------
     BrokenFileError
-        The text is no JSON object or array at all.
+        The text starts with neither a JSON object nor an array.
     """
     window = _Window(stream)
     window.more(0)
     first = 3 if window.text(0, 3) == b"\xef\xbb\xbf" else 0
-    start = _events(window.data, first, window.end)
+    start = _events_start(window.data, first, window.end)
     while start < 0 and not window.ended and window.end < _LARGEST:
         window.more(0)
-        start = _events(window.data, first, window.end)
+        start = _events_start(window.data, first, window.end)
     reading = _Reading(window, place, sink)
     if start < 0:
         return reading.all_slowly(first)
@@ -148,8 +149,8 @@ def read_stream(stream: Bytes, place: str, sink: Sink) -> Content:
 
 
 @bare
-def _events(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
-    """Return the place behind the bracket that opens the array of events; -1 where it is not found plainly."""
+def _events_start(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
+    """Return the position behind the bracket that opens the array of events, -1 if the text before is not plain."""
     p = space_end(a, p)
     if at(a, p) == OPEN_ARRAY:
         return p + 1
@@ -157,14 +158,14 @@ def _events(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
         return -1
     p = space_end(a, p + 1)
     while p < end and at(a, p) == QUOTE:
-        named = True
+        is_events = True
         for i in range(_EVENTS.size):
-            named = named and at(a, p + i) == _EVENTS[i]
+            is_events = is_events and at(a, p + i) == _EVENTS[i]
         p = key_end(a, p, end, False)
         if p < 0 or p >= end:
             return -1
         p = space_end(a, p)
-        if named and at(a, p) == OPEN_ARRAY:
+        if is_events and at(a, p) == OPEN_ARRAY:
             return p + 1
         opening = at(a, p)
         p = nested_end(a, p, end) if opening in (OPEN_OBJECT, OPEN_ARRAY) else scalar_end(a, p, end)
@@ -180,9 +181,9 @@ def _events(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
 class _Reading:
     """One pass over a file."""
 
-    def __init__(self, window: _Window, place: str, sink: Sink) -> None:
+    def __init__(self, window: _Window, file_name: str, sink: Sink) -> None:
         self._window = window
-        self._place = place
+        self._file_name = file_name
         self._sink = sink
         self._columns = Columns(sink)
         self._rows = Rows()
@@ -190,7 +191,7 @@ class _Reading:
         self._grown = False
 
     def events(self, p: int) -> int | None:
-        """Read the array of events from `p` on; return the place behind it, None where the file ends before."""
+        """Read the array of events from `p` on; return the position behind it, None if the file ends earlier."""
         window, columns = self._window, self._columns
         while True:
             p, state = scan(window.data, p, window.end, columns.scan)
@@ -215,19 +216,19 @@ class _Reading:
             self._grown = state == GROW and not self._grown
 
     def _slow_event(self, p: int) -> int | None:
-        """Give the event at `p` to the standard library; return where the next one starts, None at the end."""
+        """Decode the event at `p` with the standard library; return the start of the next one, None at the end."""
         window = self._window
         size = _NEAR
         while True:
             if window.end - p < size and not window.ended:
                 p = window.more(p)
             raw = window.text(p, p + size)
-            whole = p + size >= window.end and window.ended
+            at_end = p + size >= window.end and window.ended
             text = raw.decode("utf-8", "surrogateescape")
-            document = Document(_shown(text), self._place)
+            document = Document(_replaced(text), self._file_name)
             event, used = document.event_at(0)
             # A repair must see the event and the start of the next one.
-            if whole or size >= _FAR or (used < len(text) - 1 and not document.repaired) or used < len(text) // 2:
+            if at_end or size >= _FAR or (used < len(text) - 1 and not document.repaired) or used < len(text) // 2:
                 break
             size *= 8
         if not text.isascii() and any("\udc80" <= c <= "\udcff" for c in text[:used]):
@@ -235,8 +236,9 @@ class _Reading:
         self._counts += document.counts
         if isinstance(event, dict):
             self._add(event)
-        at_end = used >= len(text) and whole
-        return None if at_end else p + len(text[:used].encode("utf-8", "surrogateescape"))
+        if at_end and used >= len(text):
+            return None
+        return p + len(text[:used].encode("utf-8", "surrogateescape"))
 
     def _add(self, event: dict[str, Any]) -> None:
         self._rows.add(event)
@@ -251,14 +253,14 @@ class _Reading:
         self._rows = Rows()
 
     def all_slowly(self, first: int) -> Content:
-        """Read the whole file with the standard library: its frame is damaged."""
+        """Read the whole file, whose frame is damaged, with the standard library."""
         window = self._window
         while not window.ended:
             window.more(0)
         return self._content(self._slowly(window.text(first, window.end)))
 
     def finished(self, before: bytes, after: int | None) -> Content:
-        """Read the metadata around the events, which is all that is left."""
+        """Read the metadata before and behind the events, the last step of reading."""
         window = self._window
         rest = b""
         if after is not None:
@@ -276,7 +278,7 @@ class _Reading:
         except UnicodeDecodeError:
             text = raw.decode("utf-8", "replace")
             self._counts["repaired_utf8"] = 1
-        document = Document(text, self._place)
+        document = Document(text, self._file_name)
         for event in document:
             self._add(event)
         return document
@@ -290,19 +292,19 @@ class _Reading:
             self._sink.amend("kernels", "workgroups", groups)
             self._sink.amend("kernels", "workgroup_size", sizes)
         counts = document.counts + self._counts + columns.totals() + Counter(repaired)
-        for once in ("truncated_files", "repaired_utf8"):
-            counts[once] = int(counts[once] > 0)
+        for flag in ("truncated_files", "repaired_utf8"):
+            counts[flag] = int(counts[flag] > 0)
         return Content(document.header, counts, document.found_events)
 
 
-def _shown(text: str) -> str:
-    """Return text of the same length in which bytes that were no UTF-8 are the replacement character."""
+def _replaced(text: str) -> str:
+    """Return text of the same length, with the replacement character for each invalid byte."""
     if text.isascii():
         return text
     return "".join("�" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
-#: What the first 64 KB of a Kineto file hold: its own keys, or events as Chrome's trace viewer reads them.
+#: A match in the first 64 KB tells a Kineto file: a key of Kineto's, or an event of Chrome's trace format.
 _SIGN = re.compile(rb'"(traceEvents|deviceProperties|schemaVersion|distributedInfo|baseTimeNanoseconds)"\s*:|"ph"\s*:')
 
 
@@ -314,8 +316,8 @@ class KinetoReader:
     def sniff(self, head: Head) -> bool:
         """Return whether a file starts like Kineto's JSON."""
         start = head.start.lstrip(b"\xef\xbb\xbf \t\r\n")
-        known = start[:1] in (b"{", b"[") and _SIGN.search(head.start) is not None
-        return known and b'"BeginNs"' not in head.start  # which is how rocprof 1 writes Chrome's events
+        is_trace = start[:1] in (b"{", b"[") and _SIGN.search(head.start) is not None
+        return is_trace and b'"BeginNs"' not in head.start  # rocprof 1 adds this to Chrome's events
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
         """Give the events of one file to `sink`.
@@ -330,60 +332,41 @@ class KinetoReader:
             content = read_stream(stream, path.name, sink)
             content.counts["truncated_files"] |= getattr(stream, "truncated", False)
             fingerprint = stream.fingerprint() if isinstance(stream, Plain) else ""
-        _check_not_empty(path, content)
+        where = "its traceEvents is empty" if content.found_events else "it has no traceEvents"
+        advice = "record again, and see that the profiler is active when the trace is written"
+        require_events(path, content.counts, if_empty=f"no event to read: {where}", advice=advice)
         return replace(_meta(path, content.header, content.counts), fingerprint=fingerprint)
 
 
-def _check_not_empty(path: Path, content: Content) -> None:
-    counts = content.counts
-    if counts["kept"]:
-        return
-    if not counts["events"]:
-        where = "its traceEvents is empty" if content.found_events else "it has no traceEvents"
-        raise BrokenFileError(f"{path}: no event to read: {where}; was the profiler active when it was written?")
-    lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
-    raise BrokenFileError(f"{path}: none of its {counts['events']} events can be used ({lost})")
-
-
 def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:
-    distributed = _mapping(header.get("distributedInfo"))
+    distributed = mapped(header.get("distributedInfo"))
     return TraceMeta(
         format="kineto",
         version=f"schema {plain_text(header.get('schemaVersion')) or 'unknown'}",
         sources=(path.name,),
         ranks=_rank(header),
-        world_size=_positive(distributed.get("world_size")),
+        world_size=positive(distributed.get("world_size")),
         clock_base_ns=whole(header.get("baseTimeNanoseconds")) or 0,
         devices=_devices(header),
         quality=Quality({name: n for name, n in counts.items() if n}),
     )
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _positive(value: Any) -> int | None:
-    number = whole(value)
-    return number if number is not None and number > 0 else None
-
-
 def _devices(header: dict[str, Any]) -> tuple[DeviceProperties, ...]:
-    listed = header.get("deviceProperties")
-    rows = [_mapping(row) for row in listed] if isinstance(listed, list) else []
+    rows = map(mapped, listed(header.get("deviceProperties")))
     return tuple(
         DeviceProperties(
             rank=OWN_RANK,
             device=whole(row.get("id")) or 0,
             name=plain_text(row.get("name")),
-            compute_units=_positive(row.get("numSms")),
-            memory_bytes=_positive(row.get("totalGlobalMem")),
+            compute_units=positive(row.get("numSms")),
+            memory_bytes=positive(row.get("totalGlobalMem")),
         )
         for row in rows
     )
 
 
 def _rank(header: dict[str, Any]) -> tuple[int, ...]:
-    """Return the rank that the file states for itself, or nothing."""
-    rank = whole(_mapping(header.get("distributedInfo")).get("rank"))
-    return () if rank is None or not 0 <= rank < 1 << 31 else (rank,)
+    """Return the rank that the file states for itself, or an empty tuple."""
+    rank = whole(mapped(header.get("distributedInfo")).get("rank"))
+    return () if rank is None or not 0 <= rank < INT32_LIMIT else (rank,)

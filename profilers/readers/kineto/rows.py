@@ -1,8 +1,7 @@
-"""Rows of the tables from the events of a Kineto trace, one at a time.
+"""Rows from decoded Kineto events, and the table of arguments that have a column of their own.
 
-Which arguments of an event have a column of their own, by kind: one table for both ways of reading.
-
-From Kineto events to rows of the kinds of event; nothing is linked yet.
+`KIND_OF` and `ARGUMENTS` hold for both ways of reading: the scanner's and that of `Rows`, which takes the events that
+the standard library decodes, one at a time. Rows are not linked yet.
 """
 
 import json
@@ -13,11 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from profilers.readers.common.numbers import IN_WORK_ITEMS, TIMES_NS, Grids, nanoseconds, plain_text, real, whole
+from profilers.readers.common.numbers import (
+    IN_WORK_ITEMS,
+    INT32_LIMIT,
+    TIMES_NS,
+    Grids,
+    nanoseconds,
+    plain_text,
+    real,
+    whole,
+)
 from profilers.trace.arrays import MISSING
 from profilers.trace.schema import OWN_RANK
 
-#: Category, in lower case, to kind. Every other category with a duration becomes a range.
+#: Kind of event by category in lower case. Events of any other category with a duration become ranges.
 KIND_OF: Mapping[str, str] = {
     "cpu_op": "ops",
     "operator": "ops",
@@ -42,15 +50,16 @@ HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument with a column.
+    """An argument of an event that has a column of its own.
 
     Parameters
     ----------
     column : str
+        Name of the column.
     keys : tuple of str
-        How it is spelled; the first that is there counts.
+        Spellings of the argument; the first that an event has counts.
     what : str
-        ``"integer"``, ``"narrow"`` (32 bits), ``"float"`` or ``"json"``.
+        Type of the column: ``"integer"``, ``"narrow"`` (32 bits), ``"float"`` or ``"json"``.
     """
 
     column: str
@@ -62,7 +71,7 @@ _EXTERNAL = Argument("external_id", ("External id", "external id"))
 _CORRELATION = Argument("correlation", ("correlation",))
 _RECORD = Argument("record_function_id", ("Record function id",))
 _INDEX = Argument("event_index", ("Ev Idx",))
-_PLACE = (Argument("device", ("device",), "narrow"), Argument("stream", ("stream",)))
+_LANE = (Argument("device", ("device",), "narrow"), Argument("stream", ("stream",)))
 
 ARGUMENTS: Mapping[str, tuple[Argument, ...]] = {
     "ops": (
@@ -78,7 +87,7 @@ ARGUMENTS: Mapping[str, tuple[Argument, ...]] = {
     ),
     "launches": (_EXTERNAL, _CORRELATION),
     "kernels": (
-        *_PLACE,
+        *_LANE,
         Argument("queue", ("queue",)),
         _EXTERNAL,
         _CORRELATION,
@@ -87,16 +96,16 @@ ARGUMENTS: Mapping[str, tuple[Argument, ...]] = {
         Argument("occupancy", ("est. achieved occupancy %",), "float"),
         Argument("graph_node", ("graph node id",)),
     ),
-    "copies": (*_PLACE, _EXTERNAL, _CORRELATION, Argument("bytes", ("bytes",))),
+    "copies": (*_LANE, _EXTERNAL, _CORRELATION, Argument("bytes", ("bytes",))),
     "syncs": (
-        *_PLACE,
+        *_LANE,
         _CORRELATION,
         Argument("wait_on_stream", ("wait_on_stream",)),
         Argument("event", ("wait_on_cuda_event_id",)),
         Argument("event_correlation", ("wait_on_cuda_event_record_corr_id",)),
     ),
     "ranges": (
-        *_PLACE,
+        *_LANE,
         _EXTERNAL,
         _RECORD,
         _INDEX,
@@ -114,28 +123,25 @@ _INSTANT = frozenset("iIRn")
 
 
 def _json(value: Any) -> str | None:
-    """Return `value` as JSON; None where it is missing, or nested deeper than Python's stack."""
+    """Return `value` as JSON, or None if it is missing or nested deeper than Python's stack."""
     try:
         return None if value is None else _ENCODER.encode(value)
     except RecursionError:
         return None
 
 
-def _plain(value: Any) -> float | str:
+def _number_or_text(value: Any) -> float | str:
     number = real(value)
     return str(value) if number is None else number
 
 
-_ENCODER = json.JSONEncoder(default=_plain, separators=(",", ":"))
+_ENCODER = json.JSONEncoder(default=_number_or_text, separators=(",", ":"))
 
-_READ: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": whole, "float": real, "json": _json}
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": whole, "float": real, "json": _json}
 
 
 class Rows:
-    """Collects events as columns and turns them into tables.
-
-    Events that name no rank get `OWN_RANK`.
-    """
+    """Events collected as columns, by kind; an event that names no rank gets `OWN_RANK`."""
 
     def __init__(self) -> None:
         self._columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
@@ -143,7 +149,7 @@ class Rows:
         self.counts: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
-        """Keep one event, or count why it is not kept."""
+        """Add one event, or count the reason for leaving it out."""
         phase = plain_text(event.get("ph", "X"))
         args = event.get("args")
         args = args if isinstance(args, dict) else {}
@@ -177,7 +183,7 @@ class Rows:
     def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None]) -> None:
         columns = self._columns[kind]
         rank = whole(args.get("rank"))
-        columns["rank"].append(OWN_RANK if rank is None or not 0 <= rank < 1 << 31 else rank)
+        columns["rank"].append(OWN_RANK if rank is None or not 0 <= rank < INT32_LIMIT else rank)
         columns["name"].append(plain_text(event.get("name")))
         columns["start_ns"].append(time[0])
         columns["dur_ns"].append(time[1])
@@ -185,42 +191,42 @@ class Rows:
         if kind in HOST_KINDS:
             columns["process"].append(whole(event.get("pid")))
             columns["thread"].append(whole(event.get("tid")))
-        known = self._arguments(kind, columns, args)
-        rest = {k: v for k, v in args.items() if k not in known} or None
+        typed = self._arguments(kind, columns, args)
+        rest = {key: value for key, value in args.items() if key not in typed} or None
         columns["args"].append(_json(rest))
         self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
-        if (special := _SPECIAL.get(kind)) is not None:
+        if (special := _ADD_SPECIAL.get(kind)) is not None:
             special(columns, event, args)
         if kind in self._extents:
             self._extents[kind].append(geometry(args))
 
     def _arguments(self, kind: str, columns: dict[str, list[Any]], args: Event) -> set[str]:
-        """Fill the typed columns of `kind`; return the arguments that they hold without loss."""
-        known: set[str] = set()
+        """Fill the typed columns of `kind`; return the keys of arguments that these hold without loss."""
+        typed: set[str] = set()
         for argument in ARGUMENTS[kind]:
             key = next((k for k in argument.keys if k in args), None)
-            value = None if key is None else _READ[argument.what](args[key])
-            if value is not None and argument.what == "narrow" and not -(1 << 31) <= value < 1 << 31:
+            value = None if key is None else _CONVERSIONS[argument.what](args[key])
+            if value is not None and argument.what == "narrow" and not -INT32_LIMIT <= value < INT32_LIMIT:
                 value = None
             if key is not None and value is not None:
-                known.add(key)
+                typed.add(key)
             columns[argument.column].append(value)
-        return known
+        return typed
 
     def columns(self) -> Mapping[str, Mapping[str, list[Any]]]:
-        """Return what was collected, by kind and column."""
+        """Return the columns by kind and name."""
         return self._columns
 
     def add_grids(self, grids: Grids) -> None:
-        """Tell `grids` what the kernels and launches collected say of theirs."""
-        for kind, found in self._extents.items():
-            if not found:
+        """Add the grids of the kernels and launches collected to `grids`."""
+        for kind, rows in self._extents.items():
+            if not rows:
                 continue
             columns = self._columns[kind]
             rank = np.array(columns["rank"], dtype=np.int64)
-            missing = [MISSING if n is None else n for n in columns["correlation"]]
-            correlation = np.array(missing, dtype=np.int64)
-            extents = np.array(found, dtype=np.int64)
+            numbers = [MISSING if n is None else n for n in columns["correlation"]]
+            correlation = np.array(numbers, dtype=np.int64)
+            extents = np.array(rows, dtype=np.int64)
             if kind == "kernels":
                 grids.add_kernels(rank, correlation, extents)
             else:
@@ -228,12 +234,12 @@ class Rows:
 
 
 def geometry(args: Event) -> list[int]:
-    """Return grid and block, `MISSING` six times where the arguments hold none that are valid."""
-    grid, block = (_three(args.get(key)) for key in ("grid", "block"))
+    """Return the three extents of grid and of block, six times `MISSING` if either is absent or not valid."""
+    grid, block = (_axes(args.get(key)) for key in ("grid", "block"))
     return [MISSING] * 6 if grid is None or block is None else grid + block
 
 
-def _three(value: Any) -> list[int] | None:
+def _axes(value: Any) -> list[int] | None:
     if not isinstance(value, list) or not 1 <= len(value) <= 3:
         return None
     numbers = [n for n in map(whole, value) if n is not None and n > 0]
@@ -249,7 +255,15 @@ def _copy(columns: dict[str, list[Any]], event: Event, args: Event) -> None:
 
 
 def direction(name: str, args: Event) -> str:
-    """Return the direction of a copy of this name, as ``HtoD``; ``memset`` for a fill."""
+    """Return the direction of a copy, such as ``HtoD``, or ``memset``.
+
+    Parameters
+    ----------
+    name : str
+        Name of the event, such as ``Memcpy HtoD (Pinned -> Device)``.
+    args : dict of str to Any
+        Arguments of the event; ``kind`` states the direction if the name does not.
+    """
     if name.startswith("Memset"):
         return "memset"
     words = name.split()
@@ -268,7 +282,7 @@ def _category(columns: dict[str, list[Any]], event: Event, _args: Event) -> None
     columns["category"].append(plain_text(event.get("cat")).lower())
 
 
-_SPECIAL: Mapping[str, Callable[[dict[str, list[Any]], Event, Event], None]] = {
+_ADD_SPECIAL: Mapping[str, Callable[[dict[str, list[Any]], Event, Event], None]] = {
     "launches": _launch,
     "copies": _copy,
     "syncs": _sync,

@@ -1,12 +1,15 @@
-"""The byte scanner: well-formed events of a Kineto file to columns, without a Python object for any of them.
+"""The byte scanner: turns well-formed events of a Kineto file into columns, without a Python object for an event.
 
-`scan` walks the text of the array of events and writes one row an event into flat arrays. It is strict: an
-event that is not plain JSON of the expected types (a bad escape, NaN, a number that does not fit, a key twice)
-is not touched but reported with its place, and the caller gives it to the standard library
-(`profilers.readers.common.json_documents`). So what is odd costs time and never changes what is read.
+`scan` walks the text of the array of events and writes one row an event into flat arrays. It is strict: an event that
+is not plain JSON of the expected types (a bad escape, NaN, a number that does not fit, a repeated key) is not read.
+Its position is reported instead, and the caller gives it to the standard library
+(`profilers.readers.common.json_documents`). So an unusual event costs time and never changes the result.
 
-All loads stay inside the buffer, because `PADDING` bytes of quotation marks follow its content: every loop
-over bytes ends there at the latest, and a token that reaches the end is incomplete.
+All loads stay inside the buffer, because `PADDING` bytes of quotation marks follow its content. Every loop over bytes
+ends there at the latest, and a token that reaches the end is incomplete.
+
+Names in the compiled functions: ``a`` is the buffer, ``p`` a position in it, ``s`` the `Scan`, ``t`` its tokens, ``h``
+its head, and ``o`` a position in the scratch. A negative result is a reason of `scan` with its sign changed.
 """
 
 from typing import Any
@@ -33,13 +36,16 @@ from profilers.readers.kineto.lexing import (
 )
 from profilers.readers.kineto.tokens import (
     ARGS,
+    ARGUMENT_KEYS,
     BOOLEAN,
     CAT,
     CATEGORY,
     COUNTERS,
     DUR,
+    DURATION,
     END,
     ESCAPED,
+    EVENT_NAME,
     FLOAT,
     FLOW,
     FULL,
@@ -48,9 +54,11 @@ from profilers.readers.kineto.tokens import (
     IRREGULAR,
     JSON,
     KEPT,
+    KEY,
+    KEY_END,
+    KEY_START,
     KNOWN,
     LAST,
-    LENGTH,
     LONG,
     MARKER,
     MORE,
@@ -59,7 +67,7 @@ from profilers.readers.kineto.tokens import (
     NESTED,
     NEW_CATEGORY,
     NULL,
-    OTHER,
+    OTHER_ARGS,
     PH,
     PID,
     PROCESS,
@@ -67,11 +75,15 @@ from profilers.readers.kineto.tokens import (
     REAL,
     REST,
     START,
+    TAG,
     TEXT,
     THREAD,
     TID,
-    TITLE,
+    TOO_MANY,
     TS,
+    VALUE,
+    VALUE_END,
+    VALUE_START,
     WHOLE,
     WORD,
     Scan,
@@ -79,8 +91,8 @@ from profilers.readers.kineto.tokens import (
 )
 from profilers.trace.compiled import bare, inlined
 
-# What `Scan.head` holds: category, phase, token of the name, start, duration, and how many arguments there are.
-OF, PHASE, NAMED, AT, FOR, ARGUMENTS = range(6)
+# Entries of `Scan.head`: category, phase, token of the name, start, duration, and number of arguments.
+HEAD_CATEGORY, HEAD_PHASE, HEAD_NAME, HEAD_START, HEAD_DURATION, HEAD_ARGUMENTS = range(6)
 _COMPLETE = ord("X")
 # The other phases of Chrome's trace format.
 _i, _I, _R, _n, _C, _E, _s, _t, _f, _M, _N, _D, _O = map(ord, "iIRnCEstfMNDO")
@@ -88,7 +100,7 @@ _i, _I, _R, _n, _C, _E, _s, _t, _f, _M, _N, _D, _O = map(ord, "iIRnCEstfMNDO")
 
 @inlined
 def _emit(a: Any, count: int, s: Scan) -> Any:
-    """Write the tokens of an event as a row; return its kind, or a state below zero."""
+    """Write the tokens of an event as a row; return its kind, or a negative reason."""
     state = _head(a, count, s)
     if state < 0:
         return state
@@ -96,20 +108,20 @@ def _emit(a: Any, count: int, s: Scan) -> Any:
     kind = _kind(s)
     if kind < 0 or kind >= MARKER:
         return kind
-    start, duration = h[AT], h[FOR]
-    if h[NAMED] < 0 or start == MISSING or (duration == MISSING and kind != COUNTERS):
+    start, duration = h[HEAD_START], h[HEAD_DURATION]
+    if h[HEAD_NAME] < 0 or start == MISSING or (duration == MISSING and kind != COUNTERS):
         return -IRREGULAR
     if duration != MISSING and (duration < 0 or (start == 0 and duration == 0) or start + duration >= TIME_LIMIT):
         return -IRREGULAR
-    number = _title(a, s, h[NAMED])
+    number = _title(a, s, h[HEAD_NAME])
     if number < 0:
         return number
     row = s.rows[kind]
     values = s.values[kind]
     for slot in range(s.widths[kind]):
         values[slot, row] = MISSING
-    values[START, row], values[LENGTH, row], values[TITLE, row] = start, duration, number
-    values[CATEGORY, row] = h[OF]
+    values[START, row], values[DURATION, row], values[EVENT_NAME, row] = start, duration, number
+    values[CATEGORY, row] = h[HEAD_CATEGORY]
     state = _arguments(a, count, s, kind, row, number)
     if state < 0:
         return state
@@ -119,14 +131,15 @@ def _emit(a: Any, count: int, s: Scan) -> Any:
 
 @inlined
 def _head(a: Any, count: int, s: Scan) -> Any:
-    """Read what every event has into `Scan.head`; return a state below zero, or zero."""
+    """Read the fields that every event has into `Scan.head`; return 0, or a negative reason."""
     t, h = s.tokens, s.head
-    h[OF], h[PHASE], h[NAMED], h[AT], h[FOR], h[ARGUMENTS] = 0, _COMPLETE, -1, MISSING, MISSING, 0
+    h[HEAD_CATEGORY], h[HEAD_PHASE], h[HEAD_NAME] = 0, _COMPLETE, -1
+    h[HEAD_START], h[HEAD_DURATION], h[HEAD_ARGUMENTS] = MISSING, MISSING, 0
     seen = 0
     for i in range(count):
-        key, tag = t[i, 0], t[i, 1]
-        if key >= 999:
-            h[ARGUMENTS] += 1
+        key, tag = t[i, KEY], t[i, TAG]
+        if key >= TOO_MANY:
+            h[HEAD_ARGUMENTS] += 1
             continue
         if key < PH or key > ARGS:
             continue
@@ -134,33 +147,34 @@ def _head(a: Any, count: int, s: Scan) -> Any:
             return -IRREGULAR
         seen |= 1 << key
         if key == PH:
-            if tag != TEXT or t[i, 4] - t[i, 3] != 3:
+            if tag != TEXT or t[i, VALUE_END] - t[i, VALUE_START] != 3:
                 return -IRREGULAR
-            h[PHASE] = at(a, t[i, 3] + 1)
+            h[HEAD_PHASE] = at(a, t[i, VALUE_START] + 1)
         elif key == CAT:
-            h[OF] = find(s.categories, a, t[i, 3] + 1, t[i, 4] - t[i, 3] - 2) if tag == TEXT else -1
-            if h[OF] < 0:
+            start, size = t[i, VALUE_START] + 1, t[i, VALUE_END] - t[i, VALUE_START] - 2
+            h[HEAD_CATEGORY] = find(s.categories, a, start, size) if tag == TEXT else -1
+            if h[HEAD_CATEGORY] < 0:
                 return -IRREGULAR
         elif key == NAME:
-            h[NAMED] = i
+            h[HEAD_NAME] = i
         elif key in (TS, DUR):
             if tag != WHOLE:
                 return -IRREGULAR
-            h[AT if key == TS else FOR] = t[i, 2]
-        elif key == ARGS and at(a, t[i, 3]) != OPEN_OBJECT:
+            h[HEAD_START if key == TS else HEAD_DURATION] = t[i, VALUE]
+        elif key == ARGS and at(a, t[i, VALUE_START]) != OPEN_OBJECT:
             return -IRREGULAR
     return 0
 
 
 @inlined
 def _kind(s: Scan) -> Any:
-    """Return the kind of the event in `Scan.head`, or a state below zero; letters are those of Chrome's phases."""
-    ph = s.head[PHASE]
-    kind = s.kinds[s.head[OF]]
+    """Return the kind of the event in `Scan.head`, or a negative reason; its letters are phases of Chrome's format."""
+    ph = s.head[HEAD_PHASE]
+    kind = s.kinds[s.head[HEAD_CATEGORY]]
     if kind < 0:
         return -NEW_CATEGORY
     instant = ph in (_i, _I, _R, _n)
-    if ph == _C or (instant and s.head[ARGUMENTS] > 0):
+    if ph == _C or (instant and s.head[HEAD_ARGUMENTS] > 0):
         return np.int64(COUNTERS)
     if instant or kind == MARKER or ph == _E:
         return np.int64(MARKER)
@@ -171,14 +185,14 @@ def _kind(s: Scan) -> Any:
 
 @inlined
 def _title(a: Any, s: Scan, token: int) -> Any:
-    """Return the number of the event's name, or a state below zero; remember which name it followed."""
+    """Return the number of the event's name, or a negative reason; remember that it follows the last event's name."""
     t = s.tokens
-    tag = t[token, 1]
-    number = t[token, 2]
+    tag = t[token, TAG]
+    number = t[token, VALUE]
     if tag != KNOWN:
         if tag not in (TEXT, ESCAPED):
             return np.int64(-IRREGULAR)
-        number = find(s.strings, a, t[token, 3] + 1, t[token, 4] - t[token, 3] - 2)
+        number = find(s.strings, a, t[token, VALUE_START] + 1, t[token, VALUE_END] - t[token, VALUE_START] - 2)
         if number < 0:
             return np.int64(-GROW)
         s.recent[s.counts[LAST]] = number
@@ -188,22 +202,22 @@ def _title(a: Any, s: Scan, token: int) -> Any:
 
 @inlined
 def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> Any:
-    """Write the place and the arguments of an event into its row; return a state below zero, or zero."""
+    """Write process, thread and arguments of an event into its row; return 0, or a negative reason."""
     t = s.tokens
     values = s.values[kind]
     out, o = s.scratch, 0
     for i in range(count):
-        key, tag = t[i, 0], t[i, 1]
-        rest = key >= 999
+        key, tag = t[i, KEY], t[i, TAG]
+        rest = key >= TOO_MANY
         if key in (PID, TID):
             if s.hosts[kind]:
-                value, state = _integer(a, t[i, 3], t[i, 4], tag, t[i, 2])
+                value, state = _integer(a, t[i, VALUE_START], t[i, VALUE_END], tag, t[i, VALUE])
                 if state < 0:
                     return -IRREGULAR
                 if state > 0:
                     values[PROCESS if key == PID else THREAD, row] = value
-        elif key >= 1000:
-            how, slot = s.types[kind, key - 1000], s.slots[kind, key - 1000]
+        elif key >= ARGUMENT_KEYS:
+            how, slot = s.types[kind, key - ARGUMENT_KEYS], s.slots[kind, key - ARGUMENT_KEYS]
             if how != REST:
                 if values[slot, row] != MISSING:
                     return -IRREGULAR
@@ -223,19 +237,19 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> 
         offset = s.strings.offsets[number]
         n = s.strings.offsets[number + 1] - offset
         if n == o + 1 and equal(out, 0, s.strings.arena, offset, n):
-            values[OTHER, row] = number
+            values[OTHER_ARGS, row] = number
             return 0
     number = find(s.strings, out, 0, o + 1)
     if number < 0:
         return -GROW
     s.recent_rest[title] = number
-    values[OTHER, row] = number
+    values[OTHER_ARGS, row] = number
     return 0
 
 
 @inlined
 def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
-    """Return an integer, and 1 where the token is one, 0 where it is none, -1 where that takes a closer look."""
+    """Return an integer, and 1 if the token is one, 0 if it is none, -1 if the standard library has to decide."""
     if tag == WHOLE:
         return value, 1
     if tag == TEXT:
@@ -251,11 +265,11 @@ def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
 
 @inlined
 def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: int) -> Any:
-    """Write one argument into its column: return 1, or 0 where it belongs to the rest too, or a state below zero."""
+    """Write an argument into its column; return 1, 0 if it belongs to the other arguments too, or a negative reason."""
     t = s.tokens
-    start, end, tag = t[token, 3], t[token, 4], t[token, 1]
+    start, end, tag = t[token, VALUE_START], t[token, VALUE_END], t[token, TAG]
     if how in (INTEGER, NARROW, RANKED):
-        value, state = _integer(a, start, end, tag, t[token, 2])
+        value, state = _integer(a, start, end, tag, t[token, VALUE])
         if state <= 0:
             return -IRREGULAR if state < 0 else 0
         if how != INTEGER and not -(1 << 31) <= value < (1 << 31):
@@ -268,7 +282,7 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
         if tag != WHOLE and tag != REAL:
             return 0 if tag in (NULL, BOOLEAN, NESTED) else -IRREGULAR
         _p, value, decimals, digits = read_number(a, start)
-        if digits > 15:  # beyond that a quotient of two floats need not be the nearest one
+        if digits > 15:  # with more, the quotient of two floats need not be the nearest float
             return -IRREGULAR
         s.real[0] = np.float64(value) / np.float64(POWERS[decimals])
         values[slot, row] = s.real.view(np.int64)[0]
@@ -299,11 +313,11 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
 
 @inlined
 def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
-    """Append one member to the JSON object in the scratch; return its new length, -1 where it cannot be."""
+    """Append a member to the JSON object in the scratch; return its new length, -1 if it is too long or not plain."""
     t = s.tokens
     out = s.scratch
-    first, last = t[token, 5] - 1, t[token, 6] + 1
-    if o + (t[token, 4] - first) + 8 > out.size // 2:
+    first, last = t[token, KEY_START] - 1, t[token, KEY_END] + 1
+    if o + (t[token, VALUE_END] - first) + 8 > out.size // 2:
         return -1
     out[o] = COMMA if o else OPEN_OBJECT
     o += 1
@@ -314,9 +328,9 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
         o += 1
     out[o] = COLON
     o += 1
-    if t[token, 1] == NESTED:
-        return compact(a, t[token, 3], t[token, 4], out, o)
-    for i in range(t[token, 3], t[token, 4]):
+    if t[token, TAG] == NESTED:
+        return compact(a, t[token, VALUE_START], t[token, VALUE_END], out, o)
+    for i in range(t[token, VALUE_START], t[token, VALUE_END]):
         if at(a, i) < 32:
             return -1
         out[o] = at(a, i)
@@ -326,15 +340,16 @@ def _add_rest(a: Any, s: Scan, token: int, o: int) -> Any:
 
 @bare
 def scan(a: Any, p: int, end: int, s: Scan) -> Any:
-    """Read events from `p` on; return the place behind the last one that was read, and why it ended there.
+    """Read events from `p` on; return the position behind the last event read, and the reason for ending there.
 
     Parameters
     ----------
     a : array of uint8
-        With `PADDING` quotation marks from `end` on.
+        Buffer of text, with `PADDING` quotation marks from `end` on.
     p, end : int
+        Position of the first event, and end of the content.
     s : Scan
-        Filled.
+        Arrays that are filled.
     """
     capacity = s.values.shape[2]
     while True:

@@ -1,4 +1,8 @@
-"""`NsysReader` and `NsysTablesReader`: one export of Nsight Systems to rows of the kinds of event."""
+"""`NsysReader` and `NsysTablesReader`: exports of Nsight Systems, as a SQLite file or as a folder of tables.
+
+`_SOURCES` lists the tables of events: for each, the columns read and the function that converts rows to events. Calls
+are read before the device work that they caused.
+"""
 
 import re
 from collections import Counter
@@ -11,7 +15,7 @@ from profilers.errors import BrokenFileError
 from profilers.files import is_folder
 from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import ahead
+from profilers.readers.common.source import ahead, require_events
 from profilers.readers.nsys import rows
 from profilers.readers.nsys.tables import (
     SUFFIXES,
@@ -26,13 +30,13 @@ from profilers.readers.nsys.tables import (
 )
 from profilers.trace.trace import Quality, TraceMeta
 
-#: Arguments of a kernel that columns are made of.
+#: Arguments of a kernel that columns are computed from.
 _SHAPE = (
-    *(f"{what}{axis}" for what in ("grid", "block") for axis in "XYZ"),
+    *(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XYZ"),
     "staticSharedMemory",
     "dynamicSharedMemory",
 )
-#: Tables that no other format has.
+#: Names of tables that only Nsight Systems writes.
 _SIGNS = re.compile(r"CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS(_V\d+)?|TARGET_INFO_\w+|META_DATA_EXPORT|EXPORT_META_DATA")
 _DEVICE = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 
@@ -44,12 +48,13 @@ class _Source:
     Parameters
     ----------
     kind : str
-        What its rows become.
+        Kind of event that the rows become.
     columns : tuple of str
-        Those that are read.
+        Columns that are read.
     convert : callable
+        Function from a batch of columns to columns of the schema.
     optional : tuple of str
-        Columns of `columns` that not every version has; the others are missed if they are not there.
+        Columns that not every version has; any other column that is absent is counted as missing.
     """
 
     kind: str
@@ -77,7 +82,7 @@ def _device(kind: str, columns: Sequence[str], args: Sequence[str], convert: Any
     return _Source(kind, tuple(dict.fromkeys((*_DEVICE, *columns, *args))), _timed(convert), optional)
 
 
-#: Calls come first, then what they caused.
+#: Tables of events without the version in their names; calls come first, then the work that they caused.
 _SOURCES: Mapping[str, _Source] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": _CALLS,
     "CUPTI_ACTIVITY_KIND_DRIVER": _CALLS,
@@ -90,9 +95,9 @@ _SOURCES: Mapping[str, _Source] = {
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _device("syncs", ("syncType", "eventId"), rows.SYNC_ARGS, rows.syncs),
     "NVTX_EVENTS": _Source("ranges", _NVTX, rows.ranges, ("textId", *rows.RANGE_ARGS)),
 }
-#: Without these an event has no place in time.
-_MINIMUM = ("start", "end")
-_GPU_WORK = ("kernels", "copies")
+#: Columns without which an event has no time.
+_REQUIRED = ("start", "end")
+_DEVICE_KINDS = ("kernels", "copies")
 
 
 class NsysReader:
@@ -110,7 +115,7 @@ class NsysReader:
         Raises
         ------
         BrokenFileError
-            It holds no event that can be used, or a table lacks its times.
+            The export holds no event that can be used, or a table lacks its times.
         """
         with open_database(files[0], sink.limit_bytes) as database:
             return _read(database, sink, self.name)
@@ -122,7 +127,7 @@ class NsysTablesReader:
     name = "nsys_tables"
 
     def sniff(self, head: Head) -> bool:
-        """Return whether a folder holds files that are named as tables of Nsight Systems."""
+        """Return whether a folder holds files named like tables of Nsight Systems."""
         if not is_folder(head.path):
             return False
         try:
@@ -136,22 +141,26 @@ class NsysTablesReader:
         Raises
         ------
         BrokenFileError
-            It holds no event that can be used, or a table lacks its times.
+            The export holds no event that can be used, or a table lacks its times.
         """
         return _read(TableFolder(files[0], sink.limit_bytes), sink, self.name)
 
 
 def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
-    found = {table: source for table in tables.tables if (source := _SOURCES.get(_plain(table))) is not None}
-    order = sorted(found, key=lambda table: (list(_SOURCES).index(_plain(table)), table))
+    sources = {table: source for table in tables.tables if (source := _SOURCES.get(_unversioned(table))) is not None}
+    order = sorted(sources, key=lambda table: (list(_SOURCES).index(_unversioned(table)), table))
     counts: Counter[str] = Counter()
     for table in order:
-        counts["missing_columns"] += _missing(tables, table, found[table])
-    processes = Processes.of(tables, [table for table in order if found[table].kind in _GPU_WORK])
+        counts["missing_columns"] += _missing(tables, table, sources[table])
+    processes = Processes.of(tables, [table for table in order if sources[table].kind in _DEVICE_KINDS])
     context = rows.Context(StringIds.of(tables, counts), processes, counts)
     for table in order:
-        _read_table(tables, table, found[table], context, sink)
-    _check_not_empty(tables, order, counts)
+        _read_table(tables, table, sources[table], context, sink)
+    if_empty, advice = "its tables of events are damaged from their start", "export it again"
+    if not counts["damaged_tables"] and not counts["events"]:
+        if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
+        advice = "was CUDA or NVTX traced (nsys profile --trace=cuda,nvtx)?"
+    require_events(tables.path, counts, if_empty=if_empty, advice=advice)
     return TraceMeta(
         format=name,
         version=version(tables),
@@ -163,37 +172,23 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     )
 
 
-def _plain(table: str) -> str:
-    """Return the name of a table without the version that some exports add to it."""
+def _unversioned(table: str) -> str:
+    """Return the name of a table without the version that some exports append."""
     return re.sub(r"_V\d+$", "", table)
 
 
 def _missing(tables: Tables, table: str, source: _Source) -> int:
-    """Return how many columns every version should have and this table lacks."""
-    lacking = [name for name in source.columns if name not in tables.tables[table]]
-    if minimum := [name for name in lacking if name in _MINIMUM]:
+    """Return the number of columns that every version should have and this table lacks."""
+    absent = set(source.columns) - set(tables.tables[table])
+    if required := [name for name in _REQUIRED if name in absent]:
         raise BrokenFileError(
-            f"{tables.path}: table {table} has no column {' and '.join(minimum)}; export the report again"
+            f"{tables.path}: table {table} has no column {' and '.join(required)}; export the report again"
         )
-    return len([name for name in lacking if name not in source.optional])
+    return len(absent - set(source.optional))
 
 
 def _read_table(tables: Tables, table: str, source: _Source, context: rows.Context, sink: Sink) -> None:
-    """Give the rows of one table to `sink`; of a damaged table, those before the damage."""
+    """Give the rows of one table to `sink`; a damaged table gives the rows before the damage."""
     for batch in until_damage(ahead(tables.read(table, source.columns), 1), context.counts):
         context.counts["events"] += len(batch["start"])
         context.counts["kept"] += len(sink.write(source.kind, source.convert(batch, context)))
-
-
-def _check_not_empty(tables: Tables, order: Sequence[str], counts: Counter[str]) -> None:
-    if counts["kept"]:
-        return
-    if counts["events"]:
-        lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
-        raise BrokenFileError(f"{tables.path}: none of its {counts['events']} events can be used ({lost})")
-    if counts["damaged_tables"]:
-        raise BrokenFileError(f"{tables.path}: its tables of events are damaged from their start; export it again")
-    have = ", ".join(order) or "there is no such table"
-    raise BrokenFileError(
-        f"{tables.path}: no event to read ({have}); was CUDA or NVTX traced (nsys profile --trace=cuda,nvtx)?"
-    )

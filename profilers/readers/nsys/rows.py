@@ -1,4 +1,8 @@
-"""From the rows of an export's tables to rows of the kinds of event, whole columns at a time."""
+"""Conversion of an export's tables to columns of the schema, one function for each kind of table.
+
+Each function takes a `Batch` of rows with valid times and the `Context` of the export. CUPTI's numbers become the words
+that Kineto uses.
+"""
 
 import json
 import re
@@ -11,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from profilers.readers.common.numbers import INT32_LIMIT
 from profilers.readers.nsys.tables import Processes, StringIds, named, process_of, whole_numbers
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling
@@ -18,14 +23,13 @@ from profilers.trace.columns import Spelling
 Columns = dict[str, Any]
 
 _PID = (1 << 24) - 1
-#: Every time lies below, so that differences and sums fit int64.
+#: Most ns of a time, so that differences and sums of times fit int64.
 _TIME_LIMIT = 1 << 61
-#: What CUPTI writes where there is no stream or no event.
+#: CUPTI's number for no stream and no event.
 _NONE = (1 << 32) - 1
-_NARROW = 1 << 31
-#: ``cudaLaunchKernel_v7000``: the version of the interface, which other profilers leave out.
+#: Version of the interface in names such as ``cudaLaunchKernel_v7000``, which other profilers leave out.
 _VERSION = re.compile(r"_v\d{4,}$")
-#: CUPTI's numbers, in the words of Kineto.
+#: Kineto's words by CUPTI's numbers.
 _DIRECTIONS = {
     **{1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"},
     **{11: "HtoD", 12: "DtoH", 13: "DtoD"},
@@ -33,20 +37,20 @@ _DIRECTIONS = {
 _MEMORIES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device Static", 6: "Managed Static"}
 _SYNCS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 _DRIVER_CLASSES = (1, 13)
-#: NVTX events that are intervals: push-pop, start-end, and the same of the extended interface.
+#: Types of NVTX events that are intervals: push-pop and start-end, of the plain and of the extended interface.
 _INTERVALS = (59, 60, 70, 71)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one table, with times that can be used.
+    """Rows of one table whose times are valid.
 
     Parameters
     ----------
     columns : mapping of str to array
-        As `profilers.readers.nsys.tables.Tables.read` gives them.
+        Columns as `profilers.readers.nsys.tables.Tables.read` gives them.
     start, duration : array of int64
-        In ns; a duration may be `MISSING`.
+        Start and duration in ns; a duration may be `MISSING`.
     """
 
     columns: Mapping[str, Any]
@@ -54,13 +58,25 @@ class Batch:
     duration: Ints
 
     def ints(self, name: str) -> Ints:
-        """Return a column as int64, `MISSING` where there is no integer."""
+        """Return a column as int64, `MISSING` where a value is no integer."""
         return whole_numbers(self.columns[name])
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the rows of all tables need: texts, ranks, and where losses are counted."""
+    """State of an export that the conversion of every table needs.
+
+    Parameters
+    ----------
+    strings : StringIds
+        Texts by number.
+    processes : Processes
+        Ranks of processes.
+    counts : Counter
+        Counts of losses, updated.
+    spellings : dict of str to Spelling
+        Texts made so far, by purpose.
+    """
 
     strings: StringIds
     processes: Processes
@@ -69,37 +85,46 @@ class Context:
 
 
 def timed(columns: Mapping[str, Any], counts: Counter[str]) -> Batch:
-    """Return the rows whose times can be used; count the others."""
+    """Return the rows whose times are valid, and count the others.
+
+    Parameters
+    ----------
+    columns : mapping of str to array
+        Columns of the rows, among them ``start`` and ``end`` in ns.
+    counts : Counter
+        Counts of rows without a start, without an end, and with an end before their start; updated.
+    """
     start, end = whole_numbers(columns["start"]), whole_numbers(columns["end"])
-    known = (start > -_TIME_LIMIT) & (start < _TIME_LIMIT) & ((start != 0) | (end != 0))  # CUPTI: 0 and 0 is unknown
+    # CUPTI writes 0 and 0 for an unknown time.
+    started = (start > -_TIME_LIMIT) & (start < _TIME_LIMIT) & ((start != 0) | (end != 0))
     ended = (end > -_TIME_LIMIT) & (end < _TIME_LIMIT)
-    duration = np.where(known & ended, np.where(ended, end, 0) - np.where(known, start, 0), MISSING)
+    duration = np.where(started & ended, np.where(ended, end, 0) - np.where(started, start, 0), MISSING)
     backwards = (duration < 0) & (duration != MISSING)
-    counts["dropped_no_time"] += int((~known).sum())
+    counts["dropped_no_time"] += int((~started).sum())
     counts["dropped_negative"] += int(backwards.sum())
-    counts["missing_duration"] += int((known & ~ended).sum())
-    good = known & ~backwards
-    if good.all():
+    counts["missing_duration"] += int((started & ~ended).sum())
+    valid = started & ~backwards
+    if valid.all():
         return Batch(columns, start, duration)
-    return Batch({name: chosen(values, good) for name, values in columns.items()}, start[good], duration[good])
+    return Batch({name: chosen(values, valid) for name, values in columns.items()}, start[valid], duration[valid])
 
 
 def chosen(values: Any, rows: npt.NDArray[np.bool_]) -> Any:
-    """Return the rows of a column of which `rows` is true."""
+    """Return the values of a column for which `rows` is true."""
     return values[rows] if isinstance(values, np.ndarray) else values.filter(pa.array(rows))
 
 
 def arguments(names: Sequence[str]) -> Spelling:
-    """Return what spells the values of columns as a JSON object: grid and block as lists, without nulls."""
+    """Return the spelling of the named columns as a JSON object, grid and block as lists, without nulls."""
 
     def spell(row: tuple[int | None, ...]) -> str | None:
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for name, value in zip(names, row, strict=True):
             if value is not None and name[:-1] in ("grid", "block"):
-                found.setdefault(name[:-1], []).append(value)
+                members.setdefault(name[:-1], []).append(value)
             elif value is not None:
-                found[name] = value
-        return json.dumps(found, separators=(",", ":")) if found else None
+                members[name] = value
+        return json.dumps(members, separators=(",", ":")) if members else None
 
     return Spelling(spell)
 
@@ -118,13 +143,13 @@ RANGE_ARGS = ("domainId", "category")
 
 
 def kernels(batch: Batch, context: Context) -> Columns:
-    """Return rows of ``kernels``."""
+    """Return columns of ``kernels``."""
     encode = context.strings.encode
     names = encode(batch.columns["demangledName"])
     if names.null_count:
-        names = _named(context, names, encode(batch.columns["shortName"]), encode(batch.columns["mangledName"]))
+        names = _with_names(context, names, encode(batch.columns["shortName"]), encode(batch.columns["mangledName"]))
     static, dynamic = batch.ints("staticSharedMemory"), batch.ints("dynamicSharedMemory")
-    grid, block = (_product([batch.ints(f"{what}{axis}") for axis in "XYZ"]) for what in ("grid", "block"))
+    grid, block = (_product([batch.ints(f"{extent}{axis}") for axis in "XYZ"]) for extent in ("grid", "block"))
     return {
         **_device_columns(batch, context),
         "name": names,
@@ -138,9 +163,9 @@ def kernels(batch: Batch, context: Context) -> Columns:
 
 
 def graphs(batch: Batch, context: Context) -> Columns:
-    """Return rows of ``kernels`` from launches of CUDA graphs, each one piece of work.
+    """Return columns of ``kernels`` from launches of CUDA graphs, each graph as one kernel.
 
-    This is all that ``--cuda-graph-trace=graph``, the default of the profiler, records of what a graph runs.
+    With ``--cuda-graph-trace=graph``, its default, the profiler records nothing else of the work of a graph.
     """
     name = context.spellings.setdefault("graph", Spelling(_graph_name))
     return {
@@ -151,7 +176,7 @@ def graphs(batch: Batch, context: Context) -> Columns:
 
 
 def copies(batch: Batch, context: Context) -> Columns:
-    """Return rows of ``copies`` from memory copies."""
+    """Return columns of ``copies`` from memory copies."""
     kind = batch.ints("copyKind")
     direction = context.spellings.setdefault("direction", Spelling(lambda row: _direction(row[0])))
     name = context.spellings.setdefault("copy", Spelling(_copy_name))
@@ -165,7 +190,7 @@ def copies(batch: Batch, context: Context) -> Columns:
 
 
 def fills(batch: Batch, context: Context) -> Columns:
-    """Return rows of ``copies`` from memory fills."""
+    """Return columns of ``copies`` from memory fills."""
     name = context.spellings.setdefault("fill", Spelling(lambda row: f"Memset ({_memory(row[0])})"))
     return {
         **_device_columns(batch, context),
@@ -177,7 +202,7 @@ def fills(batch: Batch, context: Context) -> Columns:
 
 
 def syncs(batch: Batch, context: Context) -> Columns:
-    """Return rows of ``syncs``."""
+    """Return columns of ``syncs``."""
     spelling = context.spellings.setdefault("sync", Spelling(lambda row: _SYNCS.get(row[0] or 0, "Unknown Sync")))
     kind = spelling.encode([batch.ints("syncType")])
     columns = _device_columns(batch, context)
@@ -185,33 +210,33 @@ def syncs(batch: Batch, context: Context) -> Columns:
         **columns,
         "name": kind,
         "sync": kind,
-        "stream": _without_none(columns["stream"]),
-        "event": _without_none(batch.ints("eventId")),
+        "stream": _null_if_none(columns["stream"]),
+        "event": _null_if_none(batch.ints("eventId")),
         "args": _args(batch, context, "syncs", SYNC_ARGS),
     }
 
 
 def launches(batch: Batch, context: Context) -> Columns:
-    """Return rows of ``launches``."""
+    """Return columns of ``launches`` from calls of the runtime and of the driver."""
     names = context.strings.encode(batch.columns["nameId"], lambda name: _VERSION.sub("", name))
     columns = _host_columns(batch, context)
     correlation = batch.ints("correlationId")
-    caused = context.processes.own(process_of(batch.ints("globalTid")))
+    launched = context.processes.own(process_of(batch.ints("globalTid")))
     api = context.spellings.setdefault("api", Spelling(_api))
     returned = batch.ints("returnValue")
     return {
         **columns,
-        "name": _named(context, names),
+        "name": _with_names(context, names),
         "api": api.encode([batch.ints("eventClass")]),
-        "correlation": np.where(caused, correlation, MISSING),
+        "correlation": np.where(launched, correlation, MISSING),
         "args": context.spellings.setdefault("launches", arguments(LAUNCH_ARGS)).encode(
-            [np.where(returned == 0, MISSING, returned)]  # only a failure is news
+            [np.where(returned == 0, MISSING, returned)]  # a call that succeeds returns 0
         ),
     }
 
 
 def ranges(columns: Mapping[str, Any], context: Context) -> Columns:
-    """Return rows of ``ranges`` from NVTX events; what is no interval is counted."""
+    """Return columns of ``ranges`` from NVTX events; events that are no intervals are counted."""
     kind, end = whole_numbers(columns["eventType"]), whole_numbers(columns["end"])
     interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (end != MISSING)
     context.counts["skipped_marker"] += int((~interval).sum())
@@ -230,11 +255,12 @@ def _range_names(batch: Batch, context: Context) -> pa.DictionaryArray:
     numbered = context.strings.encode(batch.columns["textId"])
     text = batch.columns["text"]
     if isinstance(text, np.ndarray):
-        return _named(context, numbered)
-    return _named(context, text.cast(pa.string()).dictionary_encode(), numbered)
+        return _with_names(context, numbered)
+    return _with_names(context, text.cast(pa.string()).dictionary_encode(), numbered)
 
 
-def _named(context: Context, *choices: pa.DictionaryArray) -> pa.DictionaryArray:
+def _with_names(context: Context, *choices: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Return the first name of each row, "unknown" and counted for a row without one."""
     names, missing = named(*choices)
     context.counts["missing_name"] += missing
     return names
@@ -274,25 +300,25 @@ def _constant(text: str, count: int) -> pa.DictionaryArray:
 
 
 def _product(factors: Sequence[Ints]) -> Ints:
-    """Return the product of whole numbers from 1 on; `MISSING` where one is smaller or the product too large."""
-    exact = np.ones(len(factors[0]), dtype=np.int64)
-    rough = np.ones(len(factors[0]))
+    """Return the product of positive integers; `MISSING` if one is not positive or the product is too large."""
+    product = np.ones(len(factors[0]), dtype=np.int64)
+    magnitude = np.ones(len(factors[0]))
     for factor in factors:
-        exact, rough = exact * factor, rough * np.where(factor < 1, np.inf, factor)
-    return np.where(rough < 1 << 62, exact, MISSING)
+        product, magnitude = product * factor, magnitude * np.where(factor < 1, np.inf, factor)
+    return np.where(magnitude < 1 << 62, product, MISSING)
 
 
-def _sum(one: Ints, other: Ints) -> Ints:
-    known = (one >= 0) & (other >= 0) & (one < _NARROW) & (other < _NARROW)
-    return np.where(known, one + other, MISSING)
+def _sum(left: Ints, right: Ints) -> Ints:
+    fits = (left >= 0) & (right >= 0) & (left < INT32_LIMIT) & (right < INT32_LIMIT)
+    return np.where(fits, left + right, MISSING)
 
 
 def _narrow(values: Ints) -> Ints:
-    """Return `values`, `MISSING` where one does not fit int32."""
-    return np.where((values >= -_NARROW) & (values < _NARROW), values, MISSING)
+    """Return `values` with `MISSING` for those that do not fit int32."""
+    return np.where((values >= -INT32_LIMIT) & (values < INT32_LIMIT), values, MISSING)
 
 
-def _without_none(values: Ints) -> Ints:
+def _null_if_none(values: Ints) -> Ints:
     return np.where(values == _NONE, MISSING, values)
 
 

@@ -1,12 +1,8 @@
-"""Tables of an Nsight Systems export, their strings, processes and devices.
+"""Tables of an Nsight Systems export, with the texts, processes and devices that their rows refer to.
 
-The tables of an export, wherever they lie: in a SQLite file, or one a file in a folder.
-
-`StringIds`: the texts of an export by their number.
-
-The processes of an export: each one with work on a GPU is a rank.
-
-What an export says of the machine, its clock and itself.
+`Tables` is the common contract of a SQLite file (`profilers.readers.common.database.Database`) and of a folder with a
+file for each table (`TableFolder`). `StringIds` holds texts by number, and `Processes` gives each process with device
+work a rank. `version`, `clock_base_ns` and `devices` read the tables that describe the export itself.
 """
 
 from collections import Counter
@@ -22,11 +18,11 @@ import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import combinations, encoded
+from profilers.trace.columns import combinations, encoded, lookup
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties
 
-#: What ``nsys export --type parquetdir`` and ``arrowdir`` write.
+#: Suffixes of the files that ``nsys export --type parquetdir`` and ``arrowdir`` write.
 SUFFIXES = (".parquet", ".arrow", ".arrows")
 _BATCH = 65536
 _BUFFER_BYTES = 1 << 18
@@ -38,27 +34,28 @@ class Tables(Protocol):
 
     @property
     def path(self) -> Path:
-        """What the user named, for messages."""
+        """File or folder as the user named it, for messages."""
         ...
 
     @property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
-        """The names of the columns of each table."""
+        """Names of the columns by table."""
         ...
 
     def read(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield batches of columns, as `profilers.readers.common.database.Database.read`."""
+        """Yield batches of the named columns, as `profilers.readers.common.database.Database.read`."""
         ...
 
 
 class TableFolder:
-    """A folder with one Parquet or Arrow file a table.
+    """A folder with a Parquet or Arrow file for each table.
 
     Parameters
     ----------
     path : Path
+        The folder.
     limit_bytes : int
-        What the Parquet files may unpack to.
+        Most bytes that the Parquet files may unpack to.
 
     Raises
     ------
@@ -69,7 +66,7 @@ class TableFolder:
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self.path = path
         self._limit = limit_bytes
-        self._files = {file.stem: file for file in _listed(path) if file.suffix in SUFFIXES}
+        self._files = {file.stem: file for file in _files(path) if file.suffix in SUFFIXES}
         self.tables: Mapping[str, tuple[str, ...]] = MappingProxyType(
             {table: tuple(self._schema(file).names) for table, file in self._files.items()}
         )
@@ -86,48 +83,44 @@ class TableFolder:
                     raise BrokenFileError(f"{self.path}: unpacks to more than the limit; raise it if you trust it")
                 return parquet.schema_arrow
         except _FAILURES as error:
-            raise BrokenFileError(f"{file}: no readable table ({_line(error)}); export it again") from error
+            raise BrokenFileError(f"{file}: no readable table ({_first_line(error)}); export it again") from error
 
     def read(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield batches of columns, as `profilers.readers.common.database.Database.read`."""
+        """Yield batches of the named columns, as `profilers.readers.common.database.Database.read`."""
         if table not in self.tables:
             raise BrokenFileError(f"{self.path}: has no table {table}")
         present = [name for name in columns if name in self.tables[table]]
         try:
             for batch in self._batches(self._files[table], present):
-                found = {name: _values(batch.column(name)) for name in present}
-                yield {name: found.get(name, np.full(batch.num_rows, MISSING)) for name in columns}
+                values = {name: _values(batch.column(name)) for name in present}
+                yield {name: values.get(name, np.full(batch.num_rows, MISSING)) for name in columns}
         except _FAILURES as error:
-            raise BrokenFileError(f"{self._files[table]}: the table is damaged ({_line(error)})") from error
+            raise BrokenFileError(f"{self._files[table]}: the table is damaged ({_first_line(error)})") from error
 
     def _batches(self, file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if file.suffix == ".parquet":
             with pq.ParquetFile(file, buffer_size=_BUFFER_BYTES) as parquet:
-                for group in range(parquet.num_row_groups):  # asked for all of them, Arrow holds on to what it read
+                for group in range(parquet.num_row_groups):  # asked for all groups at once, Arrow keeps them in memory
                     yield from parquet.iter_batches(_BATCH, row_groups=[group], columns=columns, use_threads=False)
             return
         with pa.OSFile(str(file)) as raw:
-            opened = _open_arrow(raw)
-            stored = (
-                opened
-                if isinstance(opened, pa.RecordBatchStreamReader)
-                else map(opened.get_batch, range(opened.num_record_batches))
-            )
-            for batch in stored:
-                batch.validate(full=True)  # Arrow's own reader trusts the offsets in a file
+            arrow = _open_arrow(raw)
+            is_stream = isinstance(arrow, pa.RecordBatchStreamReader)
+            for batch in arrow if is_stream else map(arrow.get_batch, range(arrow.num_record_batches)):
+                batch.validate(full=True)  # Arrow's reader trusts the offsets in a file
                 for first in range(0, batch.num_rows, _BATCH):
                     yield batch.slice(first, _BATCH)
 
 
-def _listed(path: Path) -> list[Path]:
+def _files(path: Path) -> list[Path]:
     try:
         return sorted(file for file in path.iterdir() if file.is_file())
     except OSError as error:
-        raise NotFoundError(f"{path}: cannot be read ({error.strerror}); check its rights") from error
+        raise NotFoundError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
 
 
 def _open_arrow(raw: Any) -> Any:
-    """Open an Arrow file, which may be in the file format or in the stream format."""
+    """Open an Arrow file of the file format or of the stream format."""
     try:
         return pa.ipc.open_file(raw)
     except pa.ArrowInvalid:
@@ -135,7 +128,7 @@ def _open_arrow(raw: Any) -> Any:
         return pa.ipc.open_stream(raw)
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -153,7 +146,7 @@ def _values(column: Any) -> Any:
 
 
 def until_damage(batches: Iterator[dict[str, Any]], counts: Counter[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the batches of a table that come before its damage, which is counted as ``damaged_tables``."""
+    """Yield the batches of a table before its damage, which is counted as ``damaged_tables`` if `counts` is given."""
     try:
         yield from batches
     except BrokenFileError:
@@ -162,29 +155,30 @@ def until_damage(batches: Iterator[dict[str, Any]], counts: Counter[str] | None 
 
 
 def whole_numbers(values: Any) -> Ints:
-    """Return a column as int64, `MISSING` where it holds no integer."""
+    """Return a column as int64, `MISSING` where a value is no integer."""
     if isinstance(values, np.ndarray):
         return values
     if not pa.types.is_floating(values.type):
         return np.full(len(values), MISSING)
     reals = values.to_numpy(zero_copy_only=False)
-    fits = (np.abs(reals) < 1 << 53) & (np.trunc(reals) == reals)  # what float64 counts exactly
+    fits = (np.abs(reals) < 1 << 53) & (np.trunc(reals) == reals)  # integers below are exact in float64
     return np.where(fits, np.where(fits, reals, 0).astype(np.int64), MISSING)
 
 
 _TABLE = "StringIds"
-#: Stands where an export has no name for something.
+#: Name of an event for which the export has none.
 _NO_NAME = "unknown"
 
 
 class StringIds:
-    """Texts by number.
+    """Texts of an export by number.
 
     Parameters
     ----------
     ids : array of int64
+        Numbers of the texts.
     texts : Array of string
-        Equally long.
+        Texts, as many as numbers.
 
     Examples
     --------
@@ -199,7 +193,7 @@ class StringIds:
 
     @classmethod
     def of(cls, tables: Tables, counts: Counter[str]) -> "StringIds":
-        """Return the texts of an export as far as its table is whole, none where it has no such table."""
+        """Return the texts of an export, up to where their table is damaged; none if there is no table."""
         ids, texts = [np.empty(0, dtype=np.int64)], [pa.array([], pa.string())]
         batches = tables.read(_TABLE, ["id", "value"]) if _TABLE in tables.tables else iter(())
         for batch in until_damage(batches, counts):
@@ -209,14 +203,14 @@ class StringIds:
         return cls(np.concatenate(ids), pa.concat_arrays(texts))
 
     def encode(self, ids: Any, change: Callable[[str], str] | None = None) -> pa.DictionaryArray:
-        """Return the texts that `ids` name, null where there is none.
+        """Return the texts with these numbers, null for a number without a text.
 
         Parameters
         ----------
         ids : array of int64, or Array of string
-            Some exports put the texts themselves where others put numbers.
+            Numbers, or the texts themselves, which some exports have instead.
         change : callable, optional
-            Applied to each distinct text.
+            Function applied to each distinct text.
         """
         codes = (pa.array(ids) if isinstance(ids, np.ndarray) else ids.cast(pa.string())).dictionary_encode()
         texts = self._look_up(codes.dictionary) if isinstance(ids, np.ndarray) else codes.dictionary
@@ -226,8 +220,8 @@ class StringIds:
             return encoded(codes.indices.to_numpy(), texts)
         return pa.DictionaryArray.from_arrays(codes.indices, texts)
 
-    def _look_up(self, wanted: pa.Array) -> pa.Array:
-        numbers = wanted.to_numpy()
+    def _look_up(self, ids: pa.Array) -> pa.Array:
+        numbers = ids.to_numpy()
         if not len(self._ids):
             return pa.nulls(len(numbers), pa.string())
         at = np.minimum(np.searchsorted(self._ids, numbers), len(self._ids) - 1)
@@ -235,7 +229,13 @@ class StringIds:
 
 
 def named(*choices: pa.DictionaryArray) -> tuple[pa.DictionaryArray, int]:
-    """Return for each row the first of its names, and of how many rows there was none."""
+    """Return the first name of each row, and the number of rows without one.
+
+    Parameters
+    ----------
+    *choices : DictionaryArray
+        Candidates for the names, equally long, the best first.
+    """
     names = choices[0]
     if not names.null_count:
         return names, 0
@@ -247,32 +247,39 @@ _PID_BITS = 24
 
 
 def process_of(identifiers: Ints) -> Ints:
-    """Return the process in global process or thread identifiers: its number, and above it the host."""
+    """Return the process of global process or thread identifiers: its number, and the host in the bits above."""
     return np.where(identifiers == MISSING, MISSING, identifiers >> _PID_BITS)
 
 
 class Processes:
-    """Which process is which rank.
+    """Ranks of the processes of an export.
 
     Parameters
     ----------
-    pairs : sequence of (process, device)
-        Every pair between which there is work.
+    pairs : sequence of (int, int)
+        Each process with device work, with each device that it used.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self._known = np.unique([process for process, _ in pairs]).astype(np.int64)
-        #: Ranks and the devices that they use; one process alone is the rank that its file will be given.
+        self._processes = np.unique([process for process, _ in pairs]).astype(np.int64)
+        #: Each rank with each device that it used; a single process has the rank that its file is given.
         self.devices = sorted({(self._rank(process), device) for process, device in pairs})
-        #: All of them, nothing for one process alone.
-        self.ranks = tuple(range(len(self._known))) if len(self._known) > 1 else ()
+        #: All ranks; empty for a single process.
+        self.ranks = tuple(range(len(self._processes))) if len(self._processes) > 1 else ()
 
     @classmethod
     def of(cls, tables: Tables, names: Sequence[str]) -> "Processes":
-        """Return the processes that these tables of GPU work name.
+        """Return the processes that did device work.
 
-        Correlation ids must be told apart by process before the first row is given on, so the tables are read
-        twice, the first time for two columns.
+        Ranks must be known before the first row is given to a sink, so the tables are read twice, first for two
+        columns.
+
+        Parameters
+        ----------
+        tables : Tables
+            Tables of the export.
+        names : sequence of str
+            Names of the tables of device work.
         """
         pairs: set[tuple[int, int]] = set()
         for name in names:
@@ -283,35 +290,34 @@ class Processes:
         return cls([pair for pair in pairs if pair[0] != MISSING])
 
     def _rank(self, process: int) -> int:
-        return int(np.searchsorted(self._known, process)) if len(self._known) > 1 else OWN_RANK
+        return int(np.searchsorted(self._processes, process)) if len(self._processes) > 1 else OWN_RANK
 
     def rank(self, process: Ints) -> Ints:
-        """Return the rank of each process; one without GPU work belongs to the first."""
-        if len(self._known) < 2:
+        """Return the rank of each process; a process without device work belongs to the first rank."""
+        if len(self._processes) < 2:
             return np.full(len(process), OWN_RANK)
-        at = np.minimum(np.searchsorted(self._known, process), len(self._known) - 1)
-        return np.where(self._known[at] == process, at, 0)
+        return np.maximum(lookup(self._processes, np.arange(len(self._processes)), process), 0)
 
     def own(self, process: Ints) -> pa.Array:
-        """Return whether what a process calls can have caused the work of its rank."""
-        return np.isin(process, self._known) | (process == MISSING) | (len(self._known) == 0)
+        """Return whether calls of each process can have launched the device work of its rank."""
+        return np.isin(process, self._processes) | (process == MISSING) | (len(self._processes) == 0)
 
 
 _EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 
 
 def version(tables: Tables) -> str:
-    """Return the version of the schema and of the product that wrote it, as far as the export says."""
-    found: dict[str, Any] = {}
+    """Return the version of the schema and of the product that wrote the export, as far as it states them."""
+    stated: dict[str, Any] = {}
     for table in _EXPORT:
         for row in _rows(tables, table, ("name", "value")):
-            found.setdefault(str(row["name"]), row["value"])
-    parts = [("schema", found.get("EXPORT_SCHEMA_VERSION")), ("nsys", found.get("EXPORT_PRODUCT_VERSION"))]
-    return ", ".join(f"{what} {value}" for what, value in parts if value) or "schema unknown"
+            stated.setdefault(str(row["name"]), row["value"])
+    versions = {"schema": stated.get("EXPORT_SCHEMA_VERSION"), "nsys": stated.get("EXPORT_PRODUCT_VERSION")}
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "schema unknown"
 
 
 def clock_base_ns(tables: Tables) -> int:
-    """Return when the session started, ns since the epoch; 0 where the export does not say."""
+    """Return the start of the session in ns since the epoch, 0 if the export does not state it."""
     for row in _rows(tables, "TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
         if isinstance(row["utcEpochNs"], int) and row["utcEpochNs"] > 0:
             return row["utcEpochNs"]
@@ -319,23 +325,23 @@ def clock_base_ns(tables: Tables) -> int:
 
 
 def devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...]:
-    """Return the devices: with several ranks those that each used, else all of them."""
-    known = {
+    """Return the properties of the devices that each rank used; of all devices for a single process."""
+    listed = {
         row["id"]: row
         for row in _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
         if isinstance(row["id"], int)
     }
-    used = processes.devices if processes.ranks else [(OWN_RANK, device) for device in sorted(known)]
+    used = processes.devices if processes.ranks else [(OWN_RANK, device) for device in sorted(listed)]
     return tuple(
         DeviceProperties(
             rank=rank,
             device=device,
-            name=str(known[device]["name"] or ""),
-            compute_units=_positive(known[device]["smCount"]),
-            memory_bytes=_positive(known[device]["totalMemory"]),
+            name=str(listed[device]["name"] or ""),
+            compute_units=_positive(listed[device]["smCount"]),
+            memory_bytes=_positive(listed[device]["totalMemory"]),
         )
         for rank, device in used
-        if device in known
+        if device in listed
     )
 
 
@@ -344,7 +350,7 @@ def _positive(value: Any) -> int | None:
 
 
 def _rows(tables: Tables, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a small table, nothing where there is none."""
+    """Yield the rows of a small table; no rows if the table is absent."""
     if table not in tables.tables:
         return
     for batch in until_damage(tables.read(table, columns)):

@@ -1,7 +1,7 @@
-"""CSV files of ROCm's tools, block by block in bounded memory.
+"""CSV files of ROCm's tools, read in blocks of whole lines in bounded memory.
 
-Arrow parses a block; one that has a line that does not fit is gone over line by line, so that damage costs the
-lines that it touches.
+Arrow parses a block. A block with a line that does not fit the header is parsed again line by line, so that damage
+costs only the lines that it touches.
 """
 
 import csv
@@ -19,7 +19,7 @@ from profilers.readers.common.source import open_source
 from profilers.readers.rocm.records import Block, text_list
 
 _BLOCK = 4 << 20
-#: A longer line is damage: a file without line ends, or no text at all.
+#: Bytes of the longest line; a longer one is damage, such as a file without line ends.
 _LONGEST_LINE = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -27,8 +27,17 @@ _BOM = b"\xef\xbb\xbf"
 def blocks(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Block]:
     """Yield the rows of a CSV file as columns of texts, named by its first line.
 
-    A line that has not as many fields as the header is counted as ``dropped_broken``; if it is the last one and
-    has no line end, the file was cut, which is counted too.
+    A line with more or fewer fields than the header is counted as ``dropped_broken``. If it is the last line and has
+    no line end, the file was cut off, which is counted too.
+
+    Parameters
+    ----------
+    path : Path
+        The file, plain or packed.
+    sink : Sink
+        Told how far the file is read; its limit bounds the unpacked size.
+    counts : Counter
+        Counts of lost lines, updated.
 
     Raises
     ------
@@ -47,7 +56,7 @@ def blocks(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Block]:
 
 
 def _lines(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[bytes]:
-    """Yield the file in pieces of whole lines, all but the last with a line end."""
+    """Yield the file in pieces of whole lines; only the last piece may lack its line end."""
     rest = b""
     with open_source(path, sink.limit_bytes) as raw, io.BufferedReader(raw, 1 << 20) as stream:
         first = True
@@ -69,7 +78,7 @@ def _lines(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[bytes]:
 
 
 def _decoded(lines: bytes, counts: Counter[str]) -> bytes:
-    """Return lines as valid UTF-8 without NUL."""
+    """Return lines as valid UTF-8; invalid bytes are replaced, which is counted."""
     try:
         lines.decode()
     except UnicodeDecodeError:
@@ -79,7 +88,7 @@ def _decoded(lines: bytes, counts: Counter[str]) -> bytes:
 
 
 def _parsed(text: bytes, names: Sequence[str]) -> Block | None:
-    """Return what Arrow makes of lines; None where a line does not fit, or where two were taken for one."""
+    """Return lines as Arrow parses them; None if a line does not fit the header or spans several lines."""
     types = dict.fromkeys(names, pa.string())
     count = text.count(b"\n") + (not text.endswith(b"\n"))
     if not text.strip():
@@ -92,15 +101,15 @@ def _parsed(text: bytes, names: Sequence[str]) -> Block | None:
         ).combine_chunks()
     except pa.ArrowException:
         return None
-    return Block({name: _one(table[name]) for name in names}) if table.num_rows == count else None
+    return Block({name: _single_chunk(table[name]) for name in names}) if table.num_rows == count else None
 
 
-def _one(column: pa.ChunkedArray) -> pa.Array:
+def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
 
 
 def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> Block:
-    """Return the lines that fit; a Python loop over the lines of a damaged block, 2 us each."""
+    """Return the lines that fit the header; a Python loop over the lines of a damaged block, 2 us each."""
     rows = []
     lines = text.decode().split("\n")
     for number, line in enumerate(lines, 1):
@@ -118,7 +127,7 @@ def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> Bl
 
 
 def _fields(line: str | bytes) -> list[str] | None:
-    """Return the fields of one line; None where it cannot be taken apart."""
+    """Return the fields of one line; None if the line is no CSV."""
     text = line if isinstance(line, str) else line.decode()
     try:
         return next(csv.reader([text.rstrip("\r")], strict=True), None)

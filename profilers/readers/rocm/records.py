@@ -1,18 +1,10 @@
-"""Blocks of records of ROCm's tools: agents, launches, copies, times.
+"""Tables of records as ROCm's tools write them, and how their rows become events.
 
-`Block`: rows of one table of a recording, whose columns may be absent, texts or numbers.
-
-The words of ROCm's tools: domains of calls, directions of copies, names of kernels.
-
-Grids of ROCm's tools: work-items along three axes, or their product, turned into workgroups.
-
-Rows that have a start and an end, given to a sink; what makes no sense is counted and left out.
-
-The agents of a machine, as rocprofv3 lists them: GPUs get their index among the GPUs, CPUs none.
-
-What rocprofv3 says of memory copies in each of its formats, as columns.
-
-Tables of SQLite recordings: read up to where they are damaged, joined by number, strings looked up.
+`Block` holds rows of one table as columns, whatever the format: CSV, JSON or SQLite. The functions behind it turn
+such columns into those of the schema: categories of calls, directions of copies, kernel names, workgroups, devices
+and times. `Agents` numbers the GPUs of a machine as rocprofv3 lists them, and `write_timed` gives rows with a start
+and an end to a sink. For SQLite recordings, `in_blocks` reads a table up to where it is damaged, and `Join` and
+`Strings` look up rows and texts by number.
 """
 
 import json
@@ -31,25 +23,26 @@ import pyarrow.compute as pc
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import Database
-from profilers.readers.common.numbers import TIMES_NS, plain_text, whole
+from profilers.readers.common.json_documents import ints, listed
+from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, Flags, plain_text, whole
 from profilers.readers.common.reader import Sink
+from profilers.readers.common.source import require_events
 from profilers.trace.arrays import MISSING, Ints, text_array
 from profilers.trace.columns import combinations, encoded, lookup
 from profilers.trace.trace import DeviceProperties
 
-_NARROW = 1 << 31
 #: Texts with fewer digits are integers of 64 bits.
 _DIGITS = 19
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows as columns; one that is absent reads as missing.
+    """Rows of one table as columns; an absent column reads as missing values.
 
     Parameters
     ----------
     columns : mapping of str to array
-        An int64 array whose null is `MISSING`, or an Arrow array; equally long.
+        Equally long columns by name: int64 arrays whose null is `MISSING`, or Arrow arrays.
 
     Examples
     --------
@@ -62,16 +55,21 @@ class Block:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
     def ints(self, name: str) -> Ints:
-        """Return a column as integers; what is none is `MISSING`."""
+        """Return a column as int64, `MISSING` where a value is no integer."""
         return whole_numbers(self.columns[name]) if name in self.columns else np.full(self.rows, MISSING)
 
     def narrow(self, name: str) -> Ints:
-        """Return a column as integers from 0 that fit 32 bits; what does not is `MISSING`."""
+        """Return a column as integers from 0 to 2^31 - 1, `MISSING` for any other value."""
         return narrow(self.ints(name))
+
+    def reals(self, name: str) -> pa.Array:
+        """Return a column as float64, null where a value is no finite number; 0.3 us a distinct value."""
+        texts = self.texts(name).dictionary_encode()
+        return pa.array(map(_finite, texts.dictionary.to_pylist()), pa.float64()).take(texts.indices)
 
     def texts(self, name: str) -> pa.Array:
         """Return a column as Arrow strings."""
@@ -83,48 +81,63 @@ class Block:
         return values if values.type == pa.string() else values.cast(pa.string())
 
     def arguments(self, names: Sequence[str]) -> pa.Array:
-        """Return the values of columns as a JSON object a row, without nulls; null where there is none.
+        """Return the named columns as one JSON object a row, without nulls; null for a row that has only nulls.
 
-        An object is made once for each combination of values, so name no column that differs in every row.
+        Each distinct combination of values is spelled once, so name no column that differs in every row.
         """
         present = [name for name in names if name in self.columns]
         if not present:
             return pa.nulls(self.rows, pa.string())
         codes, values = zip(*(_coded(self.columns[name]) for name in present), strict=True)
         combined, firsts = combinations(np.stack(codes))
-        made = []
+        objects = []
         for row in firsts.tolist():  # a loop over distinct combinations
-            cells = ((name, own[int(code[row])]) for name, code, own in zip(present, codes, values, strict=True))
-            found = {name: value for name, value in cells if value is not None and value != ""}
-            made.append(json.dumps(found, separators=(",", ":")) if found else None)
-        return encoded(combined, text_list(made))
+            cells = {name: v[int(c[row])] for name, c, v in zip(present, codes, values, strict=True)}
+            members = {name: value for name, value in cells.items() if value is not None and value != ""}
+            objects.append(json.dumps(members, separators=(",", ":")) if members else None)
+        return encoded(combined, text_list(objects))
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Block":
-        """Return the block with these rows alone."""
-        index = pa.array(rows)
-        return Block({n: v[rows] if isinstance(v, np.ndarray) else v.take(index) for n, v in self.columns.items()})
+        """Return the block with these rows alone, in this order."""
+        return Block({name: _taken(values, rows) for name, values in self.columns.items()})
+
+
+def _taken(values: Any, rows: npt.NDArray[np.intp]) -> Any:
+    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
 
 
 def _coded(values: Any) -> tuple[Ints, list[Any]]:
-    """Return a code a row and the value of each code; a text that is an integer becomes one."""
+    """Return a code for each row and the JSON value of each code; a text of digits gives an integer."""
     if isinstance(values, np.ndarray):
-        distinct, codes = np.unique(values, return_inverse=True)
-        return codes.astype(np.int64), [None if n == MISSING else n for n in distinct.tolist()]
-    found = values if isinstance(values, pa.DictionaryArray) else values.dictionary_encode()
-    own = [_plain(value) for value in found.dictionary.to_pylist()]
-    codes = found.indices.cast(pa.int64()).fill_null(len(own)).to_numpy(zero_copy_only=False)
-    return np.asarray(codes), [*own, None]
+        numbers, codes = np.unique(values, return_inverse=True)
+        return codes.astype(np.int64), [None if n == MISSING else n for n in numbers.tolist()]
+    dictionary = _dictionary(values)
+    distinct = [_json_value(value) for value in dictionary.dictionary.to_pylist()]
+    codes = dictionary.indices.cast(pa.int64()).fill_null(len(distinct)).to_numpy(zero_copy_only=False)
+    return np.asarray(codes), [*distinct, None]
 
 
-def _plain(value: Any) -> Any:
+def _dictionary(values: pa.Array) -> pa.DictionaryArray:
+    return values if isinstance(values, pa.DictionaryArray) else values.dictionary_encode()
+
+
+def _json_value(value: Any) -> Any:
     """Return a value for JSON: an integer for its text, None for a number that JSON lacks."""
     if isinstance(value, str):
         return int(value) if value.isascii() and value.isdigit() and len(value) < _DIGITS else value
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
+def _finite(text: str | None) -> float | None:
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
+
+
 def whole_numbers(values: Any) -> Ints:
-    """Return integers from texts or numbers; `MISSING` for what is none.
+    """Return a column of texts or numbers as int64, `MISSING` where a value is no integer.
 
     Examples
     --------
@@ -135,50 +148,53 @@ def whole_numbers(values: Any) -> Ints:
         return values.astype(np.int64, copy=False)
     if pa.types.is_floating(values.type):
         floats = np.asarray(values.fill_null(np.nan).to_numpy(zero_copy_only=False), dtype=float)
-        good = np.isfinite(floats) & (np.abs(floats) < 2.0**53) & (floats == np.floor(floats))
-        return np.where(good, np.where(good, floats, 0).astype(np.int64), MISSING)
+        exact = np.isfinite(floats) & (np.abs(floats) < _EXACT) & (floats == np.floor(floats))
+        return np.where(exact, np.where(exact, floats, 0).astype(np.int64), MISSING)
     try:
-        found = values.cast(pa.int64())
+        numbers = values.cast(pa.int64())
     except pa.ArrowInvalid:
-        found = _some_whole(values)
-    return np.asarray(found.fill_null(int(MISSING)).to_numpy(zero_copy_only=False), dtype=np.int64)
+        numbers = _parsed_texts(values)
+    return np.asarray(numbers.fill_null(int(MISSING)).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _some_whole(values: pa.Array) -> pa.Array:
-    """Return integers of texts some of which are none; a loop over the distinct ones, 1 us each."""
-    own = values.dictionary_encode()
-    numbers = pa.array(
-        [None if text is None else whole(text.strip()) for text in own.dictionary.to_pylist()], pa.int64()
-    )
-    return numbers.take(own.indices)
+def _parsed_texts(values: pa.Array) -> pa.Array:
+    """Return the integers of texts, null where a text is none; a loop over the distinct texts, 1 us each."""
+    texts = values.dictionary_encode()
+    numbers = [None if text is None else whole(text.strip()) for text in texts.dictionary.to_pylist()]
+    return pa.array(numbers, pa.int64()).take(texts.indices)
 
 
 def narrow(values: Ints) -> Ints:
-    """Return integers, `MISSING` where one is negative or needs more than 32 bits."""
-    return np.where((values >= 0) & (values < _NARROW), values, MISSING)
+    """Return integers with `MISSING` where one is negative or needs more than 32 bits."""
+    return np.where((values >= 0) & (values < INT32_LIMIT), values, MISSING)
 
 
 def renamed(values: pa.Array, change: Callable[[str], str | None]) -> pa.DictionaryArray:
-    """Return texts, each distinct one changed once.
+    """Return texts with `change` applied, once to each distinct text.
 
     Examples
     --------
     >>> renamed(pa.array(["a", None, "b", "a"]), str.upper).to_pylist()
     ['A', None, 'B', 'A']
     """
-    own = values if isinstance(values, pa.DictionaryArray) else values.dictionary_encode()
-    texts = text_list(None if text is None else change(text) for text in own.dictionary.to_pylist())
+    dictionary = _dictionary(values)
+    texts = text_list(None if text is None else change(text) for text in dictionary.dictionary.to_pylist())
     distinct = texts.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(pc.take(distinct.indices, own.indices), distinct.dictionary)
+    return pa.DictionaryArray.from_arrays(pc.take(distinct.indices, dictionary.indices), distinct.dictionary)
 
 
 def constant(text: str, rows: int) -> pa.DictionaryArray:
-    """Return a column that holds one text."""
+    """Return a column that holds the same text in every row."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
 
 
+def is_text(values: pa.Array, text: str) -> Flags:
+    """Return for each row whether it holds `text`."""
+    return np.asarray(pc.equal(values, text).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
+
+
 def text_list(texts: Iterable[str | None]) -> pa.Array:
-    """Return texts of strangers as Arrow strings; half a surrogate pair, which UTF-8 cannot hold, is replaced."""
+    """Return untrusted texts as Arrow strings; half a surrogate pair, which UTF-8 cannot hold, is replaced."""
     plain = [None if text is None else plain_text(text) for text in texts]
     if plain and all(text is not None for text in plain):
         return text_array([text for text in plain if text is not None])
@@ -195,18 +211,18 @@ _DOMAINS = (
     ("ROCTX", "ranges", "user_annotation"),
 )
 _DIRECTIONS = tuple(
-    (re.compile(rf"{one}_?TO_?{other}", re.IGNORECASE), f"{one[0]}to{other[0]}")
-    for one in ("HOST", "DEVICE")
-    for other in ("HOST", "DEVICE")
+    (re.compile(rf"{source}_?TO_?{target}", re.IGNORECASE), f"{source[0]}to{target[0]}")
+    for source in ("HOST", "DEVICE")
+    for target in ("HOST", "DEVICE")
 )
 _FILL = re.compile("fill|memset", re.IGNORECASE)
 _CLONE = re.compile(r"(\s*\[clone \.kd\]|\.kd)$")
 
 
 def call_kind(domain: str) -> tuple[str, str]:
-    """Return the kind of event that calls of a domain are, and their ``api`` or ``category``.
+    """Return the kind of event that the calls of a domain become, and their ``api`` or ``category``.
 
-    A call of HIP launches work; one of HSA is how HIP does it, and encloses nothing.
+    Calls of HIP launch device work. Calls of HSA carry out what a call of HIP asked for, so they are ranges.
 
     Examples
     --------
@@ -214,24 +230,38 @@ def call_kind(domain: str) -> tuple[str, str]:
     (('launches', 'hip_runtime'), ('ranges', 'user_annotation'), ('ranges', 'rocdecode_api'))
     """
     upper = domain.upper()
-    found = ((kind, word) for start, kind, word in _DOMAINS if upper.startswith(start))
-    return next(found, ("ranges", domain.lower() or "unknown"))
+    kinds = ((kind, category) for prefix, kind, category in _DOMAINS if upper.startswith(prefix))
+    return next(kinds, ("ranges", domain.lower() or "unknown"))
 
 
 def copy_direction(word: str) -> str:
-    """Return the direction of a copy as Kineto spells it; the word itself where it names none.
+    """Return the direction of a copy as Kineto spells it; `word` itself if it names no direction.
 
     Examples
     --------
     >>> copy_direction("MEMORY_COPY_HOST_TO_DEVICE"), copy_direction("CopyDeviceToHost"), copy_direction("FillBuffer")
     ('HtoD', 'DtoH', 'memset')
     """
-    found = (short for pattern, short in _DIRECTIONS if pattern.search(word))
-    return next(found, "memset" if _FILL.search(word) else word or "unknown")
+    directions = (short for pattern, short in _DIRECTIONS if pattern.search(word))
+    return next(directions, "memset" if _FILL.search(word) else word or "unknown")
+
+
+def with_peers(directions: pa.Array, peers: Flags) -> pa.DictionaryArray:
+    """Return directions of copies with ``PtoP`` for copies between two GPUs.
+
+    Parameters
+    ----------
+    directions : array of string
+        Directions as `copy_direction` gives them.
+    peers : array of bool
+        Whether source and target of each copy are different GPUs.
+    """
+    between = pa.array(peers & is_text(directions, "DtoD"))
+    return pc.if_else(between, "PtoP", directions).dictionary_encode()
 
 
 def kernel_name(text: str) -> str:
-    """Return the name of a kernel without quotes and without the mark of its descriptor.
+    """Return the name of a kernel without quotes and without the suffix of its descriptor.
 
     Examples
     --------
@@ -241,22 +271,23 @@ def kernel_name(text: str) -> str:
     return _CLONE.sub("", text.strip().removeprefix('"').removesuffix('"'))
 
 
-#: Products below are exact in float64.
+#: Integers below are exact in float64.
 _EXACT = 2.0**53
 
 
 def workgroups(
     grid: Sequence[Ints], size: Sequence[Ints], in_work_items: npt.NDArray[np.bool_] | None = None
 ) -> tuple[Ints, Ints]:
-    """Return workgroups and work-items a workgroup of each kernel, `MISSING` where an axis is not positive.
+    """Return the workgroups of each kernel and the work-items of each workgroup.
+
+    Both are `MISSING` for a kernel with an axis that is not positive. The last workgroup of an axis need not be full.
 
     Parameters
     ----------
     grid, size : sequence of array of int64
-        By axis.
+        Extents of the grid and of a workgroup, one array an axis.
     in_work_items : array of bool, optional
-        Whether a grid counts work-items; without it all do, as in all formats but RPD. The last workgroup of an
-        axis need not be full.
+        Whether a kernel's grid counts work-items; by default all grids do, as in all formats but RPD.
 
     Examples
     --------
@@ -264,33 +295,39 @@ def workgroups(
     >>> groups.tolist(), sizes.tolist()
     ([8], [512])
     """
-    known = np.logical_and.reduce([axis > 0 for axis in (*grid, *size)])
-    divided = known if in_work_items is None else known & in_work_items
-    groups, sizes = np.ones(len(known)), np.ones(len(known))
-    for items, own in zip(grid, size, strict=True):
-        groups *= np.where(divided, (items - 1) // np.where(known, own, 1) + 1, items)
-        sizes *= own
-    exact = known & (np.abs(groups) < _EXACT) & (np.abs(sizes) < _EXACT)
-    found = [np.where(exact, np.where(exact, values, 0).astype(np.int64), MISSING) for values in (groups, sizes)]
-    return found[0], narrow(found[1])
+    positive = np.logical_and.reduce([axis > 0 for axis in (*grid, *size)])
+    divided = positive if in_work_items is None else positive & in_work_items
+    groups, sizes = np.ones(len(positive)), np.ones(len(positive))
+    for grid_axis, size_axis in zip(grid, size, strict=True):
+        rounded_up = (grid_axis - 1) // np.where(positive, size_axis, 1) + 1
+        groups *= np.where(divided, rounded_up, grid_axis)
+        sizes *= size_axis
+    exact = positive & (np.abs(groups) < _EXACT) & (np.abs(sizes) < _EXACT)
+    group_counts, group_sizes = (
+        np.where(exact, np.where(exact, values, 0).astype(np.int64), MISSING) for values in (groups, sizes)
+    )
+    return group_counts, narrow(group_sizes)
 
 
 def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, counts: Counter[str]) -> Ints:
-    """Give rows to `sink`, and return the id of each, `MISSING` where it is left out.
+    """Give rows to `sink` and return the id of each, `MISSING` for a row that is left out.
 
-    Left out, and counted, are rows without a start and rows that end before they start; one without an end has a
-    null duration. An end that runs far into what follows on its stream is cut when kernels are linked
+    Rows without a start, and rows that end before they start, are left out and counted. A row without an end has a
+    null duration. An end that runs far into the next event of its stream is cut when kernels are linked
     (`profilers.ingest.linking`).
 
     Parameters
     ----------
     sink : Sink
+        Takes the rows.
     kind : str
-    columns : mapping
-        Arrays by column; of ``start_ns``, ``dur_ns`` is made with `end`. A null ``name`` becomes "unknown".
+        Kind of event, as in `profilers.trace.schema.KINDS`.
+    columns : mapping of str to array
+        Equally long columns of the schema without ``dur_ns``; a null ``name`` becomes "unknown".
     end : array of int64
-        In ns.
+        End of each row in ns.
     counts : Counter
+        Counts of kept and lost rows, updated.
     """
     start = columns["start_ns"]
     usable, ended = _is_time(start) & ((start != 0) | (end != 0)), _is_time(end)
@@ -303,11 +340,11 @@ def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, co
     ids = np.full(len(start), MISSING)
     if len(kept):
         all_kept = len(kept) == len(start)
-        chosen = {name: values if all_kept else _taken(values, kept) for name, values in columns.items()}
+        rows = {name: values if all_kept else _taken(values, kept) for name, values in columns.items()}
         duration = np.where(ended, end, MISSING)[kept]
         duration[ended[kept]] -= start[kept][ended[kept]]
         counts["missing_duration"] += int((~ended[kept]).sum())
-        ids[kept] = sink.write(kind, {**chosen, "name": _named(chosen["name"], counts), "dur_ns": duration})
+        ids[kept] = sink.write(kind, {**rows, "name": _without_nulls(rows["name"], counts), "dur_ns": duration})
     return ids
 
 
@@ -315,53 +352,71 @@ def _is_time(values: Ints) -> Any:
     return (values >= TIMES_NS.start) & (values < TIMES_NS.stop)
 
 
-def _taken(values: Any, rows: Any) -> Any:
-    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
-
-
-def _named(names: pa.Array, counts: Counter[str]) -> pa.DictionaryArray:
-    """Return names of which none is missing."""
-    full = renamed(names, lambda text: text or None)
-    if not full.null_count:
-        return full
-    counts["missing_name"] += full.null_count
-    return full.cast(pa.string()).fill_null("unknown").dictionary_encode()
+def _without_nulls(names: pa.Array, counts: Counter[str]) -> pa.DictionaryArray:
+    """Return names with "unknown" for those that are missing or empty, which are counted."""
+    names = renamed(names, lambda text: text or None)
+    if not names.null_count:
+        return names
+    counts["missing_name"] += names.null_count
+    return names.cast(pa.string()).fill_null("unknown").dictionary_encode()
 
 
 def skip(counts: Counter[str], rows: int, why: str = "skipped_marker") -> None:
-    """Count rows that are no events."""
+    """Count rows that give no event.
+
+    Parameters
+    ----------
+    counts : Counter
+        Counts of the file, updated.
+    rows : int
+        Number of rows that are left out.
+    why : str
+        Name of the count, as in `profilers.trace.trace.Quality`.
+    """
     counts["events"] += rows
     counts[why] += rows
 
 
+def measured_rows(values: pa.Array, counts: Counter[str]) -> npt.NDArray[np.intp]:
+    """Return the rows whose value is not null; the others are counted as ``dropped_no_value``."""
+    rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+    skip(counts, len(values) - len(rows), "dropped_no_value")
+    return rows
+
+
 def check_not_empty(path: Path, counts: Counter[str]) -> None:
-    """Raise where no row was kept, and say why.
+    """Check that the reader kept at least one event of the file at `path`.
 
     Raises
     ------
     BrokenFileError
-        Nothing was kept.
+        Nothing was kept; the message says what was lost.
     """
-    if counts["kept"]:
-        return
-    lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
-    found = f"none of its {counts['events']} rows can be used ({lost})" if counts["events"] else "holds no event"
-    raise BrokenFileError(f"{path}: {found}; record again, and see that the tool ends before the file is copied")
+    require_events(
+        path,
+        counts,
+        if_empty="holds no event",
+        advice="record again, and see that the tool ends before the file is copied",
+        rows="rows",
+    )
 
 
 @dataclass(frozen=True)
 class Agent:
-    """One agent.
+    """A processor of the machine, CPU or GPU, as rocprofv3 lists it.
 
     Parameters
     ----------
     key : int
-        What events call it by.
+        Number or handle by which events name the agent.
     order : int
-        Its place among the agents of the machine.
+        Position among the agents of the machine.
     gpu : bool
+        Whether the agent is a GPU.
     name : str
+        Product or model name; empty if the recording has none.
     compute_units, memory_bytes : int, optional
+        Size of the GPU; None or 0 if the recording does not say.
     """
 
     key: int
@@ -371,14 +426,34 @@ class Agent:
     compute_units: int | None = None
     memory_bytes: int | None = None
 
+    @classmethod
+    def described(
+        cls, key: int, order: int, gpu: bool, names: Iterable[str | None], properties: Mapping[str, Any]
+    ) -> "Agent":
+        """Return an agent from the JSON that rocprofv3 writes of it.
+
+        Parameters
+        ----------
+        key, order, gpu
+            As in the class.
+        names : iterable of str or None
+            Candidates for the name; the first that is not empty counts.
+        properties : mapping of str to Any
+            JSON object with ``cu_count`` and ``mem_banks``.
+        """
+        units = int(ints([properties], "cu_count")[0])
+        banks = ints(listed(properties.get("mem_banks")), "size_in_bytes").tolist()
+        name = next((name for name in names if name), "")
+        return cls(key, order, gpu, name, units if units > 0 else None, max(banks, default=0))
+
 
 class Agents:
-    """Which agent is which device.
+    """The agents of a machine; numbers its GPUs as devices.
 
     Parameters
     ----------
     found : sequence of Agent
-        In any order. Where no agent is a GPU, as in recordings that list none, an agent's own number is its
+        Agents in any order. If none is a GPU, as in recordings that list no agents, the key of an agent is its
         device.
 
     Examples
@@ -391,28 +466,32 @@ class Agents:
     def __init__(self, found: Sequence[Agent]) -> None:
         gpus = sorted((agent for agent in found if agent.gpu), key=lambda agent: (agent.order, agent.key))
         self._gpus = list({agent.key: agent for agent in gpus}.values())
-        self._index: Mapping[int, int] = {agent.key: i for i, agent in enumerate(self._gpus)}
+        self._device_of: Mapping[int, int] = {agent.key: i for i, agent in enumerate(self._gpus)}
 
     @property
     def known(self) -> bool:
         """Whether the recording lists its GPUs."""
-        return bool(self._index)
+        return bool(self._device_of)
 
     def devices(self, keys: Ints) -> Ints:
-        """Return the device of each key, `MISSING` for what is no GPU."""
-        if not self._index:
+        """Return the device of each agent key, `MISSING` for a CPU."""
+        if not self._device_of:
             return narrow(keys)
-        distinct, which = np.unique(keys, return_inverse=True)
-        return np.array([self._index.get(key, int(MISSING)) for key in distinct.tolist()], np.int64)[which]
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        return np.array([self._device_of.get(key, int(MISSING)) for key in distinct.tolist()], np.int64)[inverse]
 
     def of_copies(self, source: Ints, target: Ints) -> tuple[Ints, np.typing.NDArray[np.bool_]]:
-        """Return the device of each copy, its source where that is a GPU, and whether it goes to another GPU."""
-        one, other = self.devices(source), self.devices(target)
-        peers = (one != MISSING) & (other != MISSING) & (one != other) & bool(self._index)
-        return np.where(one == MISSING, other, one), peers
+        """Return the device of each copy, and whether the copy goes from one GPU to another.
+
+        The device is the source if that is a GPU, else the target.
+        """
+        source_gpu, target_gpu = self.devices(source), self.devices(target)
+        both = (source_gpu != MISSING) & (target_gpu != MISSING)
+        peers = both & (source_gpu != target_gpu) & bool(self._device_of)
+        return np.where(source_gpu == MISSING, target_gpu, source_gpu), peers
 
     def properties(self, rank: int) -> tuple[DeviceProperties, ...]:
-        """Return what is known of the GPUs."""
+        """Return name, compute units and memory of every GPU, as devices of `rank`."""
         return tuple(
             DeviceProperties(rank, i, agent.name, agent.compute_units or None, agent.memory_bytes or None)
             for i, agent in enumerate(self._gpus)
@@ -420,42 +499,51 @@ class Agents:
 
 
 def copy_columns(words: pa.Array, source: Ints, target: Ints, agents: Agents) -> dict[str, Any]:
-    """Return name, direction and device of copies.
+    """Return the columns ``name``, ``direction`` and ``device`` of copies that rocprofv3 recorded.
 
     Parameters
     ----------
     words : array of string
-        As ``MEMORY_COPY_HOST_TO_DEVICE``.
+        Directions in rocprofv3's spelling, such as ``MEMORY_COPY_HOST_TO_DEVICE``.
     source, target : array of int64
-        Keys of the agents; where no agent is known to be a GPU, the direction tells which one is.
+        Keys of the agents that a copy reads and writes.
     agents : Agents
+        Agents of the machine. If it lists no GPU, the direction tells whether source or target is the device.
     """
     words = words.fill_null("")
-    direction = renamed(words, copy_direction).cast(pa.string())
+    directions = renamed(words, copy_direction).cast(pa.string())
     device, peers = agents.of_copies(source, target)
     if not agents.known:
-        to_device = np.array(direction.to_numpy(zero_copy_only=False) == "HtoD")
-        device = np.where(to_device, agents.devices(target), agents.devices(source))
-    between = pa.array(peers & np.array(direction.to_numpy(zero_copy_only=False) == "DtoD"))
-    peer_to_peer = constant("PtoP", len(words)).cast(pa.string())
-    direction = pa.compute.if_else(between, peer_to_peer, direction)
-    return {"name": words, "direction": direction.dictionary_encode(), "device": np.where(device < 0, MISSING, device)}
+        device = np.where(is_text(directions, "HtoD"), agents.devices(target), agents.devices(source))
+    return {
+        "name": words,
+        "direction": with_peers(directions, peers),
+        "device": np.where(device < 0, MISSING, device),
+    }
 
 
-def check_columns(path: Path, table: str, present: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raise where a table lacks columns of the minimum.
+def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:
+    """Return the columns ``stream``, ``queue`` and ``correlation``.
+
+    In versions of rocprofv3 that name no stream, the queue stands for it.
+    """
+    return {"stream": queue if (stream == MISSING).all() else stream, "queue": queue, "correlation": correlation}
+
+
+def check_columns(path: Path, table: str, present: Sequence[str], wanted: Iterable[str]) -> None:
+    """Check that a table of a SQLite recording has the columns that an event needs.
 
     Raises
     ------
     BrokenFileError
-        It names the file, the table and the columns.
+        A column is absent; the message names the file, the table and the column.
     """
     if missing := sorted(set(wanted) - set(present)):
         raise BrokenFileError(f"{path}: table {table} lacks the columns {', '.join(missing)}; record again")
 
 
 def in_blocks(database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> Iterator[Block]:
-    """Yield the rows of a table up to where it is damaged, which is counted; none of a table that is absent."""
+    """Yield the rows of a table up to where it is damaged, which is counted; no rows if the table is absent."""
     if table not in database.tables:
         return
     try:
@@ -465,24 +553,44 @@ def in_blocks(database: Database, table: str, columns: Sequence[str], counts: Co
         counts["damaged_tables"] += 1
 
 
+def stacked(names: Sequence[str], blocks: Sequence[Sequence[Ints]]) -> dict[str, Ints]:
+    """Return the columns of several blocks of rows, one after the other.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of the columns.
+    blocks : sequence of sequence of array of int64
+        Arrays of each block, in the order of `names`.
+    """
+    columns = [np.concatenate(arrays) for arrays in zip(*blocks, strict=True)]
+    return dict(zip(names, columns or [np.empty(0, np.int64)] * len(names), strict=True))
+
+
 def whole_table(database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> dict[str, Ints]:
-    """Return integer columns of all rows of a table, 8 bytes a value; empty where the table is absent."""
-    parts = [[block.ints(name) for name in columns] for block in in_blocks(database, table, columns, counts)]
-    found = (
-        [np.concatenate(part) for part in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * len(columns)
-    )
-    return dict(zip(columns, found, strict=True))
+    """Return integer columns of all rows of a table, 8 bytes a value; empty if the table is absent."""
+    blocks = in_blocks(database, table, columns, counts)
+    return stacked(columns, [[block.ints(name) for name in columns] for block in blocks])
+
+
+def schema_version(database: Database, table: str) -> str | None:
+    """Return the version of the schema that a table of metadata states, or None."""
+    for block in in_blocks(database, table, ("tag", "value"), Counter()):
+        values = dict(zip(block.texts("tag").to_pylist(), block.texts("value").to_pylist(), strict=True))
+        if version := values.get("schema_version"):
+            return str(version)
+    return None
 
 
 class Join:
-    """Rows found by a number, the first where a number repeats.
+    """A table whose rows are looked up by number; the first row counts if a number repeats.
 
     Parameters
     ----------
     columns : mapping of str to array of int64
-        Equally long.
+        Equally long columns by name.
     key : str
-        The column that holds the number.
+        Name of the column that holds the number.
 
     Examples
     --------
@@ -497,16 +605,17 @@ class Join:
         self._columns = {name: values[order] for name, values in columns.items()}
 
     def __call__(self, name: str, wanted: Ints) -> Ints:
-        """Return a column of the rows with these numbers, `MISSING` where there is none."""
+        """Return a column of the rows with these numbers, `MISSING` for a number without a row."""
         return lookup(self._key, self._columns[name], wanted)
 
 
 class Strings:
-    """A table of texts by number.
+    """A table of texts that rows refer to by number.
 
     Parameters
     ----------
     texts : mapping of int to str
+        Texts by number.
     """
 
     def __init__(self, texts: Mapping[int, str]) -> None:
@@ -516,22 +625,42 @@ class Strings:
 
     @classmethod
     def of(cls, database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> "Strings":
-        """Return the texts of a table, from the first of the columns after the number that has one."""
+        """Return the texts of a table of a recording.
+
+        Parameters
+        ----------
+        database : Database
+            The open recording.
+        table : str
+            Name of the table.
+        columns : sequence of str
+            The column of numbers, then columns of texts; the first text that is not empty counts.
+        counts : Counter
+            Counts of the file, updated if the table is damaged.
+        """
         texts: dict[int, str] = {}
         for block in in_blocks(database, table, columns, counts):
             for name in columns[1:]:
-                own = zip(block.ints(columns[0]).tolist(), block.texts(name).to_pylist(), strict=True)
-                for key, text in own:  # a loop over the distinct texts, 0.2 us each
+                pairs = zip(block.ints(columns[0]).tolist(), block.texts(name).to_pylist(), strict=True)
+                for key, text in pairs:  # a loop over the distinct texts, 0.2 us each
                     if text:
                         texts.setdefault(key, text)
         return cls(texts)
 
     def encode(self, numbers: Ints, change: Callable[[str], str | None] = str) -> pa.DictionaryArray:
-        """Return the texts of numbers, each distinct one changed once; null for a number without one."""
+        """Return the texts that numbers refer to, null for a number without a text.
+
+        Parameters
+        ----------
+        numbers : array of int64
+            Numbers of texts.
+        change : callable
+            Function applied to each distinct text; by default texts stay as they are.
+        """
         rows = self._row("row", numbers)
         missing = rows == MISSING
         if not len(self._texts):
             return pa.nulls(len(rows), pa.string()).dictionary_encode()
-        distinct, which = np.unique(np.where(missing, 0, rows), return_inverse=True)
-        index = pa.array(which.astype(np.int32), mask=missing)
+        distinct, inverse = np.unique(np.where(missing, 0, rows), return_inverse=True)
+        index = pa.array(inverse.astype(np.int32), mask=missing)
         return renamed(pa.DictionaryArray.from_arrays(index, self._texts.take(pa.array(distinct))), change)

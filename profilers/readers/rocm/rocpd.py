@@ -1,8 +1,9 @@
-"""The reader of rocpd databases of rocprofv3.
+"""`RocpdReader`: databases of rocprofv3 since ROCm 7, SQLite files with the tables of each process under its GUID.
 
-What one process, or several under one GUID, wrote to a rocpd database, as rows of the kinds of event.
-
-`RocpdReader`: rocprofv3's own database, SQLite with the tables of each process under its GUID.
+A database holds the tables of one GUID (one run of the profiler, usually one process), or of several if ``rocpd
+merge`` made it. A GUID's tables end with the same suffix; `Session` reads them. Rows refer to agents, kernel symbols,
+threads, processes, events and texts by number. The views over all GUIDs are not read, since SQLite would have to run
+what the file says.
 """
 
 import json
@@ -19,7 +20,7 @@ import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import Database, open_database
-from profilers.readers.common.json_documents import ints, listed, mapped
+from profilers.readers.common.json_documents import mapped
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm.records import (
@@ -35,8 +36,11 @@ from profilers.readers.rocm.records import (
     copy_columns,
     in_blocks,
     kernel_name,
+    lanes,
+    measured_rows,
     narrow,
-    skip,
+    schema_version,
+    stacked,
     text_list,
     whole_table,
     workgroups,
@@ -46,14 +50,14 @@ from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
-_AXES = [f"{what}_{axis}" for what in ("grid_size", "workgroup_size") for axis in "xyz"]
-_PLACE = ("id", "nid", "pid", "tid", "start", "end", "event_id")
+_AXES = [f"{extent}_{axis}" for extent in ("grid_size", "workgroup_size") for axis in "xyz"]
+_EVENT = ("id", "nid", "pid", "tid", "start", "end", "event_id")
 _DISPATCH = (
-    *_PLACE,
+    *_EVENT,
     *("agent_id", "kernel_id", "queue_id", "stream_id", "private_segment_size", "group_segment_size"),
     *("region_name_id", *_AXES),
 )
-_COPY = (*_PLACE, "name_id", "src_agent_id", "dst_agent_id", "size", "queue_id", "stream_id")
+_COPY = (*_EVENT, "name_id", "src_agent_id", "dst_agent_id", "size", "queue_id", "stream_id")
 _VALUE = ("event_id", "pmc_id", "value")
 _SYMBOL = ("id", "arch_vgpr_count", "accum_vgpr_count", "sgpr_count")
 _AGENT_NAMES = ("product_name", "model_name", "name")
@@ -62,38 +66,41 @@ _AGENT = ("id", "type", "absolute_index", "extdata", *_AGENT_NAMES)
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which process is which rank.
+    """Ranks of the processes in a database.
 
     Parameters
     ----------
     processes : tuple of (int, str)
-        Number of the process and suffix of its tables, of all that used a GPU, in order.
+        Number of each process that used a GPU and the suffix of its tables, ordered by rank.
     """
 
     processes: tuple[tuple[int, str], ...]
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """All ranks, nothing for one process alone."""
+        """All ranks; empty for a single process."""
         return tuple(range(len(self.processes))) if len(self.processes) > 1 else ()
 
     def of(self, process: Ints, suffix: str) -> Ints:
-        """Return the rank of each process, -1 for one that used no GPU."""
-        rank = {number: i for i, (number, own) in enumerate(self.processes) if own == suffix}
-        distinct, which = np.unique(process, return_inverse=True)
-        return np.array([rank.get(number, -1) for number in distinct.tolist()], np.int64)[which]
+        """Return the rank of each process of the tables with `suffix`, -1 for one that used no GPU."""
+        rank = {number: i for i, (number, of_suffix) in enumerate(self.processes) if of_suffix == suffix}
+        distinct, inverse = np.unique(process, return_inverse=True)
+        return np.array([rank.get(number, -1) for number in distinct.tolist()], np.int64)[inverse]
 
 
 class Session:
-    """The tables of one GUID.
+    """The tables of one GUID, whose rows become events.
 
     Parameters
     ----------
     database : Database
+        The open recording.
     suffix : str
-        What the names of its tables end with.
+        Suffix of the names of the GUID's tables.
     ranks : Ranks
+        Ranks of all processes in the database.
     counts : Counter
+        Counts of kept and lost rows, updated.
     """
 
     def __init__(self, database: Database, suffix: str, ranks: Ranks, counts: Counter[str]) -> None:
@@ -112,7 +119,7 @@ class Session:
         self._by_stack = not _is_used(events["correlation_id"])
         self._events = Join(events, "id")
         self._categories = np.unique(events["category_id"])
-        #: Of each kernel, for its counters.
+        #: Event, id, start and rank of the kernels of each block, which counters are joined with.
         self._kernels: list[tuple[Ints, ...]] = []
 
     def _table(self, name: str) -> str:
@@ -122,8 +129,8 @@ class Session:
         return whole_table(self._database, self._table(name), columns, self._counts)
 
     def write(self, sink: Sink) -> None:
-        """Give all rows to the sink."""
-        for block in in_blocks(self._database, self._table("region"), (*_PLACE, "name_id"), self._counts):
+        """Give the events of all tables to `sink`."""
+        for block in in_blocks(self._database, self._table("region"), (*_EVENT, "name_id"), self._counts):
             self._write_regions(block, sink)
         for block in in_blocks(self._database, self._table("kernel_dispatch"), _DISPATCH, self._counts):
             ids = write_timed(sink, "kernels", self._dispatches(block), block.ints("end"), self._counts)
@@ -134,52 +141,52 @@ class Session:
             self._write_counters(sink)
 
     def devices(self) -> tuple[DeviceProperties, ...]:
-        """Return what is known of the GPUs, for each rank of this session."""
+        """Return the properties of the GPUs, for each rank of this session."""
         if not self._ranks.numbers:
             return self._agents.properties(OWN_RANK)
-        own = [rank for rank, (_, suffix) in enumerate(self._ranks.processes) if suffix == self._suffix]
-        return tuple(device for rank in own for device in self._agents.properties(rank))
+        ranks = [rank for rank, (_, suffix) in enumerate(self._ranks.processes) if suffix == self._suffix]
+        return tuple(device for rank in ranks for device in self._agents.properties(rank))
 
     def _list_agents(self) -> list[Agent]:
-        found = []
+        agents = []
         for block in in_blocks(self._database, self._table("info_agent"), _AGENT, self._counts):
             numbers = (block.ints(name).tolist() for name in ("id", "absolute_index"))
             texts = (block.texts(name).to_pylist() for name in ("type", "extdata", *_AGENT_NAMES))
-            rows = zip(*numbers, *texts, strict=True)
-            found += [_agent(key, order, kind == "GPU", rest, names) for key, order, kind, rest, *names in rows]
-        return found
+            for key, order, kind, extdata, *names in zip(*numbers, *texts, strict=True):
+                agents.append(Agent.described(key, order, kind == "GPU", names, _json_object(extdata)))
+        return agents
 
     def _rank(self, block: Block) -> Ints:
-        """Return the rank of each row; a process without work on a GPU belongs to the first."""
+        """Return the rank of each row; a process without device work belongs to the first rank."""
         if not self._ranks.numbers:
             return np.full(block.rows, OWN_RANK)
         return np.maximum(self._ranks.of(block.ints("pid"), self._suffix), 0)
 
     def _correlation(self, block: Block) -> Ints:
-        """Return what a call and its work share: rocprofv3 gives both the same stack, and correlation ids of 0."""
+        """Return the number that a call shares with its device work.
+
+        rocprofv3 has left correlation ids 0 so far, and gives a call and its work the same stack id.
+        """
         return self._events("stack_id" if self._by_stack else "correlation_id", block.ints("event_id"))
 
-    def _placed(self, block: Block) -> dict[str, Any]:
+    def _rank_and_start(self, block: Block) -> dict[str, Any]:
         return {"rank": self._rank(block), "start_ns": block.ints("start")}
 
     def _lanes(self, block: Block) -> dict[str, Ints]:
-        """Return stream, queue and correlation; a queue stands for the stream where none is named."""
-        stream, queue = block.ints("stream_id"), block.ints("queue_id")
-        stream = queue if (stream == MISSING).all() else stream
-        return {"stream": stream, "queue": queue, "correlation": self._correlation(block)}
+        return lanes(block.ints("stream_id"), block.ints("queue_id"), self._correlation(block))
 
     def _dispatches(self, block: Block) -> dict[str, Any]:
         kernel = block.ints("kernel_id")
         extents = [block.ints(name) for name in _AXES]
         groups, sizes = workgroups(extents[:3], extents[3:])
-        named = self._names.encode(kernel, kernel_name).cast(pa.string())
-        other = self._strings.encode(block.ints("region_name_id")).cast(pa.string())
+        symbol_names = self._names.encode(kernel, kernel_name).cast(pa.string())
+        region_names = self._strings.encode(block.ints("region_name_id")).cast(pa.string())
         rest = {name: block.ints(name) for name in (*_AXES, "private_segment_size")}
         rest |= {name: self._symbols(name, kernel) for name in ("accum_vgpr_count", "sgpr_count")}
         return {
-            **self._placed(block),
+            **self._rank_and_start(block),
             **self._lanes(block),
-            "name": pa.compute.coalesce(named, other),
+            "name": pa.compute.coalesce(symbol_names, region_names),
             "device": self._agents.devices(block.ints("agent_id")),
             "workgroups": groups,
             "workgroup_size": sizes,
@@ -190,113 +197,94 @@ class Session:
 
     def _copies(self, block: Block) -> dict[str, Any]:
         words = self._strings.encode(block.ints("name_id")).cast(pa.string())
-        ends = block.ints("src_agent_id"), block.ints("dst_agent_id")
-        known = copy_columns(words, *ends, self._agents)
-        return {**self._placed(block), **known, **self._lanes(block), "bytes": block.ints("size")}
+        columns = copy_columns(words, block.ints("src_agent_id"), block.ints("dst_agent_id"), self._agents)
+        return {**self._rank_and_start(block), **columns, **self._lanes(block), "bytes": block.ints("size")}
 
     def _write_regions(self, block: Block, sink: Sink) -> None:
-        """Give calls and annotations, by the category of their event."""
+        """Give calls and annotations to `sink`, one category of events after the other."""
         categories = self._events("category_id", block.ints("event_id"))
         for number in np.unique(categories).tolist():
-            own = block.take(np.flatnonzero(categories == number))
-            kind, word = call_kind(self._domain(number))
+            regions = block.take(np.flatnonzero(categories == number))
+            kind, category = call_kind(self._domain(number))
+            process = regions.ints("pid")
             columns = {
-                **self._placed(own),
-                "name": self._region_names(own, word),
-                "process": _or_else(self._processes("pid", own.ints("pid")), own.ints("pid")),
-                "thread": _or_else(self._threads("tid", own.ints("tid")), own.ints("tid")),
-                "api" if kind == "launches" else "category": constant(word, own.rows),
+                **self._rank_and_start(regions),
+                "name": self._region_names(regions, category),
+                "process": _or_else(self._processes("pid", process), process),
+                "thread": _or_else(self._threads("tid", regions.ints("tid")), regions.ints("tid")),
+                "api" if kind == "launches" else "category": constant(category, regions.rows),
             }
             if kind == "launches":
-                works = self._ranks.of(own.ints("pid"), self._suffix) >= 0
-                columns["correlation"] = np.where(works, self._correlation(own), MISSING)
-            write_timed(sink, kind, columns, own.ints("end"), self._counts)
+                used_gpu = self._ranks.of(process, self._suffix) >= 0
+                columns["correlation"] = np.where(used_gpu, self._correlation(regions), MISSING)
+            write_timed(sink, kind, columns, regions.ints("end"), self._counts)
 
-    def _region_names(self, block: Block, word: str) -> pa.Array:
-        """Return the names of regions; of a marker, the message of its event."""
+    def _region_names(self, block: Block, category: str) -> pa.Array:
+        """Return the names of regions; the name of a marker is the message of its event."""
         names = self._strings.encode(block.ints("name_id")).cast(pa.string())
-        if word != "user_annotation":
+        if category != "user_annotation":
             return names
         messages = text_list(self._messages.get(event) or None for event in block.ints("event_id").tolist())
         return pa.compute.coalesce(messages, names)
 
     @cached_property
     def _messages(self) -> dict[int, str]:
-        """What markers say, by event; a loop over the markers, 2 us each."""
+        """Messages of markers by event; a loop over the markers, 2 us each."""
         markers = [n for n in self._categories.tolist() if call_kind(self._domain(n))[1] == "user_annotation"]
-        found: dict[int, str] = {}
+        messages: dict[int, str] = {}
         for events in in_blocks(self._database, self._table("event"), ("id", "category_id", "extdata"), Counter()):
-            own = events.take(np.flatnonzero(np.isin(events.ints("category_id"), markers)))
-            found |= zip(own.ints("id").tolist(), map(_message, own.texts("extdata").to_pylist()), strict=True)
-        return found
+            marks = events.take(np.flatnonzero(np.isin(events.ints("category_id"), markers)))
+            texts = (plain_text(_json_object(text).get("message")) for text in marks.texts("extdata").to_pylist())
+            messages |= zip(marks.ints("id").tolist(), texts, strict=True)
+        return messages
 
     def _domain(self, category: int) -> str:
         return self._strings.encode(np.array([category])).cast(pa.string())[0].as_py() or ""
 
     def _write_counters(self, sink: Sink) -> None:
-        """Give values of counters, each of the kernel whose event it names."""
+        """Give the values of counters to `sink`; each names the event of its kernel."""
         names = Strings.of(self._database, self._table("info_pmc"), ("id", "name", "symbol"), self._counts)
-        parts = [np.concatenate(p) for p in zip(*self._kernels, strict=True)] or [np.empty(0, np.int64)] * 4
-        kernels = Join(dict(zip(("event", "id", "start", "rank"), parts, strict=True)), "event")
+        kernels = Join(stacked(("event", "id", "start", "rank"), self._kernels), "event")
         for block in in_blocks(self._database, self._table("pmc_event"), _VALUE, self._counts):
-            numbers = pa.array(map(_number, block.texts("value").to_pylist()), pa.float64())  # 0.3 us a value
-            good = np.flatnonzero(numbers.is_valid().to_numpy(zero_copy_only=False))
-            skip(self._counts, block.rows - len(good), "dropped_no_value")
-            own = block.take(good)
-            event = own.ints("event_id")
+            values = block.reals("value")
+            rows = measured_rows(values, self._counts)
+            counters = block.take(rows)
+            event = counters.ints("event_id")
             columns = {
                 "rank": kernels("rank", event),
-                "name": names.encode(own.ints("pmc_id")),
+                "name": names.encode(counters.ints("pmc_id")),
                 "start_ns": kernels("start", event),
-                "value": numbers.take(pa.array(good)),
+                "value": values.take(pa.array(rows)),
                 "kernel_id": kernels("id", event),
             }
             write_timed(sink, "counters", columns, kernels("start", event), self._counts)
 
 
 def _is_used(numbers: Ints) -> bool:
-    """Return whether correlation ids are given: rocprofv3 has left them 0 so far."""
+    """Return whether most rows have a correlation id; rocprofv3 has left them 0 so far."""
     return 2 * int(((numbers != 0) & (numbers != MISSING)).sum()) > len(numbers)
 
 
-def _or_else(found: Ints, other: Ints) -> Ints:
-    return np.where(found == MISSING, other, found)
+def _or_else(values: Ints, default: Ints) -> Ints:
+    return np.where(values == MISSING, default, values)
 
 
-def _agent(key: int, order: int, gpu: bool, rest: str | None, names: list[str | None]) -> Agent:
+def _json_object(text: str | None) -> dict[str, Any]:
+    """Return a JSON object, an empty one if the text is none."""
     try:
-        more = mapped(json.loads(rest or "{}"))
+        return mapped(json.loads(text or "{}"))
     except (ValueError, RecursionError):
-        more = {}
-    units = int(ints([more], "cu_count")[0])
-    banks = ints(listed(more.get("mem_banks")), "size_in_bytes").tolist()
-    name = next((name for name in names if name), "")
-    return Agent(key, order, gpu, name, units if units > 0 else None, max(banks, default=0))
+        return {}
 
 
-def _message(extdata: str | None) -> str:
-    try:
-        return plain_text(mapped(json.loads(extdata or "{}")).get("message"))
-    except (ValueError, RecursionError):
-        return ""
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if np.isfinite(value) else None
-
-
-#: Tables of events, each with the columns that an event needs.
-_MINIMUM = {
+#: Tables of events, each with the columns without which it gives no event.
+_REQUIRED = {
     "rocpd_kernel_dispatch": ("id", "start", "end", "kernel_id"),
     "rocpd_memory_copy": ("id", "start", "end"),
     "rocpd_region": ("id", "start", "end", "name_id"),
 }
-_WORK = ("rocpd_kernel_dispatch", "rocpd_memory_copy")
-_TABLE = re.compile(rf"({'|'.join(_MINIMUM)})(|_[0-9A-Za-z_]+)")
+_DEVICE_TABLES = ("rocpd_kernel_dispatch", "rocpd_memory_copy")
+_TABLE = re.compile(rf"({'|'.join(_REQUIRED)})(|_[0-9A-Za-z_]+)")
 
 
 class RocpdReader:
@@ -305,18 +293,16 @@ class RocpdReader:
     name = "rocpd"
 
     def sniff(self, head: Head) -> bool:
-        """Return whether a database has the tables of rocpd 3; RPD's share their prefix and no more."""
+        """Return whether a database has the tables of rocpd 3; those of RPD share only their prefix."""
         return any(_TABLE.fullmatch(table) for table in head.tables) and "rocpd_op" not in head.tables
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
         """Give the events of one file to `sink`; each process in it that used a GPU is a rank.
 
-        The views over all processes are not read: SQLite would have to run what the file says.
-
         Raises
         ------
         BrokenFileError
-            A table lacks a column of the minimum, or no event can be used.
+            A table lacks a column that events need, or no event can be used.
         """
         (path,) = files
         counts: Counter[str] = Counter()
@@ -328,39 +314,31 @@ class RocpdReader:
                 session = Session(database, suffix, ranks, counts)
                 session.write(sink)
                 devices += session.devices()
-            versions = _versions(database, suffixes)
+            versions = (schema_version(database, f"rocpd_metadata{suffix}") for suffix in suffixes)
+            version = next((f"rocpd schema {text}" for text in versions if text), "rocpd")
         check_not_empty(path, counts)
         return TraceMeta(
-            self.name, versions, (path.name,), ranks=ranks.numbers, devices=tuple(devices), quality=Quality(counts)
+            self.name, version, (path.name,), ranks=ranks.numbers, devices=tuple(devices), quality=Quality(counts)
         )
 
 
 def _suffixes(path: Path, database: Database) -> list[str]:
-    """Return what the names of the tables of each process end with, and check that they can be read."""
-    found = set()
+    """Return the suffixes of the tables of each GUID, and check that these tables can be read."""
+    suffixes = set()
     for table in database.tables:
         if match := _TABLE.fullmatch(table):
-            check_columns(path, table, database.tables[table], _MINIMUM[match[1]])
-            found.add(match[2])
-    if not found:
+            check_columns(path, table, database.tables[table], _REQUIRED[match[1]])
+            suffixes.add(match[2])
+    if not suffixes:
         raise BrokenFileError(f"{path}: has no table rocpd_kernel_dispatch or rocpd_region; is it from rocprofv3?")
-    return sorted(found)
+    return sorted(suffixes)
 
 
 def _ranks(database: Database, suffixes: Sequence[str]) -> Ranks:
-    """Return the ranks of all processes that used a GPU; the tables of work are read twice, first for this."""
-    pairs: set[tuple[int, str]] = set()
+    """Return the ranks of all processes that used a GPU; the tables of device work are read twice, first for this."""
+    processes: set[tuple[int, str]] = set()
     for suffix in suffixes:
-        for table in _WORK:
+        for table in _DEVICE_TABLES:
             for block in in_blocks(database, table + suffix, ("pid",), Counter()):
-                pairs |= {(process, suffix) for process in np.unique(block.ints("pid")).tolist()}
-    return Ranks(tuple(sorted(pairs)))
-
-
-def _versions(database: Database, suffixes: Sequence[str]) -> str:
-    for suffix in suffixes:
-        for block in in_blocks(database, f"rocpd_metadata{suffix}", ("tag", "value"), Counter()):
-            pairs = dict(zip(block.texts("tag").to_pylist(), block.texts("value").to_pylist(), strict=True))
-            if pairs.get("schema_version"):
-                return f"rocpd schema {pairs['schema_version']}"
-    return "rocpd"
+                processes |= {(process, suffix) for process in np.unique(block.ints("pid")).tolist()}
+    return Ranks(tuple(sorted(processes)))

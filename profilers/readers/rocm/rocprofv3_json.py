@@ -1,4 +1,9 @@
-"""`Rocprofv3JsonReader`: the JSON that rocprofv3 writes with ``--output-format json``."""
+"""`Rocprofv3JsonReader`: JSON files that rocprofv3 writes with ``--output-format json``.
+
+The file lists the processes of a job. Each has buffers of records (calls, dispatches, copies) and tables of names that
+records refer to by number: agents, kernel symbols, kinds of call with their operations, and messages of markers. The
+file is decoded whole, and records become columns in batches.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +26,10 @@ from profilers.readers.rocm.records import (
     constant,
     copy_columns,
     kernel_name,
+    lanes,
     narrow,
     renamed,
+    skip,
     text_list,
     workgroups,
     write_timed,
@@ -34,10 +41,10 @@ from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 _ROOT = "rocprofiler-sdk-tool"
 _BATCH = 65536
 _GPU = 2
-#: Records of calls, and their domain where the file does not name it.
+#: Buffers of calls, and their domain in files that do not name it.
 _CALLS = {"hip_api": "HIP_RUNTIME_API", "hsa_api": "HSA_API", "rccl_api": "RCCL_API", "marker_api": "MARKER_API"}
-_WORK = ("kernel_dispatch", "memory_copy")
-#: Of the names of a kernel, the first that is there.
+_DEVICE_BUFFERS = ("kernel_dispatch", "memory_copy")
+#: Keys of a kernel's name; the first that is present counts.
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
 
 
@@ -56,21 +63,21 @@ class Rocprofv3JsonReader:
         Raises
         ------
         BrokenFileError
-            It is no JSON of the tool, larger than the limit, or holds no event that can be used.
+            The file is no JSON of the tool, is larger than the limit, or holds no event that can be used.
         """
         (path,) = files
         counts: Counter[str] = Counter()
         tools = [tool for tool in listed(mapped(load(path, sink, counts)).get(_ROOT)) if isinstance(tool, dict)]
         if not tools:
             raise BrokenFileError(f"{path}: {_ROOT} lists no process; was the program traced to its end?")
-        working = [tool for tool in tools if any(listed(_records(tool).get(name)) for name in _WORK)]
-        ranks = {id(tool): rank for rank, tool in enumerate(working)} if len(working) > 1 else {}
+        with_work = [tool for tool in tools if any(listed(_buffers(tool).get(name)) for name in _DEVICE_BUFFERS)]
+        ranks = {id(tool): rank for rank, tool in enumerate(with_work)} if len(with_work) > 1 else {}
         devices: list[DeviceProperties] = []
         for tool in tools:
             rank = ranks.get(id(tool), 0) if ranks else OWN_RANK
-            process = _Process(tool, rank, not working or tool in working)
+            process = _Process(tool, rank, not with_work or tool in with_work)
             process.write(sink, counts)
-            devices += process.agents.properties(rank) if tool in working else ()
+            devices += process.agents.properties(rank) if tool in with_work else ()
         check_not_empty(path, counts)
         return TraceMeta(
             self.name,
@@ -82,20 +89,21 @@ class Rocprofv3JsonReader:
         )
 
 
-def _records(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _buffers(tool: Mapping[str, Any]) -> dict[str, Any]:
     return mapped(tool.get("buffer_records"))
 
 
 class _Process:
-    """One process of the file.
+    """One process of the file, whose records become events.
 
     Parameters
     ----------
-    tool : mapping
-        What the file holds of it.
+    tool : mapping of str to Any
+        The process in the file's list.
     rank : int
+        Rank of the process.
     causes_work : bool
-        Whether its calls can have launched what its rank ran.
+        Whether calls of the process can have launched the device work of its rank.
     """
 
     def __init__(self, tool: Mapping[str, Any], rank: int, causes_work: bool) -> None:
@@ -109,7 +117,7 @@ class _Process:
         self._messages = dict(zip(ints(markers, "key").tolist(), walked(markers, "value"), strict=True))
 
     def write(self, sink: Sink, counts: Counter[str]) -> None:
-        """Give everything that the process did to the sink."""
+        """Give the events of the process to `sink`."""
         symbols = _Symbols(listed(self._tool.get("kernel_symbols")))
         for name, domain in _CALLS.items():
             for records in self._batches(name, counts):
@@ -120,14 +128,13 @@ class _Process:
             self._write(records, sink, counts, "copies", self._copies(records))
 
     def _batches(self, name: str, counts: Counter[str]) -> Iterator[list[Any]]:
-        records = listed(_records(self._tool).get(name))
+        records = listed(_buffers(self._tool).get(name))
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
-            good = [record for record in batch if isinstance(record, dict)]
-            counts["events"] += len(batch) - len(good)
-            counts["dropped_broken"] += len(batch) - len(good)
-            if good:
-                yield good
+            intact = [record for record in batch if isinstance(record, dict)]
+            skip(counts, len(batch) - len(intact), "dropped_broken")
+            if intact:
+                yield intact
 
     def _write(self, records: list[Any], sink: Sink, counts: Counter[str], kind: str, columns: dict[str, Any]) -> None:
         times = {"rank": np.full(len(records), self._rank), "start_ns": ints(records, "start_timestamp")}
@@ -139,7 +146,7 @@ class _Process:
         groups, size = workgroups(
             [ints(info, "grid_size", axis) for axis in "xyz"], [ints(sizes, axis) for axis in "xyz"]
         )
-        which = symbols.rows(ints(info, "kernel_id"))
+        symbol = symbols.rows(ints(info, "kernel_id"))
         rest = {
             "grid_x": ints(info, "grid_size", "x"),
             "grid_y": ints(info, "grid_size", "y"),
@@ -149,46 +156,52 @@ class _Process:
             "workgroup_z": ints(sizes, "z"),
             "private_segment_size": ints(info, "private_segment_size"),
             "thread_id": ints(records, "thread_id"),
-            "sgpr_count": symbols.ints("sgpr_count", which),
-            "accum_vgpr_count": symbols.ints("accum_vgpr_count", which),
+            "sgpr_count": symbols.ints("sgpr_count", symbol),
+            "accum_vgpr_count": symbols.ints("accum_vgpr_count", symbol),
         }
         return {
-            "name": symbols.names(which),
+            "name": symbols.names(symbol),
             "device": self.agents.devices(ints(info, "agent_id", "handle")),
             **_lanes(records, ints(info, "queue_id", "handle")),
             "workgroups": groups,
             "workgroup_size": size,
-            "registers": narrow(symbols.ints("arch_vgpr_count", which)),
+            "registers": narrow(symbols.ints("arch_vgpr_count", symbol)),
             "lds_bytes": ints(info, "group_segment_size"),
             "args": Block(rest).arguments(tuple(rest)),
         }
 
     def _copies(self, records: list[Any]) -> dict[str, Any]:
-        ends = ints(records, "src_agent_id", "handle"), ints(records, "dst_agent_id", "handle")
-        lanes = _lanes(records, np.full(len(records), MISSING))
-        return {**copy_columns(self._operations(records), *ends, self.agents), **lanes, "bytes": ints(records, "bytes")}
+        source, target = ints(records, "src_agent_id", "handle"), ints(records, "dst_agent_id", "handle")
+        return {
+            **copy_columns(self._operations(records), source, target, self.agents),
+            **_lanes(records, np.full(len(records), MISSING)),
+            "bytes": ints(records, "bytes"),
+        }
 
     def _write_calls(self, records: list[Any], domain: str, sink: Sink, counts: Counter[str]) -> None:
-        """Give calls of one kind of record, domain by domain: it holds those of the runtime and the compiler."""
+        """Give the calls of one buffer to the sink, one domain after the other.
+
+        A buffer holds the calls of several domains, such as those of HIP's runtime and of its compiler.
+        """
         kinds = ints(records, "kind")
         for number in np.unique(kinds).tolist():
-            own = [records[row] for row in np.flatnonzero(kinds == number).tolist()]
-            kind, word = call_kind(self._domain(number) or domain)
-            correlation = ints(own, "correlation_id", "internal")
+            calls = [records[row] for row in np.flatnonzero(kinds == number).tolist()]
+            kind, category = call_kind(self._domain(number) or domain)
+            correlation = ints(calls, "correlation_id", "internal")
             columns = {
-                "name": self._call_names(own, correlation, word),
-                "process": np.full(len(own), ints([self._tool], "metadata", "pid")[0]),
-                "thread": ints(own, "thread_id"),
-                "api" if kind == "launches" else "category": constant(word, len(own)),
+                "name": self._call_names(calls, correlation, category),
+                "process": np.full(len(calls), ints([self._tool], "metadata", "pid")[0]),
+                "thread": ints(calls, "thread_id"),
+                "api" if kind == "launches" else "category": constant(category, len(calls)),
             }
             if kind == "launches":
-                columns["correlation"] = correlation if self._causes_work else np.full(len(own), MISSING)
-            self._write(own, sink, counts, kind, columns)
+                columns["correlation"] = correlation if self._causes_work else np.full(len(calls), MISSING)
+            self._write(calls, sink, counts, kind, columns)
 
-    def _call_names(self, records: list[Any], correlation: Ints, word: str) -> pa.Array:
-        """Return the names of calls; of a marker, its message."""
+    def _call_names(self, records: list[Any], correlation: Ints, category: str) -> pa.Array:
+        """Return the names of calls; the name of a marker is its message."""
         names = self._operations(records)
-        if word != "user_annotation" or not self._messages:
+        if category != "user_annotation" or not self._messages:
             return names
         messages = text_list(plain_text(self._messages.get(key)) or None for key in correlation.tolist())
         return pa.compute.coalesce(messages, names)
@@ -197,10 +210,10 @@ class _Process:
         return plain_text(mapped(self._names[kind]).get("kind")) if 0 <= kind < len(self._names) else ""
 
     def _operations(self, records: list[Any]) -> pa.Array:
-        """Return what records are of; the tables of names are by kind and operation."""
+        """Return the name of each record's operation, from the table of its kind."""
         pairs = list(zip(ints(records, "kind").tolist(), ints(records, "operation").tolist(), strict=True))
-        known = {pair: self._operation(*pair) for pair in set(pairs)}
-        return text_list(known[pair] for pair in pairs)
+        names = {pair: self._operation(*pair) for pair in set(pairs)}
+        return text_list(names[pair] for pair in pairs)
 
     def _operation(self, kind: int, operation: int) -> str | None:
         names = listed(mapped(self._names[kind]).get("operations")) if 0 <= kind < len(self._names) else []
@@ -208,7 +221,7 @@ class _Process:
 
 
 class _Symbols:
-    """The kernels that a process loaded."""
+    """Kernel symbols that a process loaded, by the id of the kernel."""
 
     def __init__(self, symbols: list[Any]) -> None:
         self._symbols = [symbol for symbol in symbols if isinstance(symbol, dict)]
@@ -217,17 +230,18 @@ class _Symbols:
         self._texts = text_list(_symbol_name(symbol) for symbol in self._symbols)
 
     def rows(self, keys: Ints) -> Ints:
-        """Return where each kernel stands, -1 where it is not listed."""
-        distinct, which = np.unique(keys, return_inverse=True)
-        return np.array([self._row.get(key, -1) for key in distinct.tolist()], np.int64)[which]
+        """Return the row of each kernel's symbol, -1 for a kernel that is not listed."""
+        distinct, inverse = np.unique(keys, return_inverse=True)
+        return np.array([self._row.get(key, -1) for key in distinct.tolist()], np.int64)[inverse]
 
     def names(self, rows: Ints) -> pa.DictionaryArray:
-        """Return the names of kernels, null for one that is not listed."""
-        found = self._texts.take(pa.array(np.where(rows < 0, 0, rows), mask=rows < 0)) if len(self._texts) else None
-        return renamed(pa.nulls(len(rows), pa.string()) if found is None else found, kernel_name)
+        """Return the names of kernels by row, null for row -1."""
+        if not len(self._texts):
+            return pa.nulls(len(rows), pa.string()).dictionary_encode()
+        return renamed(self._texts.take(pa.array(np.where(rows < 0, 0, rows), mask=rows < 0)), kernel_name)
 
     def ints(self, name: str, rows: Ints) -> Ints:
-        """Return a number of each kernel."""
+        """Return an integer member of symbols by row, `MISSING` for row -1."""
         return np.append(ints(self._symbols, name), MISSING)[rows]
 
 
@@ -236,27 +250,13 @@ def _symbol_name(symbol: Mapping[str, Any]) -> str | None:
 
 
 def _lanes(records: list[Any], queue: Ints) -> dict[str, Ints]:
-    """Return stream, queue and correlation; a queue stands for the stream in versions that name none."""
-    stream = ints(records, "stream_id", "handle")
-    stream = queue if (stream == MISSING).all() else stream
-    return {"stream": stream, "queue": queue, "correlation": ints(records, "correlation_id", "internal")}
+    return lanes(ints(records, "stream_id", "handle"), queue, ints(records, "correlation_id", "internal"))
 
 
 def _agent(value: Any) -> Agent | None:
-    """Return an agent of the file's list, None for what is none."""
-    key, order, kind, units = (int(ints([value], *path)[0]) for path in _AGENT)
+    """Return an agent of the file's list, None for an entry without a handle."""
+    key, order, kind = (int(ints([value], *path)[0]) for path in (("id", "handle"), ("node_id",), ("type",)))
     if key == MISSING:
         return None
-    names = (plain_text(mapped(value).get(name)) for name in ("product_name", "model_name", "name"))
-    banks = ints(listed(mapped(value).get("mem_banks")), "size_in_bytes")
-    return Agent(
-        key,
-        order,
-        kind == _GPU,
-        next((name for name in names if name), ""),
-        units if units > 0 else None,
-        max(banks.tolist(), default=0),
-    )
-
-
-_AGENT = (("id", "handle"), ("node_id",), ("type",), ("cu_count",))
+    names = (plain_text(value.get(name)) for name in ("product_name", "model_name", "name"))
+    return Agent.described(key, order, kind == _GPU, names, value)
