@@ -2,15 +2,29 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from profilers.devices.catalogue import Device
-from replay.workloads import MeasuredStep, PredictedStep, TrainingFit, as_measured, predict_steps
-from seqpoint.validation.rows import ValidationRow
+from profilers.devices.catalogue import Device, find_device
+from replay.workloads import (
+    MeasuredStep,
+    PredictedStep,
+    TrainingFit,
+    as_measured,
+    load_training,
+    predict_steps,
+    read_steps,
+    read_training_fit,
+)
+from replay.workloads.training_fits import COLUMNS
+from seqpoint.validation.rows import Table, ValidationRow
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
 _LIMIT = 0.084
+#: Steps in the table of the largest errors.
+_WORST = 10
 
 
 @dataclass(frozen=True)
@@ -20,9 +34,11 @@ class StepScore:
     Parameters
     ----------
     measured : MeasuredStep
+        The step, with its time.
     predicted : PredictedStep
+        Its predicted time, with an interval.
     fitted : bool
-        Whether it is one of those that the costs were fitted to.
+        Whether the costs were fitted to it.
     """
 
     measured: MeasuredStep
@@ -31,7 +47,7 @@ class StepScore:
 
     @property
     def name(self) -> str:
-        """What is run."""
+        """Sizes and parallelism of the step."""
         job, layout = self.measured.job, self.measured.job.layout
         return (
             f"{job.model.layers} layers of {job.model.hidden}, {job.global_batch} x {job.length} by {job.micro_batch}, "
@@ -57,22 +73,31 @@ class StepScore:
 def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingFit) -> list[StepScore]:
     """Predict every measured step; layers are recomputed, or not, as in the runs that were fitted.
 
+    Parameters
+    ----------
+    measured : sequence of MeasuredStep
+        Steps, with their times.
+    device : Device
+        Device that they ran on.
+    fit : TrainingFit
+        Costs to predict with.
+
     Raises
     ------
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    predicted = predict_steps(as_measured([one.job for one in measured], fit), device, fit)
+    predicted = predict_steps(as_measured([step.job for step in measured], fit), device, fit)
     known = set(fit.digests)
-    return [StepScore(one, ours, one.digest in known) for one, ours in zip(measured, predicted, strict=True)]
+    return [StepScore(step, ours, step.digest in known) for step, ours in zip(measured, predicted, strict=True)]
 
 
 def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
     """Return the scores by what sets steps apart: hidden size, each parallelism, micro-batch, devices."""
     groups: dict[str, list[StepScore]] = {}
-    for one in scores:
-        job, layout = one.measured.job, one.measured.job.layout
-        parts = {
+    for score in scores:
+        job, layout = score.measured.job, score.measured.job.layout
+        properties = {
             "hidden": job.model.hidden,
             "TP": layout.tensor,
             "DP": layout.data,
@@ -81,8 +106,8 @@ def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
             "micro-batches": job.micro_batches,
             "devices": layout.devices,
         }
-        for name, value in parts.items():
-            groups.setdefault(f"{name} {value}", []).append(one)
+        for name, value in properties.items():
+            groups.setdefault(f"{name} {value}", []).append(score)
     order = {name.rsplit(" ", 1)[0]: i for i, name in reversed(list(enumerate(groups)))}
     return dict(sorted(groups.items(), key=lambda kv: (order[kv[0].rsplit(" ", 1)[0]], int(kv[0].rsplit(" ", 1)[1]))))
 
@@ -91,17 +116,103 @@ def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
     """Return a row a step, then the mean over all that were not fitted."""
     rows = [
         ValidationRow(
-            one.name,
-            one.measured.seconds,
-            one.predicted.seconds,
-            one.error,
-            fitted=one.fitted,
-            source=one.measured.source,
+            score.name,
+            score.measured.seconds,
+            score.predicted.seconds,
+            score.error,
+            fitted=score.fitted,
+            source=score.measured.source,
         )
-        for one in scores
+        for score in scores
     ]
-    left_out = [one.error for one in scores if not one.fitted]
-    if left_out:
-        mean = float(np.mean(left_out))
+    errors = [score.error for score in scores if not score.fitted]
+    if errors:
+        mean = float(np.mean(errors))
         rows.append(ValidationRow("steps not fitted: mean", None, mean, mean, _LIMIT, source="the cases above"))
     return rows
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredStep]:
+    """Read every source."""
+    return [step for source in sources for step in read_steps(source, options.node_devices)]
+
+
+def _scored(measured: Sequence[MeasuredStep], options: SuiteOptions) -> SuiteResult:
+    """Score steps with the shipped or the given costs."""
+    fit = read_training_fit(options.calibration) if options.calibration else load_training()
+    scores = score_steps(measured, find_device(options.device or fit.device), fit)
+    return SuiteResult(
+        training_rows(scores), {"scores": [_content(score) for score in scores]}, _tables(scores), scores
+    )
+
+
+def _content(score: StepScore) -> dict[str, object]:
+    """Return a score as JSON."""
+    return {
+        "case": score.name,
+        "basis": score.predicted.basis,
+        "fitted": score.fitted,
+        "measured_s": score.measured.seconds,
+        "predicted_s": score.predicted.seconds,
+        "low_s": score.predicted.low_s,
+        "high_s": score.predicted.high_s,
+        "error": score.error,
+        "covered": score.covered,
+    }
+
+
+def _tables(scores: Sequence[StepScore]) -> list[Table]:
+    """Return the tables of scores: errors by group, and the largest."""
+    fitted, rest = ([s for s in scores if s.fitted is which] for which in (True, False))
+    totals = {name: some for name, some in (("fitted", fitted), ("not fitted", rest)) if some}
+    return [
+        Table(
+            "Predicted against measured times of steps; below the first rows, those not fitted",
+            ("steps~", "n", "error %", "bias", "in interval %"),
+            [
+                (
+                    name,
+                    len(some),
+                    f"{100 * sum(s.error for s in some) / len(some):.1f}",
+                    f"{sum(s.ratio for s in some) / len(some):.2f}",
+                    f"{100 * sum(s.covered for s in some) / len(some):.0f}",
+                )
+                for name, some in {**totals, **training_groups(rest)}.items()
+            ],
+        ),
+        Table(
+            "The worst",
+            ("step~", "measured ms", "predicted ms", "interval ms", "error %"),
+            [
+                (
+                    s.name,
+                    f"{1e3 * s.measured.seconds:.1f}",
+                    f"{1e3 * s.predicted.seconds:.1f}",
+                    f"{1e3 * s.predicted.low_s:.0f} - {1e3 * s.predicted.high_s:.0f}",
+                    f"{100 * s.error:.1f}",
+                )
+                for s in sorted(scores, key=lambda s: -s.error)[:_WORST]
+            ],
+        ),
+    ]
+
+
+SUITE = Suite(
+    name="training",
+    description="""Compare predicted times of training steps with those measured in PATH.
+
+    Columns are # GPUs, global batch, micro batch, hidden size, attention heads, # layers, sequence length, tensor
+    parallelism, data parallelism, pipeline parallelism, iteration time (ms): Megatron-LM in 16 bits. Steps that the
+    costs were fitted to are marked, and are not in the mean that has a limit. Without --device, the steps ran on the
+    device of the costs.
+
+    \b
+    seqpoint validate training megatron_a100_single_node.csv --gate
+    seqpoint validate training measured.csv --device H100-SXM5-80GB --json
+    """,
+    needs=f"CSV file with the columns {', '.join(COLUMNS)}",
+    source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
+    read=_read,
+    score=_scored,
+    options=("calibration", "device", "node_devices"),
+)
