@@ -203,60 +203,43 @@ def _exit_unless_met(context: click.Context, rows: Sequence[ValidationRow]) -> N
         context.exit(1)
 
 
+def _option(name: str, text: str, **settings: Any) -> Callable[[F], F]:
+    """Return what adds an option with a line in the help."""
+    return click.option(name, help=text, **settings)
+
+
 def _fabric_option(function: F) -> F:
     """Add the option --fabric."""
     from replay.costs.collectives import FABRICS
 
-    text = "How the devices of a node are joined, if no column says it."
-    return click.option("--fabric", type=click.Choice(FABRICS), help=text)(function)
+    return _option("--fabric", "How devices of a node are joined, if no column says it.", type=click.Choice(FABRICS))(
+        function
+    )
 
 
+_FILE: Mapping[str, Any] = MappingProxyType({"metavar": "FILE", "type": click.Path()})
+_ITERATIONS = "auto (the default), file (each file is an iteration), whole (all is one), or a pattern of annotations."
 #: Options by the field of `SuiteOptions`; `plot` is of suites with charts.
 _OPTIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
-        "calibration": click.option(
-            "--calibration",
-            metavar="FILE",
-            type=click.Path(),
-            help="Fits to score in place of the shipped ones, as `seqpoint calibrate` writes them.",
-        ),
-        "device": click.option(
-            "--device",
-            metavar="NAME",
-            help="Device that was measured, if neither a column nor the file's name says it.",
-        ),
+        "calibration": _option("--calibration", "Fits of `seqpoint calibrate` to score.", **_FILE),
+        "device": _option("--device", "Measured device, if neither column nor file name says it.", metavar="NAME"),
         "fabric": _fabric_option,
-        "halves": click.option("--halves", is_flag=True, help="Also fit one half of each table and score the other."),
-        "refit": click.option(
-            "--refit", is_flag=True, help="Fit three quarters of the measurements first; score the rest."
-        ),
-        "models": click.option(
-            "--models",
-            metavar="FILE.toml",
-            type=click.Path(),
-            help="Transformers in place of the shipped ones.",
-        ),
-        "node_devices": click.option(
+        "halves": _option("--halves", "Also fit one half of each table and score the other.", is_flag=True),
+        "refit": _option("--refit", "Fit three quarters of the measurements first; score the rest.", is_flag=True),
+        "models": _option("--models", "TOML file of transformers, in place of the shipped ones.", **_FILE),
+        "node_devices": _option(
             "--node-devices",
+            "Devices of a node.",
             type=click.IntRange(1),
             default=SuiteOptions.node_devices,
             show_default=True,
-            help="Devices of a node.",
         ),
         "max_points": max_points_option(SuiteOptions.max_points),
         "max_iterations": max_iterations_option,
-        "iterations": click.option(
-            "--iterations",
-            default=SuiteOptions.iterations,
-            show_default=True,
-            metavar="HOW",
-            help="auto, file (each file is an iteration), whole (all is one), or a regular expression for annotations.",
+        "iterations": _option(
+            "--iterations", _ITERATIONS, metavar="HOW", default=SuiteOptions.iterations, show_default=True
         ),
-        "plot": click.option(
-            "--plot",
-            metavar="FILE.html",
-            type=click.Path(),
-            help="Write charts of predicted against measured times.",
-        ),
+        "plot": _option("--plot", "HTML file to write charts of predicted against measured times to.", **_FILE),
     }
 )

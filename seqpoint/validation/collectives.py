@@ -18,7 +18,7 @@ from replay.costs.collectives import (
     scored_rows,
 )
 from replay.costs.collectives.measurements import holds_collectives
-from seqpoint.validation.rows import Table, ValidationRow, mean_by_class, short_devices, size_table
+from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Ways to predict a group: with its own fit; without any group of its number of workers; without its device.
@@ -119,28 +119,21 @@ def _score(
     group: MeasuredCollectives, known: CollectiveCalibration, how: str, rows: npt.NDArray[np.bool_]
 ) -> CollectiveScore:
     """Return the errors of some rows of a group."""
-    sizes, true = group.sizes[rows], group.seconds[rows]
-    predicted = predict_collective(group.kind, sizes, group.topology, group.device, known)
-    ratio = predicted.seconds / true
-    errors = np.abs(ratio - 1)
-    others = any(fit.kind == group.kind and fit.topology.n_workers != group.topology.n_workers for fit in known.fits)
+    sizes, topology = group.sizes[rows], group.topology
+    predicted = predict_collective(group.kind, sizes, topology, group.device, known)
+    others = any(fit.kind == group.kind and fit.topology.n_workers != topology.n_workers for fit in known.fits)
     return CollectiveScore(
-        group.kind,
-        group.device.name,
-        group.topology.fabric,
-        group.topology.link,
-        group.topology.n_workers,
-        group.topology.devices_per_node,
-        how,
-        predicted.basis,
-        int(rows.sum()),
-        float(errors.mean()),
-        float(np.median(errors)),
-        float(np.exp(np.mean(np.log(ratio)))),
-        float(np.mean((predicted.low <= true) & (true <= predicted.high))),
-        mean_by_class(errors, sizes, _SIZES),
-        how == _FITTED or (how == _WORKERS and others),
-        group.source,
+        kind=group.kind,
+        device=group.device.name,
+        fabric=topology.fabric,
+        link=topology.link,
+        workers=topology.n_workers,
+        devices_per_node=topology.devices_per_node,
+        how=how,
+        basis=predicted.basis,
+        gated=how == _FITTED or (how == _WORKERS and others),
+        source=group.source,
+        **accuracy((predicted.seconds, predicted.low, predicted.high), group.seconds[rows], sizes, _SIZES),
     )
 
 
@@ -153,16 +146,17 @@ def collective_rows(scores: Sequence[CollectiveScore]) -> list[ValidationRow]:
             if not chosen:
                 continue
             error, covered = (float(np.mean([getattr(s, name) for s in chosen])) for name in ("error", "covered"))
-            case, source = f"{kind}, {how}: ", "the cases above"
-            rows.append(
-                ValidationRow(f"{case}mean over {len(chosen)} groups", None, error, error, limit, source=source)
-            )
-            share = f"{case}share in 90 % intervals, {len(chosen)} groups"
-            rows.append(ValidationRow(share, None, covered, covered, _LEAST_COVERED, least=True, source=source))
+            case, groups = f"{kind}, {how}", f"{len(chosen)} groups"
+            rows.append(summary_row(f"{case}: mean over {groups}", error, limit))
+            rows.append(summary_row(f"{case}: share in 90 % intervals, {groups}", covered, _LEAST_COVERED, least=True))
     return rows
 
 
-_CASE = ("collective~", "device~", "workers\n(a node)", "left out~")
+_GROUP = "{s.workers} ({s.devices_per_node})"
+_CASE = MappingProxyType(
+    {"collective~": "{s.kind}", "device~": "{device}", "workers\n(a node)": _GROUP, "left out~": "{left_out}"}
+)
+_ERRORS = MappingProxyType({"err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "held %": "{s.covered:.0%}"})
 
 
 def _scored(measured: Sequence[MeasuredCollectives], options: SuiteOptions) -> SuiteResult:
@@ -174,38 +168,21 @@ def _scored(measured: Sequence[MeasuredCollectives], options: SuiteOptions) -> S
 
 
 def _tables(scores: Sequence[CollectiveScore]) -> list[Table]:
-    """Return the tables of scores: errors, errors by size, files."""
-    cases = _cases(scores)
-    return [
-        Table(
-            "Predicted against measured times (held: in the 90 % interval)",
-            (*_CASE, "err %", "bias", "held %"),
-            [
-                (*case, f"{100 * s.error:.1f}", f"{s.bias:.2f}", f"{100 * s.covered:.0f}")
-                for case, s in zip(cases, scores, strict=True)
-            ],
-        ),
-        size_table(
-            "Error % by size of the buffer", _CASE, [(case, s.by_size) for case, s in zip(cases, scores, strict=True)]
-        ),
-        Table("Files", ("file~",), sorted({(s.source,) for s in scores}), verbose=True),
-    ]
-
-
-def _cases(scores: Sequence[CollectiveScore]) -> list[tuple[object, ...]]:
-    """Return the cells that name each score; with the fabric if a device has several."""
+    """Return the tables of scores: errors, errors by size, files; with the fabric if a device has several."""
     short = short_devices(s.device for s in scores)
-    fabrics: dict[str, set[str]] = {}
-    for s in scores:
-        fabrics.setdefault(s.device, set()).add(s.fabric)
-    return [
-        (
-            s.kind,
-            f"{short[s.device]} {s.fabric}" if len(fabrics[s.device]) > 1 else short[s.device],
-            f"{s.workers} ({s.devices_per_node})",
-            s.how.removesuffix(" left out") if s.how != _FITTED else "",
-        )
+    fabrics = {(s.device, s.fabric) for s in scores}
+    names = [
+        {
+            "s": s,
+            "device": short[s.device] + f" {s.fabric}" * (sum(device == s.device for device, _ in fabrics) > 1),
+            "left_out": s.how.removesuffix(" left out") if s.how != _FITTED else "",
+        }
         for s in scores
+    ]
+    return [
+        table_of("Predicted against measured times (held: in the 90 % interval)", _CASE | _ERRORS, names),
+        size_table("Error % by size of the buffer", _CASE, names),
+        Table("Files", ("file~",), sorted({(s.source,) for s in scores}), verbose=True),
     ]
 
 

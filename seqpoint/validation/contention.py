@@ -33,7 +33,7 @@ from replay.contention import (
 from replay.contention.reading import TABLE
 from replay.projection.provenance import QUANTILES
 from replay.studies.published import published_figures
-from seqpoint.validation.rows import Table, ValidationRow
+from seqpoint.validation.rows import Table, ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult
 
 #: Number of parts; each is predicted from a fit of the others.
@@ -66,6 +66,7 @@ class ContentionCase:
     spread : float
         How far takes of it differ; no claim is finer.
     takes : int
+        Number of takes.
     fitted : bool
         Whether its group was fitted on such a device.
     """
@@ -435,33 +436,22 @@ def contention_rows(cases: Sequence[ContentionCase]) -> list[ValidationRow]:
         )
         for c in cases
     ]
-    left = [case for case in cases if not case.fitted]
-    source = "the cases above that were not fitted"
-
-    def gated(name: str, ours: float, limit: float, *, least: bool) -> ValidationRow:
-        return ValidationRow(name, None, ours, ours, limit, least, source=source)
-
-    rows.append(gated("works side by side, not fitted: number", float(len(left)), _PAIRS, least=True))
-    if left:
-        every, order = score_by_mechanism(left)[-1], score_order(left)
-        rows.append(
-            gated("time until all are done: median error", max(every.median, every.spread), _MEDIAN, least=False)
-        )
-        rows.append(
-            gated("time until all are done: 90th percentile", max(every.p90, every.spread_p90), _P90, least=False)
-        )
-        rows.append(gated("order of policies: share right", order.share, _ORDER, least=True))
-    return rows
+    held, source = [case for case in cases if not case.fitted], "the cases above that were not fitted"
+    pairs = ("works side by side, not fitted: number", float(len(held)), float(_PAIRS), True)
+    figures = [pairs]
+    if held:
+        every, time = score_by_mechanism(held)[-1], "time until all are done: "
+        figures += [
+            (f"{time}median error", max(every.median, every.spread), _MEDIAN, False),
+            (f"{time}90th percentile", max(every.p90, every.spread_p90), _P90, False),
+            ("order of policies: share right", score_order(held).share, _ORDER, True),
+        ]
+    return rows + [summary_row(name, ours, limit, least=least, source=source) for name, ours, limit, least in figures]
 
 
 def _source(file: Path) -> Path | None:
     """Return the folder of a recording for each file in it."""
     return file.parent if (file.parent / TABLE).exists() else None
-
-
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[ContentionRecording]:
-    """Read the recordings of folders."""
-    return [recording for source in sources for recording in read_contention(source)]
 
 
 def _scored(recordings: Sequence[ContentionRecording], options: SuiteOptions) -> SuiteResult:
@@ -477,20 +467,17 @@ def _scored(recordings: Sequence[ContentionRecording], options: SuiteOptions) ->
         "scores": [asdict(score) for score in score_by_mechanism(held)],
         "order": asdict(order),
         "percent_of_ideal": [{**vars(score), "published": dict(score.published)} for score in ideal],
-        "cases": [
-            {**asdict(case), "error": case.error, "slowdown_error": case.slowdown_error, "covered": case.covered}
-            for case in cases
-        ],
+        "cases": [asdict(c) | {key: getattr(c, key) for key in ("error", "slowdown_error", "covered")} for c in cases],
         "calibration_sha256": fit.digest if fit else None,
         "notes": notes,
     }
-    tables: list[Table | str] = [
+    tables: Sequence[Table | str] = (
         _headline(cases, fit),
         _errors(held),
         _order_line(order),
         *_ideal_tables(ideal),
         _largest(cases),
-    ]
+    )
     return SuiteResult(contention_rows(cases), details, tables, cases, notes)
 
 
@@ -507,25 +494,13 @@ def _headline(cases: Sequence[ContentionCase], fit: ContentionFit | None) -> str
 
 def _errors(held: Sequence[ContentionCase]) -> Table:
     """Return the table of errors by mechanism."""
-    headings = ("n", "median", "90th", "ends", "slow-\ndown", "one by\none", "free", "held", "takes", "at\nmost")
-    return Table(
-        "Errors of predicted times, in %, of what was not fitted",
-        ("mechanism~", *headings),
-        [
-            (
-                score.mechanism,
-                score.cases,
-                *(
-                    f"{100 * value:.1f}"
-                    for value in (score.median, score.p90, score.ends, score.slowdown, score.serial, score.free)
-                ),
-                f"{100 * score.covered:.0f}",
-                f"{100 * score.spread:.1f}",
-                f"{100 * score.spread_max:.1f}",
-            )
-            for score in score_by_mechanism(held)
-        ],
-    )
+    columns = {
+        "mechanism~": "{s.mechanism}", "n": "{s.cases}", "median": "{s.median:.1%}", "90th": "{s.p90:.1%}",
+        "ends": "{s.ends:.1%}", "slow-\ndown": "{s.slowdown:.1%}", "one by\none": "{s.serial:.1%}",
+        "free": "{s.free:.1%}", "held": "{s.covered:.0%}", "takes": "{s.spread:.1%}", "at\nmost": "{s.spread_max:.1%}",
+    }  # fmt: skip
+    scores = [{"s": score} for score in score_by_mechanism(held)]
+    return table_of("Errors of predicted times, in %, of what was not fitted", columns, scores)
 
 
 def _order_line(order: OrderScore) -> str:
@@ -540,40 +515,28 @@ def _order_line(order: OrderScore) -> str:
 
 def _ideal_tables(scores: Sequence[PercentOfIdeal]) -> list[Table]:
     """Return the table of % of ideal, if there are transfers beside kernels."""
-    rows = [
-        (
-            score.carrier,
-            score.cases,
-            f"{score.measured:.0f}",
-            f"{score.predicted:.0f}",
-            ", ".join(f"{name} {value:g}" for name, value in score.published.items()),
-        )
+    columns = {
+        "carrier~": "{s.carrier}", "n": "{s.cases}", "measured": "{s.measured:.0f}", "predicted": "{s.predicted:.0f}",
+        "published (arXiv 2412.14335)~": "{published}",
+    }  # fmt: skip
+    names = [
+        {"s": score, "published": ", ".join(f"{name} {value:g}" for name, value in score.published.items())}
         for score in scores
     ]
     title = "% of ideal of transfers beside kernels; published: other works, MI300X"
-    headings = ("carrier~", "n", "measured", "predicted", "published (arXiv 2412.14335)~")
-    return [Table(title, headings, rows)] if rows else []
+    return [table_of(title, columns, names)] if scores else []
 
 
 def _largest(cases: Sequence[ContentionCase]) -> Table:
     """Return the table of the largest errors."""
-    return Table(
-        "The worst (* was fitted)",
-        ("scenario~", "policy~", "fights for~", "us", "ours", "err %", "takes"),
-        [
-            (
-                case.scenario[:_SHOWN] + "*" * case.fitted,
-                case.policy,
-                case.mechanism,
-                f"{case.measured_ns / 1e3:.0f}",
-                f"{case.predicted_ns / 1e3:.0f}",
-                f"{100 * case.error:.0f}",
-                f"{100 * case.spread:.1f}",
-            )
-            for case in sorted(cases, key=lambda case: (-case.error, case.name))[:_WORST]
-        ],
-        verbose=True,
-    )
+    columns = {
+        "scenario~": "{scenario}", "policy~": "{c.policy}", "fights for~": "{c.mechanism}",
+        "us": "{c.measured_ns:.0us}", "ours": "{c.predicted_ns:.0us}", "err %": "{c.error:.0%}",
+        "takes": "{c.spread:.1%}",
+    }  # fmt: skip
+    worst = sorted(cases, key=lambda case: (-case.error, case.name))[:_WORST]
+    names = [{"c": case, "scenario": case.scenario[:_SHOWN] + "*" * case.fitted} for case in worst]
+    return table_of("The worst (* was fitted)", columns, names, verbose=True)
 
 
 SUITE = Suite(
@@ -593,7 +556,7 @@ SUITE = Suite(
     needs=f"recording of kernels side by side (a folder with {TABLE}); `python -m benchmarks.gpu --output DIR` makes "
     "it on a GPU (docs/contention.md)",
     source=_source,
-    read=_read,
+    read=lambda sources, options: [recording for source in sources for recording in read_contention(source)],
     score=_scored,
     options=("calibration", "refit"),
     exclusive=("refit", "calibration", "--refit fits anew; give it or --calibration"),

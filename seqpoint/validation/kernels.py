@@ -21,7 +21,7 @@ from replay.costs.kernels import (
     read_measurements,
 )
 from replay.costs.kernels.measurements import holds_operators
-from seqpoint.validation.rows import Table, ValidationRow, mean_by_class, short_devices, size_table
+from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Devices that are left out in turn, whose mean has a limit. T4 and P4 run into their power limit and are shown apart.
@@ -183,21 +183,15 @@ def _half(dims: Floats) -> npt.NDArray[np.bool_]:
 
 def _summary(measured: MeasuredOperators, predicted: Predicted, *, seen: bool) -> KernelScore:
     """Return the errors of predicted durations."""
-    ratio, true = predicted.seconds / measured.seconds, measured.seconds
-    errors = np.abs(ratio - 1)
+    errors = accuracy((predicted.seconds, predicted.low, predicted.high), measured.seconds, measured.seconds, _SIZES)
     return KernelScore(
         measured.kind,
         measured.device.name,
         measured.dtype,
         predicted.basis,
-        len(measured),
-        float(errors.mean()),
-        float(np.median(errors)),
-        float(np.exp(np.mean(np.log(ratio)))),
-        float(np.mean((predicted.low <= true) & (true <= predicted.high))),
-        mean_by_class(errors, true, _SIZES),
-        seen,
-        measured.source,
+        seen=seen,
+        source=measured.source,
+        **errors,
     )
 
 
@@ -215,9 +209,9 @@ def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
             errors = [by_device[name].error for name in _LIMITED if name in by_device]
             whole = len(errors) == len(_LIMITED) if basis == "carried" else len(errors) > 1
             if whole:
-                error = float(np.mean(errors))
-                case = f"{kind}, {basis}: mean over {len(errors)} devices"
-                rows.append(ValidationRow(case, None, error, error, limit, source="the cases above"))
+                rows.append(
+                    summary_row(f"{kind}, {basis}: mean over {len(errors)} devices", float(np.mean(errors)), limit)
+                )
     return rows
 
 
@@ -228,7 +222,10 @@ def _row(score: KernelScore) -> ValidationRow:
     return ValidationRow(case, None, score.error, score.error, fitted=fitted, source=score.source)
 
 
-_CASE = ("operator~", "device~", "type~", "basis~")
+_CASE = MappingProxyType({"operator~": "{s.kind}", "device~": "{device}", "type~": "{s.dtype}", "basis~": "{basis}"})
+_ERRORS = MappingProxyType(
+    {"rows": "{s.rows}", "err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "held %": "{s.covered:.0%}"}
+)
 
 
 def _scored(measured: Sequence[MeasuredOperators], options: SuiteOptions) -> SuiteResult:
@@ -243,25 +240,15 @@ def _scored(measured: Sequence[MeasuredOperators], options: SuiteOptions) -> Sui
 def _tables(scores: Sequence[KernelScore]) -> list[Table]:
     """Return the tables of scores: errors, errors by duration, files."""
     short = short_devices(s.device for s in scores)
-    cases = [(s.kind, short[s.device], s.dtype, s.basis + "*" * (s.seen and s.basis == "fitted")) for s in scores]
+    names = [
+        {"s": s, "device": short[s.device], "basis": s.basis + "*" * (s.seen and s.basis == "fitted")} for s in scores
+    ]
+    title = "Predicted against measured durations (* was fitted; held: in 90 % interval)"
+    files = sorted({(s.source, "yes" if s.seen else "no") for s in scores})
     return [
-        Table(
-            "Predicted against measured durations (* was fitted; held: in 90 % interval)",
-            (*_CASE, "rows", "err %", "bias", "held %"),
-            [
-                (*case, s.rows, f"{100 * s.error:.1f}", f"{s.bias:.2f}", f"{100 * s.covered:.0f}")
-                for case, s in zip(cases, scores, strict=True)
-            ],
-        ),
-        size_table(
-            "Error % by measured duration", _CASE, [(case, s.by_size) for case, s in zip(cases, scores, strict=True)]
-        ),
-        Table(
-            "Files",
-            ("file~", "was fitted~"),
-            sorted({(s.source, "yes" if s.seen else "no") for s in scores}),
-            verbose=True,
-        ),
+        table_of(title, _CASE | _ERRORS, names),
+        size_table("Error % by measured duration", _CASE, names),
+        Table("Files", ("file~", "was fitted~"), files, verbose=True),
     ]
 
 

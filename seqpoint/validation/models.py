@@ -27,7 +27,7 @@ from replay.workloads import (
     tally,
     time_operators,
 )
-from seqpoint.validation.rows import Table, ValidationRow, short_devices
+from seqpoint.validation.rows import Table, TimedScore, ValidationRow, short_devices, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
@@ -74,35 +74,8 @@ class MeasuredModel:
         return f"{self.model.name} {kind}, {self.run.batch} x {self.run.length}"
 
 
-@dataclass(frozen=True)
-class ModelScore:
-    """A run, predicted.
-
-    Parameters
-    ----------
-    measured : MeasuredModel
-        The run, with its time.
-    basis : str
-        ``"fitted"``: fits of its device were used where there are any; ``"carried"``: none were.
-    seconds, low, high : float
-        Predicted, with the interval that is meant to hold nine in ten.
-    """
-
-    measured: MeasuredModel
-    basis: str
-    seconds: float
-    low: float
-    high: float
-
-    @property
-    def error(self) -> float:
-        """``|predicted - measured| / measured``."""
-        return abs(self.seconds / self.measured.seconds - 1)
-
-    @property
-    def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
-        return self.low <= self.measured.seconds <= self.high
+#: A run, predicted.
+ModelScore = TimedScore[MeasuredModel]
 
 
 def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None) -> list[MeasuredModel]:
@@ -185,7 +158,7 @@ def score_models(
         times = _together({job: tallies[job] for job in jobs}, device, known, without)
         timed |= {(device.name, basis, job): (time.total, *time.interval()) for job, time in times.items()}
     keys = [(run, basis, (run.device.name, basis, _job(run))) for run in measured for basis in ("fitted", "carried")]
-    return [ModelScore(run, basis, *timed[key]) for run, basis, key in keys if key in timed]
+    return [ModelScore(run.name, run, basis, *timed[key]) for run, basis, key in keys if key in timed]
 
 
 #: What is run, wherever: the model, how, and whether operators are fused.
@@ -227,20 +200,10 @@ def _together(
 
 def model_rows(scores: Sequence[ModelScore]) -> list[ValidationRow]:
     """Return a row a run, then the mean over all whose device was left out."""
-    rows = [
-        ValidationRow(
-            f"{score.measured.name}, {score.measured.device.name}, {score.basis}",
-            score.measured.seconds,
-            score.seconds,
-            score.error,
-            source=score.measured.source,
-        )
-        for score in scores
-    ]
+    rows = [score.row(f"{score.case}, {score.measured.device.name}, {score.basis}") for score in scores]
     carried = [score.error for score in scores if score.basis == "carried"]
     if carried:
-        mean = float(np.mean(carried))
-        rows.append(ValidationRow("each device left out: mean", None, mean, mean, _LIMIT, source="the cases above"))
+        rows.append(summary_row("each device left out: mean", float(np.mean(carried)), _LIMIT))
     return rows
 
 
@@ -254,43 +217,19 @@ def _scored(measured: Sequence[MeasuredModel], options: SuiteOptions) -> SuiteRe
     """Score runs with the shipped or the given calibration."""
     known = read_calibration(options.calibration) if options.calibration else load_calibration()
     scores = score_models(measured, known, options.progress("counting operators"))
-    return SuiteResult(model_rows(scores), {"scores": [_content(score) for score in scores]}, [_table(scores)], scores)
-
-
-def _content(score: ModelScore) -> dict[str, object]:
-    """Return a score as JSON."""
-    return {
-        "case": score.measured.name,
-        "device": score.measured.device.name,
-        "basis": score.basis,
-        "measured_s": score.measured.seconds,
-        "predicted_s": score.seconds,
-        "low_s": score.low,
-        "high_s": score.high,
-        "error": score.error,
-        "covered": score.covered,
-    }
+    details = {"scores": [{**score.content(), "device": score.measured.device.name} for score in scores]}
+    return SuiteResult(model_rows(scores), details, [_table(scores)], scores)
 
 
 def _table(scores: Sequence[ModelScore]) -> Table:
     """Return the table of runs."""
     short = short_devices(s.measured.device.name for s in scores)
-    return Table(
-        "Predicted against measured times, in ms",
-        ("run~", "device~", "basis~", "took", "ours", "90 %", "err %"),
-        [
-            (
-                _short_name(s.measured),
-                short[s.measured.device.name],
-                s.basis,
-                f"{1e3 * s.measured.seconds:.0f}",
-                f"{1e3 * s.seconds:.0f}",
-                f"{1e3 * s.low:.0f}-{1e3 * s.high:.0f}",
-                f"{100 * s.error:.1f}",
-            )
-            for s in scores
-        ],
-    )
+    columns = {
+        "run~": "{run}", "device~": "{device}", "basis~": "{s.basis}", "took": "{s.measured.seconds:.0ms}",
+        "ours": "{s.seconds:.0ms}", "90 %": "{s.low:.0ms}-{s.high:.0ms}", "err %": "{s.error:.1%}",
+    }  # fmt: skip
+    names = [{"s": s, "run": _short_name(s.measured), "device": short[s.measured.device.name]} for s in scores]
+    return table_of("Predicted against measured times, in ms", columns, names)
 
 
 def _short_name(measured: MeasuredModel) -> str:

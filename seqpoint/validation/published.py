@@ -7,7 +7,7 @@ from pathlib import Path
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import load_parameters
 from replay.studies.published import SYSTEMS, PublishedFigure, published_figures, read_figures, reproduced
-from seqpoint.validation.rows import Table, ValidationRow
+from seqpoint.validation.rows import Table, ValidationRow, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 
@@ -45,20 +45,10 @@ class PublishedScore:
 
     def content(self) -> dict[str, object]:
         """Return the score as JSON."""
-        figure = self.figure
-        return {
-            "system": self.system,
-            "name": figure.name,
-            "paper": figure.paper,
-            "setting": figure.setting,
-            "quantity": figure.quantity,
-            "unit": figure.unit,
-            "published": figure.value,
-            "ours": self.ours,
-            "grade": figure.grade,
-            "fitted": figure.fitted,
-            "met": self.row.met,
-        }
+        names = ("name", "paper", "setting", "quantity", "unit", "grade", "fitted")
+        figure = {name: getattr(self.figure, name) for name in names}
+        scores = {"system": self.system, "published": self.figure.value, "ours": self.ours, "met": self.row.met}
+        return figure | scores
 
 
 def score_published(systems: Sequence[str] = ()) -> list[PublishedScore]:
@@ -117,23 +107,14 @@ def _scored(published: Sequence[_Published], options: SuiteOptions) -> SuiteResu
 
 def _table(scores: Sequence[PublishedScore]) -> Table:
     """Return the table of figures."""
-    return Table(
-        "Published figures and ours",
-        ("system~", "what~", "unit~", "published", "ours", "evidence~", "fitted~", "within~"),
-        [
-            (
-                score.system,
-                score.figure.quantity,
-                score.figure.unit,
-                f"{score.figure.value:.4g}",
-                f"{score.ours:.4g}",
-                score.figure.grade,
-                "yes" if score.figure.fitted else "",
-                {True: "yes", False: "NO", None: ""}[score.row.met],
-            )
-            for score in scores
-        ],
-    )
+    columns = {
+        "system~": "{s.system}", "what~": "{s.figure.quantity}", "unit~": "{s.figure.unit}",
+        "published": "{s.figure.value:.4g}", "ours": "{s.ours:.4g}", "evidence~": "{s.figure.grade}",
+        "fitted~": "{fitted}", "within~": "{within}",
+    }  # fmt: skip
+    words = {True: "yes", False: "NO", None: ""}
+    names = [{"s": s, "fitted": "yes" * s.figure.fitted, "within": words[s.row.met]} for s in scores]
+    return table_of("Published figures and ours", columns, names)
 
 
 SUITE = Suite(

@@ -17,7 +17,7 @@ from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
 from replay.projection.projection import StepWindow, with_typical_lags
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
-from seqpoint.validation.rows import Table, ValidationRow
+from seqpoint.validation.rows import Table, ValidationRow, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 #: Limit of the error of a step that is replayed unchanged.
@@ -250,30 +250,13 @@ def _content(score: ReplayScore) -> dict[str, object]:
 
 def _table(scores: Sequence[ReplayScore]) -> Table:
     """Return the table of traces."""
-    return Table(
-        "Replayed against measured times: errors, and shares of the elapsed time, in %",
-        ("trace~", "steps", "ms", "un- changed", "start", "typical delays", "re- peated", "worst", "busy", "ours"),
-        [
-            (
-                score.trace,
-                score.iterations,
-                f"{score.elapsed_ns / 1e6:.1f}",
-                *(
-                    f"{100 * share:.2f}"
-                    for share in (
-                        worst_error(score.steps),
-                        score.start_worst,
-                        worst_error(score.typical),
-                        median_error(score.steady),
-                        worst_error(score.steady),
-                    )
-                ),
-                f"{100 * score.busy_measured:.0f}",
-                f"{100 * score.busy_replayed:.0f}",
-            )
-            for score in scores
-        ],
-    )
+    columns = {
+        "trace~": "{s.trace}", "steps": "{s.iterations}", "ms": "{ms:.1f}", "un- changed": "{steps_worst:.2%}",
+        "start": "{s.start_worst:.2%}", "typical delays": "{typical_worst:.2%}", "re- peated": "{steady_median:.2%}",
+        "worst": "{steady_worst:.2%}", "busy": "{s.busy_measured:.0%}", "ours": "{s.busy_replayed:.0%}",
+    }  # fmt: skip
+    title = "Replayed against measured times: errors, and shares of the elapsed time, in %"
+    return table_of(title, columns, [{"s": s, "ms": s.elapsed_ns / 1e6, **_content(s)} for s in scores])
 
 
 SUITE = Suite(

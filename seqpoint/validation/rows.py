@@ -5,12 +5,17 @@ Read `ValidationRow` first. The helpers below it make the tables that several su
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import Formatter
 from textwrap import fill
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
 
+#: Name, lower bound and upper bound of a class of sizes.
+SizeClass = tuple[str, float, float]
 #: Errors below this are one: a geometric mean with a zero in it would be zero.
 _LEAST_ERROR = 1e-6
 
@@ -57,16 +62,8 @@ class ValidationRow:
 
     def content(self) -> dict[str, object]:
         """Return the row as JSON with stable keys."""
-        return {
-            "case": self.case,
-            "reference": self.reference,
-            "ours": self.ours,
-            "error": self.error,
-            "limit": self.limit,
-            "met": self.met,
-            "fitted": self.fitted,
-            "source": self.source,
-        }
+        keys = ("case", "reference", "ours", "error", "limit", "met", "fitted", "source")
+        return {key: getattr(self, key) for key in keys}
 
 
 def all_met(rows: Iterable[ValidationRow]) -> bool:
@@ -83,6 +80,134 @@ def geometric_mean(errors: Sequence[float]) -> float:
     0.001
     """
     return float(np.exp(np.mean(np.log(np.maximum(errors, _LEAST_ERROR)))))
+
+
+def summary_row(case: str, value: float, limit: float, *, least: bool = False, source: str = "") -> ValidationRow:
+    """Return the row of a summary of other cases, which has a limit.
+
+    Parameters
+    ----------
+    case : str
+        Name of the summary.
+    value : float
+        The mean, share or count.
+    limit : float
+        What it may be at most; with `least`, what it has to reach.
+    least : bool
+        Whether more is better.
+    source : str
+        What it is a summary of; by default the cases above.
+    """
+    return ValidationRow(case, None, value, value, limit, least, source=source or "the cases above")
+
+
+class Run(Protocol):
+    """A measured run: its time, and the file and row that it was read from."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
+
+    @property
+    def source(self) -> str:
+        """File and row."""
+
+
+R = TypeVar("R", bound=Run)
+
+
+@dataclass(frozen=True)
+class TimedScore(Generic[R]):
+    """A measured run with its predicted time.
+
+    Parameters
+    ----------
+    case : str
+        Name of the run.
+    measured : Run
+        The run, with its time.
+    basis : str
+        ``"fitted"``: fits of its device were used if there are any; ``"carried"``: none were.
+    seconds, low, high : float
+        Predicted time, with the interval that is meant to hold nine in ten.
+    fitted : bool
+        Whether the prediction was fitted to this run.
+    """
+
+    case: str
+    measured: R
+    basis: str
+    seconds: float
+    low: float
+    high: float
+    fitted: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured time."""
+        return self.seconds / self.measured.seconds
+
+    @property
+    def error(self) -> float:
+        """``|predicted - measured| / measured``."""
+        return abs(self.ratio - 1)
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measured time."""
+        return self.low <= self.measured.seconds <= self.high
+
+    def row(self, case: str = "") -> ValidationRow:
+        """Return the row of the validation, under the name of the run or another name."""
+        measured = self.measured
+        return ValidationRow(
+            case or self.case, measured.seconds, self.seconds, self.error, fitted=self.fitted, source=measured.source
+        )
+
+    def content(self) -> dict[str, object]:
+        """Return the score as JSON with stable keys."""
+        keys = ("case", "basis", "error", "covered")
+        times = {
+            "measured_s": self.measured.seconds,
+            "predicted_s": self.seconds,
+            "low_s": self.low,
+            "high_s": self.high,
+        }
+        return {key: getattr(self, key) for key in keys} | times
+
+
+def accuracy(
+    predicted: tuple[Floats, Floats, Floats], measured: Floats, sizes: Floats, classes: Sequence[SizeClass]
+) -> dict[str, Any]:
+    """Return the fields that scores of many operations share.
+
+    ``rows``; ``error`` and ``median``, the mean and the median of ``|predicted - measured| / measured``; ``bias``, the
+    geometric mean of predicted over measured; ``covered``, the share of measured times in their interval; and
+    ``by_size``, the mean error of each class that occurs.
+
+    Parameters
+    ----------
+    predicted : tuple of three arrays of float64, shape (n,)
+        Predicted seconds, and the lower and the upper bound of their interval.
+    measured : array of float64, shape (n,)
+        Measured seconds.
+    sizes : array of float64, shape (n,)
+        The quantity by which operations are classed.
+    classes : sequence of SizeClass
+        Name, lower bound (included) and upper bound (excluded) of each class.
+    """
+    seconds, low, high = predicted
+    ratio = seconds / measured
+    errors = np.abs(ratio - 1)
+    by_size = {name: errors[(sizes >= first) & (sizes < last)] for name, first, last in classes}
+    return {
+        "rows": len(measured),
+        "error": float(errors.mean()),
+        "median": float(np.median(errors)),
+        "bias": float(np.exp(np.mean(np.log(ratio)))),
+        "covered": float(np.mean((low <= measured) & (measured <= high))),
+        "by_size": {name: float(some.mean()) for name, some in by_size.items() if len(some)},
+    }
 
 
 @dataclass(frozen=True)
@@ -107,49 +232,69 @@ class Table:
     verbose: bool = False
 
 
+class _Cells(Formatter):
+    """Format strings with the units of `table_of`."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Scale a number if its format ends in a unit."""
+        for unit, factor in _UNITS.items():
+            if format_spec.endswith(unit):
+                return format(factor * value, f"{format_spec.removesuffix(unit)}f")
+        return super().format_field(value, format_spec)
+
+
+#: Units of a format, and the factor: of a share, of seconds, of nanoseconds.
+_UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
 #: Characters of a line of a heading, in tables by size.
 _HEADING = 7
 
 
-def size_table(
-    title: str, case: tuple[str, ...], errors: Sequence[tuple[tuple[object, ...], Mapping[str, float]]]
+def table_of(
+    title: str, columns: Mapping[str, str], scores: Iterable[Mapping[str, Any]], *, verbose: bool = False
 ) -> Table:
-    """Return the table of mean errors by class of size.
+    """Return a table of scores.
 
     Parameters
     ----------
     title : str
         What stands above the table.
-    case : tuple of str
-        Headings of the columns that name a case.
-    errors : sequence of (tuple, mapping of str to float)
-        The cells that name a case, and its mean error by class of size.
+    columns : mapping of str to str
+        Headings, as `Table` takes them, and the format string of the cells below each. A format may end in a unit,
+        which is not printed: ``%`` (from a share), ``ms`` (from seconds) or ``us`` (from nanoseconds).
+    scores : iterable of mapping of str to object
+        The names that the format strings use, for each row.
+    verbose : bool
+        Whether only ``--verbose`` shows the table.
 
     Examples
     --------
-    >>> size_table("Errors", ("kind~",), [(("matmul",), {"small": 0.1})]).rows
-    [('matmul', '10.0')]
+    >>> table_of("Errors", {"kind~": "{kind}", "err %": "{error:.1%}"}, [{"kind": "matmul", "error": 0.125}]).rows
+    [('matmul', '12.5')]
     """
-    sizes = tuple(dict.fromkeys(name for _, by_size in errors for name in by_size))
-    rows = [
-        (*cells, *(f"{100 * by_size[name]:.1f}" if name in by_size else "" for name in sizes))
-        for cells, by_size in errors
-    ]
-    return Table(title, (*case, *(fill(name, _HEADING) for name in sizes)), rows, verbose=True)
+    cells = _Cells()
+    rows = [tuple(cells.vformat(text, (), names) for text in columns.values()) for names in scores]
+    return Table(title, tuple(columns), rows, verbose)
 
 
-def mean_by_class(errors: Floats, values: Floats, classes: Sequence[tuple[str, float, float]]) -> dict[str, float]:
-    """Return the mean error of each class that occurs.
+def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of mean errors by class of size, which ``--verbose`` shows.
 
     Parameters
     ----------
-    errors, values : array of float64, shape (n,)
-        The errors, and the quantity by which they are classed.
-    classes : sequence of (str, float, float)
-        Name, lower bound (included) and upper bound (excluded) of each class.
+    title : str
+        What stands above the table.
+    columns : mapping of str to str
+        Headings and format strings of the columns that name a case.
+    scores : sequence of mapping of str to object
+        The names that the format strings use, for each row; ``s`` is a score with its `by_size`.
     """
-    chosen = {name: errors[(values >= low) & (values < high)] for name, low, high in classes}
-    return {name: float(some.mean()) for name, some in chosen.items() if len(some)}
+    sizes = {name: fill(name, _HEADING) for names in scores for name in names["s"].by_size}
+    errors = [[names["s"].by_size.get(name) for name in sizes] for names in scores]
+    rows = [
+        (*cells, *("" if error is None else f"{100 * error:.1f}" for error in by_size))
+        for cells, by_size in zip(table_of(title, columns, scores).rows, errors, strict=True)
+    ]
+    return Table(title, (*columns, *sizes.values()), rows, verbose=True)
 
 
 def short_devices(names: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from profilers.trace.arrays import Floats
 from seqpoint.iterations import IterationTable, read_log
 from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
 from seqpoint.selection.selecting import METHODS, Budget, method_of
-from seqpoint.validation.rows import Table, ValidationRow, geometric_mean
+from seqpoint.validation.rows import Table, ValidationRow, geometric_mean, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: The configuration that selections are made on, and its repetition.
@@ -246,7 +246,7 @@ def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
 def _summary(name: str, limit: float, gated: Sequence[Score]) -> ValidationRow:
     value = geometric_mean([getattr(score, name) for score in gated])
     case = f"geometric mean over {len(gated)} epochs, {_GATED}: {name.replace('_', ' ')}"
-    return ValidationRow(case, None, value, value, limit, least="reduction" in name, source="the cases above")
+    return summary_row(case, value, limit, least="reduction" in name)
 
 
 def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[ValidationRow]:
@@ -269,7 +269,7 @@ def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[Valida
         where = "sorted epochs" if sorted_only else "epochs"
         case = f"error of {_GATED} over that of {baseline}, {where}, the worst configuration"
         source = f"nearer by chance in {lost} of {count} cases"
-        rows.append(ValidationRow(case, None, share, share, 1.0, source=source))
+        rows.append(summary_row(case, share, 1.0, source=source))
     return rows
 
 
@@ -321,23 +321,13 @@ def _headline(epochs: Epochs) -> str:
 
 def _table(scores: Sequence[Score]) -> Table:
     """Return the table of the selectors on an epoch."""
-    return Table(
-        "Geometric mean (largest) of the errors",
-        ("selector~", "points", "total %", "speed-up %", "fewer, sequential", "parallel", "covered %", "+- %"),
-        [
-            (
-                s.selector,
-                s.points,
-                f"{100 * s.total_error:.2f} ({100 * s.total_worst:.2f})",
-                f"{100 * s.speedup_error:.2f} ({100 * s.speedup_worst:.2f})",
-                f"{s.sequential_reduction:.0f}x",
-                f"{s.parallel_reduction:.0f}x",
-                f"{100 * s.covered:.0f}",
-                f"{100 * s.half_width:.1f}",
-            )
-            for s in scores
-        ],
-    )
+    columns = {
+        "selector~": "{s.selector}", "points": "{s.points}", "total %": "{s.total_error:.2%} ({s.total_worst:.2%})",
+        "speed-up %": "{s.speedup_error:.2%} ({s.speedup_worst:.2%})",
+        "fewer, sequential": "{s.sequential_reduction:.0f}x", "parallel": "{s.parallel_reduction:.0f}x",
+        "covered %": "{s.covered:.0%}", "+- %": "{s.half_width:.1%}",
+    }  # fmt: skip
+    return table_of("Geometric mean (largest) of the errors", columns, [{"s": score} for score in scores])
 
 
 SUITE = Suite(

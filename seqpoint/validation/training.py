@@ -1,7 +1,6 @@
 """Score predicted times of training steps against measured ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,8 @@ import numpy as np
 from profilers.devices.catalogue import Device, find_device
 from replay.workloads import (
     MeasuredStep,
-    PredictedStep,
     TrainingFit,
+    TrainingJob,
     as_measured,
     load_training,
     predict_steps,
@@ -18,7 +17,7 @@ from replay.workloads import (
     read_training_fit,
 )
 from replay.workloads.training_fits import COLUMNS
-from seqpoint.validation.rows import Table, ValidationRow
+from seqpoint.validation.rows import Table, TimedScore, ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
@@ -27,47 +26,17 @@ _LIMIT = 0.084
 _WORST = 10
 
 
-@dataclass(frozen=True)
-class StepScore:
-    """A measured step, predicted.
+#: A measured step, predicted.
+StepScore = TimedScore[MeasuredStep]
 
-    Parameters
-    ----------
-    measured : MeasuredStep
-        The step, with its time.
-    predicted : PredictedStep
-        Its predicted time, with an interval.
-    fitted : bool
-        Whether the costs were fitted to it.
-    """
 
-    measured: MeasuredStep
-    predicted: PredictedStep
-    fitted: bool
-
-    @property
-    def name(self) -> str:
-        """Sizes and parallelism of the step."""
-        job, layout = self.measured.job, self.measured.job.layout
-        return (
-            f"{job.model.layers} layers of {job.model.hidden}, {job.global_batch} x {job.length} by {job.micro_batch}, "
-            f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}"
-        )
-
-    @property
-    def error(self) -> float:
-        """``|predicted - measured| / measured``."""
-        return abs(self.ratio - 1)
-
-    @property
-    def ratio(self) -> float:
-        """Predicted over measured."""
-        return self.predicted.seconds / self.measured.seconds
-
-    @property
-    def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
-        return self.predicted.low_s <= self.measured.seconds <= self.predicted.high_s
+def _case(job: TrainingJob) -> str:
+    """Return the sizes and the parallelism of a step."""
+    layout = job.layout
+    return (
+        f"{job.model.layers} layers of {job.model.hidden}, {job.global_batch} x {job.length} by {job.micro_batch}, "
+        f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}"
+    )
 
 
 def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingFit) -> list[StepScore]:
@@ -89,7 +58,10 @@ def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingF
     """
     predicted = predict_steps(as_measured([step.job for step in measured], fit), device, fit)
     known = set(fit.digests)
-    return [StepScore(step, ours, step.digest in known) for step, ours in zip(measured, predicted, strict=True)]
+    return [
+        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in known)
+        for step, ours in zip(measured, predicted, strict=True)
+    ]
 
 
 def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
@@ -114,21 +86,10 @@ def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
 
 def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
     """Return a row a step, then the mean over all that were not fitted."""
-    rows = [
-        ValidationRow(
-            score.name,
-            score.measured.seconds,
-            score.predicted.seconds,
-            score.error,
-            fitted=score.fitted,
-            source=score.measured.source,
-        )
-        for score in scores
-    ]
+    rows = [score.row() for score in scores]
     errors = [score.error for score in scores if not score.fitted]
     if errors:
-        mean = float(np.mean(errors))
-        rows.append(ValidationRow("steps not fitted: mean", None, mean, mean, _LIMIT, source="the cases above"))
+        rows.append(summary_row("steps not fitted: mean", float(np.mean(errors)), _LIMIT))
     return rows
 
 
@@ -141,60 +102,30 @@ def _scored(measured: Sequence[MeasuredStep], options: SuiteOptions) -> SuiteRes
     """Score steps with the shipped or the given costs."""
     fit = read_training_fit(options.calibration) if options.calibration else load_training()
     scores = score_steps(measured, find_device(options.device or fit.device), fit)
-    return SuiteResult(
-        training_rows(scores), {"scores": [_content(score) for score in scores]}, _tables(scores), scores
-    )
-
-
-def _content(score: StepScore) -> dict[str, object]:
-    """Return a score as JSON."""
-    return {
-        "case": score.name,
-        "basis": score.predicted.basis,
-        "fitted": score.fitted,
-        "measured_s": score.measured.seconds,
-        "predicted_s": score.predicted.seconds,
-        "low_s": score.predicted.low_s,
-        "high_s": score.predicted.high_s,
-        "error": score.error,
-        "covered": score.covered,
-    }
+    details = {"scores": [{**score.content(), "fitted": score.fitted} for score in scores]}
+    return SuiteResult(training_rows(scores), details, _tables(scores), scores)
 
 
 def _tables(scores: Sequence[StepScore]) -> list[Table]:
     """Return the tables of scores: errors by group, and the largest."""
     fitted, rest = ([s for s in scores if s.fitted is which] for which in (True, False))
     totals = {name: some for name, some in (("fitted", fitted), ("not fitted", rest)) if some}
-    return [
-        Table(
-            "Predicted against measured times of steps; below the first rows, those not fitted",
-            ("steps~", "n", "error %", "bias", "in interval %"),
-            [
-                (
-                    name,
-                    len(some),
-                    f"{100 * sum(s.error for s in some) / len(some):.1f}",
-                    f"{sum(s.ratio for s in some) / len(some):.2f}",
-                    f"{100 * sum(s.covered for s in some) / len(some):.0f}",
-                )
-                for name, some in {**totals, **training_groups(rest)}.items()
-            ],
-        ),
-        Table(
-            "The worst",
-            ("step~", "measured ms", "predicted ms", "interval ms", "error %"),
-            [
-                (
-                    s.name,
-                    f"{1e3 * s.measured.seconds:.1f}",
-                    f"{1e3 * s.predicted.seconds:.1f}",
-                    f"{1e3 * s.predicted.low_s:.0f} - {1e3 * s.predicted.high_s:.0f}",
-                    f"{100 * s.error:.1f}",
-                )
-                for s in sorted(scores, key=lambda s: -s.error)[:_WORST]
-            ],
-        ),
+    means = [
+        {"name": name, "n": len(some)}
+        | {key: sum(getattr(s, key) for s in some) / len(some) for key in ("error", "ratio", "covered")}
+        for name, some in (totals | training_groups(rest)).items()
     ]
+    by_group = {
+        "steps~": "{name}", "n": "{n}", "error %": "{error:.1%}", "bias": "{ratio:.2f}",
+        "in interval %": "{covered:.0%}",
+    }  # fmt: skip
+    by_step = {
+        "step~": "{s.case}", "measured ms": "{s.measured.seconds:.1ms}", "predicted ms": "{s.seconds:.1ms}",
+        "interval ms": "{s.low:.0ms} - {s.high:.0ms}", "error %": "{s.error:.1%}",
+    }  # fmt: skip
+    title = "Predicted against measured times of steps; below the first rows, those not fitted"
+    worst = [{"s": s} for s in sorted(scores, key=lambda s: -s.error)[:_WORST]]
+    return [table_of(title, by_group, means), table_of("The worst", by_step, worst)]
 
 
 SUITE = Suite(
