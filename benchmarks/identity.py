@@ -14,22 +14,15 @@
 | busy_describe, busy_replay | share of the elapsed time that devices work, from the trace and from the replay |
 | unexplained | share of the time that is waiting which no recorded event explains |
 
-Errors and shares are in percent, errors without their sign.
+Errors and shares are in percent, errors without their sign. `seqpoint validate replay` computes the same figures.
 """
 
 import csv
 import sys
 from pathlib import Path
 
-import numpy as np
-
 from profilers.ingest.pipeline import CollectOptions, collect
-from profilers.trace.arrays import ends, integers
-from profilers.trace.steps import StepTimes, busy_in_steps, job_steps, step_times
-from profilers.trace.trace import Trace
-from replay.engine.timeline import Timeline, replay
-from replay.projection.projection import with_typical_lags
-from seqpoint.graphs import all_iterations, replay_trace, step_windows
+from seqpoint.validation.replay import median_error, score_replay, worst_error
 
 COLUMNS = (
     *("trace", "iterations", "elapsed_ms", "latencies_ms", "elapsed_error", "completion_worst", "start_worst"),
@@ -51,74 +44,32 @@ def cases(root: Path) -> list[tuple[str, list[Path]]]:
     files += [rocm / "rocprofv1_gfx942" / "results.csv", rocm / "rocprofv1_gfx942" / "results.db"]
     files += [rocm / "rocprofv3_csv" / f"{name}.csv" for name in ROCPROFV3]
     files += sorted(rocm.glob("*.gz"))
-    found = [(f.relative_to(root).as_posix(), [f]) for f in files]
+    traces = [(f.relative_to(root).as_posix(), [f]) for f in files]
     for folder in [*sorted((kineto / "particle_transformer").glob("*")), kineto / "dlrm8", kineto / "nanogpt8"]:
-        found.append((folder.relative_to(root).as_posix(), sorted(folder.glob("*.gz"))))
-    return found
-
-
-def read(name: str, files: list[Path]) -> Trace:
-    """Return one trace; each file of particle_transformer is an iteration of its own."""
-    return collect(files, CollectOptions("file") if "particle_transformer" in name else None)
-
-
-def elapsed_error(trace: Trace, steps: StepTimes) -> float:
-    """Return by which share step times miss the time between the first and the last completion, on the worst rank.
-
-    The completions are looked up in the tables of the trace: the last end of an iteration or of anything in it.
-    """
-    tables = (trace.iterations, trace.kernels, trace.copies)
-    rank, iteration = (np.concatenate([integers(t, name) for t in tables]) for name in ("rank", "iteration"))
-    end = np.concatenate([ends(t) for t in tables])
-    worst = 0.0
-    for row in np.flatnonzero(steps.follows).tolist():
-        run = steps.run_of(row)
-        if run[-1] != row:
-            continue
-        mine = rank == steps.rank[row]
-        done = [int(end[mine & (iteration <= steps.iteration[at]) & (iteration >= steps.iteration[run[0]])].max())
-                for at in (run[0], row)]  # fmt: skip
-        total = int(steps.step_ns[run[1:]].sum())
-        worst = max(worst, abs(total - (done[1] - done[0])) / max(done[1] - done[0], 1))
-    return worst
+        traces.append((folder.relative_to(root).as_posix(), sorted(folder.glob("*.gz"))))
+    return traces
 
 
 def row(name: str, files: list[Path]) -> dict[str, str]:
-    """Return one row of the table."""
-    trace = read(name, files)
-    steps, iterations = step_times(trace), all_iterations(trace)
-    elapsed = max(int(steps.step_ns[steps.rank == r].sum()) for r in np.unique(steps.rank).tolist())
-    completions, typical, steady = [], [], []
-    for window in step_windows(trace, iterations):
-        graph = window.graph
-        line = replay(graph)
-        measured = Timeline(graph, graph.tasks.measured_start_ns, np.nan_to_num(graph.tasks.measured_end_ns))
-        completions.append(float(np.abs(line.completions_ns() - measured.completions_ns()).max(initial=0.0)))
-        usual = replay(with_typical_lags(graph)).makespan_ns
-        typical.append(abs(usual - graph.measured_ns) / max(graph.measured_ns, 1.0))
-        if window.pattern is not None and window.measured_total_ns:
-            steady.append(abs(window.total_ns(window.steady()) / window.measured_total_ns - 1))
-    replayed = replay_trace(trace, iterations).steps
-    busy = busy_in_steps(trace, steps)
-    total = sum(step.measured_ns for step in replayed)
-    worked = sum(step.device_busy * step.measured_ns for step in replayed) / max(total, 1.0)
+    """Return one row of the table; each file of particle_transformer is an iteration of its own."""
+    score = score_replay(name, collect(files, CollectOptions("file") if "particle_transformer" in name else None))
     shares = {
-        "elapsed_error": elapsed_error(trace, steps),
-        "completion_worst": max(completions) / max(elapsed, 1),
-        "start_worst": max(step.start_error_ns / max(step.measured_ns, 1.0) for step in replayed),
-        "typical_median": np.median(typical),
-        "typical_worst": max(typical),
-        "steady_median": np.median(steady) if steady else 0.0,
-        "steady_worst": max(steady, default=0.0),
-        "busy_describe": sum(d.busy_ns for d in busy) / max(sum(d.elapsed_ns for d in busy), 1),
-        "busy_replay": worked if busy else 0.0,
-        "unexplained": np.median([step.unexplained for step in replayed]),
+        "elapsed_error": score.elapsed_error,
+        "completion_worst": score.completion_worst,
+        "start_worst": score.start_worst,
+        "typical_median": median_error(score.typical),
+        "typical_worst": worst_error(score.typical),
+        "steady_median": median_error(score.steady),
+        "steady_worst": worst_error(score.steady),
+        "busy_describe": score.busy_measured,
+        "busy_replay": score.busy_replayed,
+        "unexplained": score.unexplained,
     }
     return {
         "trace": name,
-        "iterations": str(len(iterations)),
-        "elapsed_ms": f"{elapsed / 1e6:.3f}",
-        "latencies_ms": f"{job_steps(steps).latency_ns.sum() / 1e6:.3f}",
+        "iterations": str(score.iterations),
+        "elapsed_ms": f"{score.elapsed_ns / 1e6:.3f}",
+        "latencies_ms": f"{score.latency_ns / 1e6:.3f}",
         **{column: f"{100 * share:.3f}" for column, share in shares.items()},
     }
 

@@ -34,7 +34,7 @@ from replay.contention import (
 )
 from replay.contention.fitting import BOUNDS, CHOICES
 from seqpoint.cli import cli
-from seqpoint.cli.validate.gated import show_gated
+from seqpoint.cli.validate import show_limits
 from seqpoint.validation.contention import (
     ContentionCase,
     contention_rows,
@@ -438,7 +438,7 @@ def test_tables_fit_eighty_columns_and_the_gate_wants_enough_pairs() -> None:
 
 
 def test_a_count_of_thousands_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
-    show_gated([ValidationRow("number", None, 1416.0, 1416.0, 300, True)])
+    show_limits([ValidationRow("number", None, 1416.0, 1416.0, 300, True)])
     assert "1416" in capsys.readouterr().out
 
 
@@ -455,7 +455,7 @@ def test_what_was_recorded_is_named_and_what_was_not_measured_too(tmp_path: Path
 
 
 def test_without_a_recording_it_is_said_how_to_make_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("seqpoint.cli.validate.contention.dataset_path", lambda name: tmp_path)
+    monkeypatch.setattr("seqpoint.validation.suites.dataset_path", lambda name: tmp_path)
     result = run("validate", "contention")
     assert isinstance(result.exception, NotFoundError) and "python -m benchmarks.gpu" in str(result.exception)
     both = run("validate", "contention", str(recorded()), "--refit", "--calibration", "x")

@@ -232,9 +232,7 @@ def test_the_shipped_costs_are_what_calibrating_gives_and_steps_left_out_change_
     again = calibrate_training(spoiled, A100)
     assert (again.digests, again.recompute) == (shipped.digests, shipped.recompute)
     part = [one for one in steps if one.digest in shipped.digests]
-    ours, theirs = (
-        np.array([one.predicted.seconds for one in score_steps(part, A100, fit)]) for fit in (again, shipped)
-    )
+    ours, theirs = (np.array([one.seconds for one in score_steps(part, A100, fit)]) for fit in (again, shipped))
     assert np.abs(ours / theirs - 1).max() < 0.005
     assert again.spread == pytest.approx(shipped.spread, abs=0.01)
     assert training_rows(score_steps(steps, A100, shipped))[-1].met

@@ -1,7 +1,7 @@
 """Score predicted times of collectives against measured ones: fitted, and as if a group had never been measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -10,11 +10,16 @@ import numpy.typing as npt
 from replay.costs.collectives import (
     CollectiveCalibration,
     MeasuredCollectives,
+    calibrate_collectives,
     load_collectives,
     predict_collective,
+    read_collectives,
+    read_fits,
     scored_rows,
 )
-from seqpoint.validation.rows import ValidationRow
+from replay.costs.collectives.measurements import holds_collectives
+from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Ways to predict a group: with its own fit; without any group of its number of workers; without its device.
 _FITTED, _WORKERS, _DEVICE = "fitted", "workers left out", "device left out"
@@ -35,12 +40,15 @@ class CollectiveScore:
     Parameters
     ----------
     kind, device, fabric, link : str
+        The collective, the device, how the devices of a node are joined, and by which link.
     workers, devices_per_node : int
+        Size of the group, and how many of it share a node.
     how : str
         ``"fitted"``, ``"workers left out"`` or ``"device left out"``.
     basis : str
         What the prediction rests on: ``"fitted"``, ``"carried"`` or ``"prior"``.
     rows : int
+        Number of measured times.
     error, median, bias : float
         Mean and median of ``|predicted - measured| / measured``; geometric mean of predicted over measured.
     covered : float
@@ -51,6 +59,7 @@ class CollectiveScore:
         Whether it counts for the mean that has a limit: a number of workers can only be left out where others were
         measured.
     source : str
+        Name of the file.
     """
 
     kind: str
@@ -85,76 +94,115 @@ def score_collectives(
     Parameters
     ----------
     measured : sequence of MeasuredCollectives
-        Of a file that was fitted, the fit is scored on the quarter of the sizes that it never looked at; of any other
-        file, on all.
+        Groups with their times. Of a file that was fitted, the fit is scored on the quarter of the sizes that it never
+        looked at; of any other file, on all.
     calibration : CollectiveCalibration, optional
-        By default the shipped one.
+        Fits to predict with; by default the shipped ones.
     """
     known = load_collectives() if calibration is None else calibration
-    found = []
-    for one in measured:
-        n = one.topology.n_workers
+    scores = []
+    for group in measured:
+        n = group.topology.n_workers
         if n == 1:
             continue
-        if known.own(one.kind, one.topology, one.device) is not None:
-            rows = scored_rows(one) if one.digest in known.digests else np.ones(len(one), dtype=bool)
+        every = np.ones(len(group), dtype=bool)
+        if known.own(group.kind, group.topology, group.device) is not None:
+            rows = scored_rows(group) if group.digest in known.digests else every
             if rows.any():
-                found.append(_score(one, known, _FITTED, rows))
-        every = np.ones(len(one), dtype=bool)
-        found.append(_score(one, known.without_workers(n), _WORKERS, every))
-        found.append(_score(one, known.without_device(one.device), _DEVICE, every))
-    return found
+                scores.append(_score(group, known, _FITTED, rows))
+        scores.append(_score(group, known.without_workers(n), _WORKERS, every))
+        scores.append(_score(group, known.without_device(group.device), _DEVICE, every))
+    return scores
 
 
 def _score(
-    one: MeasuredCollectives, known: CollectiveCalibration, how: str, rows: npt.NDArray[np.bool_]
+    group: MeasuredCollectives, known: CollectiveCalibration, how: str, rows: npt.NDArray[np.bool_]
 ) -> CollectiveScore:
-    sizes, true = one.sizes[rows], one.seconds[rows]
-    found = predict_collective(one.kind, sizes, one.topology, one.device, known)
-    ratio = found.seconds / true
-    errors = np.abs(ratio - 1)
-    by_size = {name: errors[(sizes >= low) & (sizes < high)] for name, low, high in _SIZES}
-    others = any(fit.kind == one.kind and fit.topology.n_workers != one.topology.n_workers for fit in known.fits)
+    """Return the errors of some rows of a group."""
+    sizes, topology = group.sizes[rows], group.topology
+    predicted = predict_collective(group.kind, sizes, topology, group.device, known)
+    others = any(fit.kind == group.kind and fit.topology.n_workers != topology.n_workers for fit in known.fits)
     return CollectiveScore(
-        one.kind,
-        one.device.name,
-        one.topology.fabric,
-        one.topology.link,
-        one.topology.n_workers,
-        one.topology.devices_per_node,
-        how,
-        found.basis,
-        int(rows.sum()),
-        float(errors.mean()),
-        float(np.median(errors)),
-        float(np.exp(np.mean(np.log(ratio)))),
-        float(np.mean((found.low <= true) & (true <= found.high))),
-        {name: float(each.mean()) for name, each in by_size.items() if len(each)},
-        how == _FITTED or (how == _WORKERS and others),
-        one.source,
+        kind=group.kind,
+        device=group.device.name,
+        fabric=topology.fabric,
+        link=topology.link,
+        workers=topology.n_workers,
+        devices_per_node=topology.devices_per_node,
+        how=how,
+        basis=predicted.basis,
+        gated=how == _FITTED or (how == _WORKERS and others),
+        source=group.source,
+        **accuracy((predicted.seconds, predicted.low, predicted.high), group.seconds[rows], sizes, _SIZES),
     )
 
 
 def collective_rows(scores: Sequence[CollectiveScore]) -> list[ValidationRow]:
     """Return a row a score, then the means over groups that have limits, and the shares in intervals."""
-    rows = [ValidationRow(one.case, None, one.error, one.error, source=one.source) for one in scores]
+    rows = [ValidationRow(score.case, None, score.error, score.error, source=score.source) for score in scores]
     for how, limit in _LIMITS.items():
-        for kind in sorted({one.kind for one in scores}):
-            mine = [one for one in scores if one.gated and (one.kind, one.how) == (kind, how)]
-            if not mine:
+        for kind in sorted({score.kind for score in scores}):
+            chosen = [score for score in scores if score.gated and (score.kind, score.how) == (kind, how)]
+            if not chosen:
                 continue
-            case, error = f"{kind}, {how}: mean over {len(mine)} groups", float(np.mean([one.error for one in mine]))
-            rows.append(ValidationRow(case, None, error, error, limit, source="the cases above"))
-            covered = float(np.mean([one.covered for one in mine]))
-            rows.append(
-                ValidationRow(
-                    f"{kind}, {how}: share in 90 % intervals, {len(mine)} groups",
-                    None,
-                    covered,
-                    covered,
-                    _LEAST_COVERED,
-                    least=True,
-                    source="the cases above",
-                )
-            )
+            error, covered = (float(np.mean([getattr(s, name) for s in chosen])) for name in ("error", "covered"))
+            case, groups = f"{kind}, {how}", f"{len(chosen)} groups"
+            rows.append(summary_row(f"{case}: mean over {groups}", error, limit))
+            rows.append(summary_row(f"{case}: share in 90 % intervals, {groups}", covered, _LEAST_COVERED, least=True))
     return rows
+
+
+_GROUP = "{s.workers} ({s.devices_per_node})"
+_CASE = MappingProxyType(
+    {"collective~": "{s.kind}", "device~": "{device}", "workers\n(a node)": _GROUP, "left out~": "{left_out}"}
+)
+_ERRORS = MappingProxyType({"err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "held %": "{s.covered:.0%}"})
+
+
+def _scored(measured: Sequence[MeasuredCollectives], options: SuiteOptions) -> SuiteResult:
+    """Score groups with the shipped or the given fits, refitted if asked to."""
+    known = read_fits(options.calibration) if options.calibration else load_collectives()
+    scores = score_collectives(measured, calibrate_collectives(measured, known) if options.refit else known)
+    details = {"scores": [asdict(score) for score in scores]}
+    return SuiteResult(collective_rows(scores), details, _tables(scores), scores)
+
+
+def _tables(scores: Sequence[CollectiveScore]) -> list[Table]:
+    """Return the tables of scores: errors, errors by size, files; with the fabric if a device has several."""
+    short = short_devices(s.device for s in scores)
+    fabrics = {(s.device, s.fabric) for s in scores}
+    names = [
+        {
+            "s": s,
+            "device": short[s.device] + f" {s.fabric}" * (sum(device == s.device for device, _ in fabrics) > 1),
+            "left_out": s.how.removesuffix(" left out") if s.how != _FITTED else "",
+        }
+        for s in scores
+    ]
+    return [
+        table_of("Predicted against measured times (held: in the 90 % interval)", _CASE | _ERRORS, names),
+        size_table("Error % by size of the buffer", _CASE, names),
+        Table("Files", ("file~",), sorted({(s.source,) for s in scores}), verbose=True),
+    ]
+
+
+SUITE = Suite(
+    name="collectives",
+    description="""Compare predicted times of collectives with those measured in PATH.
+
+    A table has the columns collective, size (bytes), num_workers, devices_per_node, and a column
+    time_stats.COLLECTIVE.median (ms) of each collective in it. Each group of workers is predicted with its own fit,
+    if it has a fit, then as if no group of that number of workers had been measured, then as if its device had not.
+
+    \b
+    seqpoint validate collectives a100_dgx_all_reduce.csv --json
+    seqpoint validate collectives measured.csv --device H200 --refit
+    """,
+    needs="table of measured collectives (columns collective, size, num_workers, devices_per_node)",
+    source=lambda file: file if holds_collectives(table_columns(file)) else None,
+    read=lambda sources, options: [
+        group for source in sources for group in read_collectives(source, options.device, options.fabric)
+    ],
+    score=_scored,
+    options=("calibration", "device", "fabric", "refit"),
+)

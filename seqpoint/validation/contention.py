@@ -1,13 +1,13 @@
-"""Contention: predicted slowdowns against measured ones.
+"""Score predicted slowdowns of kernels that run side by side against measured ones.
 
-Predict works that were measured side by side: with given parameters, or each with a fit that left it out.
-
-Score predicted against measured times of works side by side: by mechanism, by order of policies, by % of ideal.
+`predict_contention` predicts the scenarios of recordings with given parameters, `refit_contention` each with a fit that
+left it out. Scores are by mechanism, by the order of policies, and by % of ideal.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -26,18 +26,22 @@ from replay.contention import (
     fold_of,
     kin_of,
     mechanism_of,
+    read_contention,
+    read_contention_fit,
     scenario_model,
 )
+from replay.contention.reading import TABLE
 from replay.projection.provenance import QUANTILES
 from replay.studies.published import published_figures
-from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.rows import Table, ValidationRow, summary_row, table_of
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult
 
-#: Called with (steps done, steps in all, what).
-Progress = Callable[[int, int, str], None]
-#: Parts of which each is predicted from a fit of the others.
+#: Number of parts; each is predicted from a fit of the others.
 FOLDS = 4
-#: Of parameters from their ranges, for intervals.
+#: Draws of parameters from their ranges, for intervals.
 _DRAWS, _SEED = 24, 0
+#: Scenarios in the table of the largest errors, and characters of their names.
+_WORST, _SHOWN = 12, 34
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class ContentionCase:
     Parameters
     ----------
     recording, device, group, scenario, policy, mechanism : str
+        Name of the recording, its device, the group of scenarios, the scenario, the policy, and what the members
+        compete for.
     carrier : str
         What carries its transfer beside a kernel that computes: ``"copy engine"`` or ``"SM copies"``; else empty.
     measured_ns, predicted_ns, low_ns, high_ns : float
@@ -60,6 +66,7 @@ class ContentionCase:
     spread : float
         How far takes of it differ; no claim is finer.
     takes : int
+        Number of takes.
     fitted : bool
         Whether its group was fitted on such a device.
     """
@@ -85,7 +92,7 @@ class ContentionCase:
 
     @property
     def name(self) -> str:
-        """What tells it from others."""
+        """Recording, scenario and policy."""
         return f"{self.recording}: {self.scenario} ({self.policy})"
 
     @property
@@ -128,14 +135,15 @@ class ContentionCase:
 
 
 def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
-    """Return what recordings are not: of a device, or of more than one take."""
-    found = []
-    for one in recordings:
-        if one.device.architecture == SIMULATED:
-            found.append(f"{one.source}: {one.device.name} is simulated; nothing of it was measured")
-        if all(scenario.takes == 1 for scenario in one.scenarios):
-            found.append(f"{one.source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
-    return found
+    """Return remarks on recordings that are of a simulated device, or of a single take."""
+    notes = []
+    for recording in recordings:
+        source, device = recording.source, recording.device
+        if device.architecture == SIMULATED:
+            notes.append(f"{source}: {device.name} is simulated; nothing of it was measured")
+        if all(scenario.takes == 1 for scenario in recording.scenarios):
+            notes.append(f"{source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
+    return notes
 
 
 def predict_contention(
@@ -143,20 +151,20 @@ def predict_contention(
 ) -> list[ContentionCase]:
     """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters.
 
-    What was fitted is told by group and by works; all kin of it in these recordings count as fitted too.
+    A scenario counts as fitted if the fit has seen its group, its works, or a group that shares works with it.
     """
-    found = []
-    for one in recordings:
-        fitted = _fitted_groups([other for other in recordings if other.device.name == one.device.name], fit)
-        scenarios = [s for s in one.scenarios if len(s.members) > 1]
-        found += _cases(one, scenarios, fit, [s.group in fitted for s in scenarios])
-    return found
+    cases = []
+    for recording in recordings:
+        fitted = _fitted_groups([other for other in recordings if other.device.name == recording.device.name], fit)
+        scenarios = [s for s in recording.scenarios if len(s.members) > 1]
+        cases += _cases(recording, scenarios, fit, [s.group in fitted for s in scenarios])
+    return cases
 
 
 def _fitted_groups(recordings: Sequence[ContentionRecording], fit: ContentionFit | None) -> set[str]:
-    """Return the groups of recordings of one device that a fit has seen, or kin of."""
+    """Return the groups of recordings of one device that a fit has seen, and groups that share works with them."""
     known, kin = set(fit.groups if fit else ()), kin_of(recordings)
-    seen = {kin[s.group] for one in recordings for s in one.scenarios if not known.isdisjoint(one.digests_of(s))}
+    seen = {kin[s.group] for r in recordings for s in r.scenarios if not known.isdisjoint(r.digests_of(s))}
     return {group for group, first in kin.items() if first in seen}
 
 
@@ -170,19 +178,19 @@ def refit_contention(
     InvalidInputError
         As `replay.contention.calibrate_contention`; recordings of one device are fitted together.
     """
-    devices = sorted({one.device.name for one in recordings})
-    found = []
+    devices = sorted({recording.device.name for recording in recordings})
+    cases = []
     for number, device in enumerate(devices):
-        mine = [one for one in recordings if one.device.name == device]
+        mine = [recording for recording in recordings if recording.device.name == device]
         kin = kin_of(mine)
         for fold in range(FOLDS):
             if progress:
                 progress(number * FOLDS + fold, len(devices) * FOLDS, device)
             fit = calibrate_contention(mine, part=_others(fold))
-            for one in mine:
-                out = [s for s in one.scenarios if len(s.members) > 1 and fold_of(kin[s.group], FOLDS) == fold]
-                found += _cases(one, out, fit, [False] * len(out))
-    return found
+            for recording in mine:
+                out = [s for s in recording.scenarios if len(s.members) > 1 and fold_of(kin[s.group], FOLDS) == fold]
+                cases += _cases(recording, out, fit, [False] * len(out))
+    return cases
 
 
 def _others(fold: int) -> Callable[[str], bool]:
@@ -202,7 +210,7 @@ def _cases(
     ends = model.ends_ns(base_parameters(recording, known))
     times, random = model.times_ns(ends), np.random.default_rng(_SEED)
     drawn = [base_parameters(recording, known.drawn(random)) for _ in range(_DRAWS)]
-    low, high = np.quantile([model.times_ns(model.ends_ns(one)) for one in drawn], QUANTILES, axis=0)
+    low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
     room = np.exp(fit.spread if fit else 0.0)
     low, high = np.minimum(low, times) / room, np.maximum(high, times) * room
     ceilings = ceilings_of(recording)
@@ -346,7 +354,7 @@ def _score(name: str, cases: Sequence[ContentionCase]) -> ContentionScore:
         len(cases),
         float(np.median(errors)),
         float(np.quantile(errors, 0.9)),
-        float(np.median([one for case in cases for one in case.end_errors])),
+        float(np.median([error for case in cases for error in case.end_errors])),
         float(np.median(slowdowns)) if slowdowns else 0.0,
         float(np.median(np.abs(serial / measured - 1))),
         float(np.median(np.abs(free / measured - 1))),
@@ -358,24 +366,24 @@ def _score(name: str, cases: Sequence[ContentionCase]) -> ContentionScore:
 
 
 def score_order(cases: Sequence[ContentionCase]) -> OrderScore:
-    """Return how often the faster of two policies of a group was told; what is predicted the same counts as wrong."""
+    """Return how often the faster of two policies of a group is predicted; equal predictions count as wrong."""
     groups: dict[tuple[str, str], list[ContentionCase]] = {}
     for case in cases:
         groups.setdefault((case.recording, case.group), []).append(case)
-    verdicts = [_verdicts(mine) for mine in groups.values()]
-    told = [mine for mine in verdicts if mine]
-    return OrderScore(sum(map(len, told)), sum(sum(mine) for mine in told), len(told), sum(all(mine) for mine in told))
+    verdicts = [right for right in map(_verdicts, groups.values()) if right]
+    pairs, correct = sum(map(len, verdicts)), sum(map(sum, verdicts))
+    return OrderScore(pairs, correct, len(verdicts), sum(map(all, verdicts)))
 
 
 def _verdicts(cases: Sequence[ContentionCase]) -> list[bool]:
     """Return for every two policies that differ whether the prediction has them in the measured order."""
-    found = []
-    for one, other in combinations(cases, 2):
-        apart = abs(one.measured_ns - other.measured_ns) / min(one.measured_ns, other.measured_ns)
-        if one.policy != other.policy and apart > max(_SAME, one.spread, other.spread):
-            measured, predicted = one.measured_ns - other.measured_ns, one.predicted_ns - other.predicted_ns
-            found.append(measured * predicted > 0)
-    return found
+    verdicts = []
+    for first, second in combinations(cases, 2):
+        measured_ns = first.measured_ns - second.measured_ns
+        apart = abs(measured_ns) / min(first.measured_ns, second.measured_ns)
+        if first.policy != second.policy and apart > max(_SAME, first.spread, second.spread):
+            verdicts.append(measured_ns * (first.predicted_ns - second.predicted_ns) > 0)
+    return verdicts
 
 
 def score_ideal(cases: Sequence[ContentionCase]) -> list[PercentOfIdeal]:
@@ -387,7 +395,7 @@ def score_ideal(cases: Sequence[ContentionCase]) -> list[PercentOfIdeal]:
     2412.14335); of two works whose ideal is 1.1 or more.
     """
     published = {figure.name: figure.value for figure in published_figures("c3")}
-    found = []
+    scores = []
     for carrier, names in _PUBLISHED.items():
         mine = [c for c in cases if c.carrier == carrier and len(c.alone_ns) == 2 and _ideal(c) >= 1 + _LEAST_IDEAL]
         if mine:
@@ -396,8 +404,8 @@ def score_ideal(cases: Sequence[ContentionCase]) -> list[PercentOfIdeal]:
                 for which in ("measured_ns", "predicted_ns")
             )
             figures = MappingProxyType({name: published[name] for name in names})
-            found.append(PercentOfIdeal(carrier, len(mine), measured, predicted, figures))
-    return found
+            scores.append(PercentOfIdeal(carrier, len(mine), measured, predicted, figures))
+    return scores
 
 
 def _ideal(case: ContentionCase) -> float:
@@ -405,7 +413,7 @@ def _ideal(case: ContentionCase) -> float:
 
 
 def percent_of_ideal(alone_ns: Sequence[float], together_ns: float) -> float:
-    """Return what of the ideal gain over one after the other was reached, %.
+    """Return the share of the ideal gain over a serial run that was reached, in %.
 
     Examples
     --------
@@ -428,20 +436,129 @@ def contention_rows(cases: Sequence[ContentionCase]) -> list[ValidationRow]:
         )
         for c in cases
     ]
-    left = [case for case in cases if not case.fitted]
-    source = "the cases above that were not fitted"
+    held, source = [case for case in cases if not case.fitted], "the cases above that were not fitted"
+    pairs = ("works side by side, not fitted: number", float(len(held)), float(_PAIRS), True)
+    figures = [pairs]
+    if held:
+        every, time = score_by_mechanism(held)[-1], "time until all are done: "
+        figures += [
+            (f"{time}median error", max(every.median, every.spread), _MEDIAN, False),
+            (f"{time}90th percentile", max(every.p90, every.spread_p90), _P90, False),
+            ("order of policies: share right", score_order(held).share, _ORDER, True),
+        ]
+    return rows + [summary_row(name, ours, limit, least=least, source=source) for name, ours, limit, least in figures]
 
-    def gated(name: str, ours: float, limit: float, *, least: bool) -> ValidationRow:
-        return ValidationRow(name, None, ours, ours, limit, least, source=source)
 
-    rows.append(gated("works side by side, not fitted: number", float(len(left)), _PAIRS, least=True))
-    if left:
-        every, order = score_by_mechanism(left)[-1], score_order(left)
-        rows.append(
-            gated("time until all are done: median error", max(every.median, every.spread), _MEDIAN, least=False)
-        )
-        rows.append(
-            gated("time until all are done: 90th percentile", max(every.p90, every.spread_p90), _P90, least=False)
-        )
-        rows.append(gated("order of policies: share right", order.share, _ORDER, least=True))
-    return rows
+def _source(file: Path) -> Path | None:
+    """Return the folder of a recording for each file in it."""
+    return file.parent if (file.parent / TABLE).exists() else None
+
+
+def _scored(recordings: Sequence[ContentionRecording], options: SuiteOptions) -> SuiteResult:
+    """Score scenarios with the shipped parameters, a calibration, or fits to the other quarters."""
+    fit = read_contention_fit(options.calibration) if options.calibration else None
+    if options.refit:
+        cases = refit_contention(recordings, options.progress("fitting"))
+    else:
+        cases = predict_contention(recordings, fit)
+    held, notes = [case for case in cases if not case.fitted], notes_on(recordings)
+    order, ideal = score_order(held), score_ideal(held)
+    details = {
+        "scores": [asdict(score) for score in score_by_mechanism(held)],
+        "order": asdict(order),
+        "percent_of_ideal": [{**vars(score), "published": dict(score.published)} for score in ideal],
+        "cases": [asdict(c) | {key: getattr(c, key) for key in ("error", "slowdown_error", "covered")} for c in cases],
+        "calibration_sha256": fit.digest if fit else None,
+        "notes": notes,
+    }
+    tables: Sequence[Table | str] = (
+        _headline(cases, fit),
+        _errors(held),
+        _order_line(order),
+        *_ideal_tables(ideal),
+        _largest(cases),
+    )
+    return SuiteResult(contention_rows(cases), details, tables, cases, notes)
+
+
+def _headline(cases: Sequence[ContentionCase], fit: ContentionFit | None) -> str:
+    """Return the line above the tables: devices, scenarios, and what was fitted."""
+    known = sum(case.fitted for case in cases)
+    return (
+        f"{', '.join(sorted({case.device or 'a device without a name' for case in cases}))}: "
+        + f"{len(cases)} scenarios of {len({case.group for case in cases})} groups"
+        + (f", by a calibration on {fit.device}" if fit else "")
+        + (f"; {known} of them were fitted and are in no table" if known else "; none was fitted")
+    )
+
+
+def _errors(held: Sequence[ContentionCase]) -> Table:
+    """Return the table of errors by mechanism."""
+    columns = {
+        "mechanism~": "{s.mechanism}", "n": "{s.cases}", "median": "{s.median:.1%}", "90th": "{s.p90:.1%}",
+        "ends": "{s.ends:.1%}", "slow-\ndown": "{s.slowdown:.1%}", "one by\none": "{s.serial:.1%}",
+        "free": "{s.free:.1%}", "held": "{s.covered:.0%}", "takes": "{s.spread:.1%}", "at\nmost": "{s.spread_max:.1%}",
+    }  # fmt: skip
+    scores = [{"s": score} for score in score_by_mechanism(held)]
+    return table_of("Errors of predicted times, in %, of what was not fitted", columns, scores)
+
+
+def _order_line(order: OrderScore) -> str:
+    """Return the line on the order of policies."""
+    if not order.compared:
+        return "order of policies: no two policies of a group differ by more than takes do"
+    return (
+        f"order of policies: {order.right} of {order.compared} pairs right ({100 * order.share:.0f} %); all right in "
+        f"{order.groups_right} of {order.groups} groups"
+    )
+
+
+def _ideal_tables(scores: Sequence[PercentOfIdeal]) -> list[Table]:
+    """Return the table of % of ideal, if there are transfers beside kernels."""
+    columns = {
+        "carrier~": "{s.carrier}", "n": "{s.cases}", "measured": "{s.measured:.0f}", "predicted": "{s.predicted:.0f}",
+        "published (arXiv 2412.14335)~": "{published}",
+    }  # fmt: skip
+    names = [
+        {"s": score, "published": ", ".join(f"{name} {value:g}" for name, value in score.published.items())}
+        for score in scores
+    ]
+    title = "% of ideal of transfers beside kernels; published: other works, MI300X"
+    return [table_of(title, columns, names)] if scores else []
+
+
+def _largest(cases: Sequence[ContentionCase]) -> Table:
+    """Return the table of the largest errors."""
+    columns = {
+        "scenario~": "{scenario}", "policy~": "{c.policy}", "fights for~": "{c.mechanism}",
+        "us": "{c.measured_ns:.0us}", "ours": "{c.predicted_ns:.0us}", "err %": "{c.error:.0%}",
+        "takes": "{c.spread:.1%}",
+    }  # fmt: skip
+    worst = sorted(cases, key=lambda case: (-case.error, case.name))[:_WORST]
+    names = [{"c": case, "scenario": case.scenario[:_SHOWN] + "*" * case.fitted} for case in worst]
+    return table_of("The worst (* was fitted)", columns, names, verbose=True)
+
+
+SUITE = Suite(
+    name="contention",
+    description="""Compare predicted times of kernels side by side with those measured in PATH.
+
+    PATH is a recording or a folder of recordings, as `python -m benchmarks.gpu --output DIR` writes them; without PATH,
+    those that the project ships. A scenario is held out if no scenario of the same works on such a device was fitted;
+    only those have limits.
+
+    \b
+    seqpoint validate contention recording/
+    seqpoint validate contention recording/ --refit --plot contention.html
+    seqpoint validate contention recording/ --calibration mine.json --gate
+    """,
+    shipped="measured",
+    needs=f"recording of kernels side by side (a folder with {TABLE}); `python -m benchmarks.gpu --output DIR` makes "
+    "it on a GPU (docs/contention.md)",
+    source=_source,
+    read=lambda sources, options: [recording for source in sources for recording in read_contention(source)],
+    score=_scored,
+    options=("calibration", "refit"),
+    exclusive=("refit", "calibration", "--refit fits anew; give it or --calibration"),
+    charts=True,
+)

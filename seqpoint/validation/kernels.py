@@ -1,7 +1,7 @@
-"""Score predicted durations of operators against measured ones, with the device's own fit and without."""
+"""Score predicted durations of operators against measured ones, with fits of the device itself and without."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,25 +17,26 @@ from replay.costs.kernels import (
     calibrate,
     load_calibration,
     predict,
+    read_calibration,
     read_measurements,
 )
-from seqpoint.validation.rows import ValidationRow
+from replay.costs.kernels.measurements import holds_operators
+from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
-#: Called with (done, in all, what).
-Progress = Callable[[int, int, str], None]
-
-#: Devices that are left out in turn, whose mean is gated: T4 and P4 run into their power limit and are shown apart.
-_GATED = ("P100-PCIE-16GB", "V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
-_LEFT_OUT: Mapping[str, float] = MappingProxyType(
+#: Devices that are left out in turn, whose mean has a limit. T4 and P4 run into their power limit and are shown apart.
+_LIMITED = ("P100-PCIE-16GB", "V100-PCIE-32GB", "A100-PCIE-40GB", "MI100")
+#: Limits of the mean error if the device is left out.
+_CARRIED: Mapping[str, float] = MappingProxyType(
     {"matmul": 0.15, "batched_matmul": 0.16, "elementwise": 0.17, "softmax": 0.14, "normalization": 0.25}
 )
-#: With the device's own fit, on shapes that were not fitted.
-_OWN: Mapping[str, float] = MappingProxyType(
+#: Limits of the mean error with fits of the device itself, on shapes that were not fitted.
+_FITTED: Mapping[str, float] = MappingProxyType(
     {"matmul": 0.09, "batched_matmul": 0.10, "elementwise": 0.10, "softmax": 0.10, "normalization": 0.10}
 )
-#: Of operators that a fit takes.
+#: Fewest operators that can be fitted.
 _LEAST_FITTED = 10
-#: Classes by measured time: below 0.2 ms, up to 2 ms, above.
+#: Classes by measured duration: below 0.2 ms, up to 2 ms, above.
 _SIZES: tuple[tuple[str, float, float], ...] = (
     ("below 0.2 ms", 0.0, 2e-4),
     ("0.2 to 2 ms", 2e-4, 2e-3),
@@ -49,11 +50,12 @@ class KernelScore:
 
     Parameters
     ----------
-    kind, device : str
-    dtype : str
+    kind, device, dtype : str
+        Kind of operator, device and data type.
     basis : str
         ``"fitted"`` on this device, ``"carried"`` over from others, or by ``"halves"`` of the same table.
     rows : int
+        Number of measured operators.
     error, median, bias : float
         Mean and median of ``|predicted - measured| / measured``; geometric mean of predicted over measured.
     covered : float
@@ -63,6 +65,7 @@ class KernelScore:
     seen : bool
         Whether this file was fitted, on this device or on others.
     source : str
+        Name of the file.
     """
 
     kind: str
@@ -79,131 +82,190 @@ class KernelScore:
     source: str
 
 
-def read_kernels(path: str | Path, device: str | None = None) -> list[MeasuredOperators]:
-    """Read measured operators as `replay.costs.kernels.read_measurements` does; a table without a row is an error.
+def read_kernels(*paths: str | Path, device: str | None = None) -> list[MeasuredOperators]:
+    """Read measured operators as `replay.costs.kernels.read_measurements` does, and leave out tables without a row.
+
+    Parameters
+    ----------
+    *paths : str or Path
+        Tables, or folders of tables.
+    device : str, optional
+        Device of tables if neither a column nor the file's name says it.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        As there; or there is no row.
+        As there; or no table has a row.
     """
-    measured = read_measurements(path, device)
-    if not any(map(len, measured)):
-        raise InvalidInputError(f"{path}: there is no row below the header")
-    return [one for one in measured if len(one)]
+    measured = [operators for path in paths for operators in read_measurements(path, device) if len(operators)]
+    if not measured:
+        raise InvalidInputError(f"{', '.join(map(str, paths))}: there is no row below the header")
+    return measured
 
 
 def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibration | None = None) -> list[KernelScore]:
-    """Predict every measured operator twice: with the fits of its device, where there are any, and by other devices'.
+    """Predict every measured operator twice: with the fits of its device, if there are any, and by other devices'.
 
     Parameters
     ----------
     measured : sequence of MeasuredOperators
+        Operators with their durations.
     calibration : Calibration, optional
-        By default the shipped one.
+        Fits to predict with; by default the shipped ones.
     """
     known = calibration or load_calibration()
-    found = []
-    for one in measured:
-        if (one.kind, one.device.name, one.dtype) in known.fits:
-            found.append(_score(one, known, ()))
-        if known.donors(one.kind, known.like(one.kind, one.dtype), {one.device.name}):
-            found.append(_score(one, known, (one.device.name,)))
-    return found
+    scores = []
+    for operators in measured:
+        kind, device, dtype = operators.kind, operators.device.name, operators.dtype
+        if (kind, device, dtype) in known.fits:
+            scores.append(_score(operators, known, ()))
+        if known.donors(kind, known.like(kind, dtype), {device}):
+            scores.append(_score(operators, known, (device,)))
+    return scores
 
 
 def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, ...]) -> KernelScore:
-    found = predict(
+    """Predict operators with the fits of all devices but some."""
+    predicted = predict(
         measured.kind, measured.dims, measured.device, element_bytes=measured.element_bytes, dtype=measured.dtype,
         calibration=known, without=without,
     )  # fmt: skip
-    return _summary(measured, found, seen=measured.digest in known.digests)
+    return _summary(measured, predicted, seen=measured.digest in known.digests)
 
 
 def score_halves(measured: Sequence[MeasuredOperators], progress: Progress | None = None) -> list[KernelScore]:
     """Fit one half of each table's operators and score the other, both ways.
 
     All operators with the same last dimensions (of a product the sizes of its second operand, of rows their columns)
-    are in one half. This tells what the model would be worth with measurements made as these were; a table of fewer
+    are in one half. This tells what the model would be worth with measurements made as these were. A table of fewer
     than twenty operators is passed over.
 
     Parameters
     ----------
     measured : sequence of MeasuredOperators
+        Operators with their durations.
     progress : callable, optional
-        Called with (tables done, tables in all, what) before each.
+        Called with (tables done, tables in all, what) before each table.
     """
-    found = []
-    for number, one in enumerate(measured):
+    scores = []
+    for number, operators in enumerate(measured):
         if progress:
-            progress(number, len(measured), f"{one.kind} {one.device.name}")
-        first = _half(one.dims)
+            progress(number, len(measured), f"{operators.kind} {operators.device.name}")
+        first = _half(operators.dims)
         if min(first.sum(), (~first).sum()) < _LEAST_FITTED:
             continue
-        predicted = np.empty((3, len(one)))
+        predicted = np.empty((3, len(operators)))
         for half in (first, ~first):
-            known = calibrate([replace(one, dims=one.dims[half], seconds=one.seconds[half])])
-            other = predict(one.kind, one.dims[~half], one.device, element_bytes=one.element_bytes, dtype=one.dtype,
-                            calibration=known)  # fmt: skip
-            predicted[:, ~half] = other.seconds, other.low, other.high
-        found.append(_summary(one, Predicted(predicted[0], predicted[1], predicted[2], "halves"), seen=False))
-    return found
+            known = calibrate([replace(operators, dims=operators.dims[half], seconds=operators.seconds[half])])
+            rest = predict(
+                operators.kind, operators.dims[~half], operators.device, element_bytes=operators.element_bytes,
+                dtype=operators.dtype, calibration=known,
+            )  # fmt: skip
+            predicted[:, ~half] = rest.seconds, rest.low, rest.high
+        halves = Predicted(predicted[0], predicted[1], predicted[2], "halves")
+        scores.append(_summary(operators, halves, seen=False))
+    return scores
 
 
 def _half(dims: Floats) -> npt.NDArray[np.bool_]:
-    """Return which operators are in the first half: groups of the same last dimensions by turns, or single ones."""
+    """Return which operators are in the first half; operators with the same last dimensions stay together."""
     last = dims[:, -1:] if dims.shape[1] == 2 else dims[:, 2:]
     keys = last if len(np.unique(last, axis=0)) > 1 else dims
     _, group = np.unique(keys, axis=0, return_inverse=True)
     sizes = np.bincount(group.reshape(-1))
     order, taken = np.argsort(-sizes, kind="stable"), [0, 0]
     side = np.zeros(len(sizes), dtype=np.int64)
-    for one in order:  # the larger groups first, each to the half that has less
-        side[one] = int(taken[1] < taken[0])
-        taken[side[one]] += int(sizes[one])
+    for number in order:  # the larger groups first, each to the half that has less
+        side[number] = int(taken[1] < taken[0])
+        taken[side[number]] += int(sizes[number])
     return np.asarray(side[group.reshape(-1)] == 0, dtype=np.bool_)
 
 
-def _summary(measured: MeasuredOperators, found: Predicted, *, seen: bool) -> KernelScore:
-    ratio, true = found.seconds / measured.seconds, measured.seconds
-    errors = np.abs(ratio - 1)
-    sizes = {name: errors[(true >= low) & (true < high)] for name, low, high in _SIZES}
+def _summary(measured: MeasuredOperators, predicted: Predicted, *, seen: bool) -> KernelScore:
+    """Return the errors of predicted durations."""
+    errors = accuracy((predicted.seconds, predicted.low, predicted.high), measured.seconds, measured.seconds, _SIZES)
     return KernelScore(
         measured.kind,
         measured.device.name,
         measured.dtype,
-        found.basis,
-        len(measured),
-        float(errors.mean()),
-        float(np.median(errors)),
-        float(np.exp(np.mean(np.log(ratio)))),
-        float(np.mean((found.low <= true) & (true <= found.high))),
-        {name: float(each.mean()) for name, each in sizes.items() if len(each)},
-        seen,
-        measured.source,
+        predicted.basis,
+        seen=seen,
+        source=measured.source,
+        **errors,
     )
 
 
 def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
-    """Return a row a score, then the means over devices that are gated."""
-    rows = [_row(one) for one in scores]
-    for basis, limits in (("carried", _LEFT_OUT), ("fitted", _OWN)):
+    """Return a row a score, then the means over devices that have limits."""
+    rows = [_row(score) for score in scores]
+    for basis, limits in (("carried", _CARRIED), ("fitted", _FITTED)):
         for kind, limit in limits.items():
-            # A device whose own fit is not used may be scored on a file that was fitted, where there is no other.
-            mine = {
+            # A device whose own fit is not used may be scored on a file that was fitted, if there is no other.
+            by_device = {
                 s.device: s
                 for s in sorted(scores, key=lambda s: not s.seen)
                 if (s.kind, s.basis, s.dtype) == (kind, basis, "fp32") and (basis == "carried" or not s.seen)
             }
-            gated = [mine[name].error for name in _GATED if name in mine]
-            whole = len(gated) == len(_GATED) if basis == "carried" else len(gated) > 1
+            errors = [by_device[name].error for name in _LIMITED if name in by_device]
+            whole = len(errors) == len(_LIMITED) if basis == "carried" else len(errors) > 1
             if whole:
-                error = float(np.mean(gated))
-                case = f"{kind}, {basis}: mean over {len(gated)} devices"
-                rows.append(ValidationRow(case, None, error, error, limit, source="the cases above"))
+                rows.append(
+                    summary_row(f"{kind}, {basis}: mean over {len(errors)} devices", float(np.mean(errors)), limit)
+                )
     return rows
 
 
-def _row(one: KernelScore) -> ValidationRow:
-    case = f"{one.kind}, {one.device}, {one.dtype}, {one.basis}"
-    return ValidationRow(case, None, one.error, one.error, fitted=one.seen and one.basis == "fitted", source=one.source)
+def _row(score: KernelScore) -> ValidationRow:
+    """Return the row of a score."""
+    case = f"{score.kind}, {score.device}, {score.dtype}, {score.basis}"
+    fitted = score.seen and score.basis == "fitted"
+    return ValidationRow(case, None, score.error, score.error, fitted=fitted, source=score.source)
+
+
+_CASE = MappingProxyType({"operator~": "{s.kind}", "device~": "{device}", "type~": "{s.dtype}", "basis~": "{basis}"})
+_ERRORS = MappingProxyType(
+    {"rows": "{s.rows}", "err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "held %": "{s.covered:.0%}"}
+)
+
+
+def _scored(measured: Sequence[MeasuredOperators], options: SuiteOptions) -> SuiteResult:
+    """Score operators with the shipped or the given calibration, and by halves if asked to."""
+    known = read_calibration(options.calibration) if options.calibration else load_calibration()
+    scores = score_kernels(measured, known)
+    if options.halves:
+        scores += score_halves(measured, options.progress("halves"))
+    return SuiteResult(kernel_rows(scores), {"scores": [asdict(score) for score in scores]}, _tables(scores), scores)
+
+
+def _tables(scores: Sequence[KernelScore]) -> list[Table]:
+    """Return the tables of scores: errors, errors by duration, files."""
+    short = short_devices(s.device for s in scores)
+    names = [
+        {"s": s, "device": short[s.device], "basis": s.basis + "*" * (s.seen and s.basis == "fitted")} for s in scores
+    ]
+    title = "Predicted against measured durations (* was fitted; held: in 90 % interval)"
+    files = sorted({(s.source, "yes" if s.seen else "no") for s in scores})
+    return [
+        table_of(title, _CASE | _ERRORS, names),
+        size_table("Error % by measured duration", _CASE, names),
+        Table("Files", ("file~", "was fitted~"), files, verbose=True),
+    ]
+
+
+SUITE = Suite(
+    name="kernels",
+    description="""Compare predicted durations of operators with those measured in PATH.
+
+    A table has the columns op, device, latency_ms, and B M N K (linear, bmm) or B H (softmax, ln, elementwise), FP32.
+    FP16 profiles of Vidur and sweeps of LLMCompass are read too. Each device is predicted with its own fit, if it has
+    a fit, and as if it had never been seen.
+
+    \b
+    seqpoint validate kernels measured.parquet --json
+    """,
+    needs="table of measured operators (columns op, device, latency_ms, and B H)",
+    source=lambda file: file if holds_operators(file, table_columns(file)) else None,
+    read=lambda sources, options: read_kernels(*sources, device=options.device),
+    score=_scored,
+    options=("calibration", "device", "halves"),
+)

@@ -1,6 +1,6 @@
 """Score predicted times of whole models against measured ones, with each device's own fits and without."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isfinite
@@ -11,7 +11,7 @@ import numpy as np
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.parameters import Row, measured_count, measured_rows
-from replay.costs.kernels import Calibration, load_calibration
+from replay.costs.kernels import Calibration, load_calibration, read_calibration
 from replay.graph.operators import Operator
 from replay.workloads import (
     Pass,
@@ -23,10 +23,12 @@ from replay.workloads import (
     find_transformer,
     forward,
     fused,
+    load_transformers,
     tally,
     time_operators,
 )
-from seqpoint.validation.rows import ValidationRow
+from seqpoint.validation.rows import Table, TimedScore, ValidationRow, short_devices, summary_row, table_of
+from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
 _MODES, _OPTIONS = ("inf", "train"), ("", "fusion")
@@ -36,8 +38,6 @@ _LIMIT = 0.09
 _SHOWN = 40
 #: No name of a device or a model is longer.
 _NAME = 200
-#: Called with (done, in all, what).
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,11 @@ class MeasuredModel:
     Parameters
     ----------
     device : Device
+        Device that it ran on.
     model : Transformer
+        Model that ran.
     run : Pass
+        Batch, sequence length, and whether the backward pass ran too.
     fused : bool
         Whether a compiler fused its operators.
     seconds : float
@@ -71,41 +74,22 @@ class MeasuredModel:
         return f"{self.model.name} {kind}, {self.run.batch} x {self.run.length}"
 
 
-@dataclass(frozen=True)
-class ModelScore:
-    """A run, predicted.
-
-    Parameters
-    ----------
-    measured : MeasuredModel
-    basis : str
-        ``"fitted"``: fits of its device were used where there are any; ``"carried"``: none were.
-    seconds, low, high : float
-        Predicted, with the interval that is meant to hold nine in ten.
-    """
-
-    measured: MeasuredModel
-    basis: str
-    seconds: float
-    low: float
-    high: float
-
-    @property
-    def error(self) -> float:
-        """``|predicted - measured| / measured``."""
-        return abs(self.seconds / self.measured.seconds - 1)
-
-    @property
-    def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
-        return self.low <= self.measured.seconds <= self.high
+#: A run, predicted.
+ModelScore = TimedScore[MeasuredModel]
 
 
 def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None) -> list[MeasuredModel]:
-    """Read measured runs of models, from a CSV file or every fitting one in a folder.
+    """Read measured runs of models, from a CSV file or every fitting CSV file in a folder.
 
     Columns: ``device``, ``model``, ``mode`` (inf or train), ``seq_len``, ``batch``, ``e2e_ms``, and ``option`` (empty
-    or fusion) where there is one. FP32.
+    or fusion), which may be absent. FP32.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file or folder.
+    known : mapping of str to Transformer, optional
+        Models by name; by default the shipped ones.
 
     Raises
     ------
@@ -113,28 +97,28 @@ def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None
         There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with what is
         accepted.
     """
-    return measured_rows(path, _COLUMNS, lambda place, row: _row(place, row, known))
+    return measured_rows(path, _COLUMNS, lambda where, row: _row(where, row, known))
 
 
-def _row(place: str, row: Row, known: Mapping[str, Transformer] | None) -> MeasuredModel:
+def _row(where: str, row: Row, known: Mapping[str, Transformer] | None) -> MeasuredModel:
     mode, option = row["mode"] or "", row.get("option") or ""
     if mode not in _MODES or option not in _OPTIONS:
         raise InvalidInputError(
-            f"{place}: mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
+            f"{where}: mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
         )
     try:
         run = Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
         device, model = find_device(_name(row, "device")), find_transformer(_name(row, "model"), known)
     except (NotFoundError, InvalidInputError) as error:
-        raise InvalidInputError(f"{place}: {error}") from error
+        raise InvalidInputError(f"{where}: {error}") from error
     try:
         milliseconds = float(row["e2e_ms"] or "")
     except ValueError:
         milliseconds = 0.0
     if not (isfinite(milliseconds) and milliseconds > 0):
         shown = (row["e2e_ms"] or "")[:_SHOWN]
-        raise InvalidInputError(f"{place}: e2e_ms is {shown!r}; it must be a number above zero")
-    return MeasuredModel(device, model, run, option == "fusion", milliseconds / 1e3, place)
+        raise InvalidInputError(f"{where}: e2e_ms is {shown!r}; it must be a number above zero")
+    return MeasuredModel(device, model, run, option == "fusion", milliseconds / 1e3, where)
 
 
 def _name(row: Row, column: str) -> str:
@@ -150,8 +134,9 @@ def score_models(
     Parameters
     ----------
     measured : sequence of MeasuredModel
+        Runs, with their times.
     calibration : Calibration, optional
-        By default the shipped one.
+        Fits to predict with; by default the shipped ones.
     progress : callable, optional
         Called with (runs done, runs in all, what).
 
@@ -162,37 +147,37 @@ def score_models(
     """
     known = calibration or load_calibration()
     fitted = {device for _, device, _ in known.fits}
-    listed = _listed(measured, progress)
+    tallies = _tallies(measured, progress)
     groups: dict[tuple[Device, str], dict[_Job, None]] = {}
-    for one in measured:
-        for basis in ("fitted", "carried") if one.device.name in fitted else ("carried",):
-            groups.setdefault((one.device, basis), {})[_job(one)] = None
+    for run in measured:
+        for basis in ("fitted", "carried") if run.device.name in fitted else ("carried",):
+            groups.setdefault((run.device, basis), {})[_job(run)] = None
     timed: dict[tuple[str, str, _Job], tuple[float, float, float]] = {}
     for (device, basis), jobs in groups.items():
         without = (device.name,) if basis == "carried" else ()
-        each = _together({job: listed[job] for job in jobs}, device, known, without)
-        timed |= {(device.name, basis, job): (one.total, *one.interval()) for job, one in each.items()}
-    keys = [(one, basis, (one.device.name, basis, _job(one))) for one in measured for basis in ("fitted", "carried")]
-    return [ModelScore(one, basis, *timed[key]) for one, basis, key in keys if key in timed]
+        times = _together({job: tallies[job] for job in jobs}, device, known, without)
+        timed |= {(device.name, basis, job): (time.total, *time.interval()) for job, time in times.items()}
+    keys = [(run, basis, (run.device.name, basis, _job(run))) for run in measured for basis in ("fitted", "carried")]
+    return [ModelScore(run.name, run, basis, *timed[key]) for run, basis, key in keys if key in timed]
 
 
 #: What is run, wherever: the model, how, and whether operators are fused.
 _Job = tuple[Transformer, Pass, bool]
 
 
-def _job(one: MeasuredModel) -> _Job:
-    return one.model, one.run, one.fused
+def _job(measured: MeasuredModel) -> _Job:
+    return measured.model, measured.run, measured.fused
 
 
-def _listed(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, Tally]:
+def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, Tally]:
     """Count the operators of every different run; a Python loop over them, about 2 ms each."""
     jobs = list(dict.fromkeys(map(_job, measured)))
-    found = {}
+    tallies = {}
     for number, (model, run, fusing) in enumerate(jobs):
         if progress:
             progress(number, len(jobs), model.name)
-        found[model, run, fusing] = tally(model, partial(_steps, run, fusing))
-    return found
+        tallies[model, run, fusing] = tally(model, partial(_steps, run, fusing))
+    return tallies
 
 
 def _steps(run: Pass, fusing: bool, model: Transformer) -> list[Step]:
@@ -204,29 +189,68 @@ def _steps(run: Pass, fusing: bool, model: Transformer) -> list[Step]:
 def _together(
     jobs: Mapping[_Job, Tally], device: Device, known: Calibration, without: tuple[str, ...]
 ) -> dict[_Job, Timed]:
-    """Time the operators of several jobs, each that is in several once."""
-    place: dict[Operator, int] = {}
-    for one in jobs.values():
-        for operator in one.operators:
-            place.setdefault(operator, len(place))
-    timed = time_operators(list(place), device, calibration=known, without=without)
-    return {job: timed.picked([place[o] for o in one.operators], one.counts) for job, one in jobs.items()}
+    """Time the operators of several jobs; an operator of several jobs is timed once."""
+    index: dict[Operator, int] = {}
+    for counted in jobs.values():
+        for operator in counted.operators:
+            index.setdefault(operator, len(index))
+    timed = time_operators(list(index), device, calibration=known, without=without)
+    return {job: timed.picked([index[o] for o in counted.operators], counted.counts) for job, counted in jobs.items()}
 
 
 def model_rows(scores: Sequence[ModelScore]) -> list[ValidationRow]:
     """Return a row a run, then the mean over all whose device was left out."""
-    rows = [
-        ValidationRow(
-            f"{one.measured.name}, {one.measured.device.name}, {one.basis}",
-            one.measured.seconds,
-            one.seconds,
-            one.error,
-            source=one.measured.source,
-        )
-        for one in scores
-    ]
-    left_out = [one.error for one in scores if one.basis == "carried"]
-    if left_out:
-        mean = float(np.mean(left_out))
-        rows.append(ValidationRow("each device left out: mean", None, mean, mean, _LIMIT, source="the cases above"))
+    rows = [score.row(f"{score.case}, {score.measured.device.name}, {score.basis}") for score in scores]
+    carried = [score.error for score in scores if score.basis == "carried"]
+    if carried:
+        rows.append(summary_row("each device left out: mean", float(np.mean(carried)), _LIMIT))
     return rows
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredModel]:
+    """Read every source; a model is one of the shipped or of the given ones."""
+    known = load_transformers(options.models)
+    return [run for source in sources for run in read_models(source, known)]
+
+
+def _scored(measured: Sequence[MeasuredModel], options: SuiteOptions) -> SuiteResult:
+    """Score runs with the shipped or the given calibration."""
+    known = read_calibration(options.calibration) if options.calibration else load_calibration()
+    scores = score_models(measured, known, options.progress("counting operators"))
+    details = {"scores": [{**score.content(), "device": score.measured.device.name} for score in scores]}
+    return SuiteResult(model_rows(scores), details, [_table(scores)], scores)
+
+
+def _table(scores: Sequence[ModelScore]) -> Table:
+    """Return the table of runs."""
+    short = short_devices(s.measured.device.name for s in scores)
+    columns = {
+        "run~": "{run}", "device~": "{device}", "basis~": "{s.basis}", "took": "{s.measured.seconds:.0ms}",
+        "ours": "{s.seconds:.0ms}", "90 %": "{s.low:.0ms}-{s.high:.0ms}", "err %": "{s.error:.1%}",
+    }  # fmt: skip
+    names = [{"s": s, "run": _short_name(s.measured), "device": short[s.measured.device.name]} for s in scores]
+    return table_of("Predicted against measured times, in ms", columns, names)
+
+
+def _short_name(measured: MeasuredModel) -> str:
+    """Return the name of a run for a narrow column."""
+    words = (measured.model.name, "train" if measured.run.training else "inf", *(["fused"] if measured.fused else []))
+    return f"{' '.join(words)} {measured.run.batch}x{measured.run.length}"
+
+
+SUITE = Suite(
+    name="models",
+    description="""Compare predicted times of whole transformers with those measured in PATH.
+
+    Columns are device, model, mode (inf or train), seq_len, batch, e2e_ms, and option if operators were fused; FP32.
+    Each device is predicted with its own fits, if it has fits, and as if it had never been seen.
+
+    \b
+    seqpoint validate models measured.csv --json
+    """,
+    needs=f"CSV file with the columns {', '.join(_COLUMNS)}",
+    source=lambda file: file if file.suffix == ".csv" and set(_COLUMNS) <= set(table_columns(file)) else None,
+    read=_read,
+    score=_scored,
+    options=("models", "calibration"),
+)

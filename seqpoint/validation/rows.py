@@ -1,25 +1,37 @@
-"""One line of a validation: what was measured, what the toolkit says, and how far apart they may be."""
+"""What a validation yields: rows that compare a reference with our figure, and tables of details.
 
-from collections.abc import Iterable, Sequence
+Read `ValidationRow` first. The helpers below it make the tables that several suites share.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import Formatter
+from textwrap import fill
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from profilers.trace.arrays import Floats
+
+#: Name, lower bound and upper bound of a class of sizes.
+SizeClass = tuple[str, float, float]
 #: Errors below this are one: a geometric mean with a zero in it would be zero.
 _LEAST_ERROR = 1e-6
 
 
 @dataclass(frozen=True)
 class ValidationRow:
-    """A case.
+    """Compare a reference with our figure, with the limit of their difference.
 
     Parameters
     ----------
     case : str
+        Name of the case.
     reference : float, optional
         What was measured or published; None where the case is a summary of others.
     ours : float
-        In the same unit.
+        Our figure, in the same unit.
     error : float
         ``|ours - reference| / reference``; of a summary, `ours` itself.
     limit : float, optional
@@ -29,6 +41,7 @@ class ValidationRow:
     fitted : bool
         Whether any of this case's data was used to fit what is scored.
     source : str
+        File and row, paper, or the cases that a summary is of.
     """
 
     case: str
@@ -49,16 +62,8 @@ class ValidationRow:
 
     def content(self) -> dict[str, object]:
         """Return the row as JSON with stable keys."""
-        return {
-            "case": self.case,
-            "reference": self.reference,
-            "ours": self.ours,
-            "error": self.error,
-            "limit": self.limit,
-            "met": self.met,
-            "fitted": self.fitted,
-            "source": self.source,
-        }
+        keys = ("case", "reference", "ours", "error", "limit", "met", "fitted", "source")
+        return {key: getattr(self, key) for key in keys}
 
 
 def all_met(rows: Iterable[ValidationRow]) -> bool:
@@ -75,3 +80,239 @@ def geometric_mean(errors: Sequence[float]) -> float:
     0.001
     """
     return float(np.exp(np.mean(np.log(np.maximum(errors, _LEAST_ERROR)))))
+
+
+def summary_row(case: str, value: float, limit: float, *, least: bool = False, source: str = "") -> ValidationRow:
+    """Return the row of a summary of other cases, which has a limit.
+
+    Parameters
+    ----------
+    case : str
+        Name of the summary.
+    value : float
+        The mean, share or count.
+    limit : float
+        What it may be at most; with `least`, what it has to reach.
+    least : bool
+        Whether more is better.
+    source : str
+        What it is a summary of; by default the cases above.
+    """
+    return ValidationRow(case, None, value, value, limit, least, source=source or "the cases above")
+
+
+class Run(Protocol):
+    """A measured run: its time, and the file and row that it was read from."""
+
+    @property
+    def seconds(self) -> float:
+        """Measured time."""
+
+    @property
+    def source(self) -> str:
+        """File and row."""
+
+
+R = TypeVar("R", bound=Run)
+
+
+@dataclass(frozen=True)
+class TimedScore(Generic[R]):
+    """A measured run with its predicted time.
+
+    Parameters
+    ----------
+    case : str
+        Name of the run.
+    measured : Run
+        The run, with its time.
+    basis : str
+        ``"fitted"``: fits of its device were used if there are any; ``"carried"``: none were.
+    seconds, low, high : float
+        Predicted time, with the interval that is meant to hold nine in ten.
+    fitted : bool
+        Whether the prediction was fitted to this run.
+    """
+
+    case: str
+    measured: R
+    basis: str
+    seconds: float
+    low: float
+    high: float
+    fitted: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured time."""
+        return self.seconds / self.measured.seconds
+
+    @property
+    def error(self) -> float:
+        """``|predicted - measured| / measured``."""
+        return abs(self.ratio - 1)
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds the measured time."""
+        return self.low <= self.measured.seconds <= self.high
+
+    def row(self, case: str = "") -> ValidationRow:
+        """Return the row of the validation, under the name of the run or another name."""
+        measured = self.measured
+        return ValidationRow(
+            case or self.case, measured.seconds, self.seconds, self.error, fitted=self.fitted, source=measured.source
+        )
+
+    def content(self) -> dict[str, object]:
+        """Return the score as JSON with stable keys."""
+        keys = ("case", "basis", "error", "covered")
+        times = {
+            "measured_s": self.measured.seconds,
+            "predicted_s": self.seconds,
+            "low_s": self.low,
+            "high_s": self.high,
+        }
+        return {key: getattr(self, key) for key in keys} | times
+
+
+def accuracy(
+    predicted: tuple[Floats, Floats, Floats], measured: Floats, sizes: Floats, classes: Sequence[SizeClass]
+) -> dict[str, Any]:
+    """Return the fields that scores of many operations share.
+
+    ``rows``; ``error`` and ``median``, the mean and the median of ``|predicted - measured| / measured``; ``bias``, the
+    geometric mean of predicted over measured; ``covered``, the share of measured times in their interval; and
+    ``by_size``, the mean error of each class that occurs.
+
+    Parameters
+    ----------
+    predicted : tuple of three arrays of float64, shape (n,)
+        Predicted seconds, and the lower and the upper bound of their interval.
+    measured : array of float64, shape (n,)
+        Measured seconds.
+    sizes : array of float64, shape (n,)
+        The quantity by which operations are classed.
+    classes : sequence of SizeClass
+        Name, lower bound (included) and upper bound (excluded) of each class.
+    """
+    seconds, low, high = predicted
+    ratio = seconds / measured
+    errors = np.abs(ratio - 1)
+    by_size = {name: errors[(sizes >= first) & (sizes < last)] for name, first, last in classes}
+    return {
+        "rows": len(measured),
+        "error": float(errors.mean()),
+        "median": float(np.median(errors)),
+        "bias": float(np.exp(np.mean(np.log(ratio)))),
+        "covered": float(np.mean((low <= measured) & (measured <= high))),
+        "by_size": {name: float(some.mean()) for name, some in by_size.items() if len(some)},
+    }
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of details that a suite shows above its limits.
+
+    Parameters
+    ----------
+    title : str
+        What stands above the table.
+    columns : tuple of str
+        Headings; a heading that ends in a tilde is of text, the others are of numbers.
+    rows : sequence of tuple
+        Cells, as many as there are headings.
+    verbose : bool
+        Whether only ``--verbose`` shows it.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[object, ...]]
+    verbose: bool = False
+
+
+class _Cells(Formatter):
+    """Format strings with the units of `table_of`."""
+
+    def format_field(self, value: Any, format_spec: str) -> Any:
+        """Scale a number if its format ends in a unit."""
+        for unit, factor in _UNITS.items():
+            if format_spec.endswith(unit):
+                return format(factor * value, f"{format_spec.removesuffix(unit)}f")
+        return super().format_field(value, format_spec)
+
+
+#: Units of a format, and the factor: of a share, of seconds, of nanoseconds.
+_UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
+#: Characters of a line of a heading, in tables by size.
+_HEADING = 7
+
+
+def table_of(
+    title: str, columns: Mapping[str, str], scores: Iterable[Mapping[str, Any]], *, verbose: bool = False
+) -> Table:
+    """Return a table of scores.
+
+    Parameters
+    ----------
+    title : str
+        What stands above the table.
+    columns : mapping of str to str
+        Headings, as `Table` takes them, and the format string of the cells below each. A format may end in a unit,
+        which is not printed: ``%`` (from a share), ``ms`` (from seconds) or ``us`` (from nanoseconds).
+    scores : iterable of mapping of str to object
+        The names that the format strings use, for each row.
+    verbose : bool
+        Whether only ``--verbose`` shows the table.
+
+    Examples
+    --------
+    >>> table_of("Errors", {"kind~": "{kind}", "err %": "{error:.1%}"}, [{"kind": "matmul", "error": 0.125}]).rows
+    [('matmul', '12.5')]
+    """
+    cells = _Cells()
+    rows = [tuple(cells.vformat(text, (), names) for text in columns.values()) for names in scores]
+    return Table(title, tuple(columns), rows, verbose)
+
+
+def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[str, Any]]) -> Table:
+    """Return the table of mean errors by class of size, which ``--verbose`` shows.
+
+    Parameters
+    ----------
+    title : str
+        What stands above the table.
+    columns : mapping of str to str
+        Headings and format strings of the columns that name a case.
+    scores : sequence of mapping of str to object
+        The names that the format strings use, for each row; ``s`` is a score with its `by_size`.
+    """
+    sizes = {name: fill(name, _HEADING) for names in scores for name in names["s"].by_size}
+    errors = [[names["s"].by_size.get(name) for name in sizes] for names in scores]
+    rows = [
+        (*cells, *("" if error is None else f"{100 * error:.1f}" for error in by_size))
+        for cells, by_size in zip(table_of(title, columns, scores).rows, errors, strict=True)
+    ]
+    return Table(title, (*columns, *sizes.values()), rows, verbose=True)
+
+
+def short_devices(names: Iterable[str]) -> dict[str, str]:
+    """Return for each name its first parts, as many as tell it from the others.
+
+    Examples
+    --------
+    >>> short_devices(["A100-PCIE-40GB", "A100-SXM4-80GB", "V100-PCIE-32GB", "T4"])
+    {'A100-PCIE-40GB': 'A100-PCIE', 'A100-SXM4-80GB': 'A100-SXM4', 'V100-PCIE-32GB': 'V100', 'T4': 'T4'}
+    """
+    every = list(dict.fromkeys(names))
+    return {name: _short(name, [other for other in every if other != name]) for name in every}
+
+
+def _short(name: str, others: Sequence[str]) -> str:
+    """Return the least parts of `name` with which no other name begins."""
+    parts = name.split("-")
+    for count in range(1, len(parts)):
+        if not any(other.split("-")[:count] == parts[:count] for other in others):
+            return "-".join(parts[:count])
+    return name

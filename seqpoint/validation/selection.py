@@ -1,7 +1,7 @@
 """Score selectors on measured epochs: chosen on one configuration, judged on the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -11,12 +11,13 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats
 from seqpoint.iteration_table import IterationTable, read_log
 from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
-from seqpoint.selection.selecting import Budget, method_of
-from seqpoint.validation.rows import ValidationRow, geometric_mean
+from seqpoint.selection.selecting import METHODS, Budget, method_of
+from seqpoint.validation.rows import Table, ValidationRow, geometric_mean, summary_row, table_of
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
-#: What selections are made on, and the same once more.
+#: The configuration that selections are made on, and its repetition.
 _BASE, _AGAIN = "base", "again"
-#: Of so many iterations one is profiled, unless said otherwise.
+#: By default one in so many iterations is profiled.
 _SHARE = 120
 #: The way to choose whose summary is gated, and its limits.
 _GATED = "seqpoint, assisted"
@@ -28,7 +29,7 @@ _WORSE = ("frequent", "median", "worst")
 
 #: Up to twelve points and the number of bins with the least error: on a noisy machine the first that is within 1 % is
 #: not the best. With one in 120 iterations, several of a length, profiling shrinks more than 80 times.
-BUDGET = Budget(points=12, tolerance=0.0)
+BUDGET = Budget(points=SuiteOptions.max_points, tolerance=0.0)
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,11 @@ class Epochs:
     Parameters
     ----------
     model, order : str
+        Name of the model, and the order of its iterations.
     lengths : array of float64, shape (n_iterations,)
+        Sequence lengths.
     durations_ns : mapping of str to array of float64, shape (n_iterations,)
-        By configuration; ``"base"`` is among them.
+        Durations by configuration; ``"base"`` is among them.
     """
 
     model: str
@@ -61,6 +64,7 @@ class Score:
     Parameters
     ----------
     model, order, selector : str
+        Name of the model, order of its iterations, and name of the selector.
     points : int
         Iterations profiled.
     total_error, total_worst : float
@@ -72,7 +76,7 @@ class Score:
     covered : float
         Share of these totals that lie in their 95 % interval.
     half_width : float
-        Of the interval, relative, geometric mean.
+        Half width of the interval, relative to the total, geometric mean.
     cases : tuple of ValidationRow
         Total and speed-up of each configuration.
     """
@@ -95,33 +99,55 @@ class Score:
 def read_epochs(folder: str | Path) -> list[Epochs]:
     """Read the logs ``MODEL/CONFIGURATION-ORDER.csv`` (or ``.parquet``) in a folder.
 
+    Parameters
+    ----------
+    folder : str or Path
+        The folder of the models' folders.
+
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no log, an order lacks the configuration ``base`` or another one, or logs that should be of the same
-        epoch have other lengths.
+        There is no log; or as `read_logs`.
     """
     root = Path(folder)
-    found: dict[tuple[str, str], dict[str, IterationTable]] = {}
-    for path in sorted([*root.glob("*/*.csv"), *root.glob("*/*.parquet")]):
+    files = sorted([*root.glob("*/*.csv"), *root.glob("*/*.parquet")])
+    if not files:
+        raise NotFoundError(f"{root}: no logs MODEL/CONFIGURATION-ORDER.csv; record_epochs.py writes such a folder")
+    return read_logs(files)
+
+
+def read_logs(files: Sequence[Path]) -> list[Epochs]:
+    """Read logs whose paths end in ``MODEL/CONFIGURATION-ORDER.csv`` (or ``.parquet``).
+
+    Parameters
+    ----------
+    files : sequence of Path
+        Logs of one or more models.
+
+    Raises
+    ------
+    NotFoundError, InvalidInputError
+        A log is missing, is no log, or has another name; an order lacks the configuration ``base`` or another
+        configuration; or logs that should be of the same epoch have other lengths.
+    """
+    logs: dict[tuple[Path, str], dict[str, IterationTable]] = {}
+    for path in files:
         configuration, dash, order = path.stem.rpartition("-")
         if not dash:
             raise InvalidInputError(f"{path}: its name is not CONFIGURATION-ORDER, as base-sorted.csv")
-        found.setdefault((path.parent.name, order), {})[configuration] = read_log(path)
-    if not found:
-        raise NotFoundError(f"{root}: no logs MODEL/CONFIGURATION-ORDER.csv; record_epochs.py writes such a folder")
-    return [_epochs(root, *named, logs) for named, logs in sorted(found.items())]
+        logs.setdefault((path.parent, order), {})[configuration] = read_log(path)
+    return [_epochs(model, order, by_name) for (model, order), by_name in sorted(logs.items())]
 
 
-def _epochs(root: Path, model: str, order: str, logs: Mapping[str, IterationTable]) -> Epochs:
-    place = root / model
+def _epochs(folder: Path, order: str, logs: Mapping[str, IterationTable]) -> Epochs:
+    """Return the logs of one model and order, if they are of the same epoch."""
     if _BASE not in logs or len(set(logs) - {_BASE, _AGAIN}) == 0:
-        raise InvalidInputError(f"{place}: the order {order!r} needs {_BASE}-{order}.csv and another configuration")
+        raise InvalidInputError(f"{folder}: the order {order!r} needs {_BASE}-{order}.csv and another configuration")
     lengths = logs[_BASE].sequence_length
     for name, log in logs.items():
         if not np.array_equal(log.sequence_length, lengths):
-            raise InvalidInputError(f"{place}/{name}-{order}: its lengths are not those of {_BASE}-{order}")
-    return Epochs(model, order, lengths, {name: log.statistic("duration") for name, log in logs.items()})
+            raise InvalidInputError(f"{folder}/{name}-{order}: its lengths are not those of {_BASE}-{order}")
+    return Epochs(folder.name, order, lengths, {name: log.statistic("duration") for name, log in logs.items()})
 
 
 def noise_floor(epochs: Epochs) -> float | None:
@@ -145,10 +171,11 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     Parameters
     ----------
     epochs : Epochs
+        The epoch, on the base and on the other configurations.
     selector : str
         A name of `seqpoint.selection.selecting.METHODS`.
     budget : Budget
-        By default `BUDGET`. Without a number of iterations, one in 120 is profiled, or one a point.
+        Points and iterations to profile. Without a number of iterations, one in 120 is profiled, or one a point.
 
     Raises
     ------
@@ -163,11 +190,11 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     cases = []
     for name in epochs.others:
         measured = epochs.durations_ns[name]
-        place = f"{epochs.model}, {epochs.order}, {name}, {selector}"
+        case = f"{epochs.model}, {epochs.order}, {name}, {selector}"
         total = method.total(fitted, (X, base), measured[rows])
-        cases.append(totals.add(f"{place}: total", total, float(measured.sum())))
+        cases.append(totals.add(f"{case}: total", total, float(measured.sum())))
         speedup = method.speedup(fitted, (X, base), measured[rows])
-        cases.append(speedups.add(f"{place}: speed-up", speedup, float(base.sum() / measured.sum())))
+        cases.append(speedups.add(f"{case}: speed-up", speedup, float(base.sum() / measured.sum())))
     return Score(
         epochs.model,
         epochs.order,
@@ -207,19 +234,19 @@ def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
     Parameters
     ----------
     scores : sequence of Score
-        Of every way to choose on every epoch.
+        Scores of every way to choose on every epoch.
     """
-    cases = [case for one in scores for case in one.cases]
-    gated = [one for one in scores if one.selector == _GATED]
+    cases = [case for score in scores for case in score.cases]
+    gated = [score for score in scores if score.selector == _GATED]
     if not gated:
         return cases
     return cases + [_summary(name, limit, gated) for name, limit in _LIMITS.items()] + _comparisons(scores, gated)
 
 
 def _summary(name: str, limit: float, gated: Sequence[Score]) -> ValidationRow:
-    value = geometric_mean([getattr(one, name) for one in gated])
+    value = geometric_mean([getattr(score, name) for score in gated])
     case = f"geometric mean over {len(gated)} epochs, {_GATED}: {name.replace('_', ' ')}"
-    return ValidationRow(case, None, value, value, limit, least="reduction" in name, source="the cases above")
+    return summary_row(case, value, limit, least="reduction" in name)
 
 
 def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[ValidationRow]:
@@ -227,12 +254,12 @@ def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[Valida
 
     On a configuration, errors of the total are averaged over the epochs; in single ones, any baseline hits by chance.
     """
-    found = []
+    rows = []
     for baseline in (*_WORSE, "prior"):
         sorted_only = baseline == "prior"
         ours, theirs = (
-            _by_configuration([one for one in several if one.order == "sorted" or not sorted_only])
-            for several in (gated, [one for one in scores if one.selector == baseline])
+            _by_configuration([score for score in some if score.order == "sorted" or not sorted_only])
+            for some in (gated, [score for score in scores if score.selector == baseline])
         )
         if not theirs:
             continue
@@ -241,10 +268,9 @@ def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[Valida
         count = sum(len(errors) for errors in ours.values())
         where = "sorted epochs" if sorted_only else "epochs"
         case = f"error of {_GATED} over that of {baseline}, {where}, the worst configuration"
-        found.append(
-            ValidationRow(case, None, share, share, 1.0, source=f"nearer by chance in {lost} of {count} cases")
-        )
-    return found
+        source = f"nearer by chance in {lost} of {count} cases"
+        rows.append(summary_row(case, share, 1.0, source=source))
+    return rows
 
 
 def _share(mine: float, other: float) -> float:
@@ -256,9 +282,71 @@ def _share(mine: float, other: float) -> float:
 
 def _by_configuration(scores: Sequence[Score]) -> dict[str, list[float]]:
     """Return the errors of the total by configuration, in the order of the scores."""
-    found: dict[str, list[float]] = {}
-    for one in scores:
-        for case in one.cases:
+    errors: dict[str, list[float]] = {}
+    for scored in scores:
+        for case in scored.cases:
             if case.case.endswith(": total"):
-                found.setdefault(case.case.split(", ")[2], []).append(case.error)
-    return found
+                errors.setdefault(case.case.split(", ")[2], []).append(case.error)
+    return errors
+
+
+def _source(file: Path) -> Path | None:
+    """Return a log with a name that says its configuration and order."""
+    return file if "-" in file.stem and "sequence_length" in table_columns(file) else None
+
+
+def _scored(epochs: Sequence[Epochs], options: SuiteOptions) -> SuiteResult:
+    """Score every selector on every epoch."""
+    budget = replace(BUDGET, points=options.max_points, iterations=options.max_iterations)
+    scores = [score(epoch, name, budget) for epoch in epochs for name in METHODS]
+    details = {
+        "scores": [{name: value for name, value in asdict(s).items() if name != "cases"} for s in scores],
+        "noise_floor": [{"model": e.model, "order": e.order, "noise_floor": noise_floor(e)} for e in epochs],
+    }
+    tables: list[Table | str] = []
+    for number, epoch in enumerate(epochs):
+        tables += [_headline(epoch), _table(scores[number * len(METHODS) : (number + 1) * len(METHODS)])]
+    return SuiteResult(selection_rows(scores), details, tables, scores)
+
+
+def _headline(epochs: Epochs) -> str:
+    """Return the line above the table of an epoch."""
+    floor = noise_floor(epochs)
+    noise = "" if floor is None else f"; the same epoch run again differs by {100 * floor:.2f} %"
+    return (
+        f"{epochs.model}, {epochs.order}: {len(epochs.lengths)} iterations, selected on base, "
+        f"judged on {', '.join(epochs.others)}{noise}"
+    )
+
+
+def _table(scores: Sequence[Score]) -> Table:
+    """Return the table of the selectors on an epoch."""
+    columns = {
+        "selector~": "{s.selector}", "points": "{s.points}", "total %": "{s.total_error:.2%} ({s.total_worst:.2%})",
+        "speed-up %": "{s.speedup_error:.2%} ({s.speedup_worst:.2%})",
+        "fewer, sequential": "{s.sequential_reduction:.0f}x", "parallel": "{s.parallel_reduction:.0f}x",
+        "covered %": "{s.covered:.0%}", "+- %": "{s.half_width:.1%}",
+    }  # fmt: skip
+    return table_of("Geometric mean (largest) of the errors", columns, [{"s": score} for score in scores])
+
+
+SUITE = Suite(
+    name="selection",
+    description="""Select on one configuration of each epoch in PATH, and compare on the others.
+
+    PATH holds logs named MODEL/CONFIGURATION-ORDER.csv (or .parquet), with the configuration `base`, and `again` for
+    the same once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder). Without
+    it, the epochs that this project recorded are scored. One in 120 iterations is profiled, unless there are more
+    points or `--max-iterations` says otherwise.
+
+    \b
+    seqpoint validate selection
+    seqpoint validate selection my_epochs/ --max-points 8 --json
+    """,
+    needs="logs MODEL/CONFIGURATION-ORDER.csv; benchmarks/selection/record_epochs.py writes such a folder",
+    source=_source,
+    read=lambda sources, options: read_logs(sources),
+    score=_scored,
+    options=("max_points", "max_iterations"),
+    shipped="measured/epochs",
+)

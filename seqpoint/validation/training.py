@@ -1,78 +1,75 @@
 """Score predicted times of training steps against measured ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from profilers.devices.catalogue import Device
-from replay.workloads import MeasuredStep, PredictedStep, TrainingFit, as_measured, predict_steps
-from seqpoint.validation.rows import ValidationRow
+from profilers.devices.catalogue import Device, find_device
+from replay.workloads import (
+    MeasuredStep,
+    TrainingFit,
+    TrainingJob,
+    as_measured,
+    load_training,
+    predict_steps,
+    read_steps,
+    read_training_fit,
+)
+from replay.workloads.training_fits import COLUMNS
+from seqpoint.validation.rows import Table, TimedScore, ValidationRow, summary_row, table_of
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
 _LIMIT = 0.084
+#: Steps in the table of the largest errors.
+_WORST = 10
 
 
-@dataclass(frozen=True)
-class StepScore:
-    """A measured step, predicted.
+#: A measured step, predicted.
+StepScore = TimedScore[MeasuredStep]
 
-    Parameters
-    ----------
-    measured : MeasuredStep
-    predicted : PredictedStep
-    fitted : bool
-        Whether it is one of those that the costs were fitted to.
-    """
 
-    measured: MeasuredStep
-    predicted: PredictedStep
-    fitted: bool
-
-    @property
-    def name(self) -> str:
-        """What is run."""
-        job, layout = self.measured.job, self.measured.job.layout
-        return (
-            f"{job.model.layers} layers of {job.model.hidden}, {job.global_batch} x {job.length} by {job.micro_batch}, "
-            f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}"
-        )
-
-    @property
-    def error(self) -> float:
-        """``|predicted - measured| / measured``."""
-        return abs(self.ratio - 1)
-
-    @property
-    def ratio(self) -> float:
-        """Predicted over measured."""
-        return self.predicted.seconds / self.measured.seconds
-
-    @property
-    def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
-        return self.predicted.low_s <= self.measured.seconds <= self.predicted.high_s
+def _case(job: TrainingJob) -> str:
+    """Return the sizes and the parallelism of a step."""
+    layout = job.layout
+    return (
+        f"{job.model.layers} layers of {job.model.hidden}, {job.global_batch} x {job.length} by {job.micro_batch}, "
+        f"TP {layout.tensor} DP {layout.data} PP {layout.pipeline}"
+    )
 
 
 def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingFit) -> list[StepScore]:
     """Predict every measured step; layers are recomputed, or not, as in the runs that were fitted.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredStep
+        Steps, with their times.
+    device : Device
+        Device that they ran on.
+    fit : TrainingFit
+        Costs to predict with.
 
     Raises
     ------
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    predicted = predict_steps(as_measured([one.job for one in measured], fit), device, fit)
+    predicted = predict_steps(as_measured([step.job for step in measured], fit), device, fit)
     known = set(fit.digests)
-    return [StepScore(one, ours, one.digest in known) for one, ours in zip(measured, predicted, strict=True)]
+    return [
+        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in known)
+        for step, ours in zip(measured, predicted, strict=True)
+    ]
 
 
 def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
     """Return the scores by what sets steps apart: hidden size, each parallelism, micro-batch, devices."""
     groups: dict[str, list[StepScore]] = {}
-    for one in scores:
-        job, layout = one.measured.job, one.measured.job.layout
-        parts = {
+    for score in scores:
+        job, layout = score.measured.job, score.measured.job.layout
+        properties = {
             "hidden": job.model.hidden,
             "TP": layout.tensor,
             "DP": layout.data,
@@ -81,27 +78,72 @@ def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
             "micro-batches": job.micro_batches,
             "devices": layout.devices,
         }
-        for name, value in parts.items():
-            groups.setdefault(f"{name} {value}", []).append(one)
+        for name, value in properties.items():
+            groups.setdefault(f"{name} {value}", []).append(score)
     order = {name.rsplit(" ", 1)[0]: i for i, name in reversed(list(enumerate(groups)))}
     return dict(sorted(groups.items(), key=lambda kv: (order[kv[0].rsplit(" ", 1)[0]], int(kv[0].rsplit(" ", 1)[1]))))
 
 
 def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
     """Return a row a step, then the mean over all that were not fitted."""
-    rows = [
-        ValidationRow(
-            one.name,
-            one.measured.seconds,
-            one.predicted.seconds,
-            one.error,
-            fitted=one.fitted,
-            source=one.measured.source,
-        )
-        for one in scores
-    ]
-    left_out = [one.error for one in scores if not one.fitted]
-    if left_out:
-        mean = float(np.mean(left_out))
-        rows.append(ValidationRow("steps not fitted: mean", None, mean, mean, _LIMIT, source="the cases above"))
+    rows = [score.row() for score in scores]
+    errors = [score.error for score in scores if not score.fitted]
+    if errors:
+        rows.append(summary_row("steps not fitted: mean", float(np.mean(errors)), _LIMIT))
     return rows
+
+
+def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredStep]:
+    """Read every source."""
+    return [step for source in sources for step in read_steps(source, options.node_devices)]
+
+
+def _scored(measured: Sequence[MeasuredStep], options: SuiteOptions) -> SuiteResult:
+    """Score steps with the shipped or the given costs."""
+    fit = read_training_fit(options.calibration) if options.calibration else load_training()
+    scores = score_steps(measured, find_device(options.device or fit.device), fit)
+    details = {"scores": [{**score.content(), "fitted": score.fitted} for score in scores]}
+    return SuiteResult(training_rows(scores), details, _tables(scores), scores)
+
+
+def _tables(scores: Sequence[StepScore]) -> list[Table]:
+    """Return the tables of scores: errors by group, and the largest."""
+    fitted, rest = ([s for s in scores if s.fitted is which] for which in (True, False))
+    totals = {name: some for name, some in (("fitted", fitted), ("not fitted", rest)) if some}
+    means = [
+        {"name": name, "n": len(some)}
+        | {key: sum(getattr(s, key) for s in some) / len(some) for key in ("error", "ratio", "covered")}
+        for name, some in (totals | training_groups(rest)).items()
+    ]
+    by_group = {
+        "steps~": "{name}", "n": "{n}", "error %": "{error:.1%}", "bias": "{ratio:.2f}",
+        "in interval %": "{covered:.0%}",
+    }  # fmt: skip
+    by_step = {
+        "step~": "{s.case}", "measured ms": "{s.measured.seconds:.1ms}", "predicted ms": "{s.seconds:.1ms}",
+        "interval ms": "{s.low:.0ms} - {s.high:.0ms}", "error %": "{s.error:.1%}",
+    }  # fmt: skip
+    title = "Predicted against measured times of steps; below the first rows, those not fitted"
+    worst = [{"s": s} for s in sorted(scores, key=lambda s: -s.error)[:_WORST]]
+    return [table_of(title, by_group, means), table_of("The worst", by_step, worst)]
+
+
+SUITE = Suite(
+    name="training",
+    description="""Compare predicted times of training steps with those measured in PATH.
+
+    Columns are # GPUs, global batch, micro batch, hidden size, attention heads, # layers, sequence length, tensor
+    parallelism, data parallelism, pipeline parallelism, iteration time (ms): Megatron-LM in 16 bits. Steps that the
+    costs were fitted to are marked, and are not in the mean that has a limit. Without --device, the steps ran on the
+    device of the costs.
+
+    \b
+    seqpoint validate training megatron_a100_single_node.csv --gate
+    seqpoint validate training measured.csv --device H100-SXM5-80GB --json
+    """,
+    needs=f"CSV file with the columns {', '.join(COLUMNS)}",
+    source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
+    read=_read,
+    score=_scored,
+    options=("calibration", "device", "node_devices"),
+)

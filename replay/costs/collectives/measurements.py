@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,6 +122,17 @@ def _table(file: Path) -> pa.Table | None:
 def _lacks(table: pa.Table) -> str:
     """Return a needed column that is not there."""
     return next((column for column in _HAS_TO if column not in table.column_names), "")
+
+
+def holds_collectives(columns: Sequence[str]) -> bool:
+    """Return whether a table with these columns has the layout that `read_collectives` reads.
+
+    Examples
+    --------
+    >>> holds_collectives(["size", "num_workers", "devices_per_node", "collective"])
+    True
+    """
+    return set(_HAS_TO) <= set(columns)
 
 
 def _refuse_doubles(file: Path, table: pa.Table) -> None:

@@ -294,7 +294,7 @@ def _read(file: Path, device: str | None) -> list[MeasuredOperators] | None:
     table = _table(file)
     if table is None:
         return None
-    if _fits(table):
+    if _fits(table.column_names):
         return list(_measured(file, table))
     if is_profile(table.column_names):
         pooled: dict[str, list[Rows]] = {}
@@ -324,9 +324,20 @@ def _table(file: Path) -> pa.Table | None:
     return table
 
 
-def _fits(table: pa.Table) -> bool:
-    columns = set(table.column_names)
-    return {"op", "device", "latency_ms"} <= columns and (set(_PRODUCT) <= columns or set(_ROWS) <= columns)
+def _fits(columns: Sequence[str]) -> bool:
+    names = set(columns)
+    return {"op", "device", "latency_ms"} <= names and (set(_PRODUCT) <= names or set(_ROWS) <= names)
+
+
+def holds_operators(file: Path, columns: Sequence[str]) -> bool:
+    """Return whether a file has a layout that `read_measurements` reads, told by its name and its columns.
+
+    Examples
+    --------
+    >>> holds_operators(Path("measured.csv"), ["op", "device", "latency_ms", "B", "H"])
+    True
+    """
+    return is_sweep(file) or _fits(columns) or is_profile(list(columns))
 
 
 def _measured(file: Path, table: pa.Table) -> Iterator[MeasuredOperators]:

@@ -1,0 +1,245 @@
+"""`seqpoint validate`: one suite of validation, or a scoreboard of all suites."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import click
+
+from profilers.errors import NotFoundError
+from profilers.files import file_to_write
+from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option, verbose_option
+from seqpoint.cli.output import message, print_json, print_table, progress, say, working
+from seqpoint.validation.rows import ValidationRow, all_met
+from seqpoint.validation.suites import SUITES, Progress, Suite, SuiteOptions, SuiteResult, find_sources, load_suite
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SCOREBOARD = "scoreboard"
+#: Names of unused files that a message shows.
+_SHOWN = 5
+
+
+class _SuiteGroup(click.Group):
+    """The suites as commands. Without the name of a suite, the scoreboard is meant."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put the scoreboard in front of arguments that name no suite and ask for no help."""
+        if not {*SUITES, *ctx.help_option_names, _SCOREBOARD} & set(args):
+            args = [_SCOREBOARD, *args]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the suites."""
+        return list(SUITES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a suite and return its command."""
+        if cmd_name == _SCOREBOARD:
+            return _scoreboard
+        return _command(load_suite(cmd_name)) if cmd_name in SUITES else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of suites without loading any."""
+        with formatter.section("Suites"):
+            formatter.write_dl(list(SUITES.items()))
+
+
+@click.group("validate", cls=_SuiteGroup, subcommand_metavar="[SUITE] [PATH]...")
+def command() -> None:
+    """Score what the toolkit says against what was measured or published.
+
+    Without SUITE, a scoreboard has a line a suite. PATH is a file or a folder of any depth: a suite reads the files
+    that it knows and names the others. Without PATH, the measurements that the project ships are read. --json prints
+    every row. The exit status is 0 whatever the scores are, or with --gate 1 if a limit is not met.
+
+    \b
+    seqpoint validate
+    seqpoint validate selection my_epochs/
+    seqpoint validate kernels measured.parquet --gate
+    """
+
+
+_path_argument = click.argument("paths", nargs=-1, metavar="[PATH]...", type=click.Path(path_type=Path))
+
+
+@click.command(_SCOREBOARD)
+@_path_argument
+@gate_option
+@as_json
+@click.pass_context
+def _scoreboard(context: click.Context, paths: tuple[Path, ...], gate: bool, json_: bool) -> None:
+    """Run every suite on what it knows in PATH, or on what the project ships."""
+    if missing := next((path for path in paths if not path.exists()), None):
+        raise NotFoundError(f"{missing}: no such file, folder or suite; suites are {', '.join(SUITES)}")
+    lines, rows, show = [], [], progress("validating")
+    for number, name in enumerate(SUITES):
+        if show:
+            show(number, len(SUITES), name)
+        result = _run_if_known(load_suite(name), paths)
+        lines.append(_line(name, result))
+        rows += [(name, row) for row in result.rows] if isinstance(result, SuiteResult) else []
+    if json_:
+        print_json({"suites": lines, "rows": [{"suite": name, **row.content()} for name, row in rows]})
+    else:
+        print_table(
+            "Validation", ("suite~", "cases", "limits", "met", "note~"), [list(line.values()) for line in lines]
+        )
+    if gate:
+        _exit_unless_met(context, [row for _, row in rows])
+
+
+def _run_if_known(suite: Suite, paths: Sequence[Path]) -> SuiteResult | NotFoundError:
+    """Return the result of a suite, or what it lacks if there is nothing that it knows. A damaged file raises."""
+    known = [path for path in paths if path.is_dir() or suite.source(path)]
+    if paths and not known:
+        return NotFoundError(f"no {suite.needs}")
+    try:
+        sources, _ = find_sources(suite, known)
+    except NotFoundError as error:
+        return error
+    return suite.score(suite.read(sources, SuiteOptions()), SuiteOptions())
+
+
+def _line(name: str, result: SuiteResult | NotFoundError) -> dict[str, object]:
+    """Return the line of a suite on the scoreboard."""
+    if isinstance(result, NotFoundError):
+        return {"suite": name, "cases": 0, "limits": 0, "met": 0, "note": str(result)}
+    limits = [row for row in result.rows if row.limit is not None]
+    missed = [row.case for row in limits if not row.met]
+    more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
+    note = f"missed: {'; '.join(missed[:_SHOWN])}{more}" if missed else "; ".join(result.notes)
+    return {
+        "suite": name,
+        "cases": len(result.rows),
+        "limits": len(limits),
+        "met": len(limits) - len(missed),
+        "note": note,
+    }
+
+
+def _command(suite: Suite) -> click.Command:
+    """Return the command of a suite, with the options that it reads."""
+
+    def run(context: click.Context, /, paths: tuple[Path, ...], **given: Any) -> None:
+        if suite.exclusive and all(given[name] for name in suite.exclusive[:2]):
+            raise click.UsageError(suite.exclusive[2])
+        json_, gate, verbose, plot = (given.pop(name, None) for name in ("json_", "gate", "verbose", "plot"))
+        target = file_to_write(Path(plot)) if plot else None
+        result = _scored(suite, paths, SuiteOptions(**given), verbose=bool(verbose))
+        for note in result.notes:
+            message(f"note: {note}")
+        if json_:
+            print_json({"rows": [row.content() for row in result.rows], **result.details})
+        else:
+            _show(result, verbose=bool(verbose))
+        if target is not None:
+            from seqpoint.reporting.page import write_contention_charts
+
+            write_contention_charts(result.scores, target, result.notes)
+            message(f"wrote {plot}")
+        if gate:
+            _exit_unless_met(context, result.rows)
+
+    decorated = click.pass_context(run)
+    options = [_OPTIONS[name] for name in (*suite.options, *(["plot"] if suite.charts else []))]
+    for decorate in reversed([_path_argument, *options, verbose_option, gate_option, as_json]):
+        decorated = decorate(decorated)
+    return click.command(suite.name, help=suite.description)(decorated)
+
+
+def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbose: bool) -> SuiteResult:
+    """Read and score what a suite knows in some paths, with progress on stderr."""
+    with working("looking for files"):
+        sources, unused = find_sources(suite, paths)
+    if unused:
+        names = [file.name for file in (unused if verbose else unused[:_SHOWN])]
+        more = [] if len(names) == len(unused) else ["..."]
+        files = "1 file" if len(unused) == 1 else f"{len(unused)} files"
+        message(f"not used by {suite.name}: {files} ({', '.join([*names, *more])})")
+    with working("reading"):
+        measured = suite.read(sources, options)
+    with ExitStack() as shown:
+        shown.enter_context(working("predicting"))
+
+        def steps(what: str) -> Progress | None:
+            shown.close()  # a count of steps takes the line of the clock
+            return progress(what)
+
+        return suite.score(measured, replace(options, progress=steps))
+
+
+def _show(result: SuiteResult, *, verbose: bool) -> None:
+    """Print the tables of a suite and its limits."""
+    for table in result.tables:
+        if isinstance(table, str):
+            say(table)
+        elif verbose or not table.verbose:
+            print_table(table.title, table.columns, table.rows)
+    show_limits(result.rows)
+
+
+def show_limits(rows: Sequence[ValidationRow]) -> None:
+    """Print the summaries that have a limit, if there are any. Cases with a limit are in the tables of a suite."""
+    limited = [row for row in rows if row.limit is not None and row.reference is None]
+    if limited:
+        print_table("Limits", ("case~", "ours", "limit", "met"), [_limit(row) for row in limited])
+
+
+def _limit(row: ValidationRow) -> tuple[str, ...]:
+    """Return the cells of a row with a limit; a count stays a count, however large."""
+    ours = f"{row.ours:.0f}" if row.ours >= 1000 else f"{row.ours:.3g}"
+    return row.case, ours, f"{'>=' if row.least else '<='} {row.limit:g}", "yes" if row.met else "NO"
+
+
+def _exit_unless_met(context: click.Context, rows: Sequence[ValidationRow]) -> None:
+    """Exit 1 if a limit is not met; say so if no row has a limit."""
+    if all(row.limit is None for row in rows):
+        message("note: no limit applies to these measurements, so --gate checks nothing")
+    if not all_met(rows):
+        context.exit(1)
+
+
+def _option(name: str, text: str, **settings: Any) -> Callable[[F], F]:
+    """Return what adds an option with a line in the help."""
+    return click.option(name, help=text, **settings)
+
+
+def _fabric_option(function: F) -> F:
+    """Add the option --fabric."""
+    from replay.costs.collectives import FABRICS
+
+    return _option("--fabric", "How devices of a node are joined, if no column says it.", type=click.Choice(FABRICS))(
+        function
+    )
+
+
+_FILE: Mapping[str, Any] = MappingProxyType({"metavar": "FILE", "type": click.Path()})
+_ITERATIONS = "auto (the default), file (each file is an iteration), whole (all is one), or a pattern of annotations."
+#: Options by the field of `SuiteOptions`; `plot` is of suites with charts.
+_OPTIONS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "calibration": _option("--calibration", "Fits of `seqpoint calibrate` to score.", **_FILE),
+        "device": _option("--device", "Measured device, if neither column nor file name says it.", metavar="NAME"),
+        "fabric": _fabric_option,
+        "halves": _option("--halves", "Also fit one half of each table and score the other.", is_flag=True),
+        "refit": _option("--refit", "Fit three quarters of the measurements first; score the rest.", is_flag=True),
+        "models": _option("--models", "TOML file of transformers, in place of the shipped ones.", **_FILE),
+        "node_devices": _option(
+            "--node-devices",
+            "Devices of a node.",
+            type=click.IntRange(1),
+            default=SuiteOptions.node_devices,
+            show_default=True,
+        ),
+        "max_points": max_points_option(SuiteOptions.max_points),
+        "max_iterations": max_iterations_option,
+        "iterations": _option(
+            "--iterations", _ITERATIONS, metavar="HOW", default=SuiteOptions.iterations, show_default=True
+        ),
+        "plot": _option("--plot", "HTML file to write charts of predicted against measured times to.", **_FILE),
+    }
+)
