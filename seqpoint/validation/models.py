@@ -248,7 +248,7 @@ SUITE = Suite(
     \b
     seqpoint validate models measured.csv --json
     """,
-    needs=f"CSV file with the columns {', '.join(_COLUMNS)}",
+    needs=f"CSV file of measured models (columns {', '.join(_COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(_COLUMNS) <= set(table_columns(file)) else None,
     read=_read,
     score=_scored,

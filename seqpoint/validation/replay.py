@@ -198,6 +198,8 @@ def replay_rows(scores: Sequence[ReplayScore]) -> list[ValidationRow]:
 
 def _source(file: Path) -> Path | None:
     """Return a trace: a file that a reader knows, or the ``.trace`` or other folder that the file is a part of."""
+    if not file.is_file():
+        return None  # a pipe or a link to nothing, which no reader opens
     for folder in file.parents[:2]:
         if (folder / "meta.json").is_file() and (folder / "kernels").is_dir():
             return folder

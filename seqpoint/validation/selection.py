@@ -132,10 +132,11 @@ def read_logs(files: Sequence[Path]) -> list[Epochs]:
     """
     logs: dict[tuple[Path, str], dict[str, IterationTable]] = {}
     for path in files:
+        log = read_log(path)
         configuration, dash, order = path.stem.rpartition("-")
         if not dash:
             raise InvalidInputError(f"{path}: its name is not CONFIGURATION-ORDER, as base-sorted.csv")
-        logs.setdefault((path.parent, order), {})[configuration] = read_log(path)
+        logs.setdefault((path.parent, order), {})[configuration] = log
     return [_epochs(model, order, by_name) for (model, order), by_name in sorted(logs.items())]
 
 
@@ -343,7 +344,7 @@ SUITE = Suite(
     seqpoint validate selection
     seqpoint validate selection my_epochs/ --max-points 8 --json
     """,
-    needs="logs MODEL/CONFIGURATION-ORDER.csv; benchmarks/selection/record_epochs.py writes such a folder",
+    needs="logs MODEL/CONFIGURATION-ORDER.csv (benchmarks/selection/record_epochs.py writes such a folder)",
     source=_source,
     read=lambda sources, options: read_logs(sources),
     score=_scored,

@@ -141,7 +141,7 @@ SUITE = Suite(
     seqpoint validate training megatron_a100_single_node.csv --gate
     seqpoint validate training measured.csv --device H100-SXM5-80GB --json
     """,
-    needs=f"CSV file with the columns {', '.join(COLUMNS)}",
+    needs=f"CSV file of measured training steps (columns {', '.join(COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
     read=_read,
     score=_scored,
