@@ -118,7 +118,7 @@ class Suite:
     name : str
         A key of `SUITES`.
     description : str
-        Text of the help: what is compared, and what PATH holds.
+        Text of the help, which is the docstring of the suite's module: what is compared, and what PATH holds.
     needs : str
         What a file that the suite knows holds, for the message that there is none.
     source : callable
