@@ -75,50 +75,46 @@ def _scoreboard(context: click.Context, paths: tuple[Path, ...], gate: bool, jso
     """Run every suite on what it knows in PATH, or on what the project ships."""
     if missing := next((path for path in paths if not path.exists()), None):
         raise NotFoundError(f"{missing}: no such file, folder or suite; suites are {', '.join(SUITES)}")
-    lines, rows, show = [], [], progress("validating")
+    lines, rows, unused, show = [], [], [], progress("validating")
     for number, name in enumerate(SUITES):
         if show:
             show(number, len(SUITES), name)
-        result = _run_if_known(load_suite(name), paths)
-        lines.append(_line(name, result))
-        rows += [(name, row) for row in result.rows] if isinstance(result, SuiteResult) else []
+        suite = load_suite(name)
+        sources, others = _known_sources(suite, paths)
+        result = suite.score(suite.read(sources, SuiteOptions()), SuiteOptions()) if sources else None
+        lines.append({"suite": name, **(_line(result) if result else _nothing(suite, paths))})
+        rows += [(name, row) for row in result.rows] if result else []
+        unused.append(others)
+    _name_unused("any suite", [file for file in unused[0] if all(file in others for others in unused)])
     if json_:
         print_json({"suites": lines, "rows": [{"suite": name, **row.content()} for name, row in rows]})
     else:
-        print_table(
-            "Validation", ("suite~", "cases", "limits", "met", "note~"), [list(line.values()) for line in lines]
-        )
+        cells = [tuple(line.values()) for line in lines]
+        print_table("Validation", ("suite~", "cases", "limits", "met", "note~"), cells)
     if gate:
         _exit_unless_met(context, [row for _, row in rows])
 
 
-def _run_if_known(suite: Suite, paths: Sequence[Path]) -> SuiteResult | NotFoundError:
-    """Return the result of a suite, or what it lacks if there is nothing that it knows. A damaged file raises."""
+def _known_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return what a suite reads, perhaps nothing, and the files that it does not know."""
     known = [path for path in paths if path.is_dir() or suite.source(path)]
-    if paths and not known:
-        return NotFoundError(f"no {suite.needs}")
-    try:
-        sources, _ = find_sources(suite, known)
-    except NotFoundError as error:
-        return error
-    return suite.score(suite.read(sources, SuiteOptions()), SuiteOptions())
+    sources, unused = find_sources(suite, known) if known or not paths else ([], [])
+    return sources, [path for path in paths if path not in known] + unused
 
 
-def _line(name: str, result: SuiteResult | NotFoundError) -> dict[str, object]:
+def _nothing(suite: Suite, paths: Sequence[Path]) -> dict[str, object]:
+    """Return the line of a suite that has nothing to read."""
+    note = f"{'' if paths else 'the project ships '}no {suite.needs}"
+    return {"cases": 0, "limits": 0, "met": 0, "note": note.partition(" (")[0]}
+
+
+def _line(result: SuiteResult) -> dict[str, object]:
     """Return the line of a suite on the scoreboard."""
-    if isinstance(result, NotFoundError):
-        return {"suite": name, "cases": 0, "limits": 0, "met": 0, "note": str(result)}
     limits = [row for row in result.rows if row.limit is not None]
     missed = [row.case for row in limits if not row.met]
     more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
     note = f"missed: {'; '.join(missed[:_SHOWN])}{more}" if missed else "; ".join(result.notes)
-    return {
-        "suite": name,
-        "cases": len(result.rows),
-        "limits": len(limits),
-        "met": len(limits) - len(missed),
-        "note": note,
-    }
+    return {"cases": len(result.rows), "limits": len(limits), "met": len(limits) - len(missed), "note": note}
 
 
 def _command(suite: Suite) -> click.Command:
@@ -155,11 +151,10 @@ def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbo
     """Read and score what a suite knows in some paths, with progress on stderr."""
     with working("looking for files"):
         sources, unused = find_sources(suite, paths)
-    if unused:
-        names = [file.name for file in (unused if verbose else unused[:_SHOWN])]
-        more = [] if len(names) == len(unused) else ["..."]
-        files = "1 file" if len(unused) == 1 else f"{len(unused)} files"
-        message(f"not used by {suite.name}: {files} ({', '.join([*names, *more])})")
+    if not sources:
+        where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
+        raise NotFoundError(f"{where} no {suite.needs}")
+    _name_unused(suite.name, unused, all_names=verbose)
     with working("reading"):
         measured = suite.read(sources, options)
     with ExitStack() as shown:
@@ -170,6 +165,15 @@ def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbo
             return progress(what)
 
         return suite.score(measured, replace(options, progress=steps))
+
+
+def _name_unused(whom: str, files: Sequence[Path], *, all_names: bool = False) -> None:
+    """Name some or all of the files that nobody reads."""
+    if files:
+        names = [file.name for file in (files if all_names else files[:_SHOWN])]
+        more = [] if len(names) == len(files) else ["..."]
+        count = "1 file" if len(files) == 1 else f"{len(files)} files"
+        message(f"not used by {whom}: {count} ({', '.join([*names, *more])})")
 
 
 def _show(result: SuiteResult, *, verbose: bool) -> None:

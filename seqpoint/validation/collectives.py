@@ -1,4 +1,13 @@
-"""Score predicted times of collectives against measured ones: fitted, and as if a group had never been measured."""
+"""Compare predicted times of collectives with those measured in PATH.
+
+A table has the columns collective, size (bytes), num_workers, devices_per_node, and a column
+time_stats.COLLECTIVE.median (ms) of each collective in it. Each group of workers is predicted with its own fit,
+if it has a fit, then as if no group of that number of workers had been measured, then as if its device had not.
+
+\b
+seqpoint validate collectives a100_dgx_all_reduce.csv --json
+seqpoint validate collectives measured.csv --device H200 --refit
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -188,16 +197,7 @@ def _tables(scores: Sequence[CollectiveScore]) -> list[Table]:
 
 SUITE = Suite(
     name="collectives",
-    description="""Compare predicted times of collectives with those measured in PATH.
-
-    A table has the columns collective, size (bytes), num_workers, devices_per_node, and a column
-    time_stats.COLLECTIVE.median (ms) of each collective in it. Each group of workers is predicted with its own fit,
-    if it has a fit, then as if no group of that number of workers had been measured, then as if its device had not.
-
-    \b
-    seqpoint validate collectives a100_dgx_all_reduce.csv --json
-    seqpoint validate collectives measured.csv --device H200 --refit
-    """,
+    description=__doc__,
     needs="table of measured collectives (columns collective, size, num_workers, devices_per_node)",
     source=lambda file: file if holds_collectives(table_columns(file)) else None,
     read=lambda sources, options: [

@@ -1,7 +1,13 @@
-"""Score predicted slowdowns of kernels that run side by side against measured ones.
+"""Compare predicted times of kernels side by side with those measured in PATH.
 
-`predict_contention` predicts the scenarios of recordings with given parameters, `refit_contention` each with a fit that
-left it out. Scores are by mechanism, by the order of policies, and by % of ideal.
+PATH is a recording or a folder of recordings, as `python -m benchmarks.gpu --output DIR` writes them; without PATH,
+those that the project ships. A scenario is held out if no scenario of the same works on such a device was fitted;
+only those have limits.
+
+\b
+seqpoint validate contention recording/
+seqpoint validate contention recording/ --refit --plot contention.html
+seqpoint validate contention recording/ --calibration mine.json --gate
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -541,17 +547,7 @@ def _largest(cases: Sequence[ContentionCase]) -> Table:
 
 SUITE = Suite(
     name="contention",
-    description="""Compare predicted times of kernels side by side with those measured in PATH.
-
-    PATH is a recording or a folder of recordings, as `python -m benchmarks.gpu --output DIR` writes them; without PATH,
-    those that the project ships. A scenario is held out if no scenario of the same works on such a device was fitted;
-    only those have limits.
-
-    \b
-    seqpoint validate contention recording/
-    seqpoint validate contention recording/ --refit --plot contention.html
-    seqpoint validate contention recording/ --calibration mine.json --gate
-    """,
+    description=__doc__,
     shipped="measured",
     needs=f"recording of kernels side by side (a folder with {TABLE}); `python -m benchmarks.gpu --output DIR` makes "
     "it on a GPU (docs/contention.md)",

@@ -1,4 +1,12 @@
-"""Score predicted durations of operators against measured ones, with fits of the device itself and without."""
+"""Compare predicted durations of operators with those measured in PATH.
+
+A table has the columns op, device, latency_ms, and B M N K (linear, bmm) or B H (softmax, ln, elementwise), FP32.
+FP16 profiles of Vidur and sweeps of LLMCompass are read too. Each device is predicted with its own fit, if it has
+a fit, and as if it had never been seen.
+
+\b
+seqpoint validate kernels measured.parquet --json
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -254,15 +262,7 @@ def _tables(scores: Sequence[KernelScore]) -> list[Table]:
 
 SUITE = Suite(
     name="kernels",
-    description="""Compare predicted durations of operators with those measured in PATH.
-
-    A table has the columns op, device, latency_ms, and B M N K (linear, bmm) or B H (softmax, ln, elementwise), FP32.
-    FP16 profiles of Vidur and sweeps of LLMCompass are read too. Each device is predicted with its own fit, if it has
-    a fit, and as if it had never been seen.
-
-    \b
-    seqpoint validate kernels measured.parquet --json
-    """,
+    description=__doc__,
     needs="table of measured operators (columns op, device, latency_ms, and B H)",
     source=lambda file: file if holds_operators(file, table_columns(file)) else None,
     read=lambda sources, options: read_kernels(*sources, device=options.device),

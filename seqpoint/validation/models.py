@@ -1,4 +1,11 @@
-"""Score predicted times of whole models against measured ones, with each device's own fits and without."""
+"""Compare predicted times of whole transformers with those measured in PATH.
+
+Columns are device, model, mode (inf or train), seq_len, batch, e2e_ms, and option if operators were fused; FP32.
+Each device is predicted with its own fits, if it has fits, and as if it had never been seen.
+
+\b
+seqpoint validate models measured.csv --json
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -240,15 +247,8 @@ def _short_name(measured: MeasuredModel) -> str:
 
 SUITE = Suite(
     name="models",
-    description="""Compare predicted times of whole transformers with those measured in PATH.
-
-    Columns are device, model, mode (inf or train), seq_len, batch, e2e_ms, and option if operators were fused; FP32.
-    Each device is predicted with its own fits, if it has fits, and as if it had never been seen.
-
-    \b
-    seqpoint validate models measured.csv --json
-    """,
-    needs=f"CSV file with the columns {', '.join(_COLUMNS)}",
+    description=__doc__,
+    needs=f"CSV file of measured models (columns {', '.join(_COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(_COLUMNS) <= set(table_columns(file)) else None,
     read=_read,
     score=_scored,

@@ -1,4 +1,13 @@
-"""Compare published figures with what our models of their set-ups say."""
+"""Compare what papers report with what our models of their set-ups say.
+
+PATH is a system (c3, t3, ficco or fused) or a file of figures named after a system, such as c3.toml. Evidence: A
+the paper's abstract, S a public source, D arithmetic; W a secondary description and M recollection are shown and
+have no limit. A figure that a parameter was fitted on is marked; the others are predictions.
+
+\b
+seqpoint validate published
+seqpoint validate published t3 --gate
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,16 +128,7 @@ def _table(scores: Sequence[PublishedScore]) -> Table:
 
 SUITE = Suite(
     name="published",
-    description="""Compare what papers report with what our models of their set-ups say.
-
-    PATH is a system (c3, t3, ficco or fused) or a file of figures named after a system, such as c3.toml. Evidence: A
-    the paper's abstract, S a public source, D arithmetic; W a secondary description and M recollection are shown and
-    have no limit. A figure that a parameter was fitted on is marked; the others are predictions.
-
-    \b
-    seqpoint validate published
-    seqpoint validate published t3 --gate
-    """,
+    description=__doc__,
     needs=f"file of published figures ({', '.join(f'{name}.toml' for name in SYSTEMS)})",
     source=_source,
     read=_read,

@@ -1,4 +1,13 @@
-"""Score replays of traces: every iteration unchanged, with typical delays, and repeated until its period settles."""
+"""Replay every iteration of the traces in PATH, and compare with the measured step times.
+
+Each file is a trace, and so is each .trace folder; tables of one profiler run that belong together are one trace.
+Every iteration is replayed unchanged (its error has a limit), with every delay at the median of its kind, and
+repeated until its period settles.
+
+\\b
+seqpoint validate replay job.trace
+seqpoint validate replay traces/ --json
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -198,6 +207,8 @@ def replay_rows(scores: Sequence[ReplayScore]) -> list[ValidationRow]:
 
 def _source(file: Path) -> Path | None:
     """Return a trace: a file that a reader knows, or the ``.trace`` or other folder that the file is a part of."""
+    if not file.is_file():
+        return None  # a pipe or a link to nothing, which no reader opens
     for folder in file.parents[:2]:
         if (folder / "meta.json").is_file() and (folder / "kernels").is_dir():
             return folder
@@ -261,16 +272,7 @@ def _table(scores: Sequence[ReplayScore]) -> Table:
 
 SUITE = Suite(
     name="replay",
-    description="""Replay every iteration of the traces in PATH, and compare with the measured step times.
-
-    Each file is a trace, and so is each .trace folder; tables of one profiler run that belong together are one trace.
-    Every iteration is replayed unchanged (its error has a limit), with every delay at the median of its kind, and
-    repeated until its period settles.
-
-    \\b
-    seqpoint validate replay job.trace
-    seqpoint validate replay traces/ --json
-    """,
+    description=__doc__,
     needs="trace that a reader knows (`seqpoint readers` lists them)",
     source=_source,
     read=_read,

@@ -1,4 +1,14 @@
-"""Score selectors on measured epochs: chosen on one configuration, judged on the others."""
+"""Select on one configuration of each epoch in PATH, and compare on the others.
+
+PATH holds logs named MODEL/CONFIGURATION-ORDER.csv (or .parquet), with the configuration `base`, and `again` for
+the same once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder). Without
+it, the epochs that this project recorded are scored. One in 120 iterations is profiled, unless there are more
+points or `--max-iterations` says otherwise.
+
+\b
+seqpoint validate selection
+seqpoint validate selection my_epochs/ --max-points 8 --json
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -132,10 +142,11 @@ def read_logs(files: Sequence[Path]) -> list[Epochs]:
     """
     logs: dict[tuple[Path, str], dict[str, IterationTable]] = {}
     for path in files:
+        log = read_log(path)
         configuration, dash, order = path.stem.rpartition("-")
         if not dash:
             raise InvalidInputError(f"{path}: its name is not CONFIGURATION-ORDER, as base-sorted.csv")
-        logs.setdefault((path.parent, order), {})[configuration] = read_log(path)
+        logs.setdefault((path.parent, order), {})[configuration] = log
     return [_epochs(model, order, by_name) for (model, order), by_name in sorted(logs.items())]
 
 
@@ -186,46 +197,37 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     X, base = epochs.lengths[:, None], epochs.durations_ns[_BASE]
     fitted = method.make(budget_for(budget, len(base))).fit(X, base)
     rows = fitted.representatives_
-    totals, speedups = _Errors(), _Errors()
-    cases = []
+    totals, speedups, cases = [], [], []
     for name in epochs.others:
         measured = epochs.durations_ns[name]
-        case = f"{epochs.model}, {epochs.order}, {name}, {selector}"
-        total = method.total(fitted, (X, base), measured[rows])
-        cases.append(totals.add(f"{case}: total", total, float(measured.sum())))
-        speedup = method.speedup(fitted, (X, base), measured[rows])
-        cases.append(speedups.add(f"{case}: speed-up", speedup, float(base.sum() / measured.sum())))
+        totals.append((method.total(fitted, (X, base), measured[rows]), float(measured.sum())))
+        speedups.append((method.speedup(fitted, (X, base), measured[rows]), float(base.sum() / measured.sum())))
+        for what, (estimate, true) in (("total", totals[-1]), ("speed-up", speedups[-1])):
+            case = f"{epochs.model}, {epochs.order}, {name}, {selector}: {what}"
+            cases.append(
+                ValidationRow(case, true, estimate.value, _error(estimate, true), source="measured, not selected on")
+            )
+    total_errors, speedup_errors = ([_error(*pair) for pair in pairs] for pairs in (totals, speedups))
     return Score(
         epochs.model,
         epochs.order,
         selector,
         len(rows),
-        geometric_mean(totals.errors),
-        max(totals.errors),
-        geometric_mean(speedups.errors),
-        max(speedups.errors),
+        geometric_mean(total_errors),
+        max(total_errors),
+        geometric_mean(speedup_errors),
+        max(speedup_errors),
         sequential_reduction(float(base.sum()), base[rows]),
         parallel_reduction(float(base.sum()), base[rows]),
-        float(np.mean(totals.covered)),
-        geometric_mean(totals.half_widths),
+        float(np.mean([estimate.low <= true <= estimate.high for estimate, true in totals])),
+        geometric_mean([estimate.half_width / true for estimate, true in totals]),
         tuple(cases),
     )
 
 
-class _Errors:
-    """Collects how estimates compare with what was measured."""
-
-    def __init__(self) -> None:
-        self.errors: list[float] = []
-        self.covered: list[bool] = []
-        self.half_widths: list[float] = []
-
-    def add(self, case: str, estimate: Estimate, measured: float) -> ValidationRow:
-        error = abs(estimate.value - measured) / measured
-        self.errors.append(error)
-        self.covered.append(estimate.low <= measured <= estimate.high)
-        self.half_widths.append(estimate.half_width / measured)
-        return ValidationRow(case, measured, estimate.value, error, source="measured, not selected on")
+def _error(estimate: Estimate, measured: float) -> float:
+    """Return ``|estimate - measured| / measured``."""
+    return abs(estimate.value - measured) / measured
 
 
 def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
@@ -332,18 +334,8 @@ def _table(scores: Sequence[Score]) -> Table:
 
 SUITE = Suite(
     name="selection",
-    description="""Select on one configuration of each epoch in PATH, and compare on the others.
-
-    PATH holds logs named MODEL/CONFIGURATION-ORDER.csv (or .parquet), with the configuration `base`, and `again` for
-    the same once more, which tells the noise (`benchmarks/selection/record_epochs.py` writes such a folder). Without
-    it, the epochs that this project recorded are scored. One in 120 iterations is profiled, unless there are more
-    points or `--max-iterations` says otherwise.
-
-    \b
-    seqpoint validate selection
-    seqpoint validate selection my_epochs/ --max-points 8 --json
-    """,
-    needs="logs MODEL/CONFIGURATION-ORDER.csv; benchmarks/selection/record_epochs.py writes such a folder",
+    description=__doc__,
+    needs="logs MODEL/CONFIGURATION-ORDER.csv (benchmarks/selection/record_epochs.py writes such a folder)",
     source=_source,
     read=lambda sources, options: read_logs(sources),
     score=_scored,

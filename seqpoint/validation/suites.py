@@ -118,7 +118,7 @@ class Suite:
     name : str
         A key of `SUITES`.
     description : str
-        Text of the help: what is compared, and what PATH holds.
+        Text of the help, which is the docstring of the suite's module: what is compared, and what PATH holds.
     needs : str
         What a file that the suite knows holds, for the message that there is none.
     source : callable
@@ -173,7 +173,7 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
     """Return what a suite reads among files and below folders, and the files below folders that it does not know.
 
     A path that is no folder is always read, so that the reader of the suite says what is wrong with it. Without a
-    path, the measurements that the project ships are read.
+    path, the measurements that the project ships are read. Both lists may be empty.
 
     Parameters
     ----------
@@ -181,11 +181,6 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
         The suite that reads.
     paths : sequence of Path
         Files and folders of any depth.
-
-    Raises
-    ------
-    NotFoundError
-        A folder, or the project, has nothing that the suite knows.
     """
     roots = list(paths) or ([dataset_path(suite.shipped)] if suite.shipped else [])
     sources: dict[Path, None] = {}
@@ -202,9 +197,6 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
                 unused.append(file)
             else:
                 sources[source] = None
-    if not sources:
-        where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
-        raise NotFoundError(f"{where} no {suite.needs}")
     return list(sources), unused if paths else []
 
 

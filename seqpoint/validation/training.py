@@ -1,4 +1,14 @@
-"""Score predicted times of training steps against measured ones."""
+"""Compare predicted times of training steps with those measured in PATH.
+
+Columns are # GPUs, global batch, micro batch, hidden size, attention heads, # layers, sequence length, tensor
+parallelism, data parallelism, pipeline parallelism, iteration time (ms): Megatron-LM in 16 bits. Steps that the
+costs were fitted to are marked, and are not in the mean that has a limit. Without --device, the steps ran on the
+device of the costs.
+
+\b
+seqpoint validate training megatron_a100_single_node.csv --gate
+seqpoint validate training measured.csv --device H100-SXM5-80GB --json
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,18 +140,8 @@ def _tables(scores: Sequence[StepScore]) -> list[Table]:
 
 SUITE = Suite(
     name="training",
-    description="""Compare predicted times of training steps with those measured in PATH.
-
-    Columns are # GPUs, global batch, micro batch, hidden size, attention heads, # layers, sequence length, tensor
-    parallelism, data parallelism, pipeline parallelism, iteration time (ms): Megatron-LM in 16 bits. Steps that the
-    costs were fitted to are marked, and are not in the mean that has a limit. Without --device, the steps ran on the
-    device of the costs.
-
-    \b
-    seqpoint validate training megatron_a100_single_node.csv --gate
-    seqpoint validate training measured.csv --device H100-SXM5-80GB --json
-    """,
-    needs=f"CSV file with the columns {', '.join(COLUMNS)}",
+    description=__doc__,
+    needs=f"CSV file of measured training steps (columns {', '.join(COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
     read=_read,
     score=_scored,
