@@ -90,7 +90,7 @@ def test_one_that_cannot_be_loaded_says_why_and_hinders_no_other(tmp_path: Path)
     assert rows["broken"]["distribution"] == "seqpoint-broken" and rows["broken"]["formats"] is None
     assert "a_library_that_is_not_there" in rows["broken"]["error"]
     assert "NoSuchReader" in rows["absent"]["error"]
-    assert rows["other"]["error"] == "has not what a reader has: name, sniff, read"
+    assert rows["other"]["error"] == "fractions:Fraction is no reader: a reader has name, sniff and read"
     assert rows["kineto"]["error"] is None
 
 
@@ -99,7 +99,7 @@ def test_every_reader_of_ours_says_what_it_reads(capsys: pytest.CaptureFixture[s
         main(["readers", "--json"])
     assert stop.value.code == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert list(rows) == list(readers())
+    assert list(rows) == [plugin.name for plugin in readers()]
     assert {"chakra", "csv", "kineto", "ncu", "nsys", "rocprof_compute"} <= set(rows)
     for row in rows.values():
         assert row["distribution"] == "seqpoint"

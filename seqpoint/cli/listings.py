@@ -6,7 +6,6 @@
 """
 
 import inspect
-from importlib.metadata import entry_points
 
 import click
 
@@ -68,30 +67,22 @@ def readers_command(json_: bool) -> None:
     seqpoint readers
     seqpoint readers --json
     """
-    brought = {p.name: p.dist.name if p.dist else None for p in entry_points(group="seqpoint.readers")}
     rows = [
         {
-            "name": name,
-            "formats": _formats(reader) if isinstance(reader, Reader) else None,
-            "distribution": brought.get(name),
-            "error": _why_not(reader),
+            "name": plugin.name,
+            "formats": None if plugin.value is None else _formats(plugin.value),
+            "distribution": plugin.package,
+            "error": plugin.problem or None,
         }
-        for name, reader in readers().items()
+        for plugin in readers()
     ]
     if json_:
         print_json(rows)
         return
-    cells = [(r["name"], r["formats"] or f"cannot be loaded: {r['error']}", r["distribution"] or "-") for r in rows]
-    print_table("Readers", ("name~", "formats~", "from~"), cells)
-
-
-def _why_not(reader: object) -> str | None:
-    """Return why there is no reader; None where there is one."""
-    if isinstance(reader, Reader):
-        return None
-    return str(reader) if isinstance(reader, ImportError) else "has not what a reader has: name, sniff, read"
+    cells = [(r["name"], r["formats"] or f"cannot be loaded: {r['error']}", r["distribution"]) for r in rows]
+    print_table("Readers", ("name~", "formats~", "package~"), cells)
 
 
 def _formats(reader: Reader) -> str:
-    """Return the first line of what the reader's class says of itself."""
+    """Return the first line of the docstring of a reader's class."""
     return (inspect.getdoc(type(reader)) or "").split("\n", 1)[0].replace("`", "")
