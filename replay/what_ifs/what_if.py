@@ -1,9 +1,9 @@
 r"""`WhatIf`, a named transformation of a graph, and `Recipe`, how a what-if is written and made.
 
 A `Recipe` parses the arguments of a what-if (`Argument`) and makes a `WhatIf` of them. A what-if is written in one
-line: ``NAME:ARGUMENT:...``, joined by ``+``; a ``:`` or ``+`` in an argument has a ``\`` before it. `TaskChoice` selects
-the tasks on which a what-if acts, by class, by kind, or by a pattern of names. docs/extending.md shows a whole package
-that adds a what-if.
+line: ``NAME:ARGUMENT:...``, joined by ``+``; a ``:`` or ``+`` in an argument has a ``\`` before it. `TaskChoice`
+selects the tasks on which a what-if acts, by class, by kind, or by a pattern of names. docs/extending.md shows a whole
+package that adds a what-if.
 """
 
 import difflib

@@ -1,9 +1,4 @@
-"""Commands that list devices and readers.
-
-`seqpoint devices`.
-
-`seqpoint readers`.
-"""
+"""Commands that list what is there: `seqpoint devices`, `seqpoint readers` and `seqpoint selectors`."""
 
 import inspect
 
@@ -86,3 +81,31 @@ def readers_command(json_: bool) -> None:
 def _formats(reader: Reader) -> str:
     """Return the first line of the docstring of a reader's class."""
     return (inspect.getdoc(type(reader)) or "").split("\n", 1)[0].replace("`", "")
+
+
+@click.command("selectors")
+@as_json
+def selectors_command(json_: bool) -> None:
+    """List the selectors of iterations, the package that brings each, and why one could not be loaded.
+
+    A package adds a selector by an entry point in the group `seqpoint.selectors`.
+
+    \b
+    seqpoint selectors
+    seqpoint select log.csv --selector median
+    """
+    from seqpoint.selection.selecting import METHODS, selector_plugins
+
+    rows = [{"name": name, "summary": method.summary, **_origin()} for name, method in METHODS.items()]
+    for plugin in selector_plugins():
+        summary = None if plugin.value is None else plugin.value.summary
+        rows.append({"name": plugin.name, "summary": summary, **_origin(plugin.package, plugin.problem)})
+    if json_:
+        print_json(rows)
+        return
+    cells = [(r["name"], r["summary"] or f"cannot be loaded: {r['error']}", r["package"]) for r in rows]
+    print_table("Selectors", ("name~", "what it chooses~", "package~"), cells)
+
+
+def _origin(package: str = "seqpoint", problem: str = "") -> dict[str, str | None]:
+    return {"package": package, "error": problem or None}

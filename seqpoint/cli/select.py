@@ -108,8 +108,8 @@ _LOGS = (".csv", ".parquet")
     "--selector",
     default="seqpoint",
     show_default=True,
-    type=click.Choice(["seqpoint", "stratified", "k-medoids", "random"]),
-    help="SeqPoint's bins of the length, strata or groups of several features, or at random.",
+    metavar="NAME",
+    help="Selector of iterations: seqpoint, stratified, k-medoids, random, or another of `seqpoint selectors`.",
 )
 @click.option(
     "--feature",
