@@ -51,7 +51,7 @@ def test_every_package_installs_and_the_commands_print_what_the_page_shows(tmp_p
     for command, shown in re.findall(r"^\$ seqpoint (.*)\n((?:[^$].*\n)*)", "".join(blocks("console")), re.MULTILINE):
         done = subprocess.run(
             [sys.executable, "-c", "import sys; from seqpoint.cli import main; main(sys.argv[1:])", *command.split()],
-            env={**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
+            env={**os.environ, "COLUMNS": "160", "PYTHONPATH": f"{site}{os.pathsep}{ROOT}"},
             cwd=tmp_path,
             capture_output=True,
             text=True,
