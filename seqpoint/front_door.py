@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from profilers.errors import InvalidInputError, NotFoundError
@@ -18,6 +17,8 @@ from profilers.errors import InvalidInputError, NotFoundError
 if TYPE_CHECKING:
     from profilers.devices import Device
     from profilers.ingest import Summary
+    from profilers.plugins import Plugin
+    from profilers.readers import Reader
     from profilers.synthetic import TransformerJob
     from profilers.trace import Trace
     from replay.calibration import Parameters
@@ -579,11 +580,11 @@ def devices() -> "Mapping[str, Device]":
     return load_devices()
 
 
-def readers() -> Mapping[str, Any]:
-    """Return the readers of trace formats by name; for one that cannot be loaded, the error."""
+def readers() -> "tuple[Plugin[Reader], ...]":
+    """Return the readers of trace formats, each with its package; for one that cannot be loaded, the reason."""
     from profilers.readers import readers as run
 
-    return MappingProxyType(run())
+    return tuple(run())
 
 
 def _device(device: "str | Device") -> "Device":

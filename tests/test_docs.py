@@ -119,8 +119,3 @@ def test_the_plan_in_the_documentation_is_read_and_projected(tmp_path: Path) -> 
     found = CliRunner().invoke(cli, ["project", str(trace), "-w", f"@{tmp_path / 'plan.toml'}", "--json"])
     assert found.exit_code == 0, found.exception
     assert [row["title"] for row in json.loads(found.output)["rows"]] == ["DMA on MI355X", "own GEMM"]
-
-
-def test_the_entry_point_in_the_documentation_is_the_example_s() -> None:
-    (shown,) = [text for text in blocks("docs/what_ifs.md", "toml") if "entry-points" in text]
-    assert shown.strip() in (ROOT / "tests/plugin/pyproject.toml").read_text()

@@ -16,6 +16,10 @@ from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.plain_csv import CsvReader
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
+from replay.calibration import load_parameters
+from replay.engine import replay
+from replay.from_trace import build_graph
+from replay.what_ifs import scale_kernels
 
 PLAIN = b"name,start_us,dur_us\na,10.5,42.125\nb,53,0.001\n"
 
@@ -164,6 +168,14 @@ def test_it_becomes_a_trace(tmp_path: Path) -> None:
     (tmp_path / "k.csv").write_bytes(PLAIN)
     trace = collect([tmp_path / "k.csv"])
     assert trace.meta.format == "csv" and trace.kernels["dur_ns"].to_pylist() == [42_125, 1]
+
+
+def test_a_recording_without_a_host_ends_with_its_device_work(tmp_path: Path) -> None:
+    (tmp_path / "k.csv").write_text("name,start_us,dur_us,stream\na,0,10,0\nb,10,10,0\nc,25,10,0\n")
+    graph = build_graph(collect([tmp_path / "k.csv"]), 0)
+    assert replay(graph).makespan_ns == 35_000
+    halved = scale_kernels("all", 0.5)(graph, load_parameters())
+    assert replay(halved).makespan_ns == 20_000  # the pause of 5 us stays
 
 
 @given(place=st.integers(0, len(PLAIN) - 1), byte=st.integers(0, 255), end=st.integers(0, len(PLAIN)))

@@ -1,22 +1,20 @@
-"""What-ifs from other packages: the example distribution in tests/plugin, and every way in which one can be broken."""
+"""What-ifs from other packages: the example in docs/extending, and every way in which one can be broken."""
 
 import json
-import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
-from test_readers import PLUGIN, ROOT, install
+from test_readers import ROOT, install, install_example
 from traces import write_trace
 
 GROUP = "seqpoint.what_ifs"
 
-BROKEN = """
+BROKEN = '''
 import numpy as np
-from replay.what_ifs import Argument, Recipe, WhatIf
+from replay.graph import Basis
+from replay.what_ifs import Argument, Recipe, TaskChoice, WhatIf
 
 def recipe(name, make, *arguments):
     return Recipe(name, make, arguments, "A sentence.", name)
@@ -27,6 +25,22 @@ def raises():
 def transform(graph, parameters):
     raise ValueError("deep inside")
 
+def skip(kernel):
+    """Chosen kernels take no time.
+
+    Not modelled: what the job computes without them.
+
+    Examples
+    --------
+    """
+    choice = TaskChoice(kernel)
+
+    def transform(graph, parameters):
+        return graph.with_durations(np.where(choice.rows(graph), 0.0, graph.tasks.duration_ns), Basis.ASSUMED)
+
+    return WhatIf("anything", transform, patterns=choice.patterns)
+
+skips = Recipe("skips", skip, (Argument("kernel", "class or name"),), example="skips:gemm")
 fails = recipe("fails", raises)
 later = recipe("later", lambda: WhatIf("later", transform))
 lies = recipe("lies", lambda: 3)
@@ -34,7 +48,7 @@ empty = recipe("empty", lambda: WhatIf("something else", lambda graph, parameter
 overlap = recipe("overlap", raises)
 misnamed = recipe("another", raises)
 none = 3
-"""
+'''
 
 
 def seqpoint(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -52,29 +66,33 @@ def listed(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in json.loads(seqpoint(folder, "what-ifs", "--json").stdout)}
 
 
-@pytest.fixture
-def plugin(tmp_path: Path) -> Path:
-    folder = tmp_path / "site"
-    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())["project"]
-    install(folder, project["name"], project["entry-points"][GROUP], GROUP)
-    shutil.copy(PLUGIN / "seqpoint_skip.py", folder)
-    return folder
-
-
-def test_the_example_is_listed_applied_and_computed_again(plugin: Path, tmp_path: Path) -> None:
-    row = listed(plugin)["skip_kernels"]
-    assert row["package"] == "seqpoint-steplog" and row["form"] == "skip_kernels:KERNEL"
-    assert "Not modelled" in row["documentation"]
+def test_the_example_is_listed_applied_and_computed_again(tmp_path: Path) -> None:
+    plugin = install_example(tmp_path / "site", "what_if", GROUP)
+    row = listed(plugin)["scale_copies"]
+    assert row["package"] == "seqpoint-scale-copies" and row["form"] == "scale_copies:FACTOR"
+    assert row["summary"] == "Copies take FACTOR times as long." and "Not modelled" in row["documentation"]
     trace = write_trace(tmp_path / "t.json")
-    done = seqpoint(
-        plugin, "project", trace, "-w", r"skip_kernels:*sgemm\:*+overlap:none", "-w", "skip_kernels:*", "--json"
-    )
-    assert done.returncode == 1 and "no class or kernel of the trace is called '*sgemm:*'" in done.stderr
-    done = seqpoint(plugin, "project", trace, "-w", "skip_kernels:*sgemm*+overlap:none", "--draws", 8, "--json")
+    done = seqpoint(plugin, "project", trace, "-w", "scale_copies:0.5+overlap:none", "--draws", 8, "--json")
     content = json.loads(done.stdout)
-    assert content["rows"][0]["what_if"] == ["skip_kernels:*sgemm*", "overlap:none"]
+    assert content["rows"][0]["what_if"] == ["scale_copies:0.5", "overlap:none"]
     (tmp_path / "r.json").write_text(done.stdout)
     assert json.loads(seqpoint(plugin, "project", trace, "--from", tmp_path / "r.json", "--json").stdout)["identical"]
+    refused = seqpoint(plugin, "project", trace, "-w", "scale_copies:-1")
+    assert refused.returncode == 1 and "scale_copies: a factor of -1" in refused.stderr
+
+
+def test_one_that_takes_names_of_kernels_is_told_which_there_are(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    install(folder, "seqpoint-broken", {"skips": "broken_what_ifs:skips"}, GROUP)
+    (folder / "broken_what_ifs.py").write_text(BROKEN)
+    row = listed(folder)["skips"]
+    assert row["summary"] == "Chosen kernels take no time." and row["documentation"].endswith("without them.")
+    trace = write_trace(tmp_path / "t.json")
+    done = seqpoint(folder, "project", trace, "-w", r"skips:*sgemm\:*+overlap:none", "-w", "skips:*", "--json")
+    assert done.returncode == 1 and "no class or kernel of the trace is called '*sgemm:*'" in done.stderr
+    done = seqpoint(folder, "project", trace, "-w", "skips:*sgemm*+overlap:none", "--draws", 8, "--json")
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["what_if"] == ["skips:*sgemm*", "overlap:none"] and row["speedup"] > 1.1
 
 
 def test_a_broken_one_is_a_warning_that_names_it_and_hinders_no_other(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import ANNOTATIONS, Extent, is_mark
 from profilers.ingest.linking import link_rows
 from profilers.ingest.stage import Stage, Watch
-from profilers.readers.common.reader import Reader
+from profilers.readers.common.reader import Reader, read_recording
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import MISSING, Ints, integers, put
 from profilers.trace.columns import LANE, parts
@@ -131,7 +131,7 @@ def read_part(
     """
     stage = Stage(folder, options.limit_bytes, _NEEDED, _watches(options.length_op))
     stage.advance = advance or stage.advance
-    meta = reader.read(files, stage)
+    meta = read_recording(reader, files, stage)
     stage.close()
     meta = replace(meta, fingerprint=meta.fingerprint or _fingerprint(files))
     give_back()

@@ -1,8 +1,21 @@
 """Readers of trace files, one format a module, behind the entry points `seqpoint.readers`.
 
-Read `common.reader` first: what a reader is, and what it is given. Then a small one: `plain_csv`.
+Read `common.reader` first (`Reader`, `Head`, `Sink`), then a small reader: `plain_csv`. A reader of another package
+needs the names that are exported here, and `Quality` and `TraceMeta` of `profilers.trace`; docs/extending.md shows one.
 """
 
+from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, exact_ns
 from profilers.readers.common.reader import GroupReader, Head, Reader, Sink, find_reader, readers
 
-__all__ = ["GroupReader", "Head", "Reader", "Sink", "find_reader", "readers"]
+__all__ = [
+    "Batches",
+    "GroupReader",
+    "Head",
+    "Reader",
+    "Sink",
+    "check_not_empty",
+    "csv_rows",
+    "exact_ns",
+    "find_reader",
+    "readers",
+]

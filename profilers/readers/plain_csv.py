@@ -1,4 +1,4 @@
-"""A plain CSV file of kernels, for whoever has a profiler that no other reader knows.
+"""Plain CSV files of kernels, for profilers whose format no other reader knows.
 
 The first line names the columns, in any order and case::
 
@@ -6,11 +6,11 @@ The first line names the columns, in any order and case::
     ampere_sgemm_128x64_nn,10.5,42.125,0,0,7,256,"[16,16,1]"
     ncclDevKernel_AllReduce,53,118.5,0,0,20,24,"[24,1,1]"
 
-Required are ``name`` and a start, and a duration or an end: ``start_``, ``dur_`` and ``end_`` with the unit
-``ns``, ``us``, ``ms`` or ``s``. Times are decimal numbers and are read exactly, to the nanosecond. Optional:
+Required columns are ``name``, a start, and a duration or an end: ``start_``, ``dur_`` and ``end_`` with the unit
+``ns``, ``us``, ``ms`` or ``s``. Times are decimal numbers and are read exactly, to the nanosecond. Optional columns:
 ``rank``, ``device``, ``stream``, ``queue``, ``correlation``, ``workgroups``, ``workgroup_size`` (work-items),
-``registers`` (per work-item), ``lds_bytes``. Every other column goes into ``args``, as does what should be an
-integer and is none. Fields are separated by commas and quoted with ``"``; the text is UTF-8, plain or packed.
+``registers`` (per work-item), ``lds_bytes``. Every other column goes into ``args``, and so does a value of these
+columns that is no integer. Fields are separated by commas and quoted with ``"``; the text is UTF-8, plain or packed.
 """
 
 import json
@@ -26,24 +26,24 @@ from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-_NARROW = 1 << 31
+#: Integers of 32 bits are below it, and not below its negative.
+_INT32 = 1 << 31
 _POWERS = {"ns": 0, "us": 3, "ms": 6, "s": 9}
 _COUNTS = ("device", "stream", "queue", "correlation", "workgroups", "workgroup_size", "registers", "lds_bytes")
 _IN_32_BITS = frozenset({"rank", "device", "workgroup_size", "registers"})
 
 
 class CsvReader:
-    """Plain CSV files of kernels: a column name, a start and a duration or an end, with their units."""
+    """Plain CSV files of kernels: columns for the name, the start, and the duration or the end, with their units."""
 
     name = "csv"
 
     def sniff(self, head: Head) -> bool:
-        """Return whether the first line of a file names a kernel's name and its times."""
-        names = [name.lower() for name in head.columns]
-        return "name" in names and _timed(names, "start") is not None and _has_duration(names)
+        """Return whether the first line of a file has columns for the name and the times of a kernel."""
+        return _has_times([name.lower() for name in head.columns])
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
-        """Give the rows of one file to `sink`.
+        """Write the kernels of one file to `sink`.
 
         Raises
         ------
@@ -55,34 +55,35 @@ class CsvReader:
         batches = Batches(sink, counts)
         with csv_rows(path, sink, counts) as rows:
             names = distinct(name.strip().lower() for name in next(rows, []))
-            if not ("name" in names and _timed(names, "start") and _has_duration(names)):
-                raise BrokenFileError(f"{path}: its first line must name the columns: name, start_ns, dur_ns")
+            if not _has_times(names):
+                raise BrokenFileError(f"{path}: its first line must name the columns, at least name,start_ns,dur_ns")
             for cells in rows:  # a Python loop over the rows, about 10 us each
                 counts["events"] += 1
-                if row := _row(names, cells, counts):
-                    batches.add("kernels", row)
+                if kernel := _kernel(names, cells, counts):
+                    batches.add("kernels", kernel)
             batches.flush()
         check_not_empty(path, counts)
         return TraceMeta(self.name, "header " + ",".join(names)[:200], (path.name,), quality=Quality({**counts}))
 
 
-def _timed(names: Sequence[str], what: str) -> tuple[str, int] | None:
-    """Return the column of a time and its power of ten in ns; None where there is none."""
-    found = ((f"{what}_{unit}", power) for unit, power in _POWERS.items())
-    return next(((name, power) for name, power in found if name in names), None)
+def _time_column(names: Sequence[str], prefix: str) -> tuple[str, int] | None:
+    """Return the column of a time and the power of ten of its unit in ns; None if the file has none."""
+    columns = ((f"{prefix}_{unit}", power) for unit, power in _POWERS.items())
+    return next(((name, power) for name, power in columns if name in names), None)
 
 
-def _has_duration(names: Sequence[str]) -> bool:
-    return _timed(names, "dur") is not None or _timed(names, "end") is not None
+def _has_times(names: Sequence[str]) -> bool:
+    has_end = _time_column(names, "dur") is not None or _time_column(names, "end") is not None
+    return "name" in names and _time_column(names, "start") is not None and has_end
 
 
-def _row(names: Sequence[str], cells: Sequence[str], counts: Counter[str]) -> dict[str, Any] | None:
-    """Return a row of ``kernels``; None, counted, where it cannot be used."""
+def _kernel(names: Sequence[str], cells: Sequence[str], counts: Counter[str]) -> dict[str, Any] | None:
+    """Return a row of ``kernels``; None, after counting the reason, if the row cannot be used."""
     if len(cells) != len(names):
         counts["dropped_broken"] += 1
         return None
-    rest = {name: text.strip() for name, text in zip(names, cells, strict=True)}
-    start, duration = _times(names, rest)
+    row = {name: text.strip() for name, text in zip(names, cells, strict=True)}
+    start, duration = _pop_times(names, row)
     if start is None or (duration is not None and start + duration not in TIMES_NS):
         counts["dropped_no_time"] += 1
         return None
@@ -90,33 +91,33 @@ def _row(names: Sequence[str], cells: Sequence[str], counts: Counter[str]) -> di
         counts["dropped_negative"] += 1
         return None
     counts["missing_duration"] += duration is None
-    name = rest.pop("name")
+    name = row.pop("name")
     counts["missing_name"] += not name
-    rank = _integer(rest, "rank")
-    row = {"rank": OWN_RANK if rank is None or rank < 0 else rank, "name": name or "unknown"}
-    row |= {"start_ns": start, "dur_ns": duration, **{column: _integer(rest, column) for column in _COUNTS}}
-    rest = {key: text for key, text in rest.items() if text}
-    return row | {"args": json.dumps(rest, separators=(",", ":")) if rest else None}
+    rank = _pop_integer(row, "rank")
+    kernel = {"rank": OWN_RANK if rank is None or rank < 0 else rank, "name": name or "unknown"}
+    kernel |= {"start_ns": start, "dur_ns": duration, **{column: _pop_integer(row, column) for column in _COUNTS}}
+    others = {column: text for column, text in row.items() if text}
+    return kernel | {"args": json.dumps(others, separators=(",", ":")) if others else None}
 
 
-def _times(names: Sequence[str], rest: dict[str, str]) -> tuple[int | None, int | None]:
-    """Return start and duration; take from `rest` what they were made of."""
-    found = {}
-    for what in ("start", "dur", "end"):
-        column = _timed(names, what)
-        found[what] = None if column is None else exact_ns(rest[column[0]], column[1])
-        if column is not None and found[what] is not None:
-            del rest[column[0]]
-    start, duration, end = found["start"], found["dur"], found["end"]
+def _pop_times(names: Sequence[str], row: dict[str, str]) -> tuple[int | None, int | None]:
+    """Return the start and the duration in ns, and remove from `row` the columns that were read."""
+    times = {}
+    for prefix in ("start", "dur", "end"):
+        column = _time_column(names, prefix)
+        times[prefix] = None if column is None else exact_ns(row[column[0]], column[1])
+        if column is not None and times[prefix] is not None:
+            del row[column[0]]
+    start, duration, end = times["start"], times["dur"], times["end"]
     if duration is None and end is not None and start is not None:
         duration = end - start
     return start, duration
 
 
-def _integer(rest: dict[str, str], column: str) -> int | None:
-    """Return an integer and take it from `rest`; None where there is none, or none that fits the column."""
-    number = whole(rest.get(column))
-    if number is None or (column in _IN_32_BITS and not -_NARROW <= number < _NARROW):
+def _pop_integer(row: dict[str, str], column: str) -> int | None:
+    """Return an integer and remove it from `row`; None if the text is no integer or does not fit the column."""
+    number = whole(row.get(column))
+    if number is None or (column in _IN_32_BITS and not -_INT32 <= number < _INT32):
         return None
-    del rest[column]
+    del row[column]
     return number

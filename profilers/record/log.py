@@ -1,12 +1,8 @@
-"""A log of iterations, written while a training loop runs.
+"""A log of iterations, written while a training loop runs, without a profiler.
 
-What may stand in a log: whole numbers, finite statistics, and names that no other column has.
-
-Where the rows of a log go: a CSV file that grows, or a Parquet file that is written at the end.
-
-`IterationLog`: the length and the wall time of every iteration, written while a run goes on, without a profiler.
-
-Hooks by which Lightning drives a log or a profiler; Lightning itself is imported only to make its callback.
+`IterationLog` logs the length and the wall time of every iteration, to a CSV file that grows or to a Parquet file that
+is written at the end. A log holds whole numbers and finite statistics, in columns with distinct names. `LightningHooks`
+and `lightning_callback` let Lightning drive a log or a profiler; Lightning is imported only to make its callback.
 """
 
 import io
@@ -28,28 +24,29 @@ from typing import Any, Protocol, Self
 from profilers.errors import DependencyError, InvalidInputError, NotFoundError
 from profilers.files import written_whole
 
-#: The largest whole number up to which a float64, as statistics are read, is exact; in ns, 104 days.
+#: Largest whole number of a log: up to it, float64 is exact, as statistics are read. In ns it is 104 days.
 LIMIT = 1 << 53
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-#: Names that `read_log` gives a meaning; it reads NAME_ns as NAME.
-_TAKEN = frozenset({"iteration", "rank", "start", "sequence_length", "batch", "duration"})
+#: Names of columns to which `read_log` gives a meaning; it reads NAME_ns as NAME.
+_RESERVED = frozenset({"iteration", "rank", "start", "sequence_length", "batch", "duration"})
 
 
 def whole(value: Any, name: str, least: int) -> int:
-    """Return a whole number.
+    """Return a value as an int, after checking its range.
 
     Parameters
     ----------
-    value : int, or what can stand for one (a NumPy integer)
+    value : int or NumPy integer
+        Value to check.
     name : str
-        For the message.
+        Name of the value, for the message.
     least : int
-        The smallest that is allowed.
+        Smallest value that is allowed.
 
     Raises
     ------
     InvalidInputError
-        It is no whole number, too small, or above `LIMIT`.
+        The value is no whole number, is below `least`, or is above `LIMIT`.
 
     Examples
     --------
@@ -74,12 +71,19 @@ def _index(value: Any, name: str) -> int:
 
 
 def finite(value: Any, name: str) -> float:
-    """Return the value of a statistic.
+    """Return the value of a statistic as a float.
+
+    Parameters
+    ----------
+    value : number
+        Value to check.
+    name : str
+        Name of the statistic, for the message.
 
     Raises
     ------
     InvalidInputError
-        It is no number, not finite, or a tensor, whose value would have to be waited for.
+        The value is no number, is not finite, or is a tensor, for which the host would have to wait.
 
     Examples
     --------
@@ -99,10 +103,15 @@ def finite(value: Any, name: str) -> float:
 def checked_names(statistics: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of statistics, in their order.
 
+    Parameters
+    ----------
+    statistics : mapping of str to value
+        Statistics of the first row.
+
     Raises
     ------
     InvalidInputError
-        One is no plain identifier, or would be read as another column.
+        A name is no plain identifier, or is that of another column.
 
     Examples
     --------
@@ -116,7 +125,7 @@ def checked_names(statistics: Mapping[str, Any]) -> tuple[str, ...]:
                 f"{_shown(name)} cannot name a statistic; use letters, digits and _, at most 100, no digit first"
             )
         stem = name.removesuffix("_ns")
-        if stem in _TAKEN or stem in stems:
+        if stem in _RESERVED or stem in stems:
             raise InvalidInputError(f"a statistic cannot be called {name!r}: another column of the log has that name")
         stems.add(stem)
     return tuple(statistics)
@@ -133,21 +142,25 @@ Columns = tuple[tuple[str, bool], ...]
 
 
 class RowFile(Protocol):
-    """Takes rows.
+    """A file of rows.
 
-    To write the same rows at the same place again changes nothing, so that a write which was interrupted before
-    its caller noted it can be repeated.
+    Writing the same rows again at the same position changes nothing, so that an interrupted write can be repeated.
     """
 
     def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
-        """Take rows that begin at `at`, 0 for the first, and return where the next ones begin."""
+        """Write rows at the position `at`, 0 for the first, and return the position after them."""
 
     def finish(self, columns: Columns) -> None:
-        """Put the file in its place, whole."""
+        """Complete the file."""
 
 
 def row_file(path: Path) -> RowFile:
-    """Return what writes `path`, by its suffix; nothing is written yet.
+    """Return the writer of a log, by the suffix of its path; nothing is written yet.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.csv`` or ``.parquet`` file, in a folder that exists.
 
     Raises
     ------
@@ -171,18 +184,19 @@ def row_file(path: Path) -> RowFile:
 
 
 class CsvRows:
-    """A CSV file: its first rows replace what was there, whole; later ones are appended, whole lines at a time.
+    """A CSV file: its first rows replace an older file; later rows are appended, whole lines at a time.
 
     Parameters
     ----------
     path : Path
+        File to write.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
-        """Put rows at the byte `at`, and return the byte after them."""
+        """Write rows at the byte `at`, and return the byte after them."""
         lines = [",".join(map(repr, row)) for row in rows]
         text = "".join(f"{line}\n" for line in lines).encode()
         if at == 0:
@@ -200,21 +214,22 @@ class CsvRows:
                     if os.pwrite(stream.fileno(), text, at) != len(text):
                         raise OSError(0, "the disk took only a part")
                 except OSError:
-                    stream.truncate(at)  # no half line stays
+                    stream.truncate(at)  # removes a partial line
                     raise
         except OSError as error:
             raise InvalidInputError(f"{self._path}: cannot be written ({error.strerror})") from error
 
     def finish(self, columns: Columns) -> None:
-        """Do nothing: the rows are there."""
+        """Do nothing: all rows are written."""
 
 
 class ParquetRows:
-    """A Parquet file: rows wait in memory, 8 bytes a value, until `finish`.
+    """A Parquet file: rows stay in memory, 8 bytes a value, until `finish`.
 
     Parameters
     ----------
     path : Path
+        File to write.
     """
 
     def __init__(self, path: Path) -> None:
@@ -222,7 +237,7 @@ class ParquetRows:
         self._values: list[array[int] | array[float]] = []
 
     def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
-        """Keep rows from the row `at` on, and return the row after them."""
+        """Keep rows from the row number `at` on, and return the row number after them."""
         if not self._values:
             self._values = [array("q" if is_whole else "d") for _, is_whole in columns]
         for values, new in zip(self._values, zip(*rows, strict=True), strict=bool(rows)):
@@ -246,25 +261,25 @@ _NO_STATISTICS: Mapping[str, float] = MappingProxyType({})
 class IterationLog:
     """Write one row an iteration to a CSV or Parquet file that `seqpoint select` and `read_log` read.
 
-    The columns are ``iteration`` (0, 1, 2, ...), ``sequence_length``, ``batch`` where it is given,
-    ``duration_ns``, and what else is measured. The first row settles which columns there are.
+    The columns are ``iteration`` (0, 1, 2, ...), ``sequence_length``, ``batch`` if it is given, ``duration_ns``, and
+    the statistics that are added. The first row decides which columns there are.
 
     A CSV file is written every `flush_every` iterations and at the end, whole lines at a time: a process that is
-    killed leaves all but the last rows. A Parquet file is written at the end alone. What was in the file before
-    stays until the first rows are written. An iteration that raises is not logged, but counted: its number is
-    left out; everything before it is kept. In a job of several processes each needs a file of its own.
+    killed leaves all but the last rows. A Parquet file is written only at the end. An older file stays until the first
+    rows are written. An iteration that raises is counted but not logged: its number is left out, and everything before
+    it is kept. In a job of several processes, each needs a file of its own.
 
     Parameters
     ----------
     path : path
-        ``.csv`` or ``.parquet``.
+        A ``.csv`` or ``.parquet`` file.
     synchronize : callable, optional
-        Called before the clock is read, as ``torch.cuda.synchronize``. Work on a GPU goes on after the call that
-        launched it: without this the duration is that of the host.
+        Function that waits for the device, such as ``torch.cuda.synchronize``; it is called before the clock is read.
+        Without it, the duration is that of the host, since a GPU works on after the call that launched its kernels.
     clock : callable
-        Returns ns.
+        Returns the time in ns.
     flush_every : int
-        Rows between two writes of a CSV file; take fewer where iterations are long.
+        Rows between two writes of a CSV file; choose a small number if iterations are long.
 
     Raises
     ------
@@ -320,14 +335,14 @@ class IterationLog:
         self.close()
 
     def iteration(self, *, sequence_length: int, batch: int | None = None) -> "TimedIteration":
-        """Return a context that times what is done in it and logs that as one iteration.
+        """Return a context that times an iteration and logs it.
 
         Parameters
         ----------
         sequence_length : int
-            At least 1, tokens.
+            Sequence length in tokens, at least 1.
         batch : int, optional
-            Sequences; in every iteration or in none.
+            Sequences of the batch; given in every iteration or in none.
 
         Raises
         ------
@@ -349,13 +364,13 @@ class IterationLog:
         Parameters
         ----------
         sequence_length : int
-            At least 1, tokens.
+            Sequence length in tokens, at least 1.
         duration_ns : int
-            At least 0.
+            Duration in ns, at least 0.
         batch : int, optional
-            Sequences; in every iteration or in none.
+            Sequences of the batch; given in every iteration or in none.
         statistics : mapping of str to float
-            Anything else that was measured: finite, and the same names in every iteration.
+            Other measurements: finite numbers, with the same names in every iteration.
 
         Raises
         ------
@@ -366,16 +381,16 @@ class IterationLog:
         self._row(self._begin(), (sequence_length, batch, duration_ns), statistics)
 
     def flush(self) -> None:
-        """Write what a CSV file does not hold yet."""
+        """Write the rows that a CSV file does not hold yet."""
         if self._rows:
             after = self._file.write(self._columns(), self._rows, self._written)
-            # Between these two nothing interrupts; an interrupt before them has the same rows written again
-            # in the same place.
+            # An interrupt cannot come between these two lines. After an earlier one, the same rows are written again
+            # at the same position.
             self._written = after
             self._rows = []
 
     def close(self) -> None:
-        """Write what is not written yet; to close again does nothing."""
+        """Write the remaining rows and complete the file; closing again does nothing."""
         if self._closed:
             return
         self.flush()
@@ -415,7 +430,7 @@ class IterationLog:
             self.flush()
 
     def _agreed(self, number: int, has_batch: bool, statistics: Mapping[str, float]) -> tuple[str, ...]:
-        """Return the names of the statistics in the order of the columns, which the first row settles."""
+        """Return the names of the statistics in the order of the columns, which the first row decides."""
         if self._names is None:
             return checked_names(statistics)
         before = {*self._names, *(["batch"] if self._has_batch else [])}
@@ -435,13 +450,16 @@ class IterationLog:
 
 
 class TimedIteration:
-    """The context that `IterationLog.iteration` gives.
+    """The context of an iteration that `IterationLog.iteration` returns.
 
     Parameters
     ----------
     log : IterationLog
+        Log that gets the row.
     sequence_length : int
+        Sequence length in tokens.
     batch : int, optional
+        Sequences of the batch.
     """
 
     __slots__ = ("_batch", "_length", "_log", "_number", "_start_ns", "_statistics")
@@ -469,7 +487,7 @@ class TimedIteration:
         return self
 
     def add(self, name: str, value: float) -> None:
-        """Note a statistic of this iteration; a name that was noted before gets the new value."""
+        """Set a statistic of this iteration."""
         if self._statistics is None:
             self._statistics = {}
         self._statistics[name] = value
@@ -485,7 +503,7 @@ class TimedIteration:
             self._end(log, log._clock() - self._start_ns)
 
     def _end(self, log: IterationLog, duration_ns: int) -> None:
-        """Log the iteration: the common case here, in few calls; `_row` has the rest, and the errors."""
+        """Log the iteration: the common case here, in few calls; all others, and the errors, in `IterationLog._row`."""
         length, batch = self._length, self._batch
         if (
             log._plain
@@ -503,7 +521,7 @@ class TimedIteration:
 
 
 class Steps(Protocol):
-    """What counts iterations: an `IterationLog` or a `PointProfiler`."""
+    """A counter of iterations: an `IterationLog` or a `PointProfiler`."""
 
     def iteration(self, *, sequence_length: int, batch: int | None = None) -> AbstractContextManager[Any]:
         """Return the context of one iteration."""
@@ -513,16 +531,16 @@ class LightningHooks:
     """Lightning's hooks of training, each with Lightning's arguments.
 
     For a loop or trainer that calls hooks of this shape; for Lightning's own ``Trainer`` use
-    `lightning_callback`. A batch that begins and does not end (skipped, or it raised) is not logged, but counted.
+    `lightning_callback`. A batch that begins and does not end (skipped, or it raised) is counted but not logged.
 
     Parameters
     ----------
     steps : IterationLog or PointProfiler
-        Open; the hooks do not close it.
+        Log or profiler, which is open; the hooks do not close it.
     length_of : callable
-        Returns the sequence length of a batch, tokens.
+        Returns the sequence length of a batch in tokens.
     batch_of : callable, optional
-        Returns how many sequences a batch has.
+        Returns the number of sequences of a batch.
 
     Examples
     --------
@@ -555,19 +573,19 @@ class LightningHooks:
         self._open = opened
 
     def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """End it."""
+        """End the iteration."""
         opened, self._open = self._open, None
         if opened is not None:
             opened.__exit__(None, None, None)
 
     def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
-        """Write what is logged so far."""
+        """Write the rows that are logged so far."""
         self._abandon()
         if isinstance(self._steps, IterationLog):
             self._steps.flush()
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
-        """Give up an iteration that is open."""
+        """Abandon an iteration that is open."""
         self._abandon()
 
     def _abandon(self) -> None:
@@ -588,8 +606,8 @@ def lightning_callback(
             callback = lightning_callback(log, length_of=lambda batch: batch["input_ids"].shape[1])
             Trainer(max_epochs=1, callbacks=[callback]).fit(model, loader)
 
-    Lightning asks every callback for every hook, so that it takes only subclasses of its own class, which is made
-    here. The iteration is what Lightning does between its hooks: without the loading of data.
+    Lightning calls every hook of every callback, so a callback has to be a subclass of its own class, which is made
+    here. An iteration is the time between Lightning's hooks, without the loading of data.
 
     Parameters
     ----------

@@ -1,10 +1,8 @@
-"""Profiling only the selected iterations of a training loop.
+"""Profiling of the chosen iterations of a training loop with `torch.profiler`.
 
-Which iterations to profile: a list of numbers, or what `seqpoint select --json` wrote.
-
-One recording of `torch.profiler`: prepared some iterations ahead, started, and written to a file or dropped.
-
-`profile_at`: run `torch.profiler` in the chosen iterations only, a file for each or for those that are adjacent.
+`profile_at` counts the iterations of a run and records the chosen ones; adjacent iterations share a file.
+`read_points` reads the chosen iterations: a list of numbers, or the output of ``seqpoint select --json``. A `Window` is
+one recording, which is prepared some iterations ahead.
 """
 
 import json
@@ -18,24 +16,24 @@ from typing import Any
 from profilers.errors import DependencyError, InvalidInputError, NotFoundError
 from profilers.record.log import whole
 
-#: A selection has a few points of 150 bytes each.
-_LIMIT_BYTES = 1 << 26
-#: The number of a step is read up to nine digits.
-_LARGEST = 10**9 - 1
+#: Most bytes of a selection, which has a few points of 150 bytes each.
+_MAX_BYTES = 1 << 26
+#: Readers of step annotations read up to nine digits.
+_MAX_ITERATION = 10**9 - 1
 
 
 def read_points(points: Iterable[int] | str | PathLike[str]) -> dict[int, int | None]:
-    """Return the chosen iterations in rising order, each once, with its length where that is known.
+    """Return the chosen iterations in ascending order, each with its length or None.
 
     Parameters
     ----------
     points : iterable of int, or path
-        Numbers of iterations, from 0, in any order; or the file that `seqpoint select --json` wrote.
+        Numbers of iterations, from 0, in any order; or a file with the output of ``seqpoint select --json``.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        The file is missing or no selection, or a number is none of an iteration.
+        The file is missing or no selection, or a number cannot be an iteration.
 
     Examples
     --------
@@ -43,43 +41,42 @@ def read_points(points: Iterable[int] | str | PathLike[str]) -> dict[int, int | 
     {3: None, 7: None}
     """
     if isinstance(points, str | PathLike):
-        found = _from_file(Path(points))
+        chosen = _points_in(Path(points))
     elif isinstance(points, Iterable) and not isinstance(points, bytes):
-        found = [(_number(point, "points"), None) for point in points]
+        chosen = [(_iteration_number(point, "points"), None) for point in points]
     else:
         raise InvalidInputError(f"points are numbers of iterations or a file, not a {type(points).__name__}")
-    if not found:
+    if not chosen:
         raise InvalidInputError("no iteration is chosen; give at least one point")
-    return dict(sorted(found, key=lambda pair: pair[0]))
+    return dict(sorted(chosen, key=lambda point: point[0]))
 
 
-def _number(value: Any, place: str) -> int:
-    number = whole(value, f"{place}: iteration", 0)
-    if number > _LARGEST:
-        raise InvalidInputError(f"{place}: iteration is {number}; it must be at most {_LARGEST}")
+def _iteration_number(value: Any, where: str) -> int:
+    number = whole(value, f"{where}: iteration", 0)
+    if number > _MAX_ITERATION:
+        raise InvalidInputError(f"{where}: iteration is {number}; it must be at most {_MAX_ITERATION}")
     return number
 
 
-def _from_file(path: Path) -> list[tuple[int, int | None]]:
+def _points_in(path: Path) -> list[tuple[int, int | None]]:
     if not path.is_file():
         raise NotFoundError(f"{path}: no such selection; write one with `seqpoint select LOG --json > {path}`")
-    rows = _points_of(path)
-    found: dict[int, int | None] = {}
-    for position, row in enumerate(rows):
-        place = f"{path}: points[{position}]"
+    lengths: dict[int, int | None] = {}
+    for position, row in enumerate(_point_rows(path)):
+        where = f"{path}: points[{position}]"
         if not isinstance(row, dict) or "iteration" not in row:
-            raise InvalidInputError(f"{place}: has no iteration; give the output of `seqpoint select --json`")
-        number, length = _number(row["iteration"], place), row.get("sequence_length")
-        length = None if length is None else whole(length, f"{place}: sequence_length", 1)
-        if found.setdefault(number, length) != length:
-            raise InvalidInputError(f"{place}: gives iteration {number} a second length, {length}")
-    return list(found.items())
+            raise InvalidInputError(f"{where}: has no iteration; give the output of `seqpoint select --json`")
+        number, length = _iteration_number(row["iteration"], where), row.get("sequence_length")
+        length = None if length is None else whole(length, f"{where}: sequence_length", 1)
+        if lengths.setdefault(number, length) != length:
+            raise InvalidInputError(f"{where}: gives iteration {number} a second length, {length}")
+    return list(lengths.items())
 
 
-def _points_of(path: Path) -> list[Any]:
+def _point_rows(path: Path) -> list[Any]:
     try:
-        if path.stat().st_size > _LIMIT_BYTES:
-            raise InvalidInputError(f"{path}: is larger than {_LIMIT_BYTES} bytes, which no selection is")
+        if path.stat().st_size > _MAX_BYTES:
+            raise InvalidInputError(f"{path}: is larger than {_MAX_BYTES} bytes, which no selection is")
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: not the output of `seqpoint select --json` ({error})") from error
@@ -99,7 +96,7 @@ def load_torch() -> Any:
     Raises
     ------
     DependencyError
-        It is not installed.
+        PyTorch is not installed.
     """
     try:
         return import_module("torch")
@@ -108,14 +105,29 @@ def load_torch() -> Any:
 
 
 def _default_activities(torch: Any) -> set[Any]:
-    """Return the host, and the GPU where there is one."""
+    """Return the profiler activities of the host and, if there is one, of the GPU."""
     kinds = torch.profiler.ProfilerActivity
     gpu = {kinds.CUDA} if torch.cuda.is_available() else set()
     return {kinds.CPU} | gpu
 
 
 def settings(torch: Any, activities: Iterable[Any] | None, record_shapes: bool) -> Settings:
-    """Return what each recording is made with."""
+    """Return the arguments of ``torch.profiler.profile`` for each recording.
+
+    Parameters
+    ----------
+    torch : module
+        The module ``torch``.
+    activities : iterable of ProfilerActivity, optional
+        Activities to record; by default the CPU, and CUDA if there is a GPU.
+    record_shapes : bool
+        Whether to record the shapes of operators.
+
+    Raises
+    ------
+    InvalidInputError
+        `activities` is empty.
+    """
     chosen = _default_activities(torch) if activities is None else list(activities)
     if not chosen:
         raise InvalidInputError("activities is empty; leave it out, or name at least ProfilerActivity.CPU")
@@ -123,43 +135,49 @@ def settings(torch: Any, activities: Iterable[Any] | None, record_shapes: bool) 
 
 
 class Window:
-    """A recording that is being prepared or made.
+    """A recording that is prepared or running.
 
-    A profiler of its own for each recording, without a schedule: torch's schedules are periodic, and its steps
-    are numbered from 0.
+    Each recording has a profiler of its own, without a schedule: torch's schedules are periodic, and number steps from
+    0.
 
     Parameters
     ----------
     torch : module
+        The module ``torch``.
     made_with : dict
         Keyword arguments of ``torch.profiler.profile``.
 
     Raises
     ------
     InvalidInputError
-        Another profiler runs.
+        Another torch profiler runs.
     """
 
     def __init__(self, torch: Any, made_with: Settings) -> None:
-        if torch.autograd._profiler_enabled():  # torch itself would end that one without a word
+        if torch.autograd._profiler_enabled():  # torch would end that profiler silently
             raise InvalidInputError("another torch profiler is recording; end it before profile_at")
         self._profile = torch.profiler.profile(**made_with)
         self.recording = False
         self._profile.prepare_trace()
 
     def start(self) -> None:
-        """Record from here on."""
+        """Begin to record, if that has not happened."""
         if not self.recording:
             self._profile.start_trace()
             self.recording = True
 
     def drop(self) -> None:
-        """End it without a file."""
+        """End the recording without a file."""
         self.start()  # torch ends only what was started
         self._profile.stop_trace()
 
     def write(self, path: Path) -> None:
-        """End it, waiting for the GPU, and put its trace at `path`, whole.
+        """End the recording, wait for the GPU, and write the trace to `path`.
+
+        Parameters
+        ----------
+        path : Path
+            File to write; it appears only when it is complete.
 
         Raises
         ------
@@ -167,7 +185,7 @@ class Window:
             The folder cannot be written.
         """
         self._profile.stop_trace()
-        hidden = path.with_name(f".{path.name}")  # the reader passes over hidden files; torch packs what ends in .gz
+        hidden = path.with_name(f".{path.name}")  # ingest skips hidden files; torch packs names in .gz
         try:
             self._profile.export_chrome_trace(str(hidden))
             hidden.replace(path)
@@ -198,29 +216,32 @@ def profile_at(
                     break
 
     Iterations are counted from 0, as `IterationLog` counts them, and keep their numbers (``ProfilerStep#N``) and
-    lengths in the trace. Adjacent ones share a recording and a file, as ``iterations7-8.pt.trace.json.gz``, so that
-    the second is not disturbed by the end of the first. The profiler is prepared up to `warmup` iterations ahead
-    and records nothing of these; fewer where the run begins or a recording has just ended: iteration 0 has none,
-    and the first use of a profiler in a process costs that iteration time. In a job of ``torch.distributed`` every
-    process calls this with the same points; its rank is in the names of its files.
+    lengths in the trace. Adjacent iterations share a recording and a file, such as ``iterations7-8.pt.trace.json.gz``,
+    so that the end of the first does not disturb the second.
+
+    The profiler is prepared up to `warmup` iterations ahead, and records nothing of these. There are fewer at the
+    beginning of the run and after a recording. Iteration 0 has none, and the first use of a profiler in a process takes
+    time of that iteration. In a job of ``torch.distributed``, every process calls this with the same points; its rank
+    is in the names of its files.
 
     Parameters
     ----------
     points : iterable of int, or path
-        Numbers of iterations, in any order, or the file that ``seqpoint select LOG --json`` wrote. With a file, an
-        iteration must have the length that the selection saw: other batches mean another order of the data.
+        Numbers of iterations, in any order, or a file with the output of ``seqpoint select LOG --json``. With a file,
+        an iteration must have the length that was selected: another length means another order of the data.
     directory : path
-        Made where it is missing.
+        Folder of the files; it is made if it is missing.
     warmup : int
-        Iterations ahead of a chosen one.
+        Iterations before a chosen iteration at which its recording is prepared.
     activities : iterable of ProfilerActivity, optional
-        By default the CPU, and CUDA where there is a GPU.
+        Activities to record; by default the CPU, and CUDA if there is a GPU.
     record_shapes : bool
-        As for ``torch.profiler.profile``.
+        Whether to record the shapes of operators.
 
     Yields
     ------
     PointProfiler
+        Gives the context of each iteration.
 
     Raises
     ------
@@ -228,14 +249,14 @@ def profile_at(
         PyTorch is not installed.
     NotFoundError, InvalidInputError
         The points cannot be read; the directory holds recordings already or cannot be written; another profiler
-        runs; an iteration has another length than was selected. At the end, when every file is written: chosen
-        iterations were never reached; the message names them.
+        runs; an iteration has another length than was selected. At the end, after every file is written: chosen
+        iterations were never reached, and the message names them.
     """
     chosen, ahead = read_points(points), whole(warmup, "warmup", 0)
     torch = load_torch()
     made_with = settings(torch, activities, record_shapes)
     prefix = _prefix(torch)
-    profiler = PointProfiler(chosen, _empty(Path(directory), prefix) / prefix, warmup=ahead, made_with=made_with)
+    profiler = PointProfiler(chosen, _make_folder(Path(directory), prefix) / prefix, warmup=ahead, made_with=made_with)
     try:
         yield profiler
     except BaseException:
@@ -251,12 +272,12 @@ def profile_at(
 
 def _prefix(torch: Any) -> str:
     distributed = torch.distributed
-    known = distributed.is_available() and distributed.is_initialized()
-    return f"rank{distributed.get_rank()}_iteration" if known else "iteration"
+    has_rank = distributed.is_available() and distributed.is_initialized()
+    return f"rank{distributed.get_rank()}_iteration" if has_rank else "iteration"
 
 
-def _empty(directory: Path, prefix: str) -> Path:
-    """Return the folder, which has no recordings of this process yet."""
+def _make_folder(directory: Path, prefix: str) -> Path:
+    """Make the folder, or check that it has no recordings of this process, and return it."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         old = sorted(file.name for file in directory.glob(f"{prefix}*.pt.trace.json.gz"))
@@ -268,25 +289,27 @@ def _empty(directory: Path, prefix: str) -> Path:
 
 
 class PointProfiler:
-    """What `profile_at` gives: it counts iterations and records the chosen ones.
+    """The profiler of `profile_at`: it counts iterations and records the chosen ones.
 
     Parameters
     ----------
     chosen : dict of int to int or None
-        Iterations in rising order, with their lengths where known.
+        Chosen iterations in ascending order, each with its length or None.
     stem : Path
-        What the names of its files begin with.
+        Folder and prefix of the names of its files.
     warmup : int
+        Iterations before a chosen iteration at which its recording is prepared.
     made_with : dict
         Keyword arguments of ``torch.profiler.profile``.
 
     Attributes
     ----------
     reached : int
-        How many iterations there were.
+        Number of iterations so far.
     recorded : tuple of int
         Iterations whose trace is written.
     files : tuple of Path
+        Files that are written.
     """
 
     def __init__(self, chosen: dict[int, int | None], stem: Path, *, warmup: int, made_with: Settings) -> None:
@@ -305,14 +328,14 @@ class PointProfiler:
 
     @property
     def done(self) -> bool:
-        """Whether no chosen iteration is left, so that the run may end."""
+        """Whether every chosen iteration was reached, so that the run may end."""
         return not self._left
 
     @contextmanager
     def iteration(self, *, sequence_length: int | None = None, batch: int | None = None) -> Iterator[None]:
-        """Give the context of one iteration; every iteration of the run needs it, chosen or not.
+        """Give the context of an iteration; every iteration of the run needs it, chosen or not.
 
-        One that raises is not recorded, and neither are adjacent ones before it.
+        An iteration that raises is not recorded, and neither are adjacent iterations before it.
 
         Parameters
         ----------
@@ -342,7 +365,7 @@ class PointProfiler:
             self._inside = False
 
     def _prepare(self, number: int) -> None:
-        """Prepare a recording where one is to start soon."""
+        """Prepare a recording if a chosen iteration follows soon."""
         if self._window is None and self._left and self._left[-1] <= number + self._warmup:
             self._window = Window(self._torch, self._made_with)
 
@@ -364,16 +387,16 @@ class PointProfiler:
             self._write()
 
     def _annotation(self, number: int, length: int | None, batch: int | None) -> str:
-        """Return the text from which a reader takes the length."""
-        known = None if length is None else whole(length, "sequence_length", 1)
-        wanted = self._chosen[number]
-        if known is not None and wanted is not None and known != wanted:
+        """Return the text of the annotation, from which ingest reads the length and the batch."""
+        length = None if length is None else whole(length, "sequence_length", 1)
+        selected = self._chosen[number]
+        if length is not None and selected is not None and length != selected:
             raise InvalidInputError(
-                f"iteration {number} has the length {known}, but {wanted} when it was selected; "
+                f"iteration {number} has the length {length}, but {selected} when it was selected; "
                 "use the same order of the same data (seed, sampler, batch size)"
             )
-        stated = "" if known is None else f" sequence_length={known}"
-        return f"iteration{stated}" + ("" if batch is None else f" batch={whole(batch, 'batch', 0)}")
+        length_text = "" if length is None else f" sequence_length={length}"
+        return f"iteration{length_text}" + ("" if batch is None else f" batch={whole(batch, 'batch', 0)}")
 
     def _write(self) -> None:
         window, held = self._window, tuple(self._held)
@@ -391,7 +414,7 @@ class PointProfiler:
             window.drop()
 
     def _finish(self) -> None:
-        """Write a recording whose last iteration is whole, and drop one that was only prepared."""
+        """Write a recording that holds iterations; drop one that was only prepared."""
         if self._held:
             self._write()
         else:

@@ -1,12 +1,10 @@
-"""Programs of host calls and kernels, and the clock that times them.
+"""Programs of kernels and waits on each rank, and the times at which they run.
 
-What a synthetic trace is written from: for every rank, the works and waits of each step, with their durations.
-
-Plain data: who makes it knows operators and times, who writes it knows events.
-
-When the works of a step run: hosts call them in order, streams run them in order, and partners meet.
+A `SyntheticJob` is plain data: the kernels, collectives and waits of each step and rank, with their durations.
+`run_step` times a step: hosts call in order, streams run in order, and the members of a collective start together.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,19 +13,21 @@ from profilers.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class Exchange:
-    """What makes a work a collective.
+    """The collective that a `Work` executes.
 
     Parameters
     ----------
     kind : str
         ``"all_reduce"`` and so on, as `profilers.ingest.collectives` names them.
     elements : int
+        Elements of the input and of the output on each rank.
     group : str
         Name of the group of ranks.
     size : int
         Ranks of the group, whether or not all of them are in the trace.
     meets : str
-        Works of several ranks with this key, which one step has once a rank, start together; empty without partner.
+        Key that the members of one collective share; each rank has it once a step. They start together. Empty if no
+        other member is in the trace.
     """
 
     kind: str
@@ -44,17 +44,21 @@ class Work:
     Parameters
     ----------
     name, op : str
-        Of the kernel, and of the operator that launches it.
+        Name of the kernel, and of the operator that launches it.
     duration_ns : int
-        Alone, from when all that it needs is there.
+        Duration of the kernel alone; that of a collective counts from the arrival of its last member.
     host_ns : int
-        From its call to the next.
+        Time on the host from its call to the next call.
     stream : int
+        Stream of the kernel.
     shape : tuple of int
+        Shape of the operator's input.
     workgroups : int
+        Workgroups of the kernel.
     after : tuple of int
-        Positions in the rank's program of works on other streams that it waits for, each before it.
+        Positions, in the program of the rank, of earlier kernels on other streams for which it waits.
     exchange : Exchange, optional
+        The collective that it executes; None for a kernel that computes.
     """
 
     name: str
@@ -70,16 +74,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Wait:
-    """The host waits for the device.
+    """A call in which the host waits for the device.
 
     Parameters
     ----------
     stream : int, optional
-        For this stream alone; else for all.
+        Stream for which the host waits; by default all streams.
     host_ns : int
-        What the host then does before its next call.
+        Time on the host from the return of the call to the next call.
     returns_ns : int
-        From the end of the work to the return of the call.
+        Time from the end of the device work to the return of the call.
     """
 
     stream: int | None = None
@@ -89,14 +93,16 @@ class Wait:
 
 @dataclass(frozen=True)
 class SyntheticStep:
-    """One iteration.
+    """One iteration of a synthetic job.
 
     Parameters
     ----------
     name : str
+        Text of its annotation in the trace.
     sequence_length, batch : int
+        Tokens of a sequence, and sequences.
     programs : sequence of sequence of Work or Wait
-        Of each rank.
+        Program of each rank, in the order of its calls.
     """
 
     name: str
@@ -107,19 +113,20 @@ class SyntheticStep:
 
 @dataclass(frozen=True)
 class SyntheticJob:
-    """What to write.
+    """A job that nobody ran, as programs of its ranks.
 
     Parameters
     ----------
     description, version : str
-        For the trace's source and version.
+        Source and version that the trace states.
     steps : sequence of SyntheticStep
-        All of as many ranks.
+        Iterations, all with the same number of ranks.
     world_size : int
-        Ranks of the job, of which the trace may hold one of several that do the same.
+        Ranks of the job. The trace may hold one rank for several that do the same.
     dtype : str
-        Of what is computed, as profilers name it.
+        Element type of the operators and collectives, as profilers name it.
     element_bytes : int
+        Bytes of an element.
     """
 
     description: str
@@ -130,22 +137,22 @@ class SyntheticJob:
     element_bytes: int = 2
 
 
-#: Time from a call to its kernel, where nothing else holds it up.
+#: Time from a call to the start of its kernel, if the kernel waits for nothing else.
 LAUNCH_NS = 8_000
 
 
 @dataclass
 class Timing:
-    """When what a rank's program has is called and runs, in ns; by position in the program.
+    """Times of a rank's program in ns, by position in the program.
 
     Parameters
     ----------
-    called, returned : dict
-        Of calls; those of a wait return when the device is done.
-    started, ended : dict
-        Of works: a collective starts when it arrives, and works once its partners are there.
     host_ns : int
-        When the host is free.
+        Time at which the host is free.
+    called, returned : dict
+        Start of each call, and return of each wait.
+    started, ended : dict
+        Start and end of each kernel. A collective starts when its rank arrives, before the other members do.
     """
 
     host_ns: int
@@ -157,7 +164,7 @@ class Timing:
 
 @dataclass
 class _Rank:
-    """What is still to be done of a rank's program."""
+    """State of a rank: its position in the program, and the kernels that were called and have not run."""
 
     program: Sequence[Work | Wait]
     timing: Timing
@@ -166,45 +173,46 @@ class _Rank:
     position: int = 0
 
     def advance(self) -> bool:
-        """Call what can be called; return whether anything was."""
+        """Make all calls up to the next wait that blocks; return whether there was one."""
         before = self.position
         while self.position < len(self.program) and self._call(self.program[self.position]):
             self.position += 1
         return self.position > before
 
     def _call(self, item: Work | Wait) -> bool:
-        timing, at = self.timing, self.position
+        timing, position = self.timing, self.position
         if isinstance(item, Work):
-            timing.called[at] = timing.host_ns
+            timing.called[position] = timing.host_ns
             timing.host_ns += item.host_ns
-            self.queues.setdefault(item.stream, []).append(at)
+            self.queues.setdefault(item.stream, []).append(position)
             return True
         if any(queue for stream, queue in self.queues.items() if item.stream in (None, stream)):
             return False
         busy = [end for stream, end in self.free.items() if item.stream in (None, stream)]
-        timing.called[at] = timing.host_ns
-        timing.returned[at] = max([timing.host_ns, *(end + item.returns_ns for end in busy)])
-        timing.host_ns = timing.returned[at] + item.host_ns
+        timing.called[position] = timing.host_ns
+        timing.returned[position] = max([timing.host_ns, *(end + item.returns_ns for end in busy)])
+        timing.host_ns = timing.returned[position] + item.host_ns
         return True
 
     def heads(self) -> list[tuple[int, int]]:
-        """Return, of each stream, the work that is next and when it is ready, where that is known."""
-        found = []
+        """Return the next kernel of each stream and the time at which it is ready, if that is known."""
+        ready_kernels = []
         for stream, queue in self.queues.items():
-            if queue and all(other in self.timing.ended for other in self._work(queue[0]).after):
-                after = [self.timing.ended[other] for other in self._work(queue[0]).after]
+            if queue and all(position in self.timing.ended for position in self.kernel(queue[0]).after):
+                after = [self.timing.ended[position] for position in self.kernel(queue[0]).after]
                 ready = max([self.timing.called[queue[0]] + LAUNCH_NS, self.free.get(stream, 0), *after])
-                found.append((queue[0], ready))
-        return found
+                ready_kernels.append((queue[0], ready))
+        return ready_kernels
 
-    def _work(self, position: int) -> Work:
+    def kernel(self, position: int) -> Work:
+        """Return the kernel or collective at a position of the program."""
         item = self.program[position]
         assert isinstance(item, Work)
         return item
 
     def finish(self, position: int, started: int, ended: int) -> None:
-        """Note when the next work of a stream ran."""
-        stream = self._work(position).stream
+        """Record when the next kernel of a stream ran."""
+        stream = self.kernel(position).stream
         self.timing.started[position], self.timing.ended[position] = started, ended
         self.free[stream] = ended
         self.queues[stream].pop(0)
@@ -213,20 +221,26 @@ class _Rank:
 def run_step(
     step: SyntheticStep, hosts: Sequence[int], streams: Sequence[Mapping[int, int]]
 ) -> tuple[list[Timing], list[dict[int, int]]]:
-    """Return when all of a step runs, and when each rank's streams are free after it.
+    """Return the times of a step, and the times at which the streams are free after it.
 
     Parameters
     ----------
     step : SyntheticStep
+        Programs of all ranks.
     hosts : sequence of int
-        When each rank's host starts, ns.
+        Time at which the host of each rank starts, ns.
     streams : sequence of mapping
-        When each rank's streams are free, ns.
+        Time at which each stream of each rank is free, ns.
+
+    Returns
+    -------
+    list of Timing, list of dict
+        Times of each rank's program, and the time at which each of its streams is free, ns.
 
     Raises
     ------
     InvalidInputError
-        Ranks wait for one another for ever; the first work that does is named.
+        Ranks wait for one another for ever; the message names the first kernel that does.
     """
     members = _members(step)
     ranks = [
@@ -240,36 +254,34 @@ def run_step(
         for number, rank in enumerate(ranks):
             moved |= rank.advance()
             for position, ready in rank.heads():
-                work = rank.program[position]
-                assert isinstance(work, Work)
-                if work.exchange and work.exchange.meets:
-                    arrived.setdefault(work.exchange.meets, []).append((number, position, ready))
+                kernel = rank.kernel(position)
+                if kernel.exchange and kernel.exchange.meets:
+                    arrived.setdefault(kernel.exchange.meets, []).append((number, position, ready))
                 else:
-                    rank.finish(position, ready, ready + work.duration_ns)
+                    rank.finish(position, ready, ready + kernel.duration_ns)
                     moved = True
-        for key, several in arrived.items():
-            if len(several) == members[key]:
-                _meet(ranks, several)
+        for key, arrivals in arrived.items():
+            if len(arrivals) == members[key]:
+                _finish_collective(ranks, arrivals)
                 moved = True
     for number, rank in enumerate(ranks):
         if left := sorted(position for queue in rank.queues.values() for position in queue):
-            work = rank.program[left[0]]
-            raise InvalidInputError(f"step {step.name!r}: rank {number} waits for ever at work {left[0]}, {work}")
+            kernel = rank.kernel(left[0])
+            raise InvalidInputError(f"step {step.name!r}: rank {number} waits for ever at work {left[0]}, {kernel}")
     return [rank.timing for rank in ranks], [rank.free for rank in ranks]
 
 
 def _members(step: SyntheticStep) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for program in step.programs:
-        for item in program:
-            if isinstance(item, Work) and item.exchange and item.exchange.meets:
-                found[item.exchange.meets] = found.get(item.exchange.meets, 0) + 1
-    return found
+    """Return the number of members of each collective in a step, by its key."""
+    items = (item for program in step.programs for item in program)
+    return Counter(
+        item.exchange.meets for item in items if isinstance(item, Work) and item.exchange and item.exchange.meets
+    )
 
 
-def _meet(ranks: Sequence[_Rank], several: Sequence[tuple[int, int, int]]) -> None:
-    met = max(ready for _, _, ready in several)
-    for number, position, ready in several:
-        work = ranks[number].program[position]
-        assert isinstance(work, Work)
-        ranks[number].finish(position, ready, met + work.duration_ns)
+def _finish_collective(ranks: Sequence[_Rank], arrivals: Sequence[tuple[int, int, int]]) -> None:
+    """Run a collective whose members have all arrived, each given as rank, position and arrival in ns."""
+    last_arrival = max(ready for _, _, ready in arrivals)
+    for number, position, ready in arrivals:
+        rank = ranks[number]
+        rank.finish(position, ready, last_arrival + rank.kernel(position).duration_ns)

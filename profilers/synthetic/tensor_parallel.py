@@ -1,12 +1,10 @@
-"""A synthetic trace of a tensor-parallel transformer.
+"""Synthetic traces: the writer of their events, and a small tensor-parallel transformer to try things on.
 
-Write the events that a profiler would write of a synthetic job.
-
-Training steps of one tensor-parallel group, with simple modelled times: a small job to try things on.
-
-`replay.workloads` has whole jobs. Durations here are a roofline with one efficiency each for arithmetic and for memory;
-collectives are alpha-beta. Sources: Megatron tensor parallelism, four all-reduces a layer and iteration
-(arXiv 2302.02825); ring all-reduce 2(n-1)a + 2(n-1)/n S/B.
+`write_trace` writes the events that a profiler would write of a `SyntheticJob`. `synthesize` makes the job of a
+`TransformerJob`: training steps on the ranks of one tensor-parallel group; `replay.workloads` has whole jobs. Durations
+of kernels are a roofline with one efficiency for arithmetic and one for memory; collectives are alpha-beta. Sources:
+Megatron tensor parallelism, four all-reduces in each layer and iteration (arXiv 2302.02825); ring all-reduce
+2(n-1)a + 2(n-1)/n S/B.
 """
 
 import json
@@ -24,15 +22,16 @@ from profilers.synthetic.program import Exchange, SyntheticJob, SyntheticStep, T
 from profilers.trace.schema import make_table
 from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 
-#: Host time of parts of a call, ns: an operator before its launch, a launch, an event's record or wait; and the least
-#: time from a call to the next.
-_BEFORE_NS, _CALL_NS, _EVENT_NS, _LEAST_NS = 500, 500, 100, 1_500
+#: Host time in ns of an operator before its launch, of a launch, and of the record of an event.
+_OPERATOR_NS, _LAUNCH_CALL_NS, _EVENT_NS = 500, 500, 100
+#: Least time from one call to the next, ns: it has to hold the three above.
+_MIN_HOST_NS = 1_500
 _KINDS = ("ops", "launches", "kernels", "collectives", "syncs", "ranges", "iterations")
 
 
 @dataclass
-class _Book:
-    """Rows by kind, and the numbers that are next."""
+class _Tables:
+    """Rows of each kind of event, and the next ids."""
 
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {kind: [] for kind in _KINDS})
     ids: Iterator[int] = field(default_factory=count)
@@ -40,17 +39,24 @@ class _Book:
     sequence: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def match(self, step: int, meets: str) -> int | None:
-        """Return the number of a meeting; None of a work without partner."""
+        """Return the id that all members of a collective share; None without another member."""
         return self.matches.setdefault((step, meets), len(self.matches)) if meets else None
 
     def next_in(self, rank: int, group: str) -> int:
-        """Return how many collectives of the group a rank has had."""
+        """Return the number of collectives that a rank has executed in a group."""
         self.sequence[rank, group] = self.sequence.get((rank, group), -1) + 1
         return self.sequence[rank, group]
 
 
 def write_trace(job: SyntheticJob, device: Device) -> Trace:
     """Return the trace of a job: operators, launches, kernels, collectives, waits and iterations of every rank.
+
+    Parameters
+    ----------
+    job : SyntheticJob
+        Programs of all ranks and steps.
+    device : Device
+        Device that the trace names for every rank.
 
     Raises
     ------
@@ -61,20 +67,21 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
     if len(counts) != 1 or 0 in counts:
         raise InvalidInputError("a synthetic job needs at least one step, and as many ranks in each")
     ranks = counts.pop()
-    book, hosts = _Book(), [0] * ranks
+    events, hosts = _Tables(), [0] * ranks
     free: list[dict[int, int]] = [{} for _ in range(ranks)]
     for number, step in enumerate(job.steps):
         began = list(hosts)
         timings, free = run_step(step, hosts, free)
         for rank, timing in enumerate(timings):
-            _Writer(job, step, number, rank, timing, book).write(began[rank])
+            _Writer(job, step, number, rank, timing, events).write(began[rank])
         hosts = [timing.host_ns for timing in timings]
-    tables = {kind: make_table(kind, _columns(found)) for kind, found in book.rows.items() if found}
-    found = Trace(_meta(job, device, ranks), tables)
-    matched = sum(row["match_id"] is not None for row in book.rows["collectives"])
-    if not book.rows["collectives"]:
-        return found
-    return found.with_quality({"collectives": len(book.rows["collectives"]), "collectives_matched": matched})
+    tables = {kind: make_table(kind, _columns(rows)) for kind, rows in events.rows.items() if rows}
+    trace = Trace(_meta(job, device, ranks), tables)
+    collectives = events.rows["collectives"]
+    if not collectives:
+        return trace
+    matched = sum(row["match_id"] is not None for row in collectives)
+    return trace.with_quality({"collectives": len(collectives), "collectives_matched": matched})
 
 
 def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
@@ -94,33 +101,33 @@ def _meta(job: SyntheticJob, device: Device, ranks: int) -> TraceMeta:
 
 @dataclass
 class _Writer:
-    """Writes one step of one rank."""
+    """Writes the events of one step on one rank."""
 
     job: SyntheticJob
     step: SyntheticStep
     number: int
     rank: int
     timing: Timing
-    book: _Book
+    tables: _Tables
     records: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def write(self, began_ns: int) -> None:
         program = self.step.programs[self.rank]
-        awaited = {other for item in program if isinstance(item, Work) for other in item.after}
-        for position, item in enumerate(program):  # a Python loop over works, about 10 us each
+        awaited = {source for item in program if isinstance(item, Work) for source in item.after}
+        for position, item in enumerate(program):  # a Python loop over kernels, about 10 us each
             if isinstance(item, Work):
-                self._work(position, item, recorded=position in awaited)
+                self._launch(position, item, recorded=position in awaited)
             else:
                 self._wait(position, item)
-        self._close(began_ns)
+        self._end_iteration(began_ns)
 
     def _common(self) -> dict[str, Any]:
         return {"rank": self.rank, "iteration": self.number}
 
     def _call(self, name: str, start_ns: int, dur_ns: int, op: int | None = None) -> int:
-        """Write a call of the runtime, whose correlation is its id."""
-        call = next(self.book.ids)
-        self.book.rows["launches"].append(
+        """Write a call of the runtime and return its id, which is its correlation."""
+        call = next(self.tables.ids)
+        self.tables.rows["launches"].append(
             {**self._common(), "process": self.rank, "thread": 1, "id": call, "name": name, "start_ns": start_ns,
              "dur_ns": dur_ns, "api": "cuda_runtime", "correlation": call, "op_id": op}
         )  # fmt: skip
@@ -128,52 +135,53 @@ class _Writer:
 
     def _sync(self, kind: str, call: int, start_ns: int, **columns: int | None) -> None:
         empty = dict.fromkeys(("stream", "wait_on_stream", "event_correlation"))
-        self.book.rows["syncs"].append(
-            {**self._common(), **empty, **columns, "id": next(self.book.ids), "name": kind, "start_ns": start_ns,
+        self.tables.rows["syncs"].append(
+            {**self._common(), **empty, **columns, "id": next(self.tables.ids), "name": kind, "start_ns": start_ns,
              "dur_ns": 0, "sync": kind, "device": 0, "correlation": call, "launch_id": call}
         )  # fmt: skip
 
-    def _work(self, position: int, work: Work, *, recorded: bool) -> None:
+    def _launch(self, position: int, kernel: Work, *, recorded: bool) -> None:
+        """Write an operator with its waits, its launch and its kernel; `recorded`, with an event after the launch."""
         called = self.timing.called[position]
-        op = next(self.book.ids)
-        self.book.rows["ops"].append(
-            {**self._common(), "process": self.rank, "thread": 1, "id": op, "name": work.op, "start_ns": called,
-             "dur_ns": max(work.host_ns - 1, 1), "shapes": json.dumps([list(work.shape)], separators=(",", ":")),
+        op = next(self.tables.ids)
+        self.tables.rows["ops"].append(
+            {**self._common(), "process": self.rank, "thread": 1, "id": op, "name": kernel.op, "start_ns": called,
+             "dur_ns": max(kernel.host_ns - 1, 1), "shapes": json.dumps([list(kernel.shape)], separators=(",", ":")),
              "dtypes": json.dumps([f"c10::{self.job.dtype}"])}
         )  # fmt: skip
-        if work.host_ns < _LEAST_NS:
-            raise InvalidInputError(f"{work.op}: a call takes {work.host_ns} ns; it must be {_LEAST_NS} or more")
-        for i, other in enumerate(work.after):
-            stream, record = self.records[other]
-            waits = self._call("cudaStreamWaitEvent", called + i, 1)
-            self._sync("Stream Wait Event", waits, called + i, stream=work.stream, wait_on_stream=stream,
+        if kernel.host_ns < _MIN_HOST_NS:
+            raise InvalidInputError(f"{kernel.op}: a call takes {kernel.host_ns} ns; it must be {_MIN_HOST_NS} or more")
+        for i, source in enumerate(kernel.after):
+            stream, record = self.records[source]
+            wait = self._call("cudaStreamWaitEvent", called + i, 1)
+            self._sync("Stream Wait Event", wait, called + i, stream=kernel.stream, wait_on_stream=stream,
                        event_correlation=record)  # fmt: skip
-        launch = self._call("cudaLaunchKernel", called + _BEFORE_NS, _CALL_NS, op)
+        launch = self._call("cudaLaunchKernel", called + _OPERATOR_NS, _LAUNCH_CALL_NS, op)
         if recorded:
             self.records[position] = (
-                work.stream,
-                self._call("cudaEventRecord", called + _BEFORE_NS + _CALL_NS + _EVENT_NS, _EVENT_NS),
+                kernel.stream,
+                self._call("cudaEventRecord", called + _OPERATOR_NS + _LAUNCH_CALL_NS + _EVENT_NS, _EVENT_NS),
             )
-        self._kernel(position, work, op, launch)
+        self._kernel(position, kernel, op, launch)
 
-    def _kernel(self, position: int, work: Work, op: int, launch: int) -> None:
+    def _kernel(self, position: int, kernel: Work, op: int, launch: int) -> None:
         start, end = self.timing.started[position], self.timing.ended[position]
-        kernel = next(self.book.ids)
-        collective = next(self.book.ids) if work.exchange else None
-        span = {**self._common(), "name": work.name, "start_ns": start, "dur_ns": end - start, "op_id": op}
-        self.book.rows["kernels"].append(
-            {**span, "id": kernel, "device": 0, "stream": work.stream, "correlation": launch, "launch_id": launch,
-             "workgroups": work.workgroups, "workgroup_size": 256, "collective_id": collective}
+        kernel_id = next(self.tables.ids)
+        collective = next(self.tables.ids) if kernel.exchange else None
+        span = {**self._common(), "name": kernel.name, "start_ns": start, "dur_ns": end - start, "op_id": op}
+        self.tables.rows["kernels"].append(
+            {**span, "id": kernel_id, "device": 0, "stream": kernel.stream, "correlation": launch, "launch_id": launch,
+             "workgroups": kernel.workgroups, "workgroup_size": 256, "collective_id": collective}
         )  # fmt: skip
-        if work.exchange is None:
+        if kernel.exchange is None:
             return
-        exchange = work.exchange
-        self.book.rows["collectives"].append(
-            {**span, "id": collective, "kernel_id": kernel, "collective": exchange.kind,
+        exchange = kernel.exchange
+        self.tables.rows["collectives"].append(
+            {**span, "id": collective, "kernel_id": kernel_id, "collective": exchange.kind,
              "elements_in": exchange.elements, "elements_out": exchange.elements, "dtype": self.job.dtype,
              "bytes": exchange.elements * self.job.element_bytes, "group_name": exchange.group,
-             "group_size": exchange.size, "match_id": self.book.match(self.number, exchange.meets),
-             "sequence": self.book.next_in(self.rank, exchange.group)}
+             "group_size": exchange.size, "match_id": self.tables.match(self.number, exchange.meets),
+             "sequence": self.tables.next_in(self.rank, exchange.group)}
         )  # fmt: skip
 
     def _wait(self, position: int, wait: Wait) -> None:
@@ -183,13 +191,13 @@ class _Writer:
         if wait.stream is not None:
             self._sync("Stream Sync", call, called, stream=wait.stream)
 
-    def _close(self, began_ns: int) -> None:
+    def _end_iteration(self, began_ns: int) -> None:
         span = {**self._common(), "name": self.step.name, "start_ns": began_ns,
                 "dur_ns": self.timing.host_ns - began_ns}  # fmt: skip
-        self.book.rows["ranges"].append(
-            {**span, "id": next(self.book.ids), "process": self.rank, "thread": 1, "category": "user_annotation"}
+        self.tables.rows["ranges"].append(
+            {**span, "id": next(self.tables.ids), "process": self.rank, "thread": 1, "category": "user_annotation"}
         )
-        self.book.rows["iterations"].append(
+        self.tables.rows["iterations"].append(
             {**span, "found_by": "annotation", "sequence_length": self.step.sequence_length,
              "length_found_by": "annotation", "batch": self.step.batch}
         )  # fmt: skip
@@ -197,9 +205,9 @@ class _Writer:
 
 _BYTES = 2  # bf16
 _COMPUTE_STREAM, _TP_STREAM, _DP_STREAM = 7, 20, 24
-#: Shares of the data sheet that kernels reach, of the order that models.md reports for large shapes.
+#: Shares of the data sheet's figures that kernels reach, typical of large shapes.
 _COMPUTE_EFFICIENCY, _MEMORY_EFFICIENCY, _LINK_EFFICIENCY = 0.6, 0.75, 0.7
-#: Time between two calls, of a step of a ring, of the shortest kernel, and of a wait's return (ns).
+#: Times in ns: from one call to the next, one hop of a ring, the shortest kernel, and the return of a wait.
 _CALL_GAP_NS, _HOP_NS, _FLOOR_NS, _RETURN_NS = 5_000, 3_400, 2_000, 4_000
 _TILE = 128
 _JITTER = 0.02
@@ -212,14 +220,15 @@ class TransformerJob:
     Parameters
     ----------
     layers, hidden, heads : int
+        Layers, hidden size and attention heads of the model.
     batch : int
-        Sequences a step.
+        Sequences of a step.
     sequence_lengths : sequence of int
-        Padded length of each step.
+        Padded sequence length of each step, tokens.
     tensor_parallel : int
-        Ranks, all in the trace.
+        Ranks of the tensor-parallel group, which are all in the trace.
     data_parallel : int
-        Replicas of the group; the gradient all-reduce over them overlaps the backward pass.
+        Replicas of the group; their gradient all-reduce overlaps the backward pass.
     """
 
     layers: int = 12
@@ -241,8 +250,8 @@ class TransformerJob:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """One kernel or collective of a step, the same on every rank."""
+class _Kernel:
+    """A kernel or collective of a step, the same on every rank."""
 
     name: str
     op: str
@@ -252,11 +261,20 @@ class _Part:
     shape: tuple[int, ...] = ()
     stream: int = _COMPUTE_STREAM
     collective: str = ""
-    waits: bool = False  #: the compute stream goes on only when this is done
+    waits: bool = False  #: whether the compute stream waits for it
 
 
 def synthesize(job: TransformerJob, device: str | Device, seed: int = 0) -> Trace:
-    """Return the trace of `job` on a catalogue device, linked, with iterations and collectives.
+    """Return the trace of `job` on a device, linked, with iterations and collectives.
+
+    Parameters
+    ----------
+    job : TransformerJob
+        Sizes of the model, and its parallelism.
+    device : str or Device
+        Name in the device catalogue, or a device.
+    seed : int
+        Seed of the jitter of kernel durations.
 
     Raises
     ------
@@ -278,59 +296,60 @@ def synthesize(job: TransformerJob, device: str | Device, seed: int = 0) -> Trac
 
 
 def _iteration(job: TransformerJob, length: int, device: Device, random: np.random.Generator) -> SyntheticStep:
-    """All ranks run the same, and their hosts wait for the device at the end, as a loop that reads its loss does."""
+    """Return a step in which all ranks do the same, and hosts wait for the device at the end to read the loss."""
     programs: list[list[Work | Wait]] = [[] for _ in range(job.tensor_parallel)]
     computed = waited = -1
-    for position, part in enumerate(_step(job, length)):
-        after = computed if part.collective else waited
+    for position, kernel in enumerate(_step(job, length)):
+        after = computed if kernel.collective else waited
         for rank, program in enumerate(programs):
-            jitter = _JITTER * float(random.standard_normal()) * (part.stream != _TP_STREAM)
-            program.append(_work(job, part, (rank, position, after), _duration_ns(job, part, device) * (1 + jitter)))
-        if not part.collective:
+            jitter = _JITTER * float(random.standard_normal()) * (kernel.stream != _TP_STREAM)
+            duration_ns = _duration_ns(job, kernel, device) * (1 + jitter)
+            program.append(_work(job, kernel, (rank, position, after), duration_ns))
+        if not kernel.collective:
             computed, waited = position, -1
-        elif part.waits:
+        elif kernel.waits:
             waited = position
     for program in programs:
         program.append(Wait(returns_ns=_RETURN_NS))
     return SyntheticStep(f"iteration sequence_length={length} batch={job.batch}", length, job.batch, programs)
 
 
-def _work(job: TransformerJob, part: _Part, place: tuple[int, int, int], duration_ns: float) -> Work:
-    rank, position, after = place
-    tensor = part.stream == _TP_STREAM
+def _work(job: TransformerJob, kernel: _Kernel, order: tuple[int, int, int], duration_ns: float) -> Work:
+    """Return a kernel for the program of a rank; `order` is the rank, its position, and the position it waits for."""
+    rank, position, after = order
     exchange = None
-    if part.collective:
-        group, meets = ("tp", f"tp {position}") if tensor else (f"dp{rank}", "")
-        exchange = Exchange(part.collective, part.shape[0], group, _ranks(job, part), meets)
+    if kernel.collective:
+        group, meets = ("tp", f"tp {position}") if kernel.stream == _TP_STREAM else (f"dp{rank}", "")
+        exchange = Exchange(kernel.collective, kernel.shape[0], group, _group_size(job, kernel), meets)
     return Work(
-        part.name,
-        part.op,
+        kernel.name,
+        kernel.op,
         max(round(duration_ns), 1),
         _CALL_GAP_NS,
-        part.stream,
-        part.shape,
-        part.workgroups,
+        kernel.stream,
+        kernel.shape,
+        kernel.workgroups,
         () if after < 0 else (after,),
         exchange,
     )
 
 
-def _ranks(job: TransformerJob, part: _Part) -> int:
-    return job.data_parallel if part.stream == _DP_STREAM else job.tensor_parallel
+def _group_size(job: TransformerJob, kernel: _Kernel) -> int:
+    return job.data_parallel if kernel.stream == _DP_STREAM else job.tensor_parallel
 
 
-def _gemm(op: str, m: int, n: int, k: int) -> _Part:
+def _gemm(op: str, m: int, n: int, k: int) -> _Kernel:
     moved = _BYTES * (m * k + k * n + m * n)
     groups = math.ceil(m / _TILE) * math.ceil(n / _TILE)
-    return _Part(f"synthetic_gemm_bf16_{_TILE}x{_TILE}", op, 2.0 * m * n * k, moved, groups, (m, k))
+    return _Kernel(f"synthetic_gemm_bf16_{_TILE}x{_TILE}", op, 2.0 * m * n * k, moved, groups, (m, k))
 
 
-def _stream_op(name: str, op: str, elements: int, passes: float) -> _Part:
-    return _Part(name, op, 0.0, _BYTES * elements * passes, max(elements // 2048, 1), (elements,))
+def _stream_op(name: str, op: str, elements: int, passes: float) -> _Kernel:
+    return _Kernel(name, op, 0.0, _BYTES * elements * passes, max(elements // 2048, 1), (elements,))
 
 
-def _all_reduce(op: str, elements: int, *, stream: int, waits: bool) -> _Part:
-    return _Part(
+def _all_reduce(op: str, elements: int, *, stream: int, waits: bool) -> _Kernel:
+    return _Kernel(
         "ncclDevKernel_AllReduce_synthetic",
         op,
         0.0,
@@ -343,7 +362,7 @@ def _all_reduce(op: str, elements: int, *, stream: int, waits: bool) -> _Part:
     )
 
 
-def _step(job: TransformerJob, length: int) -> Iterator[_Part]:
+def _step(job: TransformerJob, length: int) -> Iterator[_Kernel]:
     tokens, h, tp = length * job.batch, job.hidden, job.tensor_parallel
     yield _stream_op("embedding_kernel", "aten::embedding", tokens * h, 2)
     for _ in range(job.layers):
@@ -356,12 +375,12 @@ def _step(job: TransformerJob, length: int) -> Iterator[_Part]:
     yield _stream_op("multi_tensor_adam_kernel", "aten::_fused_adam_", parameters, 14)
 
 
-def _forward(job: TransformerJob, length: int) -> Iterator[_Part]:
+def _forward(job: TransformerJob, length: int) -> Iterator[_Kernel]:
     tokens, h, tp = length * job.batch, job.hidden, job.tensor_parallel
     yield _stream_op("layer_norm_kernel", "aten::layer_norm", tokens * h, 2)
     yield _gemm("aten::linear", tokens, 3 * h // tp, h)
     flops = 4.0 * job.batch * length * length * h / tp
-    yield _Part("flash_attention_fwd", "aten::scaled_dot_product_attention", flops,
+    yield _Kernel("flash_attention_fwd", "aten::scaled_dot_product_attention", flops,
                 _BYTES * tokens * 4 * h / tp, job.batch * job.heads // tp * math.ceil(length / _TILE),
                 (job.batch, length, h // tp))  # fmt: skip
     yield _gemm("aten::linear", tokens, h, h // tp)
@@ -374,22 +393,20 @@ def _forward(job: TransformerJob, length: int) -> Iterator[_Part]:
     yield _stream_op("add_elementwise_kernel", "aten::add", tokens * h, 3)
 
 
-def _backward(job: TransformerJob, length: int) -> Iterator[_Part]:
-    """Twice the arithmetic of the forward pass: gradients of inputs and of weights."""
-    for work in reversed(list(_forward(job, length))):
-        if work.collective or not work.flops:
-            yield work
-            continue
-        yield work
-        yield work
+def _backward(job: TransformerJob, length: int) -> Iterator[_Kernel]:
+    """Yield the backward pass of a layer: products run twice, for the gradients of inputs and of weights."""
+    for kernel in reversed(list(_forward(job, length))):
+        yield kernel
+        if kernel.flops and not kernel.collective:
+            yield kernel
 
 
-def _duration_ns(job: TransformerJob, work: _Part, device: Device) -> float:
-    ranks = _ranks(job, work)
-    if work.collective:
+def _duration_ns(job: TransformerJob, kernel: _Kernel, device: Device) -> float:
+    ranks = _group_size(job, kernel)
+    if kernel.collective:
         hops = 2 * (ranks - 1)
         rate = device.link_bytes_per_s * _LINK_EFFICIENCY
-        return hops * _HOP_NS + hops / ranks * work.bytes / rate * 1e9
-    arithmetic = work.flops / (device.flops_per_s("bf16") * _COMPUTE_EFFICIENCY)
-    memory = work.bytes / (device.memory_bytes_per_s * _MEMORY_EFFICIENCY)
+        return hops * _HOP_NS + hops / ranks * kernel.bytes / rate * 1e9
+    arithmetic = kernel.flops / (device.flops_per_s("bf16") * _COMPUTE_EFFICIENCY)
+    memory = kernel.bytes / (device.memory_bytes_per_s * _MEMORY_EFFICIENCY)
     return max(arithmetic, memory) * 1e9 + _FLOOR_NS

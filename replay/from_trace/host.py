@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from profilers.trace.arrays import MISSING, Bools, Ints
+from profilers.ingest.iterations import WHOLE_TRACE
+from profilers.trace.arrays import MISSING, Bools, Ints, strings
 from replay.from_trace.draft import Draft, NewEdges
 from replay.from_trace.index import LOADER_PREFIX
 from replay.from_trace.window import Calls, Window
@@ -362,6 +363,7 @@ def _end_of_step(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, In
     calls, (begin, done) = window.calls, tasks
     name = draft.name("end of the step on the host")
     before: dict[int, tuple[int, int]] = {}
+    device_only = _ranks_without_host(window)
     for step in window.steps:
         end, lane = step.end, draft.lane(Lane(step.rank, None, 0))[0]
         about = {"measured_start_ns": end, "measured_end_ns": end, "iteration": step.iteration}
@@ -375,11 +377,22 @@ def _end_of_step(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, In
         elif len(mine):
             last = mine[np.argmax(calls.end[mine])]
             draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)
-        else:
+        elif step.rank not in device_only:
             draft.release(mark, np.array([float(end)]))
         later = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)]
         if len(later):
             draft.edge(int(mark[0]), int(begin[later[0]]), calls.start[later[0]] - end, EdgeKind.HOST)
+
+
+def _ranks_without_host(window: Window) -> set[int]:
+    """Return the ranks whose only iteration is the whole recording, with device work and no call of the host.
+
+    Such an iteration ends with its device work, so the end that was recorded is no time of the host.
+    """
+    iterations = window.index.trace.iterations
+    if iterations.num_rows != len(window.steps) or set(strings(iterations, "found_by")) != {WHOLE_TRACE}:
+        return set()
+    return set(window.work.rank.tolist()) - set(window.calls.rank.tolist())
 
 
 def add_returns(draft: Draft, window: Window, host: HostTasks, device_tasks: Ints) -> None:

@@ -429,6 +429,20 @@ class KernelGraph:
         """Return a graph in which the named columns of the tasks are replaced."""
         return replace(self, tasks=replace(self.tasks, **columns))
 
+    def with_durations(self, duration_ns: Floats, basis: Basis) -> "KernelGraph":
+        """Return a graph with other durations.
+
+        Parameters
+        ----------
+        duration_ns : array of float64, shape (n_tasks,)
+            Isolated duration of each task.
+        basis : Basis
+            Basis of the durations that change; a task keeps its own basis if that is less certain.
+        """
+        changed = duration_ns != self.tasks.duration_ns
+        new_basis = np.where(changed, np.maximum(self.tasks.basis, int(basis)), self.tasks.basis)
+        return self.with_tasks(duration_ns=duration_ns, basis=new_basis)
+
     def arrival_of(self, task: int) -> int:
         """Return the mark by which the rank of a collective arrives; the task itself where it has none."""
         tasks, before = self.tasks, task - 1

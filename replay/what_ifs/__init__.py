@@ -1,4 +1,9 @@
-"""What-ifs: pure functions from graph to graph, which compose."""
+"""What-ifs: pure functions from graph to graph, which compose.
+
+Read `what_if` first (`WhatIf`, `Recipe`, `TaskChoice`), then a small one: `scale`. `registry` lists, parses and
+composes them; `plan` reads plan files. A what-if of another package needs the names that are exported here, and those
+of `replay.graph`; docs/extending.md shows one.
+"""
 
 from replay.what_ifs.c3 import c3
 from replay.what_ifs.device import scale_device, scale_links
@@ -18,7 +23,7 @@ from replay.what_ifs.scale import scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_patterns
+from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_factor, check_patterns
 from replay.what_ifs.world_size import change_world_size
 
 __all__ = [
@@ -33,6 +38,7 @@ __all__ = [
     "change_priority",
     "change_stream",
     "change_world_size",
+    "check_factor",
     "check_patterns",
     "compose",
     "cu_order",

@@ -43,8 +43,7 @@ def limit_power(factor: float) -> WhatIf:
         duration = np.where(arithmetic_tasks(graph), tasks.duration_ns * slower, tasks.duration_ns)
         demand = tasks.demand.copy()
         demand[:, _POWER] = np.minimum(asked, 1.0)
-        basis = np.where(duration != tasks.duration_ns, int(Basis.ASSUMED), tasks.basis)
-        return graph.with_tasks(duration_ns=duration, demand=demand, basis=basis)
+        return graph.with_durations(duration, Basis.ASSUMED).with_tasks(demand=demand)
 
     return WhatIf(written("limit_power", factor), transform)
 

@@ -1,21 +1,20 @@
-"""The what-ifs by name, and composing them.
+"""The what-ifs by name, their notation ``NAME:ARGUMENT+...``, and their composition.
 
-Which what-ifs there are: the project's own, and those that other packages bring.
-
-A package adds some by entry points in the group ``seqpoint.what_ifs``, each of which names a `Recipe`.
-
-Composition of what-ifs, and their notation: ``NAME:ARGUMENT:...``, joined by ``+``.
+The registry holds the recipes of this project and those of other packages, which name a `Recipe` by an entry point in
+the group ``seqpoint.what_ifs``. A recipe of another package that cannot be loaded is left out, with the reason. Its
+errors name the package.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import TypeVar
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.plugins import load_plugins, package_of
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
 from replay.what_ifs.what_if import GROUPS, Recipe, WhatIf, split_steps, split_words, unknown, written
@@ -46,13 +45,14 @@ _MODULES = (
 
 @dataclass(frozen=True)
 class Registry:
-    """What-ifs by name, and why some are not among them.
+    """The recipes by name, and the reasons why some are left out.
 
     Parameters
     ----------
     recipes : mapping of str to Recipe
+        Recipes of this project and of other packages, in the order of their groups.
     problems : mapping of str to str
-        By the name of an entry point and its package: why it is left out.
+        Reason why a recipe is left out, by ``"NAME of PACKAGE"``.
     """
 
     recipes: Mapping[str, Recipe]
@@ -60,59 +60,50 @@ class Registry:
 
 
 def what_ifs() -> Mapping[str, Recipe]:
-    """Return every what-if by name, by group."""
+    """Return every recipe by name, in the order of their groups."""
     return registry().recipes
 
 
 @cache
 def registry() -> Registry:
-    """Return every what-if, those of other packages included, and what is wrong with those that are left out."""
-    own = [recipe for name in _MODULES for recipe in import_module(f"replay.what_ifs.{name}").RECIPES]
-    found = {recipe.name: recipe for recipe in sorted(own, key=lambda one: GROUPS.index(one.group))}
+    """Return the recipes of this project and of other packages, with the reasons why some are left out."""
+    ours = [recipe for name in _MODULES for recipe in import_module(f"replay.what_ifs.{name}").RECIPES]
+    recipes = {recipe.name: recipe for recipe in sorted(ours, key=lambda recipe: GROUPS.index(recipe.group))}
     problems: dict[str, str] = {}
-    for point in sorted(entry_points(group=_GROUP), key=lambda p: (p.name, _package(p), p.value)):
-        place = f"{point.name} of {_package(point)}"
-        try:
-            recipe = _loaded(point)
-        except Exception as error:  # noqa: BLE001 - a package of somebody else may fail in any way
-            problems[place] = str(error) if isinstance(error, SeqPointError) else f"{type(error).__name__}: {error}"
-            continue
-        if (taken := found.get(recipe.name)) is not None:
-            problems[place] = f"the name {recipe.name} is taken by {taken.package or 'seqpoint itself'}"
+    for plugin in load_plugins(_GROUP, _load, taken=frozenset(recipes)):
+        if plugin.value is None:
+            problems[plugin.label] = plugin.problem
         else:
-            found[recipe.name] = recipe
-    return Registry(MappingProxyType(found), MappingProxyType(problems))
+            recipes[plugin.name] = plugin.value
+    return Registry(MappingProxyType(recipes), MappingProxyType(problems))
 
 
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist is not None else "an unknown package"
-
-
-def _loaded(point: EntryPoint) -> Recipe:
+def _load(point: EntryPoint) -> Recipe:
     recipe = point.load()
     if not isinstance(recipe, Recipe):
         raise InvalidInputError(f"{point.value} is a {type(recipe).__name__}, not a replay.what_ifs.Recipe")
     if recipe.name != point.name:
         raise InvalidInputError(f"{point.value} is called {recipe.name}, its entry point {point.name}")
-    about = recipe.documentation
-    return replace(recipe, make=_guarded(recipe.make, _package(point)), package=_package(point), about=about)
+    package = package_of(point)
+    return replace(recipe, make=_guarded(recipe.make, package), package=package, about=recipe.documentation)
 
 
 def _guarded(make: Callable[..., WhatIf], package: str) -> Callable[..., WhatIf]:
-    """Return `make` with an error that names the package for all that it and its what-ifs do wrong."""
+    """Return a `make` whose errors, and those of its what-ifs, name the package."""
 
-    def made(*values: object) -> WhatIf:
-        what_if = _called(package, WhatIf, lambda: make(*values))
+    def make_guarded(*values: object) -> WhatIf:
+        what_if = _call(package, WhatIf, lambda: make(*values))
 
         def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-            return _called(package, KernelGraph, lambda: what_if(graph, parameters))
+            return _call(package, KernelGraph, lambda: what_if(graph, parameters))
 
         return replace(what_if, transform=transform, parts=())
 
-    return made
+    return make_guarded
 
 
-def _called(package: str, type_: type[_T], function: Callable[[], object]) -> _T:
+def _call(package: str, type_: type[_T], function: Callable[[], object]) -> _T:
+    """Return the result of a package's function, or raise an error that names the package."""
     try:
         result = function()
     except SeqPointError:
@@ -124,12 +115,17 @@ def _called(package: str, type_: type[_T], function: Callable[[], object]) -> _T
     return result
 
 
-#: Steps of a composition, and characters of its text; more is a mistake.
-_STEPS, _LONGEST = 64, 20_000
+#: Most steps of a composition, and most characters of its text; more is a mistake.
+_MAX_STEPS, _MAX_LENGTH = 64, 20_000
 
 
 def compose(*parts: WhatIf) -> WhatIf:
-    """Return the what-if that applies `parts` from left to right; composing nothing changes nothing.
+    """Return the what-if that applies `parts` from left to right; without parts, it changes nothing.
+
+    Parameters
+    ----------
+    parts : WhatIf
+        The what-ifs to apply, in this order.
 
     Examples
     --------
@@ -139,41 +135,45 @@ def compose(*parts: WhatIf) -> WhatIf:
     """
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        for part in parts:
-            graph = part(graph, parameters)
+        for what_if in parts:
+            graph = what_if(graph, parameters)
         return graph
 
-    steps = tuple(step for part in parts for step in part.steps)
-    patterns = tuple(pattern for part in parts for pattern in part.patterns)
+    steps = tuple(step for what_if in parts for step in what_if.steps)
+    patterns = tuple(pattern for what_if in parts for pattern in what_if.patterns)
     return WhatIf("+".join(steps) or "nothing", transform, steps, patterns)
 
 
 def parse_what_if(text: str) -> WhatIf:
-    r"""Return the what-if written as ``NAME:ARGUMENT``, several joined by ``+``; ``nothing`` changes nothing.
+    r"""Return the what-if that a text describes.
 
-    In an argument, a ``:``, ``+`` or ``\`` has a ``\`` before it.
+    Parameters
+    ----------
+    text : str
+        ``NAME:ARGUMENT:...``, several joined by ``+``; ``nothing`` changes nothing. In an argument, a ``:``, ``+`` or
+        ``\`` has a ``\`` before it.
 
     Raises
     ------
     NotFoundError
-        There is no such what-if, or no such device; the nearest names are offered.
+        A what-if or a device does not exist; the message offers the nearest names.
     InvalidInputError
-        Its arguments are missing, too many or wrong.
+        Arguments are missing, too many or wrong.
     """
-    if len(text) > _LONGEST:
-        raise InvalidInputError(f"a what-if of {len(text)} characters; {_LONGEST} at most")
+    if len(text) > _MAX_LENGTH:
+        raise InvalidInputError(f"a what-if of {len(text)} characters; {_MAX_LENGTH} at most")
     if text.startswith("@"):
         raise InvalidInputError(
             f"{text[:80]!r}: a plan has several what-ifs; `seqpoint project` and `report` read plans"
         )
     steps = split_steps(text)
-    if len(steps) > _STEPS:
-        raise InvalidInputError(f"a what-if of {len(steps)} steps; {_STEPS} at most")
-    parts = [_parse_one(step) for step in steps]
-    return parts[0] if len(parts) == 1 else compose(*parts)
+    if len(steps) > _MAX_STEPS:
+        raise InvalidInputError(f"a what-if of {len(steps)} steps; {_MAX_STEPS} at most")
+    what_ifs = [_parse_step(step) for step in steps]
+    return what_ifs[0] if len(what_ifs) == 1 else compose(*what_ifs)
 
 
-def _parse_one(step: str) -> WhatIf:
+def _parse_step(step: str) -> WhatIf:
     if step == "nothing":
         return compose()
     name, *texts = split_words(step)
@@ -181,7 +181,14 @@ def _parse_one(step: str) -> WhatIf:
 
 
 def made(recipe: Recipe, texts: list[str]) -> WhatIf:
-    """Return the what-if of a recipe with these texts as its first arguments.
+    """Return the what-if that a recipe makes of the texts of its arguments.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        The recipe, of this project or of another package.
+    texts : list of str
+        Texts of the first arguments; the others have their defaults.
 
     Raises
     ------
@@ -189,22 +196,27 @@ def made(recipe: Recipe, texts: list[str]) -> WhatIf:
         As `Recipe.made`.
     """
     what_if = recipe.made(texts)
-    # What another package calls it may not be what is read back as the same.
+    # A package may give the what-if any name; the name has to be the text that parses to the same what-if.
     return replace(what_if, name=written(recipe.name, *texts)) if recipe.package else what_if
 
 
 def recipe_named(name: str) -> Recipe:
     """Return the recipe of a what-if.
 
+    Parameters
+    ----------
+    name : str
+        Name of the what-if, without arguments.
+
     Raises
     ------
     NotFoundError
-        There is none; the nearest names are offered, or why a package that has one of the name could not be loaded.
+        No recipe has this name. The message offers the nearest names, or says why the recipe of a package is left out.
     """
-    known = registry()
-    if name in known.recipes:
-        return known.recipes[name]
-    for place, why in known.problems.items():
-        if place.startswith(f"{name} of "):
-            raise NotFoundError(f"the what-if {place} could not be loaded: {why}")
-    raise unknown("no what-if is called", name, known.recipes)
+    recipes, problems = registry().recipes, registry().problems
+    if name in recipes:
+        return recipes[name]
+    for label, reason in problems.items():
+        if label.startswith(f"{name} of "):
+            raise NotFoundError(f"the what-if {label} could not be loaded: {reason}")
+    raise unknown("no what-if is called", name, recipes)

@@ -1,18 +1,9 @@
-r"""`WhatIf` and `Recipe`: what a what-if is, how its text is parsed, and which tasks it changes.
+r"""`WhatIf`, a named transformation of a graph, and `Recipe`, how a what-if is written and made.
 
-The error for an unknown name, with the nearest ones offered.
-
-What-ifs in one line: ``NAME:ARGUMENT``, joined by ``+``; a ``:`` or ``+`` in an argument has a ``\`` before it.
-
-`WhatIf`: a named transformation of a graph.
-
-Bounds of the factors that what-ifs take.
-
-`Recipe`: how a what-if is written, made and described.
-
-`TaskChoice`: the tasks that a what-if acts on, by class, by kind, or by a pattern of names.
-
-Demands of the tasks that a what-if makes others of.
+A `Recipe` parses the arguments of a what-if (`Argument`) and makes a `WhatIf` of them. A what-if is written in one
+line: ``NAME:ARGUMENT:...``, joined by ``+``; a ``:`` or ``+`` in an argument has a ``\`` before it. `TaskChoice`
+selects the tasks on which a what-if acts, by class, by kind, or by a pattern of names. docs/extending.md shows a whole
+package that adds a what-if.
 """
 
 import difflib
@@ -21,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -32,32 +24,41 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.graph.graph import KernelGraph, TaskKind
 
-#: Names compared at most, and characters of each: a trace can have any number of any length.
-_COMPARED, _COMPARED_LENGTH, _SHOWN, _SHOWN_LENGTH = 2000, 120, 12, 60
+#: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
+_MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> NotFoundError:
-    """Return the error that says that `what` is not `name`, and which of `known` may be meant.
+    """Return the error for an unknown name, with the nearest known names.
+
+    Parameters
+    ----------
+    what : str
+        Beginning of the message, such as ``"no class is called"``.
+    name : str
+        The unknown name.
+    known : iterable of str
+        The names that exist; the first 2,000 are compared.
 
     Examples
     --------
     >>> print(unknown("no class is called", "gem", ["gemm", "softmax"]))
     no class is called 'gem'; did you mean gemm?
     """
-    names = [one[:_COMPARED_LENGTH] for one, _ in zip(dict.fromkeys(known), range(_COMPARED), strict=False)]
-    near = difflib.get_close_matches(name[:_COMPARED_LENGTH], names, n=3, cutoff=0.4)
-    if near:
-        return NotFoundError(f"{what} {name!r}; did you mean {', '.join(map(_short, near))}?")
-    shown = ", ".join(map(_short, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+    names = [text[:_MAX_COMPARED_LENGTH] for text in islice(dict.fromkeys(known), _MAX_COMPARED)]
+    nearest = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH], names, n=3, cutoff=0.4)
+    if nearest:
+        return NotFoundError(f"{what} {name!r}; did you mean {', '.join(map(_shorten, nearest))}?")
+    shown = ", ".join(map(_shorten, names[:_MAX_SHOWN])) + (", ..." if len(names) > _MAX_SHOWN else "")
     return NotFoundError(f"{what} {name!r}; there {'is' if len(names) == 1 else 'are'} {shown or 'none'}")
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _SHOWN_LENGTH else f"{name[: _SHOWN_LENGTH - 3]}..."
+def _shorten(name: str) -> str:
+    return name if len(name) <= _MAX_SHOWN_LENGTH else f"{name[: _MAX_SHOWN_LENGTH - 3]}..."
 
 
 def number_text(value: float) -> str:
-    """Return the shortest text that is read as exactly this number, without a ``+``.
+    """Return the shortest text that parses to exactly this number, without a ``+``.
 
     Examples
     --------
@@ -68,44 +69,51 @@ def number_text(value: float) -> str:
 
 
 def written(name: str, *arguments: str | float) -> str:
-    """Return the line that is read as this what-if.
+    """Return the text that parses to a what-if, with ``:`` and ``+`` in its arguments escaped.
+
+    Parameters
+    ----------
+    name : str
+        Name of the what-if.
+    arguments : str or float
+        Its arguments, in order.
 
     Examples
     --------
     >>> written("swap_kernel", "at::add*", 0.5)
     'swap_kernel:at\\\\:\\\\:add*:0.5'
     """
-    texts = (one if isinstance(one, str) else number_text(one) for one in arguments)
+    texts = (argument if isinstance(argument, str) else number_text(argument) for argument in arguments)
     return ":".join((name, *(re.sub(r"([\\:+])", r"\\\1", text) for text in texts)))
 
 
 def split_steps(text: str) -> list[str]:
-    """Return the steps of a composition, as written.
+    """Return the texts of the steps of a composition.
 
     Examples
     --------
     >>> split_steps("a:1 + b:x\\\\+y")
     ['a:1', 'b:x\\\\+y']
     """
-    return [part.strip() for part in _split(text, "+")]
+    return [step.strip() for step in _split(text, "+")]
 
 
 def split_words(step: str) -> list[str]:
     """Return the name and the arguments of one step."""
-    return [re.sub(r"\\(.)", r"\1", part, flags=re.DOTALL) for part in _split(step, ":")]
+    return [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in _split(step, ":")]
 
 
 def _split(text: str, mark: str) -> Sequence[str]:
-    """Split at every `mark` that has no backslash before it."""
-    parts, characters = [""], iter(text)
+    """Split a text at every `mark` that has no backslash before it."""
+    words, characters = [""], iter(text)
     for character in characters:
         if character == "\\":
-            parts[-1] += character + next(characters, "")
+            words[-1] += character + next(characters, "")
         elif character == mark:
-            parts.append("")
+            words.append("")
         else:
-            parts[-1] += character
-    return parts
+            words[-1] += character
+    return words
 
 
 Transform = Callable[[KernelGraph, Parameters], KernelGraph]
@@ -118,17 +126,17 @@ class WhatIf:
     Parameters
     ----------
     name : str
-        As the command line writes it, arguments included: ``"scale_device:MI355X"``. Reading it gives this what-if.
+        The text that parses to this what-if, arguments included: ``"scale_device:MI355X"``.
     transform : callable
-        (graph, parameters) to graph.
+        Takes a graph and the parameters and returns a new graph.
     parts : tuple of str
-        Names of the what-ifs that a composition is made of.
+        Names of the what-ifs of a composition; empty for a single what-if.
     patterns : tuple of str
-        The names or patterns of kernels that it acts on.
+        Names or patterns of kernels on which it acts; each has to fit a kernel of the trace.
     title : str
-        What a plan file calls it.
+        Title that a plan file gives it.
     parameters : tuple of (str, float)
-        Values that a plan file gives parameters of the models under it, in place of their own.
+        Values of model parameters that a plan file sets for it.
     """
 
     name: str
@@ -139,17 +147,24 @@ class WhatIf:
     parameters: tuple[tuple[str, float], ...] = ()
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        """Return `graph` with the change made.
+        """Return the changed graph.
+
+        Parameters
+        ----------
+        graph : KernelGraph
+            The graph to change; it stays as it is.
+        parameters : Parameters
+            Parameters of the models.
 
         Raises
         ------
         SeqPointError
-            It cannot be made; the message names the what-if, of a composition the part.
+            The change cannot be made. The message names the what-if, or the step of a composition.
         """
         if self.parts:
             return self.transform(graph, parameters)
         try:
-            with np.errstate(over="ignore"):  # what is then not finite is an error of the graph
+            with np.errstate(over="ignore"):  # a graph refuses durations that are not finite
                 return self.transform(graph, parameters)
         except SeqPointError as error:
             raise type(error)(f"what-if {self.name}: {error}") from error
@@ -158,53 +173,54 @@ class WhatIf:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The names of its parts, or its own."""
+        """Names of the what-ifs of a composition, or the name of a single what-if."""
         return self.parts or (self.name,)
 
     @property
     def label(self) -> str:
-        """Its title, or its name."""
+        """Title, or the name if it has no title."""
         return self.title or self.name
 
 
-#: Beyond a million times, or a millionth, a factor is a mistake.
-_LEAST, _MOST = 1e-6, 1e6
+#: A factor beyond these is a mistake.
+_MIN_FACTOR, _MAX_FACTOR = 1e-6, 1e6
 
 
-def check_factor(what: str, factor: float, *, zero: bool = False, least: float = _LEAST) -> None:
-    """Make sure that a factor is plausible.
+def check_factor(what: str, factor: float, *, zero: bool = False, least: float = _MIN_FACTOR) -> None:
+    """Raise an error if a factor is not plausible.
 
     Parameters
     ----------
     what : str
-        What the error calls it.
+        Name of the what-if, for the message.
     factor : float
+        Factor to check.
     zero : bool
-        Whether it may be 0.
+        Whether the factor may be 0.
     least : float
-        The smallest above zero.
+        Smallest factor above zero.
 
     Raises
     ------
     InvalidInputError
-        It is not.
+        The factor is neither zero, if that is allowed, nor from `least` to 1e6.
 
     Examples
     --------
     >>> check_factor("scale_links", 2.0)
     """
-    if not (least <= factor <= _MOST or (zero and factor == 0)):
+    if not (least <= factor <= _MAX_FACTOR or (zero and factor == 0)):
         allowed = "zero, or one" if zero else "one above zero,"
-        raise InvalidInputError(f"{what}: a factor of {factor:g}; give {allowed} from {least:g} to {_MOST:g}")
+        raise InvalidInputError(f"{what}: a factor of {factor:g}; give {allowed} from {least:g} to {_MAX_FACTOR:g}")
 
 
-#: The groups that what-ifs are listed in.
+#: Groups in which what-ifs are listed, in this order.
 GROUPS: tuple[str, ...] = ("kernels", "device", "communication", "host", "scheduling")
 _KINDS = ("text", "number", "whole")
-#: An argument is a name or a number; longer is a mistake.
-_LONGEST = 300
-#: Whole numbers in plans are below.
-_LARGEST = 2**63
+#: Most characters of an argument: it is a name or a number.
+_MAX_LENGTH = 300
+#: Whole numbers in plans are below this.
+_WHOLE_LIMIT = 2**63
 
 
 @dataclass(frozen=True)
@@ -214,15 +230,15 @@ class Argument:
     Parameters
     ----------
     name : str
-        As a plan file writes it, in lower case.
+        Name in a plan file, in lower case.
     about : str
-        What it is, in a few words.
+        Meaning of the argument, in a few words.
     kind : str
-        ``"text"``, ``"number"`` or ``"whole"``.
+        Type of the value that `Recipe.make` gets: ``"text"`` (str), ``"number"`` (float) or ``"whole"`` (int).
     choices : tuple of str
-        The only texts that it may be, if there are such.
+        Texts that are allowed; empty if any text is.
     default : str, optional
-        Where there is one, the argument can be left out.
+        Text that is used if the argument is left out; without it, the argument is required.
     """
 
     name: str
@@ -236,15 +252,20 @@ class Argument:
             raise InvalidInputError(f"an argument's kind is one of {', '.join(_KINDS)}, not {self.kind!r}")
 
     def read(self, text: str) -> str | float | int:
-        """Return the value that a text stands for.
+        """Return the value of a text.
+
+        Parameters
+        ----------
+        text : str
+            The argument as it was written, without escapes.
 
         Raises
         ------
         InvalidInputError, NotFoundError
-            It is no number, or none of the choices.
+            The text is no number, or not one of the choices.
         """
-        if len(text) > _LONGEST:
-            raise InvalidInputError(f"{self.name} has {len(text)} characters; {_LONGEST} at most")
+        if len(text) > _MAX_LENGTH:
+            raise InvalidInputError(f"{self.name} has {len(text)} characters; {_MAX_LENGTH} at most")
         if self.choices and text not in self.choices:
             raise unknown(f"{self.name} cannot be", text, self.choices)
         if self.kind == "text":
@@ -258,33 +279,38 @@ class Argument:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a what-if is written, made and described; what an entry point of the group ``seqpoint.what_ifs`` names.
+    """How a what-if is written, made and described. An entry point of the group ``seqpoint.what_ifs`` names one.
 
     Parameters
     ----------
     name : str
-        Letters, digits and ``_``.
+        Name of the what-if: letters, digits and ``_``. The entry point has the same name.
     make : callable
-        Takes the arguments' values in their order and returns the `WhatIf`.
+        Takes the values of the arguments, in order, and returns the `WhatIf`.
     arguments : tuple of Argument
-        Those with a default come last.
+        Arguments of the what-if; arguments with a default come last.
     summary : str
-        One sentence.
+        One sentence for the listing; by default the first line of the docstring of `make`.
     example : str
-        As the command line writes it.
+        The what-if as the command line writes it; by default the name, if no argument is required.
     group : str
-        One of `GROUPS`, or another.
+        One of `GROUPS`, or another name.
     about : str
-        What it models, what it does not, and where that is from; by default the docstring of `make`.
+        What is modelled, what is not, and the source; by default the docstring of `make`.
     package : str
-        The distribution that brings it; filled in for what-ifs of other packages.
+        Distribution that brings it; filled in for what-ifs of other packages.
+
+    Raises
+    ------
+    InvalidInputError
+        The name, the order of the arguments, or the missing example cannot be used.
     """
 
     name: str
     make: Callable[..., WhatIf]
-    arguments: tuple[Argument, ...]
-    summary: str
-    example: str
+    arguments: tuple[Argument, ...] = ()
+    summary: str = ""
+    example: str = ""
     group: str = "kernels"
     about: str = ""
     package: str = ""
@@ -292,45 +318,59 @@ class Recipe:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z]\w{0,63}", self.name, re.ASCII):
             raise InvalidInputError(f"a what-if cannot be called {self.name!r}: letters, digits and _, 64 at most")
-        needed = [argument.default is None for argument in self.arguments]
-        if needed != sorted(needed, reverse=True):
+        required = [argument.default is None for argument in self.arguments]
+        if required != sorted(required, reverse=True):
             raise InvalidInputError(f"{self.name}: arguments that can be left out come last")
+        if any(required) and not self.example:
+            raise InvalidInputError(f"{self.name}: give an example, such as {self.form} with values")
+        object.__setattr__(self, "summary", self.summary or self.documentation.partition("\n")[0])
+        object.__setattr__(self, "example", self.example or self.name)
 
     @property
     def form(self) -> str:
-        """How it is written: ``NAME:ARGUMENT[:OPTIONAL]``."""
-        parts = (f":{a.name.upper()}" if a.default is None else f"[:{a.name.upper()}]" for a in self.arguments)
-        return self.name + "".join(parts)
+        """Form in which it is written: ``NAME:ARGUMENT[:OPTIONAL]``."""
+        arguments = (f":{a.name.upper()}" if a.default is None else f"[:{a.name.upper()}]" for a in self.arguments)
+        return self.name + "".join(arguments)
 
     @property
     def documentation(self) -> str:
-        """What it models and what not: `about`, without the sections on errors."""
+        """What is modelled and what is not: `about`, without sections such as Raises."""
         text = inspect.cleandoc(self.about or self.make.__doc__ or "")
         return re.split(r"\n\n(?:Raises|Examples|Parameters)\n-{3,}", text)[0].strip()
 
     def made(self, given: Sequence[str]) -> WhatIf:
-        """Return the what-if with these texts as its first arguments.
+        """Return the what-if that `make` makes of texts.
+
+        Parameters
+        ----------
+        given : sequence of str
+            Texts of the first arguments; the others have their defaults.
 
         Raises
         ------
         InvalidInputError, NotFoundError
-            There are too few or too many, or one is not what it has to be.
+            There are too few or too many texts, or one is not a value of its argument.
         """
-        least = sum(argument.default is None for argument in self.arguments)
-        if not least <= len(given) <= len(self.arguments):
-            shown = ":".join((self.name, *given))
-            raise InvalidInputError(f"{shown[:_LONGEST]!r}: write {self.form}, as in {self.example}")
+        n_required = sum(argument.default is None for argument in self.arguments)
+        if not n_required <= len(given) <= len(self.arguments):
+            step = ":".join((self.name, *given))
+            raise InvalidInputError(f"{step[:_MAX_LENGTH]!r}: write {self.form}, as in {self.example}")
         defaults = [argument.default or "" for argument in self.arguments]
         texts = [*given, *defaults[len(given) :]]
         return self.make(*(a.read(text) for a, text in zip(self.arguments, texts, strict=True)))
 
     def texts(self, named: dict[str, str | float | int]) -> list[str]:
-        """Return the texts of named arguments, in their order, up to the last that is given.
+        """Return the texts of arguments that are given by name, in order, up to the last of them.
+
+        Parameters
+        ----------
+        named : dict of str to str, float or int
+            Values by the name of their argument, as a plan file has them.
 
         Raises
         ------
         InvalidInputError, NotFoundError
-            A name is unknown, or a needed argument is missing.
+            A name is unknown, or a required argument is missing.
         """
         names = [argument.name for argument in self.arguments]
         for name in named:
@@ -344,21 +384,21 @@ class Recipe:
 
 
 def _text(name: str, value: str | float | int) -> str:
-    if isinstance(value, int) and abs(value) >= _LARGEST:
+    if isinstance(value, int) and abs(value) >= _WHOLE_LIMIT:
         raise InvalidInputError(f"{name} is a whole number of more than 63 bits")
     return number_text(value) if isinstance(value, float) else str(value)
 
 
 _TASK_KINDS = {"kernels": TaskKind.KERNEL, "collectives": TaskKind.COLLECTIVE, "copies": TaskKind.COPY}
-#: What is of another kind than kernels; each kernel of the class is a collective.
+#: Choices without a kernel that computes: each kernel of the class `COLLECTIVE` is a collective.
 _NO_KERNELS = ("collectives", "copies", COLLECTIVE)
-#: A pattern is matched with every name of a trace.
-_LONGEST_PATTERN, _STARS = 200, 16
+#: Most characters and stars of a pattern, since it is matched with every name of a trace.
+_MAX_PATTERN, _MAX_STARS = 200, 16
 
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """Tasks on devices.
+    """A choice of tasks on devices.
 
     Parameters
     ----------
@@ -370,26 +410,25 @@ class TaskChoice:
     Raises
     ------
     InvalidInputError
-        It is empty, longer than 200 characters, or has more than 16 stars.
+        The text is empty, longer than 200 characters, or has more than 16 stars.
     """
 
     text: str
 
     def __post_init__(self) -> None:
-        if not self.text or len(self.text) > _LONGEST_PATTERN or self.text.count("*") > _STARS:
+        if not self.text or len(self.text) > _MAX_PATTERN or self.text.count("*") > _MAX_STARS:
             raise InvalidInputError(
                 f"{self.text[:60]!r} chooses no kernels: give a class, or a name with * and ?, of 1 to "
-                f"{_LONGEST_PATTERN} "
-                f"characters and {_STARS} stars at most"
+                f"{_MAX_PATTERN} characters and {_MAX_STARS} stars at most"
             )
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """The text, where it is a name or pattern."""
+        """The text if it is a name or pattern, for `WhatIf.patterns`; otherwise empty."""
         return () if self.text == "all" or self.text in _TASK_KINDS or self.text in CLASSES else (self.text,)
 
     def rows(self, graph: KernelGraph) -> Bools:
-        """Return which tasks of `graph` are chosen."""
+        """Return which tasks of `graph` are chosen, as an array of bool, shape (n_tasks,)."""
         tasks = graph.tasks
         if self.text == "all":
             return graph.on_device()
@@ -402,12 +441,19 @@ class TaskChoice:
 
 
 def kernel_choice(what: str, text: str) -> TaskChoice:
-    """Return the choice of a what-if that acts on kernels alone.
+    """Return the choice of a what-if that acts only on kernels that compute.
+
+    Parameters
+    ----------
+    what : str
+        Name of the what-if, for the message.
+    text : str
+        As `TaskChoice` reads it.
 
     Raises
     ------
     InvalidInputError
-        As `TaskChoice`, or it chooses collectives or copies.
+        As `TaskChoice`, or the text chooses collectives or copies.
     """
     if text in _NO_KERNELS:
         raise InvalidInputError(f"{what} acts on kernels that compute, and {text!r} are none: nothing would change")
@@ -415,17 +461,24 @@ def kernel_choice(what: str, text: str) -> TaskChoice:
 
 
 def name_fits(pattern: str, name: str) -> bool:
-    """Return whether a name is of a pattern; brackets stand for themselves, since C++ names have them."""
+    """Return whether a name fits a pattern with ``*`` and ``?``; brackets are themselves, since C++ names have them."""
     return re.match(fnmatch.translate(pattern.replace("[", "[[]")), name) is not None
 
 
 def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
-    """Make sure that every pattern fits a name of some graph; in one graph alone it may fit none.
+    """Raise an error if a pattern of a what-if fits no task of any graph.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+        Its patterns are checked.
+    graphs : sequence of KernelGraph
+        Graphs of the chosen iterations; a pattern has to fit a task of one of them.
 
     Raises
     ------
     NotFoundError
-        One fits none; the nearest classes and names are offered.
+        A pattern fits no task; the message offers the nearest classes and names.
     """
     for pattern in what_if.patterns:
         names = dict.fromkeys(name for graph in graphs for name in _device_names(graph))
@@ -440,14 +493,25 @@ def _device_names(graph: KernelGraph) -> Iterable[str]:
     return (graph.names[i] for i in np.unique(graph.tasks.name[graph.on_device()]).tolist())
 
 
-_COLUMNS = ("demand", "occupies", "waves", "footprint", "hit_share")
+#: Columns of `Tasks` that `with_demands` computes.
+_DEMAND_COLUMNS = ("demand", "occupies", "waves", "footprint", "hit_share")
 
 
 def with_demands_of(graph: KernelGraph, rows: npt.NDArray[np.bool_], parameters: Parameters) -> KernelGraph:
-    """Return `graph` with the demands of some tasks worked out anew; those of all others stay."""
+    """Return a graph in which the demands of some tasks are computed again.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph to change.
+    rows : array of bool, shape (n_tasks,)
+        Tasks whose demands are computed from their other columns.
+    parameters : Parameters
+        Parameters of the demand model.
+    """
     new, tasks = with_demands(graph, parameters).tasks, graph.tasks
     columns = {}
-    for name in _COLUMNS:
+    for name in _DEMAND_COLUMNS:
         chosen = rows[:, None] if name == "demand" else rows
         columns[name] = np.where(chosen, getattr(new, name), getattr(tasks, name))
     return graph.with_tasks(**columns)

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("calibrate:command", "Fit models to your own measurements."),
     "devices": ("listings:devices_command", "List the device catalogue."),
     "readers": ("listings:readers_command", "List the trace formats that can be read."),
+    "selectors": ("listings:selectors_command", "List the selectors of iterations."),
     "report": ("project:report_command", "Write a self-contained HTML report."),
     "demo": ("demo:command", "Run the whole path on what the project ships."),
 }

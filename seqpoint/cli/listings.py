@@ -1,17 +1,12 @@
-"""Commands that list devices and readers.
-
-`seqpoint devices`.
-
-`seqpoint readers`.
-"""
+"""Commands that list what is there: `seqpoint devices`, `seqpoint readers` and `seqpoint selectors`."""
 
 import inspect
-from importlib.metadata import entry_points
 
 import click
 
-from profilers.devices.catalogue import find_device, load_devices
-from profilers.readers.common.reader import Reader, readers
+from profilers.devices.catalogue import find_device
+from profilers.readers.common.reader import Reader
+from seqpoint import front_door
 from seqpoint.cli.options import as_json
 from seqpoint.cli.output import print_json, print_table
 
@@ -49,7 +44,7 @@ def _catalogue(json_: bool) -> None:
     columns = ("compute_units", "clock_mhz", "fp32_tflops", "fp16_tflops", "memory_gbps", "link_gbps")
     rows = [
         (d.name, d.vendor, *(f"{d.figures[c].value:g}" if c in d.figures else "-" for c in columns))
-        for d in load_devices().values()
+        for d in front_door.devices().values()
     ]
     if json_:
         print_json([dict(zip(("name", "vendor", *columns), row, strict=True)) for row in rows])
@@ -68,30 +63,50 @@ def readers_command(json_: bool) -> None:
     seqpoint readers
     seqpoint readers --json
     """
-    brought = {p.name: p.dist.name if p.dist else None for p in entry_points(group="seqpoint.readers")}
     rows = [
         {
-            "name": name,
-            "formats": _formats(reader) if isinstance(reader, Reader) else None,
-            "distribution": brought.get(name),
-            "error": _why_not(reader),
+            "name": plugin.name,
+            "formats": None if plugin.value is None else _formats(plugin.value),
+            "distribution": plugin.package,
+            "error": plugin.problem or None,
         }
-        for name, reader in readers().items()
+        for plugin in front_door.readers()
     ]
     if json_:
         print_json(rows)
         return
-    cells = [(r["name"], r["formats"] or f"cannot be loaded: {r['error']}", r["distribution"] or "-") for r in rows]
-    print_table("Readers", ("name~", "formats~", "from~"), cells)
-
-
-def _why_not(reader: object) -> str | None:
-    """Return why there is no reader; None where there is one."""
-    if isinstance(reader, Reader):
-        return None
-    return str(reader) if isinstance(reader, ImportError) else "has not what a reader has: name, sniff, read"
+    cells = [(r["name"], r["formats"] or f"cannot be loaded: {r['error']}", r["distribution"]) for r in rows]
+    print_table("Readers", ("name~", "formats~", "package~"), cells)
 
 
 def _formats(reader: Reader) -> str:
-    """Return the first line of what the reader's class says of itself."""
+    """Return the first line of the docstring of a reader's class."""
     return (inspect.getdoc(type(reader)) or "").split("\n", 1)[0].replace("`", "")
+
+
+@click.command("selectors")
+@as_json
+def selectors_command(json_: bool) -> None:
+    """List the selectors of iterations, the package that brings each, and why one could not be loaded.
+
+    A package adds a selector by an entry point in the group `seqpoint.selectors`.
+
+    \b
+    seqpoint selectors
+    seqpoint select log.csv --selector median
+    """
+    from seqpoint.selection.selecting import METHODS, selector_plugins
+
+    rows = [{"name": name, "summary": method.summary, **_origin()} for name, method in METHODS.items()]
+    for plugin in selector_plugins():
+        summary = None if plugin.value is None else plugin.value.summary
+        rows.append({"name": plugin.name, "summary": summary, **_origin(plugin.package, plugin.problem)})
+    if json_:
+        print_json(rows)
+        return
+    cells = [(r["name"], r["summary"] or f"cannot be loaded: {r['error']}", r["package"]) for r in rows]
+    print_table("Selectors", ("name~", "what it chooses~", "package~"), cells)
+
+
+def _origin(package: str = "seqpoint", problem: str = "") -> dict[str, str | None]:
+    return {"package": package, "error": problem or None}

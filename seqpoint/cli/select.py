@@ -95,8 +95,8 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
     "--selector",
     default="seqpoint",
     show_default=True,
-    type=click.Choice(["seqpoint", "stratified", "k-medoids", "random"]),
-    help="Way to select: bins of the length (seqpoint), strata or groups of several features, or at random.",
+    metavar="NAME",
+    help="Selector of iterations: seqpoint, stratified, k-medoids, random, or another of `seqpoint selectors`.",
 )
 @click.option(
     "--feature",

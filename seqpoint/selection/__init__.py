@@ -1,4 +1,9 @@
-"""Which iterations stand for a run, with their weights, estimates and intervals; kernels inside an iteration."""
+"""Which iterations stand for a run, with their weights, estimates and intervals; kernels inside an iteration.
+
+Read `seqpoint` first (`SeqPointSelector`), then `log` (what every selector reads and sets), `estimate` (totals and
+speed-ups with intervals) and `selecting` (selectors by name). A selector of another package needs the names that are
+exported here; docs/extending.md shows one.
+"""
 
 from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (
@@ -13,14 +18,19 @@ from seqpoint.selection.estimate import (
     relative_error,
     sequential_reduction,
 )
-from seqpoint.selection.log import FittedSelector, SelectionLog
+from seqpoint.selection.log import Choice, Epoch, FittedSelector, SelectionLog, read_epoch, remember
+from seqpoint.selection.selecting import Budget, Method, selectors
 from seqpoint.selection.seqpoint import SeqPointSelector
 
 __all__ = [
+    "Budget",
+    "Choice",
+    "Epoch",
     "Estimate",
     "FittedSelector",
     "FrequentSelector",
     "MedianSelector",
+    "Method",
     "PriorSelector",
     "SelectionLog",
     "SeqPointSelector",
@@ -32,6 +42,9 @@ __all__ = [
     "estimate_total",
     "parallel_reduction",
     "predict_total",
+    "read_epoch",
     "relative_error",
+    "remember",
+    "selectors",
     "sequential_reduction",
 ]

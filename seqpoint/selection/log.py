@@ -299,9 +299,23 @@ class Choice:
     converged: bool
 
     @classmethod
-    def of_one_bin(cls, epoch: Epoch, representatives: NDArray[np.int64], *, projected_total: float) -> Self:
-        """Share the whole epoch evenly among some iterations: every baseline ends here."""
+    def of_one_bin(
+        cls, epoch: Epoch, representatives: NDArray[np.int64], *, projected_total: float | None = None
+    ) -> Self:
+        """Return a choice in which some iterations have equal weights and share one bin.
+
+        Parameters
+        ----------
+        epoch : Epoch
+            The epoch to choose from.
+        representatives : ndarray of int64, shape (n_points,)
+            Rows of the epoch to profile, distinct.
+        projected_total : float, optional
+            Total that the choice gives; by default the weighted sum of the chosen iterations.
+        """
         n = epoch.lengths.size
+        if projected_total is None:
+            projected_total = n * float(epoch.statistic[representatives].mean())
         return cls(
             representatives=representatives,
             weights=np.full(representatives.size, n / representatives.size),

@@ -1,21 +1,23 @@
-"""Selecting from a trace or a log by the name of a selector, and estimating another run from it.
+"""Selection of the iterations that stand for a run, by the name of a selector.
 
-Every way to choose iterations, by name: how it is made, and how a total and a speed-up follow from its points.
-
-Select the iterations that stand for a run, estimate its total from them, and compare with the baselines.
-
-A run's total, and its speed-up, from a selection that was made on another run.
+`select` fits a selector on the lengths and a statistic of a run, estimates the run's total from the chosen iterations,
+and compares it with the baselines. `estimate_run` estimates another run from the same iterations. A `Method` is a
+selector with the estimators that fit it: `METHODS` holds those of this project. Other packages add methods by entry
+points in the group ``seqpoint.selectors``; docs/extending.md shows a whole package that adds one.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from profilers.errors import InvalidInputError
+from profilers.errors import InvalidInputError, SeqPointError
+from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import as_html
@@ -38,24 +40,27 @@ from seqpoint.units import duration
 if TYPE_CHECKING:
     import pandas as pd
 
+_GROUP = "seqpoint.selectors"
+
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be profiled.
+    """Limits of a selection, which a selector is made for.
 
     Parameters
     ----------
     points : int
-        Lengths, or strata and groups, at most.
+        Most points: sequence lengths, strata or groups.
     iterations : int, optional
-        In all, at most; by default `points`.
+        Most iterations of all points together; by default `points`.
     first : int
-        Bins that SeqPoint begins with; no more than `points` are made.
+        Bins with which SeqPoint begins; it makes `points` bins at most.
     tolerance : float
-        Relative error of the total at which SeqPoint stops adding points.
+        Relative error of the total at which SeqPoint stops adding bins.
     confidence : float
+        Confidence level of the intervals, between 0 and 1.
     seed : int
-        Of the methods that draw.
+        Seed of the selectors that draw at random.
     """
 
     points: int = 10
@@ -67,54 +72,94 @@ class Budget:
 
     @property
     def draws(self) -> int:
-        """Iterations of a method that draws them."""
+        """Iterations that a selector draws at random."""
         return self.points if self.iterations is None else self.iterations
 
 
 @dataclass(frozen=True)
 class Method:
-    """A way to choose iterations.
+    """A selector, and the estimators of totals and speed-ups that fit it.
+
+    An entry point of the group ``seqpoint.selectors`` names one.
 
     Parameters
     ----------
     make : callable
-        Returns an unfitted selector for a budget.
+        Takes a `Budget` and returns an unfitted selector. Its `fit(X, y)` takes the lengths and the statistic and sets
+        the attributes of `FittedSelector`.
+    summary : str
+        One sentence for the listing.
     drawn : bool
-        Whether it draws at random from strata, so that sampling theory gives its intervals.
+        Whether iterations are drawn at random from strata. Their intervals come from sampling theory, and the fitted
+        selector has the attributes of `seqpoint.selection.kernels.Drawn`.
     assisted : bool
-        Whether totals are those of `seqpoint.selection.assisted_total`.
+        Whether totals are regressions on the length, by `seqpoint.selection.assisted_total`.
     features : bool
-        Whether it reads more than the length.
+        Whether `fit` reads columns of `X` beside the length.
     seeded : bool
         Whether another seed gives other points.
+    package : str
+        Distribution that brings it; filled in for selectors of other packages.
     """
 
     make: Callable[[Budget], Any]
+    summary: str = ""
     drawn: bool = False
     assisted: bool = False
     features: bool = False
     seeded: bool = False
+    package: str = ""
 
     def own_total(self, fitted: Any, log: tuple[Floats, Floats], confidence: float = 0.95) -> Estimate:
-        """Return the total of the log (lengths or features, and statistic) that it was fitted on, from its points."""
+        """Return the total of the fitted log, estimated from its points.
+
+        Parameters
+        ----------
+        fitted : FittedSelector
+            The fitted selector.
+        log : pair of arrays
+            Lengths or features, and the statistic, on which it was fitted.
+        confidence : float
+            Confidence level of the interval; drawn selectors use that of their budget.
+        """
         values = log[1][fitted.representatives_]
         if self.drawn:
             return expand_total(values, fitted)
         return estimate_total(values, SelectionLog.of(fitted, *log), confidence=confidence)
 
     def total(self, fitted: Any, log: tuple[Floats, Floats], values: Floats) -> Estimate:
-        """Return the total on another configuration, where the points took `values`."""
+        """Return the total on another configuration.
+
+        Parameters
+        ----------
+        fitted : FittedSelector
+            The fitted selector.
+        log : pair of arrays
+            Lengths or features, and the statistic, on which it was fitted.
+        values : array of float64, shape (n_points,)
+            Statistic of the points on the other configuration.
+        """
         if self.drawn:
             return estimate_drawn_total(values, fitted)
         return (assisted_total if self.assisted else estimate_total)(values, SelectionLog.of(fitted, *log))
 
     def speedup(self, fitted: Any, log: tuple[Floats, Floats], values: Floats) -> Estimate:
-        """Return the speed-up of the log over a configuration on which the points took `values`."""
+        """Return the speed-up of another configuration over the fitted log.
+
+        Parameters
+        ----------
+        fitted : FittedSelector
+            The fitted selector.
+        log : pair of arrays
+            Lengths or features, and the statistic, on which it was fitted.
+        values : array of float64, shape (n_points,)
+            Statistic of the points on the other configuration.
+        """
         base = log[1][fitted.representatives_]
         if self.drawn:
             return estimate_drawn_speedup(base, values, fitted)
-        known = SelectionLog.of(fitted, *log)
-        return (assisted_speedup if self.assisted else estimate_speedup)(base, values, known)
+        selection = SelectionLog.of(fitted, *log)
+        return (assisted_speedup if self.assisted else estimate_speedup)(base, values, selection)
 
 
 def _seqpoint(budget: Budget) -> SeqPointSelector:
@@ -126,70 +171,110 @@ def _stratified(budget: Budget) -> StratifiedSelector:
     return StratifiedSelector(budget.draws, strata, confidence=budget.confidence, seed=budget.seed)
 
 
-def _ignoring(make: Callable[[], FittedSelector]) -> Callable[[Budget], FittedSelector]:
-    return lambda _: make()
-
-
-#: What SeqPoint is compared with in its paper; each has its own number of points.
+#: The baselines of SeqPoint's paper; each has its own number of points.
 BASELINES: Mapping[str, Callable[[], FittedSelector]] = MappingProxyType(
     {"frequent": FrequentSelector, "median": MedianSelector, "worst": WorstSelector, "prior": PriorSelector}
 )
 
-#: All, the baselines too, by name.
+
+def _baseline_method(make: Callable[[], FittedSelector]) -> Method:
+    return Method(lambda _: make(), (make.__doc__ or "").strip().partition("\n")[0])
+
+
+#: The selectors of this project by name, with the baselines.
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
-        "seqpoint": Method(_seqpoint),
-        "seqpoint, assisted": Method(_seqpoint, assisted=True),
-        "stratified": Method(_stratified, drawn=True, features=True, seeded=True),
+        "seqpoint": Method(_seqpoint, "Bins of the sequence length; each is stood for by its most typical length."),
+        "seqpoint, assisted": Method(
+            _seqpoint, "The points of seqpoint; totals are regressions on the sequence length.", assisted=True
+        ),
+        "stratified": Method(
+            _stratified,
+            "Random iterations of strata that a regression tree cuts by length and other features.",
+            drawn=True,
+            features=True,
+            seeded=True,
+        ),
         "k-medoids": Method(
             lambda b: KMedoidsSelector(b.draws, confidence=b.confidence, seed=b.seed),
+            "Iterations in the middle of groups with similar times in each kernel.",
             drawn=True,
             features=True,
         ),
         "random": Method(
             lambda b: RandomSelector(b.draws, confidence=b.confidence, seed=b.seed),
+            "Random iterations, each as likely as any other.",
             drawn=True,
             seeded=True,
         ),
     }
-    | {name: Method(_ignoring(make)) for name, make in BASELINES.items()}
+    | {name: _baseline_method(make) for name, make in BASELINES.items()}
 )
 
 
+@cache
+def selector_plugins() -> tuple[Plugin[Method], ...]:
+    """Return the selectors of other packages, loaded or left out with the reason."""
+    return tuple(load_plugins(_GROUP, _load, taken=METHODS))
+
+
+def _load(point: EntryPoint) -> Method:
+    method = point.load()
+    if not isinstance(method, Method):
+        raise InvalidInputError(f"{point.value} is a {type(method).__name__}, not a seqpoint.selection.Method")
+    return replace(method, package=package_of(point))
+
+
+def selectors() -> Mapping[str, Method]:
+    """Return every selector by name: those of this project, then those of other packages."""
+    loaded = {plugin.name: plugin.value for plugin in selector_plugins() if plugin.value is not None}
+    return MappingProxyType({**METHODS, **loaded})
+
+
 def method_of(name: str) -> Method:
-    """Return a method by its name.
+    """Return the method of a selector.
+
+    Parameters
+    ----------
+    name : str
+        A name of `selectors`.
 
     Raises
     ------
     InvalidInputError
-        There is none; the message lists those that there are.
+        No selector has this name. The message lists the names, and says why a package's selector is left out.
     """
-    if name not in METHODS:
-        raise InvalidInputError(f"no selector {name!r}; there are {', '.join(METHODS)}")
-    return METHODS[name]
+    if name in METHODS:  # without loading other packages
+        return METHODS[name]
+    methods = selectors()
+    if name in methods:
+        return methods[name]
+    problems = [f"; {p.label} could not be loaded: {p.problem}" for p in selector_plugins() if p.problem]
+    raise InvalidInputError(f"no selector {name!r}; there are {', '.join(methods)}{''.join(problems)}")
 
 
 @dataclass(frozen=True)
 class SelectOptions:
-    """How to select.
+    """Options of a selection.
 
     Parameters
     ----------
     statistic : str, optional
-        A statistic of the table; by default time in kernels, or the duration where there are none.
+        Statistic to total; by default the time in kernels, or the duration if the run has no kernels.
     max_points : int
+        Most points: sequence lengths, strata or groups.
     tolerance : float
-        Relative error of the total at which SeqPoint stops.
+        Relative error of the total at which SeqPoint stops adding bins.
     confidence : float
+        Confidence level of the interval, between 0 and 1.
     rank : int, optional
-        By default the lowest.
+        Rank whose iterations are chosen; by default the lowest.
     selector : str
-        A name of `seqpoint.selection.selecting.METHODS`.
+        A name of `seqpoint.selection.selecting.selectors`.
     features : tuple of str
-        Statistics of the table that, after the length, tell iterations apart; read by ``"stratified"`` and
-        ``"k-medoids"``.
+        Statistics of the table that ``"stratified"`` and ``"k-medoids"`` read beside the length.
     max_iterations : int, optional
-        Of all points together, at most; by default one a point.
+        Most iterations of all points together; by default one a point.
     """
 
     statistic: str | None = None
@@ -203,22 +288,24 @@ class SelectOptions:
 
     @property
     def budget(self) -> Budget:
-        """The same, as the selectors read it."""
+        """Limits of the selection, for the selector."""
         return Budget(self.max_points, self.max_iterations, tolerance=self.tolerance, confidence=self.confidence)
 
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """What another way to choose iterations gives on the same run.
+    """Estimate of a baseline on the same run.
 
     Parameters
     ----------
     name : str
+        A name of `BASELINES`.
     points : int
+        Iterations that the baseline chose.
     estimate : float
-        Of the total.
+        Estimate of the total, in the unit of the statistic.
     error : float
-        ``|estimate - measured| / measured``.
+        Relative error, ``|estimate - measured| / measured``.
     """
 
     name: str
@@ -229,28 +316,32 @@ class BaselineResult:
 
 @dataclass(frozen=True)
 class SelectionResult:
-    """A selection, and what it says of the run it was made from.
+    """The chosen iterations of a run, and the estimate of its total from them.
 
     Parameters
     ----------
     iterations : IterationTable
         The iterations of one rank with a known length.
     statistic, unit : str
+        The statistic that is totalled, and its unit; an empty unit if the log does not say.
     rows : array of int64, shape (n_points,)
         Rows of `iterations` to profile.
     weights : array of float64, shape (n_points,)
+        Iterations that each point stands for.
     bin_edges : array of float64, shape (n_points, 2)
         Lower and upper length of each point's bin.
     measured : float
         Total of the statistic over the run.
     estimate : Estimate
-        Of that total, from the chosen iterations alone.
+        Estimate of that total, from the chosen iterations alone.
     sequential_reduction, parallel_reduction : float
         Measured total over the sum of the points, and over the longest point.
     baselines : tuple of BaselineResult
+        Estimates of the baselines.
     without_length : int
         Iterations left out because their length is unknown.
     selector : str
+        Name of the selector.
     """
 
     iterations: IterationTable
@@ -269,7 +360,7 @@ class SelectionResult:
 
     @property
     def error(self) -> float:
-        """Relative error of the estimate."""
+        """Relative error of the estimate, against the measured total."""
         return abs(self.estimate.value - self.measured) / self.measured
 
     def table(self) -> "pd.DataFrame":
@@ -361,45 +452,49 @@ class SelectionResult:
 def select(
     table: IterationTable, options: SelectOptions | None = None, profiles: tuple[Ints, Floats] | None = None
 ) -> SelectionResult:
-    """Return the iterations to profile of a run.
+    """Choose the iterations of a run to profile.
 
     Parameters
     ----------
     table : IterationTable
+        Iterations of the run.
     options : SelectOptions, optional
+        Options of the selection.
     profiles : pair of arrays, optional
-        Numbers of the chosen rank's iterations, shape (n,), and what else tells them apart, shape (n, n_columns): the
-        time in each kernel, as `seqpoint.selection.stratified.kernel_profiles` returns it. Iterations that lack have
+        Numbers of the chosen rank's iterations, shape (n,), and features of each, shape (n, n_columns): the time in
+        each kernel, as `seqpoint.selection.stratified.kernel_profiles` returns it. Iterations that are not listed have
         zeros.
+
+    Returns
+    -------
+    SelectionResult
+        The chosen iterations with their weights, the estimate of the total, and the baselines.
 
     Raises
     ------
     InvalidInputError
-        No iteration has a known length; the statistic is zero everywhere or unknown; or there is no such selector or
-        feature.
+        No iteration has a known length; the statistic is zero everywhere or unknown; the selector or a feature does not
+        exist; or a selector of another package fails.
     """
     options = options or SelectOptions()
     rank = min(table.rank.tolist(), default=0) if options.rank is None else options.rank
-    own = table.of_rank(rank)
-    known = _with_length(own)
-    name = options.statistic or known.default_statistic
-    y = known.statistic(name)
+    run = table.of_rank(rank)
+    iterations = _with_length(run)
+    name = options.statistic or iterations.default_statistic
+    y = iterations.statistic(name)
     if not y.any():
         raise InvalidInputError(f"the statistic {name!r} is zero in every iteration; choose another")
     method = method_of(options.selector)
     if (options.features or profiles) and not method.features:
         raise InvalidInputError(f"the selector {options.selector!r} reads the length alone; features need 'stratified'")
-    X = np.column_stack((known.sequence_length, *(known.statistic(feature) for feature in options.features)))
+    columns = (iterations.statistic(feature) for feature in options.features)
+    X = np.column_stack((iterations.sequence_length, *columns))
     if profiles is not None:
-        X = np.column_stack((X, _rows_of(known, *profiles)))
-    selector = method.make(options.budget)
-    try:
-        selector.fit(X, y)
-    except ValueError as error:  # scikit-learn's own words for lengths or values that cannot be
-        raise InvalidInputError(str(error)) from error
+        X = np.column_stack((X, _profile_rows(iterations, *profiles)))
+    selector = _fit(method, options, X, y)
     rows = selector.representatives_
     return SelectionResult(
-        known,
+        iterations,
         name,
         UNITS.get(name, ""),
         rows,
@@ -409,20 +504,38 @@ def select(
         method.own_total(selector, (X, y), options.confidence),
         sequential_reduction(float(y.sum()), y[rows]),
         parallel_reduction(float(y.sum()), y[rows]),
-        tuple(_baseline(name_, make(), X[:, :1], y) for name_, make in BASELINES.items()),
-        len(own) - len(known),
+        tuple(_baseline(baseline, make(), X[:, :1], y) for baseline, make in BASELINES.items()),
+        len(run) - len(iterations),
         options.selector,
     )
 
 
-def _rows_of(table: IterationTable, numbers: Ints, profiles: Floats) -> Floats:
-    """Return the profile of every iteration of a table; zeros where it has none."""
-    places = {int(number): row for row, number in enumerate(numbers.tolist())}
-    found = np.zeros((len(table), profiles.shape[1]))
+def _fit(method: Method, options: SelectOptions, X: Floats, y: Floats) -> Any:
+    """Return the fitted selector; an error of another package's selector names the package."""
+    try:
+        selector = method.make(options.budget)
+        selector.fit(X, y)
+        if method.package:
+            SelectionLog.of(selector, X, y)
+            selector.bin_edges_[selector.labels_[selector.representatives_]]
+        return selector
+    except Exception as error:
+        if method.package:
+            reason = str(error) if isinstance(error, SeqPointError) else f"{type(error).__name__}: {error}"
+            raise InvalidInputError(f"the selector {options.selector} of {method.package} failed: {reason}") from error
+        if isinstance(error, ValueError):  # scikit-learn's message for lengths or values that it refuses
+            raise InvalidInputError(str(error)) from error
+        raise
+
+
+def _profile_rows(table: IterationTable, numbers: Ints, profiles: Floats) -> Floats:
+    """Return the profile of every iteration of a table; zeros for an iteration without a profile."""
+    profile_of = {int(number): row for row, number in enumerate(numbers.tolist())}
+    rows = np.zeros((len(table), profiles.shape[1]))
     for row, number in enumerate(table.iteration.tolist()):  # a Python loop over iterations
-        if number in places:
-            found[row] = profiles[places[number]]
-    return found
+        if number in profile_of:
+            rows[row] = profiles[profile_of[number]]
+    return rows
 
 
 def _with_length(table: IterationTable) -> IterationTable:
@@ -517,45 +630,41 @@ class RunEstimate:
 def estimate_run(
     selection: dict[str, Any], tables: tuple[IterationTable, IterationTable], statistic: str | None = None
 ) -> RunEstimate:
-    """Return the estimate of a run from the iterations that a selection chose.
+    """Estimate the total of a run from the iterations that were chosen on another run.
 
     Parameters
     ----------
     selection : dict
-        ``points`` (each ``iteration``, ``rank``, ``weight``), ``statistic``, ``confidence``.
+        The selection: ``points`` (each ``iteration``, ``rank``, ``weight``), ``statistic``, ``confidence``.
     tables : pair of IterationTable
         The run that was selected on, and the run to estimate, which needs only the chosen iterations.
     statistic : str, optional
-        By default the selection's.
+        Statistic to total; by default the statistic of the selection.
 
     Raises
     ------
     InvalidInputError
         A chosen iteration is missing from a run, or lengths are unknown.
     """
-    origin, run = tables
     name = statistic or selection["statistic"]
     weights = np.array([p["weight"] for p in selection["points"]])
     rank = selection["points"][0]["rank"]
     numbers = np.array([p["iteration"] for p in selection["points"]])
-    base = origin.of_rank(rank)
-    rows, there = (
-        _rows(base, numbers, "the run that was selected on"),
-        _rows(run.of_rank(rank), numbers, "the run"),
-    )
-    log = _log(base, (rows, weights), base.statistic(name))
-    values = run.of_rank(rank).statistic(name)[there]
+    base, run = (table.of_rank(rank) for table in tables)
+    base_rows = _rows(base, numbers, "the run that was selected on")
+    values = run.statistic(name)[_rows(run, numbers, "the run")]
+    log = _log(base, (base_rows, weights), base.statistic(name))
     total = assisted_total(values, log, confidence=selection["confidence"])
     before = float(base.statistic(name).sum())
-    whole = len(run.of_rank(rank)) == len(base)
+    whole = len(run) == len(base)
     return RunEstimate(
         statistic=name,
         unit=UNITS.get(name, ""),
         estimate=total.value,
         low=total.low,
         high=total.high,
-        confidence=selection["confidence"],
-        measured=float(run.of_rank(rank).statistic(name).sum()) if whole else None,
+        confidence=total.confidence,
+        measured=float(run.statistic(name).sum()) if whole else None,
         seqpoint_sum=float(weights @ values),
         speedup=before / total.value if total.value else None,
         speedup_low=before / total.high if total.high else None,
@@ -564,7 +673,8 @@ def estimate_run(
     )
 
 
-def _rows(table: IterationTable, numbers: npt.NDArray[np.int64], what: str) -> npt.NDArray[np.intp]:
+def _rows(table: IterationTable, numbers: Ints, what: str) -> npt.NDArray[np.intp]:
+    """Return the rows of a table that hold the iterations with these numbers."""
     position = {int(n): row for row, n in enumerate(table.iteration.tolist())}
     if missing := [int(n) for n in numbers if int(n) not in position]:
         raise InvalidInputError(f"{what} lacks the chosen iterations {missing[:8]}; profile them, then estimate again")
@@ -573,8 +683,8 @@ def _rows(table: IterationTable, numbers: npt.NDArray[np.int64], what: str) -> n
 
 def _log(
     table: IterationTable,
-    points: tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]],
-    statistic: npt.NDArray[np.float64],
+    points: tuple[npt.NDArray[np.intp], Floats],
+    statistic: Floats,
 ) -> SelectionLog:
     if not np.isfinite(table.sequence_length).all():
         raise InvalidInputError("iterations of the run that was selected on have no sequence length; give --length")

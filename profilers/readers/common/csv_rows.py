@@ -1,4 +1,8 @@
-"""Rows of CSV files, damaged ones included, and batches of rows for a sink."""
+"""Rows of CSV files, and batches of events for a sink.
+
+`csv_rows` reads a file that may be packed, truncated or damaged, and counts what is lost. `exact_ns` reads a time
+without rounding twice. `Batches` takes events one at a time and writes them to a sink column by column.
+"""
 
 import csv
 import io
@@ -14,7 +18,7 @@ from profilers.readers.common.numbers import TIMES_NS
 from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import open_source
 
-#: A longer line, and a longer field, is damage: a quote that is never closed, or no text at all.
+#: A longer line is damage: a quote that is never closed, or bytes that are no text.
 _LONGEST_LINE = 1 << 20
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 32 << 20
@@ -23,24 +27,30 @@ _EXACT = Context(prec=400, Emin=-9999, Emax=9999)
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """Return the names of columns; one that comes again gets its number, so that nothing is lost.
+    """Return column names without repetition: a name that was used before gets the number of its column.
 
     Examples
     --------
     >>> distinct(["a", "b", "a"])
     ['a', 'b', 'a.3']
     """
-    found: dict[str, int] = {}
-    for i, given in enumerate(names, 1):
-        name = given
-        while name in found:
-            name = f"{name}.{i}"
-        found[name] = i
-    return list(found)
+    columns: dict[str, None] = {}
+    for number, name in enumerate(names, 1):
+        while name in columns:
+            name = f"{name}.{number}"
+        columns[name] = None
+    return list(columns)
 
 
 def exact_ns(text: str, power: int) -> int | None:
-    """Return a decimal number times a power of ten as whole nanoseconds; None where it is no time.
+    """Return a decimal number times a power of ten in whole nanoseconds; None if `text` is no time.
+
+    Parameters
+    ----------
+    text : str
+        A decimal number, with or without an exponent.
+    power : int
+        Exponent of ten of the unit in nanoseconds: 3 for microseconds, 6 for milliseconds, 9 for seconds.
 
     Examples
     --------
@@ -58,13 +68,14 @@ def exact_ns(text: str, power: int) -> int | None:
 
 
 class Batches:
-    """Gives rows to a sink in batches of equal columns.
+    """Events that are added one at a time and written to a sink in batches.
 
     Parameters
     ----------
     sink : Sink
+        Takes the batches.
     counts : Counter
-        Where what is written is counted as kept.
+        Counts of the reader; events that were written are added to ``kept``.
     """
 
     def __init__(self, sink: Sink, counts: Counter[str]) -> None:
@@ -74,7 +85,15 @@ class Batches:
         self._count = self._bytes = 0
 
     def add(self, kind: str, row: Mapping[str, Any]) -> None:
-        """Take one row; all of a kind have the same columns."""
+        """Add an event.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the event, such as ``"kernels"``.
+        row : mapping of str to value
+            Value of each column, None for null. All rows of a kind have the same columns; ``name`` is one of them.
+        """
         self._rows.setdefault(kind, []).append(row)
         self._count += 1
         self._bytes += len(row["name"]) + len(row.get("args") or "")
@@ -82,7 +101,7 @@ class Batches:
             self.flush()
 
     def flush(self) -> None:
-        """Give what was taken to the sink."""
+        """Write the events that are not written yet; call it after the last event."""
         for kind, rows in self._rows.items():
             columns = {name: [row[name] for row in rows] for name in rows[0]}
             self._counts["kept"] += len(self._sink.write(kind, columns))
@@ -92,7 +111,21 @@ class Batches:
 
 @contextmanager
 def csv_rows(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Iterator[list[str]]]:
-    """Open a CSV file and give its rows, the header as the first, one at a time; empty lines are no rows.
+    """Open a CSV file and yield its rows, with the header as the first; empty lines are skipped.
+
+    Parameters
+    ----------
+    path : Path
+        A file in UTF-8, plain or packed (gzip, zstd and others).
+    sink : Sink
+        Its `limit_bytes` limits the size of the unpacked file.
+    counts : Counter
+        Counts of the reader. Lines that cannot be decoded are added to ``events`` and ``dropped_broken``.
+
+    Yields
+    ------
+    iterator of list of str
+        The cells of each row, as text.
 
     Raises
     ------
@@ -105,7 +138,7 @@ def csv_rows(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Iterator[
 
 
 def _lines(stream: BinaryIO, counts: Counter[str]) -> Iterator[str]:
-    """Yield lines; one that is too long is lost."""
+    """Yield lines; a line that is too long is counted and dropped."""
     first = True
     while line := stream.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE and not line.endswith(b"\n"):
@@ -131,7 +164,7 @@ def _rows(lines: Iterable[str], counts: Counter[str]) -> Iterator[list[str]]:
         except StopIteration:
             return
         except csv.Error:
-            # A field larger than 128 KB, as behind a quote that is never closed; reading goes on with the next line.
+            # A field over 128 KB, as after a quote that is never closed. Reading goes on with the next line.
             counts["events"] += 1
             counts["dropped_broken"] += 1
             continue
@@ -140,16 +173,23 @@ def _rows(lines: Iterable[str], counts: Counter[str]) -> Iterator[list[str]]:
 
 
 def check_not_empty(path: Path, counts: Counter[str]) -> None:
-    """Raise where no row was kept, and say why.
+    """Raise an error if no event of a file was kept.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for the message.
+    counts : Counter
+        Counts of the reader; ``events`` and ``kept`` are needed, all others are listed in the message.
 
     Raises
     ------
     BrokenFileError
-        Nothing was kept.
+        No event was kept; the message says why.
     """
     if counts["kept"]:
         return
     if not counts["events"]:
         raise BrokenFileError(f"{path}: has a header and no row; was anything recorded?")
-    lost = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
-    raise BrokenFileError(f"{path}: none of its {counts['events']} rows can be used ({lost})")
+    reasons = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
+    raise BrokenFileError(f"{path}: none of its {counts['events']} rows can be used ({reasons})")

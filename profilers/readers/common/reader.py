@@ -1,14 +1,20 @@
-"""What a reader of trace files is, and how the one for a file is found."""
+"""`Reader`, the interface of a trace format, and how the reader of a file is found.
+
+A reader is a small class that recognises the files of its format by their content and writes their events to a `Sink`,
+batch by batch. Readers are found by entry points in the group ``seqpoint.readers``; docs/extending.md shows a whole
+package that adds one.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from profilers.errors import BrokenFileError, UnknownFormatError
+from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
 from profilers.files import is_folder
+from profilers.plugins import Plugin, load_plugins
 from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.source import head
 from profilers.trace.arrays import Ints
@@ -19,7 +25,7 @@ _GROUP = "seqpoint.readers"
 
 @dataclass(frozen=True)
 class Head:
-    """What a reader may look at to recognise a file.
+    """The beginning of a file, by which a reader recognises its format.
 
     Parameters
     ----------
@@ -45,7 +51,7 @@ class Head:
 
     @cached_property
     def tables(self) -> Mapping[str, tuple[str, ...]]:
-        """The tables of a SQLite database with the names of their columns; empty where it is none."""
+        """The columns of each table of a SQLite database; empty for any other file."""
         if not self.start.startswith(SIGNATURE):
             return {}
         try:
@@ -56,42 +62,43 @@ class Head:
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names in the first line of a CSV file that holds two or more; empty where it is none."""
+        """The column names in the first line of a CSV file with two columns or more; empty for any other file."""
         line = self.start.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0]
         names = line.decode("utf-8", "replace").strip().split(",")
         return tuple(name.strip().strip('"') for name in names) if len(names) > 1 else ()
 
 
 class Sink(Protocol):
-    """Takes the rows that a reader finds.
+    """Takes the events that a reader finds in a file.
 
     Attributes
     ----------
     limit_bytes : int
-        A reader refuses to unpack more than this.
+        Bytes to which a packed file may unpack; a reader refuses to unpack more.
     advance : callable
-        A reader of large files tells it now and then how many of their bytes it has read.
+        Progress of a large file: a reader calls it now and then with the bytes that it has read.
     """
 
     limit_bytes: int
     advance: Callable[[int], None]
 
     def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
-        """Add rows of one kind of event, in batches of at most about 100,000; return their ids.
+        """Add events of one kind, in batches of at most about 100,000; return their ids.
 
         Parameters
         ----------
         kind : str
-            One of `profilers.trace.schema.KINDS`.
+            One of `profilers.trace.schema.KINDS`, such as ``"kernels"`` or ``"copies"``.
         columns : mapping of str to sequence
-            Equally long, by the names in `profilers.trace.schema.SCHEMAS`, without ``id``, ``iteration`` and what is
-            linked later (``launch_id``, ``op_id``); ``rank``, ``name`` and ``start_ns`` must be there. An int64
-            array whose null is `profilers.trace.arrays.MISSING`, a list with None, or an Arrow array.
+            Columns of equal length, named as in `profilers.trace.SCHEMAS`. ``name`` and ``start_ns`` are required.
+            ``id``, ``iteration``, ``launch_id`` and ``op_id`` are filled in later, and so is ``rank`` if it is left
+            out. A column is a list with None for null, an Arrow array, or an int64 array whose null is
+            `profilers.trace.arrays.MISSING`.
 
         Raises
         ------
         KeyError
-            A name is no column of this kind.
+            A column does not exist in this kind.
         """
         ...
 
@@ -102,10 +109,15 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Reader(Protocol):
-    """A format: recognises its files by their content and reads them one at a time.
+    """A trace format: recognises its files by their content and reads them.
 
-    A distribution adds a reader by an entry point in the group ``seqpoint.readers`` that names such a class,
-    constructed without arguments.
+    A distribution adds a reader by an entry point in the group ``seqpoint.readers`` that names such a class. The class
+    is constructed without arguments. The first line of its docstring is what ``seqpoint readers`` shows.
+
+    Attributes
+    ----------
+    name : str
+        Name of the format, which `TraceMeta.format` records.
     """
 
     name: str
@@ -115,10 +127,17 @@ class Reader(Protocol):
         ...
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
-        """Give the events of one file, or of one group of files, to `sink`; return what is known of them all.
+        """Write the events of a recording to `sink` and return its metadata.
 
-        Rows are not linked and not in any order. A kernel finds its launch by (rank, correlation), so
-        correlations must be distinct within a rank: give each process of a file its own rank.
+        Events need no order and no links. A kernel finds its launch by (rank, correlation), so correlations must be
+        distinct within a rank: give each process of a file its own rank.
+
+        Parameters
+        ----------
+        files : sequence of Path
+            One file, or the files of one group; see `GroupReader`.
+        sink : Sink
+            Takes the events.
 
         Raises
         ------
@@ -137,37 +156,87 @@ class GroupReader(Reader, Protocol):
         ...
 
 
-def readers() -> dict[str, Reader | ImportError]:
-    """Return every installed reader by name, or why it cannot be loaded."""
-    return dict(_loaded())
+def readers() -> Iterator[Plugin[Reader]]:
+    """Load the installed readers one after the other, in the order in which they are asked for a file.
+
+    Kineto comes first, since most files are its own; then the readers of other distributions; then all others by name.
+
+    Yields
+    ------
+    Plugin
+        A reader, or the reason why it cannot be loaded.
+    """
+    return load_plugins(_GROUP, _load, first="kineto")
 
 
-def _loaded() -> Iterator[tuple[str, Reader | ImportError]]:
-    """Load one reader after the other: Kineto first, since most files are its own, then by name."""
-    for point in sorted(entry_points(group=_GROUP), key=lambda p: (p.name != "kineto", p.name)):
-        try:
-            yield point.name, point.load()()
-        except Exception as error:  # noqa: BLE001 - a package of somebody else may fail in any way
-            known = isinstance(error, ImportError)
-            yield point.name, error if known else ImportError(f"{type(error).__name__}: {error}")  # type: ignore[misc]
+def _load(point: EntryPoint) -> Reader:
+    reader = point.load()()
+    if not isinstance(reader, Reader):
+        raise InvalidInputError(f"{point.value} is no reader: a reader has name, sniff and read")
+    return reader
 
 
 def find_reader(path: Path) -> Reader:
-    """Return the reader that knows the file at `path` by its content.
+    """Return the reader that recognises the content of the file at `path`.
 
     Raises
     ------
     NotFoundError
         There is no such file.
     UnknownFormatError
-        No reader knows it; the message names those that could not be loaded.
+        No reader knows it; the message names readers that could not be loaded, or that failed.
     """
     start = Head.of(path)
-    found: dict[str, Reader | ImportError] = {}
-    for name, reader in _loaded():
-        if isinstance(reader, Reader) and reader.sniff(start):
-            return reader
-        found[name] = reader
-    missing = "".join(f"; {name} could not be loaded: {e}" for name, e in found.items() if isinstance(e, ImportError))
-    known = ", ".join(name for name, reader in found.items() if isinstance(reader, Reader)) or "none"
-    raise UnknownFormatError(f"{path}: no reader knows this format (readers: {known}){missing}")
+    names, problems = [], []
+    for plugin in readers():
+        if (reader := plugin.value) is None:
+            problems.append(f"; {plugin.label} could not be loaded: {plugin.problem}")
+            continue
+        names.append(plugin.name)
+        try:
+            if reader.sniff(start):
+                return reader
+        except Exception as error:
+            if _is_ours(reader):
+                raise
+            problems.append(f"; {plugin.label} failed: {type(error).__name__}: {error}")
+    raise UnknownFormatError(
+        f"{path}: no reader knows this format (readers: {', '.join(sorted(names)) or 'none'}){''.join(problems)}"
+    )
+
+
+def read_recording(reader: Reader, files: Sequence[Path], sink: Sink) -> TraceMeta:
+    """Return the metadata of a recording whose events `reader` writes to `sink`.
+
+    Parameters
+    ----------
+    reader : Reader
+        The reader of the format of `files`.
+    files : sequence of Path
+        The files of one recording.
+    sink : Sink
+        Takes the events.
+
+    Raises
+    ------
+    SeqPointError
+        As the reader's `read`.
+    BrokenFileError
+        A reader of another distribution fails in any other way; the message names its class and the file.
+    """
+    try:
+        meta = reader.read(files, sink)
+        if not isinstance(meta, TraceMeta):
+            raise TypeError(f"read returned a {type(meta).__name__}, not a profilers.trace.TraceMeta")
+    except SeqPointError:
+        raise
+    except Exception as error:
+        if _is_ours(reader):
+            raise
+        class_ = f"{type(reader).__module__}.{type(reader).__qualname__}"
+        raise BrokenFileError(f"{files[0]}: the reader {class_} failed: {type(error).__name__}: {error}") from error
+    return meta
+
+
+def _is_ours(reader: Reader) -> bool:
+    return type(reader).__module__.split(".")[0] == "profilers"
