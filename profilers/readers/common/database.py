@@ -193,6 +193,8 @@ def _connect(path: Path, file: Path) -> sqlite3.Connection:
         connection = sqlite3.connect(name, uri=True, check_same_thread=False)
     except sqlite3.Error as error:
         raise BrokenFileError(f"{path}: cannot be opened ({error})") from error
+    # Without this check, what SQLite reads of a damaged page depends on what its memory held before.
+    connection.execute("PRAGMA cell_size_check = ON")
     connection.text_factory = _decoded
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
     connection.set_authorizer(_authorise)
