@@ -184,7 +184,7 @@ def test_gzip_members_follow_each_other_and_what_is_after_them_is_no_content(tmp
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"traceEvents":[]}', "traceEvents is empty; was the profiler active"),
+        ('{"traceEvents":[]}', "traceEvents is empty; record again, and see that the profiler is active"),
         ('{"schemaVersion":1}', "it has no traceEvents"),
         ('{"traceEvents":[{"ph":"M"},{"ph":"X","ts":1,"dur":-1,"cat":"kernel"}]}', "none of its 2 events can be used"),
         ("", "byte 0: neither a JSON object nor an array"),

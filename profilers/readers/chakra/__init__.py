@@ -1,4 +1,4 @@
-"""Chakra and PyTorch execution traces: what ran and what it depended on, for ``chakra.ChakraReader``."""
+"""Execution traces of Chakra and PyTorch: operators with their tensors and dependencies, mostly without times."""
 
 from profilers.readers.chakra.reader import ChakraReader
 

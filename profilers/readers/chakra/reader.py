@@ -28,7 +28,7 @@ from profilers.readers.chakra.protobuf import (
     is_chakra,
     read_records,
 )
-from profilers.readers.common.json_documents import UncountedText
+from profilers.readers.common.json_documents import UncountedText, opening
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import head, open_source, require_events
@@ -54,7 +54,7 @@ _NODE_KEYS = frozenset({"id", "name", "parent", "ctrl_deps", "data_deps", "attrs
 
 def is_execution_trace(start: bytes) -> bool:
     """Return whether the first bytes of a file are those of PyTorch's execution trace."""
-    return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and bool(_NODES.search(start) and _SIGNS.search(start))
+    return opening(start) == b"{" and bool(_NODES.search(start) and _SIGNS.search(start))
 
 
 def read_execution_trace(stream: Bytes, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:

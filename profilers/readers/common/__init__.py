@@ -1,1 +1,1 @@
-"""What readers of several formats share."""
+"""Code that readers of several formats share: the reader protocol, streams, numbers, CSV, JSON and SQLite."""

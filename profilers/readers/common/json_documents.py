@@ -1,7 +1,7 @@
 """JSON documents of trace files, damaged ones included.
 
-`Document` decodes the events of Chrome's trace format (Kineto, rocprof 1) one at a time with the standard library, so
-that a damaged event costs that event and not the file. Numbers with a decimal point stay `decimal.Decimal`, since a
+`Document` decodes the events of Chrome's trace format (Kineto, rocprof 1) one at a time with the standard library. So
+a damaged event costs that event and not the file. Numbers with a decimal point stay `decimal.Decimal`, since a
 time in microseconds with three decimals is not exact in float64.
 
 `load` decodes a whole document (rocprofv3). A document that ends early is closed after its last complete record.
@@ -32,6 +32,17 @@ _ARRAY_END = re.compile(r'\}\s*(\])\s*(?:,\s*"|\}|\Z)')
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|)')
 #: Exceptions of the decoder: bad syntax or too many digits, too deep a nesting, too large an exponent.
 _UNDECODABLE = (ValueError, RecursionError, InvalidOperation)
+
+
+def opening(start: bytes) -> bytes:
+    """Return the first byte of a text that is neither white space nor a byte order mark.
+
+    Examples
+    --------
+    >>> opening(b"\\xef\\xbb\\xbf  {"), opening(b"")
+    (b'{', b'')
+    """
+    return start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1]
 
 
 class UncountedText(str):

@@ -1,4 +1,7 @@
-"""The PyTorch profiler's JSON (Kineto), of every age and vendor."""
+"""JSON traces of the PyTorch profiler (Kineto), of every version and vendor.
+
+Read `reader` first, then `scan`, the compiled scanner of events, and `rows`, the slow path for damaged events.
+"""
 
 from profilers.readers.kineto.reader import KinetoReader
 

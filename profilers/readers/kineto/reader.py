@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from profilers.readers.common.json_documents import Document, listed, mapped
+from profilers.readers.common.json_documents import Document, listed, mapped, opening
 from profilers.readers.common.numbers import INT32_LIMIT, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Plain, open_source, require_events
@@ -315,8 +315,7 @@ class KinetoReader:
 
     def sniff(self, head: Head) -> bool:
         """Return whether a file starts like Kineto's JSON."""
-        start = head.start.lstrip(b"\xef\xbb\xbf \t\r\n")
-        is_trace = start[:1] in (b"{", b"[") and _SIGN.search(head.start) is not None
+        is_trace = opening(head.start) in (b"{", b"[") and _SIGN.search(head.start) is not None
         return is_trace and b'"BeginNs"' not in head.start  # rocprof 1 adds this to Chrome's events
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:

@@ -113,7 +113,7 @@ def _emit(a: Any, count: int, s: Scan) -> Any:
         return -IRREGULAR
     if duration != MISSING and (duration < 0 or (start == 0 and duration == 0) or start + duration >= TIME_LIMIT):
         return -IRREGULAR
-    number = _title(a, s, h[HEAD_NAME])
+    number = _event_name(a, s, h[HEAD_NAME])
     if number < 0:
         return number
     row = s.rows[kind]
@@ -184,7 +184,7 @@ def _kind(s: Scan) -> Any:
 
 
 @inlined
-def _title(a: Any, s: Scan, token: int) -> Any:
+def _event_name(a: Any, s: Scan, token: int) -> Any:
     """Return the number of the event's name, or a negative reason; remember that it follows the last event's name."""
     t = s.tokens
     tag = t[token, TAG]
@@ -201,7 +201,7 @@ def _title(a: Any, s: Scan, token: int) -> Any:
 
 
 @inlined
-def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> Any:
+def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, name: int) -> Any:
     """Write process, thread and arguments of an event into its row; return 0, or a negative reason."""
     t = s.tokens
     values = s.values[kind]
@@ -217,11 +217,11 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> 
                 if state > 0:
                     values[PROCESS if key == PID else THREAD, row] = value
         elif key >= ARGUMENT_KEYS:
-            how, slot = s.types[kind, key - ARGUMENT_KEYS], s.slots[kind, key - ARGUMENT_KEYS]
-            if how != REST:
+            storage, slot = s.types[kind, key - ARGUMENT_KEYS], s.slots[kind, key - ARGUMENT_KEYS]
+            if storage != REST:
                 if values[slot, row] != MISSING:
                     return -IRREGULAR
-                state = _typed(a, s, i, how, slot, values, row)
+                state = _typed(a, s, i, storage, slot, values, row)
                 if state < 0:
                     return state
                 rest = state == 0
@@ -232,7 +232,7 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> 
     if o == 0:
         return 0
     out[o] = CLOSE_OBJECT
-    number = s.recent_rest[title]
+    number = s.recent_rest[name]
     if number >= 0:
         offset = s.strings.offsets[number]
         n = s.strings.offsets[number + 1] - offset
@@ -242,7 +242,7 @@ def _arguments(a: Any, count: int, s: Scan, kind: int, row: int, title: int) -> 
     number = find(s.strings, out, 0, o + 1)
     if number < 0:
         return -GROW
-    s.recent_rest[title] = number
+    s.recent_rest[name] = number
     values[OTHER_ARGS, row] = number
     return 0
 
@@ -256,29 +256,29 @@ def _integer(a: Any, start: int, end: int, tag: int, value: int) -> Any:
         c = at(a, start + 1)
         if 65 <= c <= 90 or 97 <= c <= 122:
             return 0, 0
-        value, good = digits_of(a, start + 1, end - 1)
-        return value, 1 if good else -1
+        value, is_integer = digits_of(a, start + 1, end - 1)
+        return value, 1 if is_integer else -1
     if tag in (REAL, LONG, ESCAPED):
         return 0, -1
     return 0, 0
 
 
 @inlined
-def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: int) -> Any:
+def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, row: int) -> Any:
     """Write an argument into its column; return 1, 0 if it belongs to the other arguments too, or a negative reason."""
     t = s.tokens
     start, end, tag = t[token, VALUE_START], t[token, VALUE_END], t[token, TAG]
-    if how in (INTEGER, NARROW, RANKED):
+    if storage in (INTEGER, NARROW, RANKED):
         value, state = _integer(a, start, end, tag, t[token, VALUE])
         if state <= 0:
             return -IRREGULAR if state < 0 else 0
-        if how != INTEGER and not -(1 << 31) <= value < (1 << 31):
+        if storage != INTEGER and not -(1 << 31) <= value < (1 << 31):
             return -IRREGULAR
-        if how == RANKED and value < 0:
+        if storage == RANKED and value < 0:
             return -IRREGULAR
         values[slot, row] = value
-        return 0 if how == RANKED else 1
-    if how == FLOAT:
+        return 0 if storage == RANKED else 1
+    if storage == FLOAT:
         if tag != WHOLE and tag != REAL:
             return 0 if tag in (NULL, BOOLEAN, NESTED) else -IRREGULAR
         _p, value, decimals, digits = read_number(a, start)
@@ -287,7 +287,7 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
         s.real[0] = np.float64(value) / np.float64(POWERS[decimals])
         values[slot, row] = s.real.view(np.int64)[0]
         return 1
-    if how == JSON:
+    if storage == JSON:
         half = s.scratch.size // 2
         if tag == NULL or end - start + 8 > half:
             return -IRREGULAR
@@ -297,7 +297,7 @@ def _typed(a: Any, s: Scan, token: int, how: int, slot: int, values: Any, row: i
         number = find(s.strings, s.scratch, half, o - half)
         values[slot, row] = number
         return 1 if number >= 0 else -GROW
-    if how == WORD:
+    if storage == WORD:
         if tag in (TEXT, ESCAPED):
             number = find(s.strings, a, start + 1, end - start - 2)
             if number < 0:

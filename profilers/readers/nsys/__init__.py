@@ -1,4 +1,4 @@
-"""Nsight Systems: its SQLite export, and its export to a folder of tables (Parquet or Arrow)."""
+"""Exports of Nsight Systems: a SQLite file, or a folder of tables (Parquet or Arrow)."""
 
 from profilers.readers.nsys.reader import NsysReader, NsysTablesReader
 

@@ -314,7 +314,7 @@ def _sum(left: Ints, right: Ints) -> Ints:
 
 
 def _narrow(values: Ints) -> Ints:
-    """Return `values` with `MISSING` for those that do not fit int32."""
+    """Return `values` with `MISSING` for numbers that do not fit int32."""
     return np.where((values >= -INT32_LIMIT) & (values < INT32_LIMIT), values, MISSING)
 
 

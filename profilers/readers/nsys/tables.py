@@ -224,8 +224,8 @@ class StringIds:
         numbers = ids.to_numpy()
         if not len(self._ids):
             return pa.nulls(len(numbers), pa.string())
-        at = np.minimum(np.searchsorted(self._ids, numbers), len(self._ids) - 1)
-        return self._texts.take(pa.array(at, mask=(self._ids[at] != numbers) | (numbers == MISSING)))
+        row = np.minimum(np.searchsorted(self._ids, numbers), len(self._ids) - 1)
+        return self._texts.take(pa.array(row, mask=(self._ids[row] != numbers) | (numbers == MISSING)))
 
 
 def named(*choices: pa.DictionaryArray) -> tuple[pa.DictionaryArray, int]:

@@ -353,7 +353,7 @@ def _is_time(values: Ints) -> Any:
 
 
 def _without_nulls(names: pa.Array, counts: Counter[str]) -> pa.DictionaryArray:
-    """Return names with "unknown" for those that are missing or empty, which are counted."""
+    """Return names with "unknown" for each missing or empty name; these are counted."""
     names = renamed(names, lambda text: text or None)
     if not names.null_count:
         return names

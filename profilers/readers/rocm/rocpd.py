@@ -288,7 +288,7 @@ _TABLE = re.compile(rf"({'|'.join(_REQUIRED)})(|_[0-9A-Za-z_]+)")
 
 
 class RocpdReader:
-    """Databases of rocprofv3 since ROCm 7, and those that ``rocpd merge`` makes of them."""
+    """Databases of rocprofv3 since ROCm 7, single or merged by ``rocpd merge``."""
 
     name = "rocpd"
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import SIGNATURE, open_database
-from profilers.readers.common.json_documents import Document
+from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import plain_text, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import read_source
@@ -222,7 +222,7 @@ class RocprofReader:
         head = Head.of(path)
         if head.start.startswith(SIGNATURE):
             _read_database(path, sink, counts)
-        elif head.start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        elif opening(head.start) in (b"{", b"["):
             for table, block in read_tables(path, sink, counts):
                 _write(table, block, sink, counts)
         else:

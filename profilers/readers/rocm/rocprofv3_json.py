@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import BrokenFileError
-from profilers.readers.common.json_documents import ints, listed, load, mapped, walked
+from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm.records import (
@@ -55,7 +55,7 @@ class Rocprofv3JsonReader:
 
     def sniff(self, head: Head) -> bool:
         """Return whether a file starts as the tool's JSON does."""
-        return head.start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"{" and f'"{_ROOT}"'.encode() in head.start
+        return opening(head.start) == b"{" and f'"{_ROOT}"'.encode() in head.start
 
     def read(self, files: Sequence[Path], sink: Sink) -> TraceMeta:
         """Give the events of one file to `sink`; each process in it that used a GPU is a rank.
