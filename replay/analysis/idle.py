@@ -18,8 +18,8 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import compiled
 from replay.analysis.critical_path import binding_edges
-from replay.engine.engine import Record, events_of, walk
-from replay.engine.layout import Shared, lay_out
+from replay.engine.engine import events_of, integrate_rates, usage_log
+from replay.engine.layout import SharingState, lay_out
 from replay.engine.timeline import EXPLAINED_NS, Timeline
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, SYNC_EDGES, EdgeKind, TaskKind
 
@@ -364,11 +364,11 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     devices = timeline.graph.devices
     edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
     use = np.zeros((len(devices), bins, len(RESOURCES)))
-    known = _known(timeline)
+    known = _usage_inputs(timeline)
     busy = np.flatnonzero(_takes_time(timeline))
     by_device = np.split(*_grouped(busy, timeline.graph.tasks.device[busy], len(devices)))
     for device, rows in enumerate(by_device if edges[-1] > 0 else ()):
-        times, steps = _steps_of(timeline, known, rows)
+        times, steps = _usage_of(timeline, known, rows)
         if len(times):
             before = np.zeros_like(steps)
             before[1:] = np.cumsum(steps[:-1] * np.diff(times)[:, None], axis=0)
@@ -405,7 +405,7 @@ def resource_steps(timeline: Timeline, device: int) -> tuple[Floats, Floats]:
     if not 0 <= device < len(timeline.graph.devices):
         raise InvalidInputError(f"no device {device}: the graph has {len(timeline.graph.devices)}")
     rows = np.flatnonzero(_takes_time(timeline) & (timeline.graph.tasks.device == device))
-    return _steps_of(timeline, _known(timeline), rows)
+    return _usage_of(timeline, _usage_inputs(timeline), rows)
 
 
 def _grouped(rows: Ints, device: Ints, devices: int) -> tuple[Ints, Ints]:
@@ -418,15 +418,20 @@ def _takes_time(timeline: Timeline) -> npt.NDArray[np.bool_]:
     return np.asarray(timeline.graph.on_device() & (timeline.end_ns > timeline.start_ns))
 
 
-def _steps_of(timeline: Timeline, known: tuple[Shared, Floats, Floats], rows: Ints) -> tuple[Floats, Floats]:
-    """Return the steps of the tasks `rows` of one device, given all rows, arrivals, and room for what they do."""
-    shared, arrival, work = known
-    events = events_of((timeline.start_ns, timeline.end_ns), rows, arrival[rows])
-    room = Record(np.zeros(4 * len(rows) + 1), np.zeros((4 * len(rows) + 1, len(RESOURCES))))
-    noted = walk(events, shared, work, room)
-    return room.at[:noted], room.use[:noted]
+def _usage_of(timeline: Timeline, inputs: tuple[SharingState, Floats, Floats], rows: Ints) -> tuple[Floats, Floats]:
+    """Return the times at which the use of resources changes on the device of the tasks `rows`, and the use after each.
+
+    `inputs` is what `_usage_inputs` returns, shared by all devices.
+    """
+    sharing, arrival, work_ns = inputs
+    log = usage_log(4 * len(rows) + 1)
+    logged = integrate_rates(
+        events_of((timeline.start_ns, timeline.end_ns), rows, arrival[rows]), sharing, work_ns, log
+    )
+    return log.time_ns[:logged], log.in_use[:logged]
 
 
-def _known(timeline: Timeline) -> tuple[Shared, Floats, Floats]:
+def _usage_inputs(timeline: Timeline) -> tuple[SharingState, Floats, Floats]:
+    """Return the sharing state of a timeline's graph, the arrival of each task, and an array for the work of each."""
     graph = timeline.graph
     return lay_out(graph.tasks, graph.policy), timeline.arrivals_ns(), np.zeros(len(graph.tasks))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from profilers.trace.arrays import Bools, Floats
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.engine.engine import events_of, no_record, walk
+from replay.engine.engine import events_of, integrate_rates, usage_log
 from replay.engine.layout import lay_out
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind
 
@@ -32,11 +32,12 @@ def isolated_durations(graph: KernelGraph) -> Floats:
     """
     tasks = graph.tasks
     shares = _measured(graph)
-    shared, work = lay_out(tasks, graph.policy), np.zeros(len(tasks))
+    sharing, work_ns = lay_out(tasks, graph.policy), np.zeros(len(tasks))
     for device in np.unique(tasks.device[shares]):
         rows = np.flatnonzero(shares & (tasks.device == device))
-        walk(events_of((tasks.measured_start_ns, tasks.measured_end_ns), rows, rows), shared, work, no_record())
-    return np.where(shares, work, tasks.duration_ns)
+        events = events_of((tasks.measured_start_ns, tasks.measured_end_ns), rows, rows)
+        integrate_rates(events, sharing, work_ns, usage_log(0))
+    return np.where(shares, work_ns, tasks.duration_ns)
 
 
 def _measured(graph: KernelGraph) -> Bools:

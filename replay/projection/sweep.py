@@ -7,14 +7,15 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from profilers.errors import InvalidInputError
-from replay.engine.layout import SEAT
+from replay.engine.layout import ACTIVE_TASK
 from replay.graph.graph import KernelGraph
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 
-#: Bytes a task of a run: its seat, times and edges, the events, and the columns of two graphs that are its own.
-_TASK_BYTES = SEAT.itemsize + 6 * 8 + 4 * 16 + 2 * 33 * 8
+#: Bytes of memory a task takes in a run: its row of the table of active tasks, its times, edges and events, and its
+#: columns in two graphs.
+_TASK_BYTES = ACTIVE_TASK.itemsize + 6 * 8 + 4 * 16 + 2 * 33 * 8
 #: Share of the memory that is free that runs may take.
 _MEMORY_SHARE = 0.5
 #: How often waiting looks up, s, so that an interrupt is seen.
