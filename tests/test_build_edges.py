@@ -174,9 +174,9 @@ def test_an_index_gives_the_same_graphs_as_the_trace(tmp_path: Path) -> None:
 def test_work_of_an_iteration_does_not_grow_with_the_trace(tmp_path: Path) -> None:
     from traces import write_trace
 
-    work = index_trace(collect([write_trace(tmp_path / "t.json", steps=200)])).work
-    start, end = (work.columns[name][work.iterations.of(100)] for name in ("start", "end"))
-    near = work.running(int(start.min()), int(end.max()))
+    device_work = index_trace(collect([write_trace(tmp_path / "t.json", steps=200)])).device_work
+    start, end = (device_work.columns[name][device_work.iterations.of(100)] for name in ("start", "end"))
+    near = device_work.running(int(start.min()), int(end.max()))
     assert near.stop - near.start <= 8  # four kernels a step, of 800
 
 
