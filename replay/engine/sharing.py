@@ -151,12 +151,12 @@ def _dispatch_to_partitions(state, first, count):  # type: ignore[no-untyped-def
 
 
 @inlined
-def _take(state, cu_mask, wanted):  # type: ignore[no-untyped-def]
-    """Take up to `wanted` free units from the partitions in `cu_mask`; return the units taken."""
+def _take(state, cu_mask, wanted_cu):  # type: ignore[no-untyped-def]
+    """Take up to `wanted_cu` free units from the partitions in `cu_mask`; return the units taken."""
     taken = 0.0
     for p in range(len(state.free_cu)):
-        if (cu_mask >> p) & 1 and taken < wanted:
-            units = min(wanted - taken, state.free_cu[p])
+        if (cu_mask >> p) & 1 and taken < wanted_cu:
+            units = min(wanted_cu - taken, state.free_cu[p])
             state.free_cu[p] -= units
             taken += units
     return taken
@@ -170,9 +170,9 @@ def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
         previous = level
         satisfied_cu, n_limited = 0.0, 0
         for k in range(first, first + count):
-            wanted = _wanted_of_partition(state, state.cu_mask[state.active[k].task], state.active[k].wanted_cu, p)
-            if wanted <= level:
-                satisfied_cu += wanted
+            wanted_cu = _wanted_of_partition(state, state.cu_mask[state.active[k].task], state.active[k].wanted_cu, p)
+            if wanted_cu <= level:
+                satisfied_cu += wanted_cu
             else:
                 n_limited += 1
         if n_limited > 0:
@@ -189,14 +189,14 @@ def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _wanted_of_partition(state, cu_mask, wanted, p):  # type: ignore[no-untyped-def]
-    """Return the units wanted of partition `p`: `wanted` is spread over the partitions in `cu_mask` by their size."""
+def _wanted_of_partition(state, cu_mask, wanted_cu, p):  # type: ignore[no-untyped-def]
+    """Return the units wanted of partition `p`; `wanted_cu` is spread over the partitions in `cu_mask` by size."""
     if (cu_mask >> p) & 1 == 0:
         return 0.0
     size = 0.0
     for q in range(len(state.partitions)):
         size += state.partitions[q] * ((cu_mask >> q) & 1)
-    return min(wanted, size) * state.partitions[p] / size
+    return min(wanted_cu, size) * state.partitions[p] / size
 
 
 @inlined
