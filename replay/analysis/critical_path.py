@@ -1,8 +1,8 @@
-"""The critical path of a timeline: what its end waited for, back to its beginning, with every ns accounted for.
+"""The critical path of a timeline: the chain of waits that leads to its end, with every ns accounted for.
 
 `binding_edges` finds the edge that each task started by, `critical_path` follows these edges back from the last task.
 `attribution` sums the path by cause, class of kernel and name. `slack_ns` says how much later each task could end.
-`dependencies` counts the edges of a timeline by kind, and those that a profiler recorded.
+`dependencies` counts the edges of a timeline by kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -421,7 +421,7 @@ _SAME_NS = 1.0
 
 @dataclass(frozen=True)
 class DependencyKind:
-    """Number of edges of one kind, and how many of them matter.
+    """Counts of the edges of one kind.
 
     Parameters
     ----------

@@ -50,9 +50,9 @@ class Cover:
 
 def sweep_of(timeline: Timeline, rows: npt.NDArray[np.bool_]) -> Sweep:
     """Return the tasks in `rows` that take time, sorted for a sweep."""
-    chosen = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
-    start, end = timeline.start_ns[chosen], timeline.end_ns[chosen]
-    return Sweep(timeline, chosen[np.argsort(start, kind="stable")], chosen[np.argsort(end, kind="stable")])
+    tasks = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
+    start, end = timeline.start_ns[tasks], timeline.end_ns[tasks]
+    return Sweep(timeline, tasks[np.argsort(start, kind="stable")], tasks[np.argsort(end, kind="stable")])
 
 
 def cover(sweep: Sweep, label: Ints, labels: int) -> Cover:

@@ -1,8 +1,8 @@
 """Isolated durations, and the demand of each task on its device.
 
 `with_demands` derives from class, grid and operator which share of each resource a task uses when it runs alone. The
-demands decide how much concurrent tasks slow each other; the ranges of the parameters behind them become part of the
-interval of every projection that changes which tasks run together. `isolate` takes the measured contention out of the
+demands decide how much concurrent tasks slow each other. So the ranges of their parameters become part of the interval
+of every projection that changes which tasks run together. `isolate` takes the measured contention out of the
 durations, with the engine's sharing inverted. `replay.contention` fits and scores the parameters on kernels that were
 measured side by side.
 """
@@ -46,7 +46,7 @@ def _measured_tasks(graph: KernelGraph) -> Bools:
 
 
 def measured_beside(graph: KernelGraph) -> tuple[Bools, Bools]:
-    """Return the mask of tasks measured while another ran on their device, and the mask of those that started later.
+    """Return the mask of tasks measured while another ran on their device, and of the tasks that started later.
 
     If the first task had filled the device, the dispatcher interleaved the later one with it. A timeline in which tasks
     slowed each other does not tell when a last wave began, so such tasks are taken to have none.
@@ -234,10 +234,10 @@ def _resident_hit_share(graph: KernelGraph, bandwidth: Floats, parameters: Param
     working_set = np.array([operator.working_set_bytes or operator.bytes_moved for operator in graph.operators])[
         tasks.operator
     ]
-    fits = (tasks.operator >= 0) & (working_set <= size)
+    fits_cache = (tasks.operator >= 0) & (working_set <= size)
     beyond_memory = 1.0 - _PEAK_REACHED / np.maximum(bandwidth, _PEAK_REACHED)
     return np.where(
-        fits, np.clip(np.maximum(beyond_memory, parameters["hit_share_resident"]), 0.0, _MAX_HIT_SHARE), 0.0
+        fits_cache, np.clip(np.maximum(beyond_memory, parameters["hit_share_resident"]), 0.0, _MAX_HIT_SHARE), 0.0
     )
 
 

@@ -5,8 +5,8 @@ device it is then active: it progresses at the rate that `replay.engine.sharing`
 rates on a device change only when a task arrives there, ends, or comes to its last wave. Each of these is an event.
 
 The engine keeps one heap of events and takes them in the order of time. At an event of a device it takes off the work
-that the active tasks did since the last one, ends those that are done, and tells the tasks that wait for them. When
-nothing more happens at that time, it shares the devices that changed anew and expects the next change of each.
+that the active tasks did since the last event. It ends the tasks that are done, and fires the edges that leave them.
+After the last event of a time, it shares every changed device anew, and pushes the event of its next change.
 
 A task that shares nothing (a host call, a mark) needs no event. Its end is known as soon as all that it waits for is,
 and the tasks that wait for it are notified at once, whatever the time of the simulation.
@@ -66,7 +66,7 @@ class State(NamedTuple):
     device_bits: Any  #: number of low bits of an event's code that name a device
     changed: Any  #: devices whose active tasks changed at this time
     is_changed: Any  #: by device
-    resolved: Any  #: tasks that share nothing, with known times, of which no other task was notified
+    resolved: Any  #: tasks that share nothing and have known times, whose edges have not fired
     arriving: Any  #: tasks that arrive on their device at this time
     event_ns: Any  #: heap of events: time and code
     event_code: Any

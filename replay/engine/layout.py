@@ -65,7 +65,7 @@ class SharingState(NamedTuple):
     resource_of: Any  #: shape (tasks, `N_FAIR`): resource of each fair column; None if every column is one resource
     has_priorities: Any  #: whether priorities differ
     has_waves: Any  #: whether any task has a known number of waves
-    has_interleaving: Any  #: whether any task gets units beside those that came before it
+    has_interleaving: Any  #: whether any task gets units beside earlier tasks
     has_footprints: Any  #: whether footprints can exceed the cache
     has_power: Any  #: whether any task has a power demand
     is_undivided: Any  #: whether there is one partition, of all compute units
@@ -74,12 +74,14 @@ class SharingState(NamedTuple):
     power_exponent: Any
     partitions: Any  #: share of the compute units of each partition
     free_cu: Any  #: share of the compute units left in each partition, while they are handed out
-    totals: Any  #: shape (2, resources): what is `FREE` of each fair resource; demand of tasks with a `RISING` rate
+    totals: (
+        Any  #: shape (2, resources): share of each fair resource that is `FREE`; demand of tasks with a `RISING` rate
+    )
     active: Any  #: table of `ACTIVE_TASK`, one row a task; rows of one device adjoin, in the order of dispatch
 
 
 def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
-    """Return the sharing state of tasks of which none is active.
+    """Return the sharing state of tasks before any of them is active.
 
     Raises
     ------

@@ -33,7 +33,7 @@ _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 
 @inlined
 def activate(state, first, count, task):  # type: ignore[no-untyped-def]
-    """Insert a task that arrives into the `count` active tasks of its device, behind those of its priority."""
+    """Insert an arriving task into the `count` active tasks of its device, behind all of its priority."""
     row = first + count
     while state.has_priorities and row > first and state.priority[state.active[row - 1].task] < state.priority[task]:
         state.active[row] = state.active[row - 1]
@@ -43,7 +43,7 @@ def activate(state, first, count, task):  # type: ignore[no-untyped-def]
 
 @inlined
 def _write_row(state, index, task):  # type: ignore[no-untyped-def]
-    """Write the row of a task of which nothing is done."""
+    """Write the row of a task that has made no progress."""
     row = state.active[index]
     row.task, row.started, row.resource_bits = task, 0, 0
     row.remaining_ns, row.rate, row.granted_cu, row.last_wave_ns = state.duration[task], 0.0, 0.0, 0.0
@@ -164,7 +164,7 @@ def _take(state, cu_mask, wanted_cu):  # type: ignore[no-untyped-def]
 
 @inlined
 def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
-    """Reserve units of partition `p` for tasks that are interleaved with others: their max-min fair share of it."""
+    """Reserve for each interleaved task its max-min fair share of partition `p`."""
     level, previous = 0.0, -1.0
     while level > previous + _ROUNDING:
         previous = level
@@ -180,7 +180,7 @@ def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
     reserved, highest = 0.0, state.priority[state.active[first].task]
     for k in range(first, first + count):
         row = state.active[k]
-        # Without dispatch in order, tasks of the highest priority get equal shares, and the others what these leave.
+        # Without dispatch in order, tasks of the highest priority get equal shares, and the others get the rest.
         if (not state.in_order and state.priority[row.task] == highest) or state.interleaved[row.task]:
             units = min(_wanted_of_partition(state, state.cu_mask[row.task], row.wanted_cu, p), level)
             row.reserved_cu += units
@@ -212,7 +212,7 @@ def _rate_cap(state, row):  # type: ignore[no-untyped-def]
 
 @inlined
 def _quantized_rate(state, row):  # type: ignore[no-untyped-def]
-    """Return the progress rate of a kernel whose workgroups run in whole waves; write what its last wave fills.
+    """Return the progress rate of a kernel whose workgroups run in whole waves; set the units of its last wave.
 
     With a share g of the units it wants, w waves take ceil(w / g) rounds instead of ceil(w). The last round takes as
     long as the last wave alone; the rounds before it run at the returned rate.
@@ -229,7 +229,7 @@ def _quantized_rate(state, row):  # type: ignore[no-untyped-def]
 def _raise_misses(state, first, count):  # type: ignore[no-untyped-def]
     """Raise demands on memory bandwidth if the tasks' footprints together exceed the last-level cache.
 
-    A task keeps a share of the cache in proportion to its footprint, and hits in proportion to what it keeps.
+    A task keeps a share of the cache in proportion to its footprint, and its hits shrink with that share.
     """
     total = 0.0
     for k in range(first, first + count):
@@ -304,7 +304,7 @@ def _stop(state, first, count, reached):  # type: ignore[no-untyped-def]
     """Fix the rates of tasks at their cap or on a full resource.
 
     `reached` is the level of the rising rates, and a bit for each full resource. Return whether any rate still rises,
-    and the lowest cap of those that do.
+    and the lowest cap of the rising rates.
     """
     level, full_bits = reached
     any_rising, lowest_cap = False, 1.0

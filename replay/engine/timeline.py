@@ -119,7 +119,7 @@ class Timeline:
         return union_length(start, end)
 
     def unexplained_ns(self) -> float:
-        """Return the time that a device waits without a recorded reason, for the device with the most of it.
+        """Return the time that a device waits without a recorded reason, for the device that waits longest.
 
         The device is idle, and its next task waits neither for the host nor for other work, only for the lag that
         replays the measured start. What-ifs leave such waiting as it is.

@@ -1,6 +1,6 @@
 """A graph under construction: blocks of tasks and edges are appended, then frozen.
 
-`window_operators` and `window_dtypes` tell what the kernels of a window compute, and in which data type.
+`window_operators` and `window_dtypes` return the operators and data types of the kernels of a window.
 """
 
 import json

@@ -150,7 +150,7 @@ _IN_OTHER_PROCESSES = "MultiProcessing"
 
 
 def loader_calls(window: Window) -> tuple[Bools, Bools]:
-    """Return the mask of calls that load a batch, and the mask of those that waited for a pipeline in other processes.
+    """Return the mask of calls that load a batch, and of the calls that waited for a pipeline in other processes.
 
     A pipeline in the host's own process makes its batch inside the call, which is work of the host.
     """
@@ -159,8 +159,8 @@ def loader_calls(window: Window) -> tuple[Bools, Bools]:
     in_other_process = np.array([_IN_OTHER_PROCESSES in str(name) for name in names], dtype=bool)
     if window.index.on_host_alone or not len(calls):
         return np.zeros(len(calls), dtype=bool), np.zeros(len(calls), dtype=bool)
-    loads = is_loader[calls.name]
-    return loads, loads & in_other_process[calls.name] & (calls.end - calls.start >= _WAITED_NS)
+    loads_batch = is_loader[calls.name]
+    return loads_batch, loads_batch & in_other_process[calls.name] & (calls.end - calls.start >= _WAITED_NS)
 
 
 def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, Ints]) -> None:
@@ -191,7 +191,7 @@ def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, I
         draft.edges(NewEdges(begin[of_rank], done[of_rank], 0.0, int(EdgeKind.HOST)))
 
 
-#: Another thread's calls must fill at least this share of a thread's gap to be what the thread waited for.
+#: A thread is taken to have waited for another thread whose calls fill at least this share of its gap.
 _HANDOFF_SHARE = 0.5
 _HANDOFF_CALLS = 2
 _HANDOFF_SEEN = 64

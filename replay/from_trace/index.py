@@ -1,8 +1,8 @@
 """`TraceIndex`: a trace arranged once, so that the graph of any of its iterations costs what the iteration holds.
 
 The index sorts events by iteration, time and call. It also holds what is found for the whole trace: data types by
-kernel name, the forward operator of each backward operator, recorded synchronisations, and launches that found the
-launch queue full (`unblocked_ns`).
+kernel name, the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
+launches that found the launch queue full.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""What the start of each kernel or copy waits for.
+"""Edges into kernels and copies: the bounds on their starts.
 
 `find_waits` returns waits between streams: recorded, or inferred from calls. `add_starts` adds an edge for each bound
 on the start of a row of device work: order on its stream, its launch, waits for other streams. The latest bound binds.
@@ -71,8 +71,8 @@ class _Streams:
 def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int]]:
     """Return the waits that the profiler recorded, by (row, source), and the calls that made them.
 
-    If the profiler wrote the waiting stream and not the event, the event is taken to be the last that the same thread
-    recorded, after the last work that it launched.
+    If the profiler wrote the waiting stream but not the event, the last event that the same thread recorded is taken.
+    It follows the last work that the thread launched.
     """
     syncs, calls = window.index.syncs, window.calls
     streams: _Streams | None = None
@@ -336,7 +336,7 @@ def _add_edges(draft: Draft, window: Window, bounds: _Bounds, tasks_and_host: tu
 
 
 def _edge_kinds(window: Window, bounds: _Bounds, extra: Floats) -> Ints:
-    """Return the edge kind of each bound. The kind of a pause on a stream tells what the pause stands for."""
+    """Return the edge kind of each bound. The kind of a pause on a stream tells the reason of the pause."""
     device_work, call = window.device_work, window.device_work.launch[bounds.row]
     has_pause = (bounds.kind == EdgeKind.STREAM) & ~bounds.from_start & (extra > _PAUSE_NS)
     launching = np.isin(device_work.rank[bounds.row], list(window.index.launching_ranks))

@@ -211,7 +211,7 @@ def _task_columns(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
 
 
 def _collective_kinds(window: Window, table_row: Ints) -> Ints:
-    """Return the kind of each row's collective, as an index into `COLLECTIVE_KINDS`; that of unknown without one."""
+    """Return the kind of each row's collective, as an index into `COLLECTIVE_KINDS`; unknown without a collective."""
     unknown = COLLECTIVE_KINDS.index("unknown")
     result = np.full(len(table_row), unknown)
     rows = np.flatnonzero(table_row != MISSING)

@@ -122,7 +122,7 @@ class EdgeKind(IntEnum):
     LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
 
 
-#: Kinds of which a profiler records both ends; other edges are inferred from the order of calls and from times.
+#: Kinds whose two ends a profiler records; other edges are inferred from the order of calls and from times.
 RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
     {
         EdgeKind.STREAM,
@@ -321,8 +321,8 @@ class Tasks:
         defaults = {**_DEFAULTS, "occupies": self.demand[:, RESOURCES.index("cu")].copy() if len(self) else 0.0}
         for name, value in defaults.items():
             if getattr(self, name) is _ABSENT:
-                whole = np.asarray(value)
-                column = whole if whole.ndim else np.full(len(self), value)
+                default = np.asarray(value)
+                column = default if default.ndim else np.full(len(self), value)
                 object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
@@ -433,7 +433,7 @@ class KernelGraph:
         if not valid_duration.all():
             bad = int(np.flatnonzero(~valid_duration)[0])
             raise InvalidInputError(
-                f"task {bad} has a duration of {self.tasks.duration_ns[bad]} ns; a duration is finite and not negative"
+                f"task {bad} has a duration of {self.tasks.duration_ns[bad]} ns, which is negative or not finite"
             )
 
     def with_tasks(self, **columns: npt.NDArray[Any]) -> "KernelGraph":
@@ -502,5 +502,5 @@ def _find_known_device(name: str) -> Device | None:
 
 def _device_in_file_names(meta: TraceMeta) -> Device | None:
     """Return the device that the names of the trace's files name, if all name the same."""
-    named = {device.name: device for source in meta.sources for device in devices_in_name(source)}
-    return next(iter(named.values())) if len(named) == 1 else None
+    devices = {device.name: device for source in meta.sources for device in devices_in_name(source)}
+    return next(iter(devices.values())) if len(devices) == 1 else None

@@ -411,7 +411,7 @@ class _Outcome:
 
 def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
     """Return the outcome of a what-if under nominal parameters."""
-    totals, spent, notes, first = [], [], [], None
+    totals, time_by_basis, notes, first = [], [], [], None
     parameters = nominal.with_values(what_if.parameters)
     for window, before, base_ns in zip(base.windows, base.states, base.base_ns, strict=True):
         window = window.isolated(parameters) if what_if.parameters else window
@@ -421,14 +421,14 @@ def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
         if not total <= _LONGEST_NS:
             raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {total:.3g} ns")
         totals.append(total)
-        spent.append(_time_by_basis(before.timeline, state.timeline))
+        time_by_basis.append(_time_by_basis(before.timeline, state.timeline))
         settled = state.settled and before.settled
         more_notes = [*([] if settled else [_UNSETTLED.format(what_if.label)]), *([] if base_ns else [_HIDDEN])]
         # A repeated graph would count each kernel once a cycle.
         graph = state.timeline.graph if window.pattern is None else what_if(window.graph, parameters)
         notes.append((*graph.notes, *more_notes))
     assert first is not None
-    return _Outcome(totals, spent, notes, first)
+    return _Outcome(totals, time_by_basis, notes, first)
 
 
 def _totals_of_draw(base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps) -> list[float]:
@@ -535,12 +535,12 @@ def _time_by_basis(before: Timeline, after: Timeline) -> Floats:
     removed = np.maximum(_time_by_event(before, count) - _time_by_event(after, count), 0.0)
     event_basis = np.full(count, -1)
     np.maximum.at(event_basis, tasks.event + 1, tasks.basis)
-    spent = np.bincount(tasks.basis, weights=_task_time(after), minlength=len(Basis))
-    spent += np.bincount(
+    time = np.bincount(tasks.basis, weights=_task_time(after), minlength=len(Basis))
+    time += np.bincount(
         np.where(event_basis < 0, int(Basis.ASSUMED), event_basis), weights=removed, minlength=len(Basis)
     )
-    spent[Basis.ASSUMED] += np.abs(_lags_by_event(before.graph, count) - _lags_by_event(after.graph, count)).sum()
-    return np.asarray(spent, dtype=np.float64)
+    time[Basis.ASSUMED] += np.abs(_lags_by_event(before.graph, count) - _lags_by_event(after.graph, count)).sum()
+    return np.asarray(time, dtype=np.float64)
 
 
 def _task_time(line: Timeline) -> Floats:
@@ -560,10 +560,10 @@ def _lags_by_event(graph: KernelGraph, count: int) -> Floats:
     return np.asarray(np.bincount(graph.tasks.event[edges.source] + 1, weights=lag, minlength=count))
 
 
-def _shares(spent: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
+def _shares(times_by_basis: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
     """Return the share of the time of all tasks with each `Basis`."""
     weights = [math.fsum(window.weights) for window in windows]
-    times = [_weighted(weights, [float(by_basis[i]) for by_basis in spent]) for i in range(len(Basis))]
+    times = [_weighted(weights, [float(by_basis[i]) for by_basis in times_by_basis]) for i in range(len(Basis))]
     total = math.fsum(times)
     measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)
     return measured, derived, assumed

@@ -331,7 +331,7 @@ def order_nodes(graph: KernelGraph) -> Nodes:
     """Return the nodes of a graph.
 
     Times are rounded, not durations. A node lasts from the rounded start to the rounded end of its task in a replay
-    without contention, so that running the files without contention ends within half a microsecond of that replay.
+    without contention. So a run of the files without contention ends within half a microsecond of that replay.
     """
     alone = graph.with_tasks(device=np.full(len(graph.tasks), -1))
     start, end = simulate(alone)

@@ -157,8 +157,8 @@ def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
 
     Each timeline has a process for each rank. A process has a thread for each lane, those of the host first, and for
     each device a counter with the share of each resource in use. Tasks and waits are complete events. Arrows (``s`` and
-    ``f``) go from each launch to its task, from the task that a stream, thread or call waited for, and from the last
-    rank of a collective to the others. The id of an arrow is the row of its edge.
+    ``f``) go from each launch to its task, and from a task to the stream, thread or call that waited for it. In a
+    collective they go from the last rank to the others. The id of an arrow is the row of its edge.
 
     Parameters
     ----------
