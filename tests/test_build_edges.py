@@ -1,6 +1,7 @@
 """Every dependency that a trace holds becomes an edge of the kind that says how it is known."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from replay.analysis.critical_path import dependencies
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph
-from replay.projection.projection import with_typical_lags
 from replay.what_ifs.scale import scale_host
 
 STEP = event("ProfilerStep#1", "user_annotation", 0, 1000)
@@ -54,7 +54,8 @@ def test_a_pause_inside_a_graph_is_nodes_that_were_not_recorded(tmp_path: Path) 
     nodes = [kernel("first", 20, 10, 1), kernel("second", 530, 10, 1)]
     graph = graph_of(tmp_path, [launch(10, 1, "hipGraphLaunch"), *nodes])
     assert edges_of(graph, EdgeKind.GRAPH_GAP) == [("first", "second", 500)]
-    assert replay(with_typical_lags(graph)).makespan_ns == pytest.approx(graph.measured_ns, rel=0.01)
+    benchmark = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "identity.py"))
+    assert replay(benchmark["with_typical_lags"](graph)).makespan_ns == pytest.approx(graph.measured_ns, rel=0.01)
     assert replay(graph).unexplained_ns() == 500_000  # named, and still no event explains it
 
 
@@ -174,9 +175,9 @@ def test_an_index_gives_the_same_graphs_as_the_trace(tmp_path: Path) -> None:
 def test_work_of_an_iteration_does_not_grow_with_the_trace(tmp_path: Path) -> None:
     from traces import write_trace
 
-    work = index_trace(collect([write_trace(tmp_path / "t.json", steps=200)])).work
-    start, end = (work.columns[name][work.iterations.of(100)] for name in ("start", "end"))
-    near = work.running(int(start.min()), int(end.max()))
+    device_work = index_trace(collect([write_trace(tmp_path / "t.json", steps=200)])).device_work
+    start, end = (device_work.columns[name][device_work.iterations.of(100)] for name in ("start", "end"))
+    near = device_work.running(int(start.min()), int(end.max()))
     assert near.stop - near.start <= 8  # four kernels a step, of 800
 
 

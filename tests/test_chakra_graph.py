@@ -1,9 +1,9 @@
-"""Graphs as Chakra files: what ASTRA-sim asks of them, the way back, and files of other tools."""
+"""Graphs as Chakra files: what ASTRA-sim asks of them, and that they hold all of a graph."""
 
 import heapq
 import json
 import struct
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,13 +16,13 @@ from click.testing import CliRunner
 from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_chakra import attribute, put, records
+from test_chakra import put
 from traces import write_trace
 
 from profilers.devices.catalogue import find_device
-from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
+from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
-from profilers.readers.chakra.protobuf import NodeMessage
+from profilers.readers.chakra.protobuf import Node, read_records
 from profilers.readers.chakra.protobuf import node as decoded
 from replay.calibration.parameters import load_parameters
 from replay.engine.timeline import replay
@@ -30,9 +30,7 @@ from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, hardware_named
 from replay.graph.operators import Operator
 from replay.what_ifs import parse_what_if
-from replay.writers import chakra_reading as reader
-from replay.writers.chakra import RowWriter, columns_of, filled, write_chakra
-from replay.writers.chakra_reading import read_chakra
+from replay.writers.chakra import RowWriter, columns_of, to_json, write_chakra
 from seqpoint.cli import cli
 
 DATA = Path(__file__).parents[2] / "shared/data/traces"
@@ -197,16 +195,49 @@ def alone(graph: KernelGraph) -> float:
     return float(replay(graph.with_tasks(device=np.full(len(graph.tasks), -1))).end_ns.max())
 
 
-def assert_same(one: KernelGraph, other: KernelGraph) -> None:
-    for table in ("tasks", "edges"):
-        for column in fields(getattr(one, table)):
-            a, b = (getattr(getattr(graph, table), column.name) for graph in (one, other))
-            assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), column.name
-    for field in fields(one):
-        if field.name not in ("tasks", "edges"):
-            assert getattr(one, field.name) == getattr(other, field.name), field.name
-    a, b = replay(one), replay(other)
-    assert a.start_ns.tobytes() == b.start_ns.tobytes() and a.end_ns.tobytes() == b.end_ns.tobytes()
+def assert_holds(paths: tuple[Path, ...], graph: KernelGraph) -> None:
+    """Assert that the attributes of files hold every column of a graph to the bit, its names and its other fields."""
+    nodes: dict[int, Node] = {}
+    for path in paths:
+        with path.open("rb") as stream:
+            header: dict[str, Any] = {}
+            read = list(read_records(stream, header, Counter()))
+        nodes |= {node.attributes["seqpoint_task"]: node for node in read if "seqpoint_task" in node.attributes}
+        assert header["seqpoint_ranks"] == sorted(int(path.name.split(".")[-2]) for path in paths)
+        assert header["seqpoint_form"] == 1
+    (written,) = [node.attributes["seqpoint_facts"] for node in nodes.values() if "seqpoint_facts" in node.attributes]
+    facts = json.loads(written)
+    assert sorted(nodes) == list(range(facts["tasks"])) == list(range(len(graph.tasks)))
+    assert (facts["edges"], facts["names"]) == (len(graph.edges), len(graph.names))
+    assert facts["resources"] == list(RESOURCES)
+    ordered = [nodes[row] for row in range(len(graph.tasks))]
+    assert [node.name for node in ordered] == [graph.names[name] for name in graph.tasks.name]
+    for name, (type_, _, usual) in facts["task_columns"].items():
+        rows = [numbers(node.attributes.get(f"seqpoint_{name}", usual)) for node in ordered]
+        assert np.array(rows, type_).tobytes() == getattr(graph.tasks, name).tobytes(), name
+    assert_edges_held(ordered, graph)
+    assert facts["graph"] == {f.name: json.loads(to_json(getattr(graph, f.name))) for f in fields(graph)
+                              if f.name not in ("tasks", "edges", "names")}  # fmt: skip
+
+
+def assert_edges_held(nodes: list[Node], graph: KernelGraph) -> None:
+    into: dict[str, list[Any]] = defaultdict(list)
+    for target, node in enumerate(nodes):
+        for name in ("row", "source", "lag_ns", "from_start", "kind"):
+            into[name] += numbers(node.attributes.get(f"seqpoint_edge_{name}", []))
+        into["target"] += [target] * len(node.attributes.get("seqpoint_edge_row", []))
+    order = np.argsort(np.array(into.pop("row"), np.int64))
+    assert len(order) == len(graph.edges)
+    for name, values in into.items():
+        column = getattr(graph.edges, name)
+        assert np.array(values, column.dtype)[order].tobytes() == column.tobytes(), name
+
+
+def numbers(value: Any) -> Any:
+    """Return numbers; the decoder gives those that are not finite as text."""
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    return float(value) if isinstance(value, str) else value
 
 
 @st.composite
@@ -245,10 +276,9 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
 
 @settings(deadline=None)
 @given(graphs())
-def test_a_graph_comes_back_to_the_bit(graph: KernelGraph) -> None:
+def test_files_hold_a_graph_to_the_bit(graph: KernelGraph) -> None:
     with TemporaryDirectory() as folder:
-        files = write_chakra(graph, Path(folder) / "g.et")
-        assert_same(read_chakra(files.paths[::-1]), graph)
+        assert_holds(write_chakra(graph, Path(folder) / "g.et").paths, graph)
 
 
 @settings(deadline=None)
@@ -316,7 +346,7 @@ def test_a_collective_is_communication_in_its_group(tmp_path: Path) -> None:
     assert told == [(5, 2, 64, b"1")] * 2
     assert found.groups is not None and json.loads(found.groups.read_text()) == {"1": [0, 1]}
     assert run(files) == 13.0 and found.unexpressed == 0
-    assert_same(read_chakra(found.paths), graph)
+    assert_holds(found.paths, graph)
 
 
 @pytest.mark.parametrize(("kind", "size"), [("barrier", 64), ("all_gather", 0), ("unknown", 64), ("reduce", 64)])
@@ -361,56 +391,6 @@ def test_all_ranks_or_none(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["g.2.et"]
 
 
-def test_files_of_one_graph_belong_together(tmp_path: Path) -> None:
-    found = write_chakra(two_ranks("all_reduce"), tmp_path / "g.et")
-    other = write_chakra(two_ranks("all_gather"), tmp_path / "h.et")
-    with pytest.raises(InvalidInputError, match=r"has the ranks \[0, 1, 2\], the files' names say \[0, 2\]"):
-        read_chakra([found.paths[0], found.paths[2]])
-    with pytest.raises(InvalidInputError, match="of another graph"):
-        read_chakra([*found.paths[:2], other.paths[2]])
-    with pytest.raises(InvalidInputError, match="of the same rank"):
-        read_chakra([*found.paths, found.paths[2]])
-    with pytest.raises(InvalidInputError, match="no Chakra file"):
-        read_chakra([])
-
-
-@settings(deadline=None, max_examples=200)
-@given(st.data())
-def test_a_damaged_file_is_an_error_or_the_same_form(data: st.DataObject) -> None:
-    """Whatever a byte becomes, the error is one of ours."""
-    with TemporaryDirectory() as folder:
-        (path,) = write_chakra(make_graph([10, 20, 30], edges=[(0, 1, 5.0), (1, 2)]), Path(folder) / "g.et").paths
-        raw = bytearray(path.read_bytes())
-        if data.draw(st.booleans()):
-            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
-        else:
-            del raw[data.draw(st.integers(0, len(raw) - 1)) :]
-        path.write_bytes(raw)
-        try:
-            assert isinstance(read_chakra([path]), KernelGraph)
-        except SeqPointError as error:
-            assert str(path) in str(error) or "g.0.et" in str(error) or "ranks" in str(error)
-
-
-@pytest.mark.parametrize("column", ["duration_ns", "release_ns", "edge_lag_ns"])
-def test_times_that_nothing_lasts_are_refused_with_file_and_node(tmp_path: Path, column: str) -> None:
-    graph = make_graph([5000, 77_000], edges=[(0, 1, 2e18 if column == "edge_lag_ns" else 3.0, False)])
-    if column != "edge_lag_ns":
-        graph = graph.with_tasks(**{column: np.array([5000.0, 2e18])})
-    (path,) = write_chakra(graph, tmp_path / "g").paths
-    with pytest.raises(BrokenFileError, match=rf"{path.name}: node \d+ has seqpoint_{column} .*; 1e\+18 at most$"):
-        read_chakra([path])
-
-
-def test_a_duration_that_another_tool_changed_is_no_surprise(tmp_path: Path) -> None:
-    (path,) = write_chakra(make_graph([5000, 77_000]), tmp_path / "g").paths
-    raw = path.read_bytes()
-    assert raw.count(put(7, 77)) == 1
-    path.write_bytes(raw.replace(put(7, 77), put(7, 99)))
-    with pytest.raises(BrokenFileError, match="node 2 lasts 99 us, its seqpoint_duration_ns is 77000: another tool"):
-        read_chakra([path])
-
-
 @dataclass(frozen=True)
 class Later:
     """Columns as a later version may have them."""
@@ -421,138 +401,24 @@ class Later:
     absent: Any = None
 
 
-def test_columns_that_nobody_has_thought_of_are_carried() -> None:
+def test_columns_that_nobody_has_thought_of_are_written() -> None:
     table = Later(
         np.array([2**64 - 1, 0, 0], np.uint64),
         np.array([[True, False], [True, False], [False, False]]),
         np.array([-1, 5, 5], np.int32),
     )
-    columns = columns_of(table)
-    writer = RowWriter(columns, "x_")
-    described = json.loads(json.dumps(writer.described))
-    nodes = {}
-    for row in range(3):
-        message = NodeMessage(id=row + 1)
-        writer.add(row, message.attr)
-        nodes[row] = decoded(message.SerializeToString())
-    assert [len(one.attributes) for one in nodes.values()] == [2, 0, 1]
-    back = filled(described, nodes, "x_")
-    assert back.keys() == {"mask", "pairs", "small"}
-    for name, values in columns.items():
-        assert back[name].dtype == values.dtype and back[name].tolist() == values.tolist()
-
-
-def test_demands_are_on_resources_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = list(RESOURCES)
-    graph = make_graph([1]).with_tasks(demand=np.arange(1.0, 1.0 + len(names))[None] / 8)
-    found = write_chakra(graph, tmp_path / "g")
-    monkeypatch.setattr(reader, "RESOURCES", tuple(names[::-1]))
-    assert read_chakra(found.paths).tasks.demand[0].tolist() == graph.tasks.demand[0, ::-1].tolist()
-    monkeypatch.setattr(reader, "RESOURCES", (*names[1:], "new"))
-    with pytest.raises(BrokenFileError, match=f"use the resource '{names[0]}', which this version does not know"):
-        read_chakra(found.paths)
-
-
-HEADER = put(1, "0.0.4")
-
-
-def node(number: int, type_: int = COMP, us: int = 5, **more: Any) -> bytes:
-    """Return a node of the device as another tool writes it."""
-    deps, start, cpu = more.pop("deps", ()), more.pop("start", 0), more.pop("cpu", 0)
-    message = put(1, number) + put(2, f"n{number}") + put(3, type_) + put(5, bytes(deps)) + put(6, start) + put(7, us)
-    message += attribute("is_cpu_op", 27, cpu)
-    for name, value in more.items():
-        message += attribute(name, 29 if isinstance(value, str) else 9, value)
-    return message
-
-
-def foreign(folder: Path, *ranks: list[bytes]) -> list[Path]:
-    paths = [folder / f"job.{rank}.et" for rank in range(len(ranks))]
-    for path, nodes in zip(paths, ranks, strict=True):
-        path.write_bytes(records(HEADER, *nodes))
-    return paths
-
-
-def test_a_file_of_another_tool_becomes_a_graph(tmp_path: Path) -> None:
-    nodes = [node(0, cpu=1, us=10, tid=3), node(1, us=7, deps=[0]), node(2, 2, us=4, tensor_size=512), node(3, 1, us=0)]
-    graph = read_chakra(foreign(tmp_path, nodes), hardware_named(find_device("A100-SXM4-80GB"), "user"))
-    kinds = [TaskKind(kind).name for kind in graph.tasks.kind]
-    assert kinds == ["HOST", "KERNEL", "COPY", "HOST"]
-    assert graph.tasks.duration_ns.tolist() == [10_000, 7_000, 4_000, 0]
-    assert [lane.label for lane in graph.lanes] == ["rank 0 thread 3", "rank 0 GPU 0 stream 0", "rank 0 thread 0"]
-    assert [EdgeKind(kind).name for kind in graph.edges.kind] == ["LAUNCH"]
-    assert graph.tasks.bytes.tolist() == [0, 0, 512, 0]
-    assert replay(graph).makespan_ns == 17_000 and graph.hardware.compute_units == 108
-    assert any("nothing is measured" in note for note in graph.notes)
-
-
-def test_ranks_of_another_tool_meet_and_waiting_is_not_the_collective(tmp_path: Path) -> None:
-    """Rank 0 begins its all-reduce at 1, rank 1 at 91; both end at 101: it takes 10, and is replayed so."""
-    early = [node(1, COLL, us=100, start=1, comm_type=0, comm_size=8)]
-    late = [node(7, us=90, start=1), node(8, COLL, us=10, start=91, deps=[7], comm_type=0, comm_size=8)]
-    graph = read_chakra(foreign(tmp_path, early, late))
-    line = replay(graph)
-    chosen = graph.tasks.kind == TaskKind.COLLECTIVE
-    assert line.start_ns[chosen].tolist() == [90_000, 90_000] and line.end_ns[chosen].tolist() == [100_000, 100_000]
-    assert graph.measured_ns == 100_000
-
-
-def test_a_receive_of_another_tool_waits_for_its_send(tmp_path: Path) -> None:
-    one = [node(1, us=9), node(2, SEND, us=2, deps=[1], comm_dst=1, comm_tag=5)]
-    other = [node(1, RECV, us=2, comm_src=0, comm_tag=5)]
-    graph = read_chakra(foreign(tmp_path, one, other))
-    assert replay(graph).end_ns[graph.tasks.kind == TaskKind.COLLECTIVE].tolist() == [11_000, 11_000]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "error", "says"),
-    [
-        ([[node(1, us=0), node(2, us=0)]], InvalidInputError, "no node has a duration_micros"),
-        ([[node(1), node(2, COLL, us=0, comm_type=0)]], InvalidInputError, "node 2 .n2. communicates and has no dur"),
-        ([[node(1, deps=[9])]], BrokenFileError, "node 1 waits for node 9, which the file does not hold"),
-        ([[node(1), node(1)]], BrokenFileError, "two nodes have the id 1"),
-        ([[node(1, 42)]], BrokenFileError, "of type 42"),
-        ([[]], BrokenFileError, "holds no node"),
-        ([[node(1), node(2)[:-3]]], BrokenFileError, "damaged"),
-        ([[node(1, us=1 << 60)]], InvalidInputError, "which cannot be"),
-        ([[node(1, COLL, comm_type=0)], [node(1, COLL, comm_type=2)]], InvalidInputError, "is all_reduce, at its pl"),
-        ([[node(1, COLL), node(2, COLL)], [node(1, COLL)]], InvalidInputError, "node 2 of rank 0. has no part on ra"),
-        ([[node(1, SEND, comm_dst=1)], [node(1)]], InvalidInputError, "has no part on rank 1"),
-    ],
-)  # fmt: skip
-def test_what_a_file_lacks_is_said(tmp_path: Path, ranks: list[list[bytes]], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        read_chakra(foreign(tmp_path, *ranks))
-
-
-def test_a_circle_of_another_tool_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match=r"circle: n\d \(task \d\) -> n\d"):
-        read_chakra(foreign(tmp_path, [node(1, deps=[2]), node(2, deps=[1])]))
-
-
-def test_files_that_are_cut_off_or_of_no_rank(tmp_path: Path) -> None:
-    (path,) = foreign(tmp_path, [node(1), node(2)])
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(BrokenFileError, match="cut off or damaged behind node 1"):
-        read_chakra([path])
-    path.write_bytes(b"hello")
-    with pytest.raises(UnknownFormatError, match="is no Chakra execution trace"):
-        read_chakra([path])
-    other = tmp_path / "other.et"
-    other.write_bytes(records(HEADER, node(1)))
-    with pytest.raises(InvalidInputError, match="must say a rank of its own"):
-        read_chakra([other, other])
-    with pytest.raises(InvalidInputError, match="was written by another tool than"):
-        read_chakra([*write_chakra(make_graph([1]), tmp_path / "g").paths, other])
-
-
-@pytest.mark.skipif(not (DATA / "chakra").is_dir(), reason="the Chakra traces are not on this machine")
-def test_real_files_of_other_tools() -> None:
-    graph = read_chakra([DATA / "chakra/chakra.0.et"])
-    assert len(graph.tasks) == 3664
-    assert 0 < replay(graph).makespan_ns <= graph.tasks.duration_ns.sum()
-    with pytest.raises(InvalidInputError, match="says no durations"):
-        read_chakra([DATA / "chakra/linear_et.json.gz"])
+    writer = RowWriter(columns_of(table), "x_")
+    assert writer.described == {
+        "mask": ("uint64", None, 0),
+        "pairs": ("bool", 2, [True, False]),
+        "small": ("int32", None, 5),
+    }
+    nodes = [decoded(put(1, row + 1) + writer.row(row)) for row in range(3)]
+    assert [node.attributes for node in nodes] == [
+        {"x_mask": 2**64 - 1, "x_small": -1},
+        {},
+        {"x_pairs": [False, False]},
+    ]
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -565,7 +431,7 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
     if what_if is not None:
         graph = parse_what_if(what_if)(graph, load_parameters())
     found = write_chakra(graph, tmp_path / "g.et")
-    assert_same(read_chakra(found.paths), graph)
+    assert_holds(found.paths, graph)
     files = check(found.paths)
     assert abs(run(files) - alone(graph) / 1000) <= 0.501
     if what_if is None:
@@ -575,7 +441,7 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
 def test_a_trace_of_the_toolkit_goes_all_the_way(tmp_path: Path) -> None:
     graph = build_graph(collect([write_trace(tmp_path / "t.json", steps=1)]), 1)
     found = write_chakra(graph, tmp_path / "g.et")
-    assert_same(read_chakra(found.paths), graph)
+    assert_holds(found.paths, graph)
     assert abs(run(check(found.paths)) - alone(graph) / 1000) <= 0.501
 
 
@@ -588,10 +454,9 @@ def test_the_command_line_writes_a_changed_graph(tmp_path: Path) -> None:
     assert list(told["files"]) == [str(tmp_path / "g.0.et")] and told["iteration"] == 2
     assert told["what_if"] == ["scale_host:0.5"] and told["unexpressed"] == 0
     graph = parse_what_if("scale_host:0.5")(build_graph(collect([Path(trace)]), 2), load_parameters())
-    back = read_chakra([tmp_path / "g.0.et"])
-    assert_same(back, graph)
+    assert_holds((tmp_path / "g.0.et",), graph)
     delays = sum("seqpoint_delay" in one["at"] for one in decode(tmp_path / "g.0.et")[1])
-    assert (told["tasks"], told["delays"]) == (len(back.tasks), delays)
+    assert (told["tasks"], told["delays"]) == (len(graph.tasks), delays)
     plain = CliRunner().invoke(cli, ["export", trace, "--graph", "-o", str(out)])
     assert plain.exit_code == 0 and "tasks" in plain.stdout
 

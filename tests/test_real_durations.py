@@ -63,9 +63,10 @@ def test_operators_account_for_the_time_that_the_table_says(expected: dict[str, 
     ],
 )
 def test_names_and_grids_tell_the_elements_that_shapes_record(name: str, least: float) -> None:
+    from operator_coverage import operator_of_kernel, operators_of_kernels
+
     from profilers.ingest.pipeline import CollectOptions, open_trace
     from profilers.trace.arrays import integers, strings
-    from replay.costs.operators import operator_of_kernel, operators_of_kernels
 
     trace = open_trace(str(TRACES / f"{name}.json.gz"), CollectOptions("whole"))
     operators, _ = operators_of_kernels(trace)
@@ -83,10 +84,11 @@ def test_names_and_grids_tell_the_elements_that_shapes_record(name: str, least: 
 
 def test_no_product_runs_faster_than_its_device_can() -> None:
     """What is counted cannot be too much: FLOP over measured time stays below the peak, and comes near it."""
+    from operator_coverage import operators_of_kernels
+
     from profilers.devices.catalogue import find_device
     from profilers.ingest.pipeline import CollectOptions, open_trace
     from profilers.trace.arrays import integers, strings
-    from replay.costs.operators import operators_of_kernels
 
     for name, device in (
         ("h100/Falconsai_nsfw_image_detection", "H100 SXM"),

@@ -123,7 +123,7 @@ def test_power_above_the_limit_lowers_the_clock_and_not_the_bandwidth() -> None:
     ("columns", "message"),
     [
         ({"occupies": [1.5]}, "task 0: .*occupies 1.5"),
-        ({"hit_share": [1.0]}, "hits below 1"),
+        ({"hit_share": [1.0]}, "hit_share below 1"),
         ({"cu_mask": [2]}, "task 0 may run on none of the 1 partitions"),
         ({"link": [99]}, "100 links"),
     ],

@@ -1,4 +1,7 @@
-"""What a timeline says: its critical path, what hides behind what, why devices idle, how two timelines differ."""
+"""What a timeline shows: critical path, exposed communication, idle time, the pace of a step, and differences.
+
+Read `critical_path` first, which most other modules use.
+"""
 
 from replay.analysis.critical_path import Attribution, CriticalPath, Part, attribution, critical_path, slack_ns
 from replay.analysis.difference import Difference, difference

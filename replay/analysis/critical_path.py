@@ -1,16 +1,8 @@
-"""The critical path, the slack of each task, and what the path consists of.
+"""The critical path of a timeline: the chain of waits that leads to its end, with every ns accounted for.
 
-Which edge each task started by: the last thing that it waited for.
-
-The critical path: what the end of a timeline waited for, back to its beginning, with every ns accounted for.
-
-How much later each task could end before the iteration would.
-
-What tasks are called in tables and charts: the class of a kernel, or what the task is.
-
-What the time of a critical path goes into: causes, classes of kernels, names.
-
-`dependencies`: what the tasks of a timeline wait for, by kind of edge, and which of it a profiler recorded.
+`binding_edges` finds the edge that each task started by, `critical_path` follows these edges back from the last task.
+`attribution` sums the path by cause, class of kernel and name. `slack_ns` says how much later each task could end.
+`dependencies` counts the edges of a timeline by kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +25,11 @@ _ROUNDING_NS = 1e-3
 
 
 def binding_edges(timeline: Timeline) -> Ints:
-    """Return for every task the row of the edge that let it start; -1 where its release did, or nothing.
+    """Return the binding edge of every task: the edge that let it start.
 
-    That is the edge that arrives last: its source's end, or start, and its lag. Of several that arrive at one
-    time it is the one with the shorter lag, then of the lower kind, then of the source that is first. An edge whose
-    source comes after the task, which only clocks that disagree can measure, binds nothing.
+    The binding edge is the one that arrives last, at the end (or start) of its source plus its lag. Of edges that
+    arrive together, the one with the shorter lag binds, then the lower kind, then the first source. An edge whose
+    source comes after the task binds nothing; only clocks that disagree measure that.
 
     Parameters
     ----------
@@ -47,64 +39,70 @@ def binding_edges(timeline: Timeline) -> Ints:
     Returns
     -------
     array of int64, one a task
+        Row of the edge; -1 for a task that started at its release, or that waits for nothing.
     """
     graph, edges = timeline.graph, timeline.graph.edges
     sides = (edges.source, edges.target, edges.lag_ns, edges.from_start, edges.kind)
-    latest = np.full(len(graph.tasks), -1)
-    _enter_latest(*sides, (timeline.start_ns, timeline.end_ns), (latest, np.array(graph.tasks.release_ns, np.float64)))
-    return latest
+    binding = np.full(len(graph.tasks), -1)
+    arrival = np.array(graph.tasks.release_ns, np.float64)
+    _last_edges(*sides, (timeline.start_ns, timeline.end_ns), (binding, arrival))
+    return binding
 
 
 @bare
-def _enter_latest(source, target, lag, from_start, kind, times, latest):  # type: ignore[no-untyped-def]
-    """Write for each task the edge that arrives last, into an array of -1, and when, into an array of releases."""
+def _last_edges(source, target, lag, from_start, kind, times, latest):  # type: ignore[no-untyped-def]
+    """Write the binding edge of each task into an array of -1, and its arrival into an array of release times."""
     start, end = times
-    found, arrival = latest
+    binding, arrival = latest
     for e in range(len(source)):
-        here, task = source[e], target[e]
-        left = start[here] if from_start[e] else end[here]
-        if left > start[task] + _ROUNDING_NS:
+        before, task = source[e], target[e]
+        since = start[before] if from_start[e] else end[before]
+        if since > start[task] + _ROUNDING_NS:
             continue
-        time, other = left + lag[e], found[task]
+        time, current = since + lag[e], binding[task]
         if time < arrival[task]:
             continue
-        if time == arrival[task] and other >= 0:
-            if lag[e] != lag[other]:
-                if lag[e] > lag[other]:
+        if time == arrival[task] and current >= 0:
+            if lag[e] != lag[current]:
+                if lag[e] > lag[current]:
                     continue
-            elif (kind[e], here, e) >= (kind[other], source[other], other):
+            elif (kind[e], before, e) >= (kind[current], source[current], current):
                 continue
-        found[task], arrival[task] = e, time
+        binding[task], arrival[task] = e, time
 
 
 class Part(IntEnum):
-    """What a piece of the path is."""
+    """Kind of a piece of the critical path."""
 
-    WORK = 0  #: a task, for as long as it takes alone
-    CONTENTION = 1  #: a task, for as long as others made it longer
+    WORK = 0  #: a task's isolated duration
+    CONTENTION = 1  #: time that contention adds to a task
     LAG = 2  #: the lag of an edge
-    READY = 3  #: a task that waits for nothing more, and does not start yet
-    RELEASE = 4  #: before a task that waits for a time, not for a task
+    READY = 3  #: a task that waits for no other, and has not started
+    RELEASE = 4  #: time before a task that waits for its release
 
 
-#: For compiled code, to which an enumeration is no number.
+#: Plain numbers, since compiled code cannot use the enumeration.
 _WORK, _CONTENTION, _LAG, _READY, _RELEASE = (int(part) for part in Part)
 
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Columns of equal length, one row a piece of time, in order; together they are the timeline's interval.
+    """The critical path in pieces of time: columns of equal length, one row a piece.
+
+    The pieces are in order of time, and fill the timeline's interval.
 
     Parameters
     ----------
     timeline : Timeline
+        Timeline that the path belongs to.
     task : array of int64
-        The task that works, or that is waited to start.
+        Task that runs, or whose start is waited for.
     edge : array of int64
-        Whose lag it is; -1 for parts that are no lag.
+        Edge whose lag the piece is; -1 for other pieces.
     part : array of int64, `Part`
+        Kind of the piece.
     begin_ns, ns : array of float64
-        When the piece begins, and how long it is.
+        Start of the piece after the graph's origin, and its length.
     """
 
     timeline: Timeline
@@ -118,20 +116,19 @@ class CriticalPath:
         return len(self.task)
 
     def tasks(self) -> Ints:
-        """Return the tasks that work on the path, in order."""
+        """Return the tasks that run on the path, in order."""
         rows = self.task[self.part == Part.WORK]
         return np.asarray(rows[np.diff(rows, prepend=-1) != 0])
 
 
 def critical_path(timeline: Timeline) -> CriticalPath:
-    """Return the chain of work and waiting that ends with the iteration's last task.
+    """Return the critical path: the chain of work and waiting that ends with the iteration's last task.
 
-    From the end of the last of the graph's own tasks the path goes back through the edge that let each task start. A
-    piece is a task's work alone, what contention added to it, or an edge's lag; of edges that arrive together the one
-    counts that `replay.analysis.critical_path` names. An edge that counts from its source's start leaves the path at
-    that start: what the source did after it is not on the path. Of several tasks that end last it is one that takes
-    time. Of a timeline with an interval, the pieces in it are returned. In a steady state that is the cycle of waits
-    that sets the pace: what only ends the last step lies behind the interval.
+    The path goes back from the end of that task, through the binding edge of each task. A piece is a task's isolated
+    duration, the contention added to it, or the lag of an edge. An edge that counts from the start of its source leaves
+    the source there: its later work is not on the path. If several tasks end last, the path ends with one that takes
+    time. A timeline with an interval gives the pieces inside it. In a steady state these are the cycle of waits that
+    sets the pace, without the end of the last step, which lies behind the interval.
 
     Parameters
     ----------
@@ -159,22 +156,22 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     [('WORK', 2000.0), ('LAG', 100.0), ('WORK', 1000.0)]
     """
     graph = timeline.graph
-    own = graph.tasks.own
-    if not own.any():
-        nothing = np.zeros(0, np.int64)
-        return CriticalPath(timeline, nothing, nothing, nothing, np.zeros(0), np.zeros(0))
+    in_iteration = graph.tasks.own
+    if not in_iteration.any():
+        empty = np.zeros(0, np.int64)
+        return CriticalPath(timeline, empty, empty, empty, np.zeros(0), np.zeros(0))
     edges = graph.edges
-    ends = np.flatnonzero(own & (timeline.end_ns == timeline.makespan_ns))
+    ends = np.flatnonzero(in_iteration & (timeline.end_ns == timeline.makespan_ns))
     last = int(ends[np.argmax(timeline.end_ns[ends] > timeline.start_ns[ends])])
     times = (timeline.start_ns, timeline.end_ns, graph.tasks.duration_ns)
     columns = (edges.source, edges.lag_ns, edges.from_start)
-    (task, edge, part), (begin, ns) = _walk(last, binding_edges(timeline), times, columns)
+    (task, edge, part), (begin, ns) = _trace_back(last, binding_edges(timeline), times, columns)
     path = CriticalPath(timeline, task, edge, part, begin, ns)
-    return path if timeline.interval is None else _within(path, timeline.interval)
+    return path if timeline.interval is None else _clip_path(path, timeline.interval)
 
 
-def _within(path: CriticalPath, interval: tuple[float, float]) -> CriticalPath:
-    """Return the part of a path that lies in an interval."""
+def _clip_path(path: CriticalPath, interval: tuple[float, float]) -> CriticalPath:
+    """Return the pieces of a path that lie in an interval, cut at its ends."""
     begin, until = (np.clip(times, *interval) for times in (path.begin_ns, path.begin_ns + path.ns))
     rows = np.flatnonzero(until > begin)
     return CriticalPath(
@@ -183,56 +180,57 @@ def _within(path: CriticalPath, interval: tuple[float, float]) -> CriticalPath:
 
 
 @compiled
-def _walk(last, binding, times, edges):  # type: ignore[no-untyped-def]
-    """Return the pieces in order; they are found from the last to the first."""
+def _trace_back(last, binding, times, edges):  # type: ignore[no-untyped-def]
+    """Return the pieces of the path in order, as (task, edge, part) and (begin, length); found from the last back."""
     start, end, duration = times
     source, lag, from_start = edges
-    # Of each piece the task, the edge and the part; its beginning and its length.
-    what, when = [(0, 0, 0)], [(0.0, 0.0)]
-    task, whole, until = last, True, end[last]
+    pieces, spans = [(0, 0, 0)], [(0.0, 0.0)]
+    task, is_whole, until = last, True, end[last]
     while True:
-        now = start[task]
-        if whole and until > now:
-            alone = min(duration[task], until - now)
-            if until - now > alone:
-                what.append((task, -1, _CONTENTION))
-                when.append((now + alone, until - now - alone))
+        begin = start[task]
+        if is_whole and until > begin:
+            alone = min(duration[task], until - begin)
+            if until - begin > alone:
+                pieces.append((task, -1, _CONTENTION))
+                spans.append((begin + alone, until - begin - alone))
             if alone > 0.0:
-                what.append((task, -1, _WORK))
-                when.append((now, alone))
+                pieces.append((task, -1, _WORK))
+                spans.append((begin, alone))
         e = binding[task]
-        left = 0.0 if e < 0 else min(start[source[e]] if from_start[e] else end[source[e]], now)
-        arrival = now if e < 0 else min(left + lag[e], now)
-        if now > arrival:
-            what.append((task, -1, _READY))
-            when.append((arrival, now - arrival))
-        if arrival > left:
-            what.append((task, e, _RELEASE if e < 0 else _LAG))
-            when.append((left, arrival - left))
+        since = 0.0 if e < 0 else min(start[source[e]] if from_start[e] else end[source[e]], begin)
+        arrival = begin if e < 0 else min(since + lag[e], begin)
+        if begin > arrival:
+            pieces.append((task, -1, _READY))
+            spans.append((arrival, begin - arrival))
+        if arrival > since:
+            pieces.append((task, e, _RELEASE if e < 0 else _LAG))
+            spans.append((since, arrival - since))
         if e < 0:
             break
-        task, whole, until = source[e], not from_start[e], left
-    n = len(what) - 1
-    pieces, spans = np.empty((3, n), np.int64), np.empty((2, n))
+        task, is_whole, until = source[e], not from_start[e], since
+    n = len(pieces) - 1
+    columns, times_ns = np.empty((3, n), np.int64), np.empty((2, n))
     for i in range(n):
-        pieces[0, i], pieces[1, i], pieces[2, i] = what[n - i]
-        spans[0, i], spans[1, i] = when[n - i]
-    return pieces, spans
+        columns[0, i], columns[1, i], columns[2, i] = pieces[n - i]
+        times_ns[0, i], times_ns[1, i] = spans[n - i]
+    return columns, times_ns
 
 
 def slack_ns(timeline: Timeline) -> Floats:
-    """Return how much later each task could run, alone, without a later end of the iteration.
+    """Return the slack of each task: how much later it could end without a later end of the iteration.
 
-    Durations and lags stay as they are in the timeline, so that what a shift would change in contention is left out.
-    It is zero for every task on the critical path, and infinite for one that no task of the iteration waits for.
+    Durations and lags stay as they are in the timeline; a shift does not change contention here. Slack is zero for
+    every task on the critical path, and infinite for a task that no task of the iteration waits for.
 
     Parameters
     ----------
     timeline : Timeline
+        Replayed or measured.
 
     Returns
     -------
     array of float64, one a task
+        Slack in ns.
 
     Raises
     ------
@@ -243,53 +241,53 @@ def slack_ns(timeline: Timeline) -> Floats:
     if not len(graph.tasks):
         return np.zeros(0)
     ends = np.where(graph.tasks.own, timeline.makespan_ns - timeline.end_ns, np.inf)
-    left = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source])
-    room = np.maximum(timeline.start_ns[edges.target] - left - edges.lag_ns, 0.0)
-    slack, reached = _backward(ends, edges.source, edges.target, room)
+    since = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source])
+    spare = np.maximum(timeline.start_ns[edges.target] - since - edges.lag_ns, 0.0)
+    slack, reached = _propagate_slack(ends, edges.source, edges.target, spare)
     if reached < len(ends):
         raise InvalidInputError("tasks wait for each other in a circle; replay the graph to see which")
     return np.asarray(slack)
 
 
 @compiled
-def _backward(slack, source, target, room):  # type: ignore[no-untyped-def]
-    """Take tasks when all that wait for them are known, the last first."""
+def _propagate_slack(slack, source, target, spare):  # type: ignore[no-untyped-def]
+    """Return the slack of each task, and the number of tasks reached, going from the last tasks back along edges."""
     n = len(slack)
-    offsets, unknown = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
+    offsets, n_open = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
     for e in range(len(source)):
         offsets[target[e] + 1] += 1
-        unknown[source[e]] += 1
+        n_open[source[e]] += 1
     for task in range(n):
         offsets[task + 1] += offsets[task]
-    place, incoming = offsets[:-1].copy(), np.empty(len(source), np.int64)
+    next_slot, incoming = offsets[:-1].copy(), np.empty(len(source), np.int64)
     for e in range(len(source)):
-        incoming[place[target[e]]] = e
-        place[target[e]] += 1
-    known, count, reached = np.empty(n, np.int64), 0, 0
+        incoming[next_slot[target[e]]] = e
+        next_slot[target[e]] += 1
+    ready, n_ready, n_done = np.empty(n, np.int64), 0, 0
     for task in range(n):
-        if unknown[task] == 0:
-            known[count] = task
-            count += 1
-    while reached < count:
-        task = known[reached]
-        reached += 1
+        if n_open[task] == 0:
+            ready[n_ready] = task
+            n_ready += 1
+    while n_done < n_ready:
+        task = ready[n_done]
+        n_done += 1
         for k in range(offsets[task], offsets[task + 1]):
             before = source[incoming[k]]
-            slack[before] = min(slack[before], slack[task] + room[incoming[k]])
-            unknown[before] -= 1
-            if unknown[before] == 0:
-                known[count] = before
-                count += 1
-    return slack, reached
+            slack[before] = min(slack[before], slack[task] + spare[incoming[k]])
+            n_open[before] -= 1
+            if n_open[before] == 0:
+                ready[n_ready] = before
+                n_ready += 1
+    return slack, n_done
 
 
-#: What tasks that are no kernels are called where a kernel has its class.
+#: Labels of tasks that are no kernels; a kernel's label is its class.
 HOST, MEMCPY = "host", "memory copy"
 LABELS: tuple[str, ...] = (*CLASSES, HOST, MEMCPY)
 
 
 def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
-    """Return for each task its index into `LABELS`."""
+    """Return the label of each task, as an index into `LABELS`."""
     tasks = graph.tasks
     label = np.where(tasks.class_ >= 0, tasks.class_, CLASSES.index("other"))
     special = {TaskKind.HOST: HOST, TaskKind.MARK: HOST, TaskKind.COPY: MEMCPY, TaskKind.COLLECTIVE: COLLECTIVE}
@@ -298,7 +296,7 @@ def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
     return np.asarray(label)
 
 
-#: What a piece of a path can be, in the order of tables.
+#: Causes of the time on a critical path, in the order of tables.
 PATH_CAUSES: tuple[str, ...] = (
     "kernel",
     "collective",
@@ -319,7 +317,7 @@ PATH_CAUSES: tuple[str, ...] = (
     "ready",
     "release",
 )
-_OF_KIND: Mapping[TaskKind, str] = MappingProxyType(
+_CAUSE_OF_TASK: Mapping[TaskKind, str] = MappingProxyType(
     {
         TaskKind.HOST: "host",
         TaskKind.KERNEL: "kernel",
@@ -328,8 +326,8 @@ _OF_KIND: Mapping[TaskKind, str] = MappingProxyType(
         TaskKind.MARK: "host",
     }
 )
-#: Time between two calls is the host's own work, which the trace has no task for.
-_OF_LAG: Mapping[EdgeKind, str] = MappingProxyType(
+#: The lag between two host calls is host code that the trace has no task for.
+_CAUSE_OF_LAG: Mapping[EdgeKind, str] = MappingProxyType(
     {
         EdgeKind.STREAM: "stream lag",
         EdgeKind.LAUNCH: "launch lag",
@@ -353,18 +351,19 @@ _OF_LAG: Mapping[EdgeKind, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Attribution:
-    """How the time of a path divides; the values of each mapping add up to the makespan.
+    """Time of a critical path by cause, class and name; the values of each mapping add up to the makespan.
 
     Parameters
     ----------
     makespan_ns : float
+        Length of the path.
     by_cause : mapping of str to float
-        By `PATH_CAUSES`, those that occur, in ns.
+        Time by `PATH_CAUSES` in ns; causes that do not occur are left out.
     by_class : mapping of str to float
-        Device work, with what contention added to it, by class of kernel, ``"memory copy"`` or ``"collective"``;
-        everything else by its cause; the longest first.
+        Device work with its contention, by class of kernel, ``"memory copy"`` or ``"collective"``; other time by
+        cause. The longest first.
     by_name : mapping of str to float
-        The same by name of task; untrusted text.
+        The same by name of task, which is untrusted text.
     """
 
     makespan_ns: float
@@ -374,79 +373,71 @@ class Attribution:
 
 
 def attribution(path: CriticalPath) -> Attribution:
-    """Return what the time of a path goes into.
-
-    Parameters
-    ----------
-    path : CriticalPath
-
-    Returns
-    -------
-    Attribution
-    """
+    """Return the time of a critical path by cause, class of kernel and name of task."""
     graph = path.timeline.graph
     cause = path_causes(path)
-    works = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
-    on_device = works & graph.on_device()[path.task]
+    is_work = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
+    on_device = is_work & graph.on_device()[path.task]
     label = task_labels(graph)
     n = len(PATH_CAUSES)
     by_class = np.where(on_device, n + label[path.task], cause)
-    by_name = np.where(works & (graph.tasks.kind[path.task] != TaskKind.MARK), n + graph.tasks.name[path.task], cause)
+    by_name = np.where(is_work & (graph.tasks.kind[path.task] != TaskKind.MARK), n + graph.tasks.name[path.task], cause)
     return Attribution(
         float(path.ns.sum()),
-        _sums(PATH_CAUSES, cause, path.ns),
-        _longest_first(_sums((*PATH_CAUSES, *LABELS), by_class, path.ns)),
-        _longest_first(_sums((*PATH_CAUSES, *graph.names), by_name, path.ns)),
+        _sum_by_name(PATH_CAUSES, cause, path.ns),
+        _longest_first(_sum_by_name((*PATH_CAUSES, *LABELS), by_class, path.ns)),
+        _longest_first(_sum_by_name((*PATH_CAUSES, *graph.names), by_name, path.ns)),
     )
 
 
 def path_causes(path: CriticalPath) -> Ints:
-    """Return for every piece of a path its index into `PATH_CAUSES`."""
+    """Return the cause of every piece of a path, as an index into `PATH_CAUSES`."""
     graph = path.timeline.graph
     index = {name: i for i, name in enumerate(PATH_CAUSES)}
-    work = np.array([index[_OF_KIND[kind]] for kind in TaskKind])[graph.tasks.kind[path.task]]
-    lags = np.array([index[_OF_LAG[kind]] for kind in EdgeKind])
-    lag = lags[graph.edges.kind[path.edge]] if len(graph.edges) else work
+    task_cause = np.array([index[_CAUSE_OF_TASK[kind]] for kind in TaskKind])[graph.tasks.kind[path.task]]
+    lags = np.array([index[_CAUSE_OF_LAG[kind]] for kind in EdgeKind])
+    lag_cause = lags[graph.edges.kind[path.edge]] if len(graph.edges) else task_cause
     of_host = (graph.tasks.device[path.task] < 0) & (graph.tasks.lane[path.task] >= 0)
     release = np.where(of_host, index["host"], index["release"])
-    others = (np.full(len(path), index["contention"]), lag, np.full(len(path), index["ready"]), release)
-    return np.asarray(np.choose(path.part, (work, *others)))
+    other_causes = (np.full(len(path), index["contention"]), lag_cause, np.full(len(path), index["ready"]), release)
+    return np.asarray(np.choose(path.part, (task_cause, *other_causes)))
 
 
-def _sums(names: Sequence[str], index: Ints, ns: Floats) -> dict[str, float]:
-    """Return the sums by name, those that occur, in the order of `names`."""
+def _sum_by_name(names: Sequence[str], index: Ints, ns: Floats) -> dict[str, float]:
+    """Return the time by name in the order of `names`; names that do not occur are left out."""
     sums = np.bincount(index, weights=ns, minlength=len(names))
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for i in np.flatnonzero(np.bincount(index, minlength=len(names))).tolist():
-        found[names[i]] = found.get(names[i], 0.0) + float(sums[i])
-    return found
+        by_name[names[i]] = by_name.get(names[i], 0.0) + float(sums[i])
+    return by_name
 
 
-def _longest_first(found: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+def _longest_first(by_name: Mapping[str, float]) -> dict[str, float]:
+    return dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
 
 
-#: Times this close are one (ns; a profiler resolves 1 ns, an engine rounds below it).
+#: Times this close are equal, ns: a profiler resolves 1 ns, the engine rounds below it.
 _SAME_NS = 1.0
 
 
 @dataclass(frozen=True)
 class DependencyKind:
-    """All edges of one kind.
+    """Counts of the edges of one kind.
 
     Parameters
     ----------
     kind : str
-        The name of an `EdgeKind`, in lower case.
+        Name of an `EdgeKind`, in lower case.
     recorded : bool
-        Whether the profiler recorded both ends, rather than times and the order of calls suggesting them.
+        Whether the profiler recorded both ends. Other edges are inferred from times and the order of calls.
     edges : int
+        Number of edges.
     binding : int
-        Those that decided when their target started.
+        Number of edges that decided when their target started.
     critical : int
-        Those on the critical path: the chain of binding edges that ends with the iteration.
+        Number of edges on the critical path.
     critical_lag_ns : float
-        Delay on the critical path that the edges carry.
+        Sum of their lags on the critical path.
     """
 
     kind: str
@@ -459,49 +450,48 @@ class DependencyKind:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """The edges of a timeline's graph by kind, in the order of `EdgeKind`; kinds without edges are left out."""
+    """Edges of a timeline's graph by kind, in the order of `EdgeKind`; kinds without edges are left out."""
 
     kinds: tuple[DependencyKind, ...]
 
     def recorded_share(self, what: str = "edges") -> float:
-        """Return the recorded share of all edges, or of those ``"binding"`` or ``"critical"``; NaN of none."""
+        """Return the recorded share of all edges, or of ``"binding"`` or ``"critical"`` ones; NaN if there are none."""
         total = sum(getattr(kind, what) for kind in self.kinds)
         return sum(getattr(kind, what) for kind in self.kinds if kind.recorded) / total if total else float("nan")
 
 
 def dependencies(timeline: Timeline) -> Dependencies:
-    """Return the edges of a timeline's graph by kind: how many, how many bind, how many lie on the critical path.
+    """Return the number of edges by kind: all, binding, and on the critical path.
 
-    An edge binds where its target starts when it allows. The critical path goes from the task that ends last back
-    along the edges that `replay.analysis.critical_path` names; those without a lag count too.
+    An edge binds if its target starts as soon as the edge allows. Edges of the critical path without a lag count too.
     """
     edges = timeline.graph.edges
     allowed = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source]) + edges.lag_ns
     start = timeline.start_ns[edges.target]
     binding = allowed >= start - np.maximum(_SAME_NS, 1e-12 * np.abs(start))
-    critical = _critical(timeline)
+    critical = _critical_edges(timeline)
     rows = []
     for kind in EdgeKind:
-        mine = edges.kind == kind
-        if mine.any():
+        of_kind = edges.kind == kind
+        if of_kind.any():
             on_path = critical[edges.kind[critical] == kind]
             lag = float(edges.lag_ns[on_path].sum())
-            counts = (int(mine.sum()), int((mine & binding).sum()), len(on_path))
+            counts = (int(of_kind.sum()), int((of_kind & binding).sum()), len(on_path))
             rows.append(DependencyKind(kind.name.lower(), kind in RECORDED_EDGES, *counts, lag))
     return Dependencies(tuple(rows))
 
 
-def _critical(timeline: Timeline) -> npt.NDArray[np.int64]:
-    """Return the edges of one critical path, from the task of the iteration that ends last back to its start."""
-    source, own = timeline.graph.edges.source, timeline.graph.tasks.own
-    if not own.any():
+def _critical_edges(timeline: Timeline) -> npt.NDArray[np.int64]:
+    """Return the edges of a critical path, from the iteration's last task back to its start."""
+    source, in_iteration = timeline.graph.edges.source, timeline.graph.tasks.own
+    if not in_iteration.any():
         return np.zeros(0, dtype=np.int64)
     into = binding_edges(timeline)
-    last = own & (timeline.end_ns >= timeline.end_ns[own].max() - _SAME_NS)
-    # Of those that end last, one that waits for something tells more than a mark at a fixed time.
+    last = in_iteration & (timeline.end_ns >= timeline.end_ns[in_iteration].max() - _SAME_NS)
+    # Of the tasks that end last, one that waits for another tells more than a mark at a fixed time.
     task = int(np.argmax(np.where(last, 1 + (into >= 0), 0)))
     path: list[int] = []
-    while (edge := int(into[task])) >= 0 and len(path) < len(own):  # tasks of the path, under 1 us each
+    while (edge := int(into[task])) >= 0 and len(path) < len(in_iteration):  # tasks of the path, under 1 us each
         path.append(edge)
         task = int(source[edge])
     return np.array(path, dtype=np.int64)

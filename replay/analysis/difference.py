@@ -1,4 +1,4 @@
-"""What two timelines differ in: time, count and exposure by class, kind and stream, and along the critical path."""
+"""The difference of two timelines: time, count and exposed time by class, kind and stream, and on the critical path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +16,18 @@ _KINDS = tuple(kind.name.lower() for kind in TaskKind)
 
 @dataclass(frozen=True)
 class DifferenceRow:
-    """One label before and after.
+    """Tasks of one label, before and after.
 
     Parameters
     ----------
     label : str
+        Class of kernel, kind of task, or name of a stream or thread.
     before_ns, after_ns : float
-        Of its tasks, added up.
+        Sum of the tasks' times.
     before_count, after_count : int
+        Number of tasks.
     before_exposed_ns, after_exposed_ns : float
-        While its tasks are active on a device and no others are, added up over devices; zero on the host.
+        Time during which only tasks of this label are active on a device, summed over devices; zero on the host.
     """
 
     label: str
@@ -44,16 +46,17 @@ class DifferenceRow:
 
 @dataclass(frozen=True)
 class Difference:
-    """Two timelines of the same work.
+    """Difference of two timelines of the same work.
 
     Parameters
     ----------
     before_ns, after_ns : float
-        The lengths of the timelines' intervals.
+        Lengths of the timelines' intervals.
     by_class, by_kind, by_lane : tuple of DifferenceRow
-        The largest change first.
+        Tasks by class of kernel, by kind of task, and by stream or thread; the largest change first.
     path_by_cause, path_by_class : mapping of str to float
-        What each takes on the critical path after, less before, in ns; either adds up to their change.
+        Change of the time on the critical path by cause and by class, in ns. The values of each add up to the change
+        of the interval's length.
     """
 
     before_ns: float
@@ -66,23 +69,17 @@ class Difference:
 
 
 def difference(before: Timeline, after: Timeline) -> Difference:
-    """Return what `after` changes.
+    """Return the difference between two timelines.
 
-    The two need not have the same tasks: they are compared by the class of kernel, the kind of task, and the stream or
-    thread, by its name.
-
-    Parameters
-    ----------
-    before, after : Timeline
+    They need not have the same tasks: tasks are compared by class of kernel, by kind, and by the name of their stream
+    or thread.
     """
     paths = [attribution(critical_path(line)) for line in (before, after)]
     return Difference(
         before.span_ns,
         after.span_ns,
         _rows(before, after, LABELS, [task_labels(line.graph) for line in (before, after)]),
-        _rows(
-            before, after, tuple(kind.name.lower() for kind in TaskKind), [x.graph.tasks.kind for x in (before, after)]
-        ),
+        _rows(before, after, _KINDS, [line.graph.tasks.kind for line in (before, after)]),
         _by_lane(before, after),
         _changes(paths, "by_cause"),
         _changes(paths, "by_class"),
@@ -94,14 +91,14 @@ def _by_lane(before: Timeline, after: Timeline) -> tuple[DifferenceRow, ...]:
     number = {lane: i for i, lane in enumerate(lanes)}
     labels = []
     for line in (before, after):
-        places = np.array([*(number[lane] for lane in line.graph.lanes), -1], dtype=np.int64)
-        labels.append(places[line.graph.tasks.lane])
+        numbers = np.array([*(number[lane] for lane in line.graph.lanes), -1], dtype=np.int64)
+        labels.append(numbers[line.graph.tasks.lane])
     return _rows(before, after, tuple(lane.label for lane in lanes), labels)
 
 
 def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[Ints]) -> tuple[DifferenceRow, ...]:
-    """Return a row for each label that has tasks in either."""
-    sides = [_sums(line, label, len(names)) for line, label in zip((before, after), labels, strict=True)]
+    """Return a row for each label that has tasks in either timeline, the largest change first."""
+    sides = [_totals(line, label, len(names)) for line, label in zip((before, after), labels, strict=True)]
     (time, count, exposed), (new_time, new_count, new_exposed) = sides
     rows = [
         DifferenceRow(
@@ -115,8 +112,8 @@ def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.label)))
 
 
-def _sums(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Floats]:
-    """Return time, count and exposed time by label, of the iterations' own tasks in the interval."""
+def _totals(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Floats]:
+    """Return time, count and exposed time by label, for the iterations' tasks in the interval."""
     tasks = line.graph.tasks
     inside = (line.end_ns >= line.begin_ns) & (line.start_ns <= line.until_ns)
     line = line.clipped()
@@ -128,7 +125,7 @@ def _sums(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Float
 
 
 def _changes(paths: list[Attribution], by: str) -> dict[str, float]:
-    """Return after less before for every label of either, the largest change first."""
+    """Return after less before for every label of either path, the largest change first."""
     before, after = (dict(getattr(path, by)) for path in paths)
     change = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in dict.fromkeys((*before, *after))}
     return dict(sorted(change.items(), key=lambda item: (-abs(item[1]), item[0])))

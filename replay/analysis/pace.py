@@ -1,4 +1,4 @@
-"""`pace`: which resource sets the time of a step in the steady state, and how much room the others have."""
+"""The pace of a steady state: which resources limit the time of a step, and how much room the others have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from replay.graph.graph import KernelGraph, TaskKind
 
 #: What can set the pace, in the order of tables.
 PACE_RESOURCES: tuple[str, ...] = ("host", "loader", "device", "communication", "copies", "unexplained")
-#: Those that a slower host makes longer, and those that a slower device does.
-_SIDES = (("host",), ("device", "communication", "copies"))
-_OF_CAUSE: Mapping[str, str] = MappingProxyType(
+#: Resources that a slower host makes longer, and resources that a slower device makes longer.
+_HOST_AND_DEVICE = (("host",), ("device", "communication", "copies"))
+_RESOURCE_OF_CAUSE: Mapping[str, str] = MappingProxyType(
     {
         "kernel": "device",
         "contention": "device",
@@ -42,25 +42,25 @@ _OF_CAUSE: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Pace:
-    """What a step waits for, from one completion to the next.
+    """What limits a step, from one completion to the next.
 
     Parameters
     ----------
     step_ns : float
         The step time.
     by_resource : mapping of str to float
-        Time on the critical path of the step by `PACE_RESOURCES`, in ns; they add up to the step time. Making a
+        Time on the critical path of the step by `PACE_RESOURCES`, in ns. The values add up to the step time. Making a
         resource faster shortens the step by its time on the path at most.
     by_rank : mapping of int to float
-        The same by rank; -1 for meetings of ranks.
+        Time on the critical path by rank; -1 for meetings of ranks.
     by_iteration : mapping of int to float
-        The same by iteration: 0 for the step's own, 1 for the one behind it, -1 for the one before it.
+        Time on the critical path by iteration: 0 for the step's own, 1 for the next, -1 for the one before.
     host_room, device_room : float
-        By which share the hosts, and the devices, could take longer before the step would; up to 3. Zero for what is on
-        the critical path.
+        Share by which hosts, or devices, could become slower without making the step longer; up to 3. Zero if they are
+        on the critical path.
     host_bound, device_bound : float
-        How many times as fast a cycle would be if hosts, or devices, took no time: what can be gained there at most. It
-        is less than the time on the critical path where another path is nearly as long.
+        How many times as fast a cycle would be if hosts, or devices, took no time: the most that can be gained there.
+        It is below the time on the critical path if another path is nearly as long.
     """
 
     step_ns: float
@@ -74,29 +74,32 @@ class Pace:
 
 
 def pace(state: SteadyState, position: int = 0) -> Pace:
-    """Return what sets the time of one step of a steady state.
+    """Return the pace of one step of a steady state.
 
     Parameters
     ----------
     state : SteadyState
+        Steady state of a window.
     position : int
-        Of the step in the cycle.
+        Position of the step in the cycle, from 0.
     """
     line = state.at_step(position)
     path = critical_path(line)
     graph = line.graph
-    own = _step_iteration(line.until_ns, line.completions_ns()) if state.repeats else 0
+    iteration = _step_iteration(line.until_ns, line.completions_ns()) if state.repeats else 0
     ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
     resources = resources_of(path)
     by_resource = {
         name: float(path.ns[resources == i].sum()) for i, name in enumerate(PACE_RESOURCES) if (resources == i).any()
     }
-    on_host, on_device = (any(by_resource.get(n, 0.0) > SETTLED * line.span_ns for n in names) for names in _SIDES)
+    on_host, on_device = (
+        any(by_resource.get(n, 0.0) > SETTLED * line.span_ns for n in names) for names in _HOST_AND_DEVICE
+    )
     return Pace(
         line.span_ns,
         by_resource,
-        _sums(ranks[graph.tasks.lane[path.task]], path.ns),
-        _sums(graph.tasks.iteration[path.task] - own, path.ns),
+        _sum_by_key(ranks[graph.tasks.lane[path.task]], path.ns),
+        _sum_by_key(graph.tasks.iteration[path.task] - iteration, path.ns),
         0.0 if on_host else room(state, on_device=False),
         0.0 if on_device else room(state, on_device=True),
         *(state.period_ns / max(without(state, on_device=side), 1.0) for side in (False, True)),
@@ -107,20 +110,20 @@ def _step_iteration(until: float, completions: npt.NDArray[np.float64]) -> int:
     return int(np.searchsorted(completions, until))
 
 
-def _sums(key: npt.NDArray[np.int64], ns: npt.NDArray[np.float64]) -> dict[int, float]:
+def _sum_by_key(key: npt.NDArray[np.int64], ns: npt.NDArray[np.float64]) -> dict[int, float]:
     return {int(k): float(ns[key == k].sum()) for k in np.unique(key)}
 
 
 def resources_of(path: CriticalPath) -> npt.NDArray[np.int64]:
-    """Return for every piece of a path its index into `PACE_RESOURCES`."""
-    of_cause = np.array([PACE_RESOURCES.index(_OF_CAUSE[cause]) for cause in PATH_CAUSES])
-    found = of_cause[path_causes(path)]
-    loads = _loads(path.timeline.graph)
-    works = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
-    return np.asarray(np.where(works & loads[path.task], PACE_RESOURCES.index("loader"), found))
+    """Return the resource of every piece of a path, as an index into `PACE_RESOURCES`."""
+    of_cause = np.array([PACE_RESOURCES.index(_RESOURCE_OF_CAUSE[cause]) for cause in PATH_CAUSES])
+    resources = of_cause[path_causes(path)]
+    is_loader = _is_loader(path.timeline.graph)
+    is_work = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
+    return np.asarray(np.where(is_work & is_loader[path.task], PACE_RESOURCES.index("loader"), resources))
 
 
-def _loads(graph: KernelGraph) -> npt.NDArray[np.bool_]:
-    """Return which tasks are the input pipeline's."""
-    named = np.array([name.startswith(LOADER_PREFIX) for name in graph.names], dtype=bool)
-    return np.asarray(named[graph.tasks.name] & (graph.tasks.kind == TaskKind.HOST))
+def _is_loader(graph: KernelGraph) -> npt.NDArray[np.bool_]:
+    """Return the tasks of the input pipeline."""
+    has_prefix = np.array([name.startswith(LOADER_PREFIX) for name in graph.names], dtype=bool)
+    return np.asarray(has_prefix[graph.tasks.name] & (graph.tasks.kind == TaskKind.HOST))

@@ -1,28 +1,16 @@
-"""Operators from the calls of a trace: FLOP, bytes, shapes.
+"""The operator of a recorded call: FLOP and bytes, from its name, shapes, types and arguments.
 
-From a call that a profiler recorded (name, shapes, types, arguments) to the work it stands for.
-
-What a kernel computes, as far as its name and its grid tell: for kernels that no recorded operator stands behind.
-
-What operators compute and move, from their shapes and types.
-
-How much of a trace's device time the operators account for.
+`operator_of` looks up a rule by the name of the call. The rules are in one table at the end; each returns an `Operator`
+that counts FLOP and bytes, or None if the shapes do not tell.
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
-from profilers.trace.arrays import MISSING, arrow_array, integers, strings
-from profilers.trace.columns import lookup
-from profilers.trace.kernels import is_collective
-from profilers.trace.trace import Trace
 from replay.graph.operators import DTYPE_BYTES, Operator, attention, batched_matmul, convolution, rowwise, streaming
 
 Shape = tuple[int, ...]
@@ -30,17 +18,18 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Call:
-    """A recorded call.
+    """A call of an operator, as a profiler recorded it.
 
     Parameters
     ----------
     name : str
-        As ``aten::mm``.
+        Name of the operator, such as ``aten::mm``.
     shapes : sequence
-        Of each argument: its dimensions, nested for a list of tensors, empty for what is no tensor.
+        Dimensions of each argument: nested for a list of tensors, empty for an argument that is no tensor.
     dtypes : sequence of str
+        Types of the arguments, as the profiler writes them.
     values : sequence
-        Arguments that are no tensors, as text; empty where they were not recorded.
+        Arguments that are no tensors, as text; empty for an argument that was not recorded.
     """
 
     name: str
@@ -50,44 +39,45 @@ class Call:
 
     @classmethod
     def of_row(cls, name: str, shapes: str | None, dtypes: str | None = None, values: str | None = None) -> "Call":
-        """Read the JSON of a row of a trace's ops; what is no array counts as not recorded."""
-        return cls(name, *(_array(text) for text in (shapes, dtypes, values)))
+        """Return the call of a row of a trace's ops, from its JSON; anything but an array counts as not recorded."""
+        return cls(name, *(_json_array(text) for text in (shapes, dtypes, values)))
 
     def shape(self, argument: int) -> Shape | None:
-        """Return the dimensions of a tensor; None where the argument is none, or none with elements."""
+        """Return the dimensions of a tensor argument; None for an argument without dimensions."""
         if argument >= len(self.shapes):
             return None
         return _dimensions(self.shapes[argument])
 
     def tensors(self) -> list[tuple[Shape, int]]:
-        """Return dimensions and element size of every tensor argument, those in lists included."""
-        found: list[tuple[Shape, int]] = []
-        for place, shape in enumerate(self.shapes):
-            each = shape if _is_list_of_shapes(shape) else [shape]
-            found += [(own, self.element_bytes(place)) for one in each if (own := _dimensions(one)) is not None]
-        return found
+        """Return the dimensions and element bytes of every tensor argument, those in lists included."""
+        tensors: list[tuple[Shape, int]] = []
+        for argument, shape in enumerate(self.shapes):
+            shapes = shape if _is_list_of_shapes(shape) else [shape]
+            dimensions = (_dimensions(item) for item in shapes)
+            tensors += [(sizes, self.element_bytes(argument)) for sizes in dimensions if sizes is not None]
+        return tensors
 
     def element_bytes(self, argument: int = 0) -> int:
-        """Return the bytes of an element of an argument; 4 where its type is not known."""
+        """Return the bytes of an element of an argument; 4 if its type is unknown."""
         name = self.dtypes[argument] if argument < len(self.dtypes) else None
         return DTYPE_BYTES.get(name, 4) if isinstance(name, str) else 4
 
     def integers(self, argument: int) -> list[int] | None:
-        """Return an argument that is a list of whole numbers; None where it was not recorded."""
+        """Return an argument that is a list of whole numbers; None if it was not recorded."""
         value = self.values[argument] if argument < len(self.values) else None
-        found = _array(value) if isinstance(value, str) else value
-        if isinstance(found, list) and found and all(isinstance(one, int) for one in found):
-            return found
+        items = _json_array(value) if isinstance(value, str) else value
+        if isinstance(items, list) and items and all(isinstance(item, int) for item in items):
+            return items
         return None
 
     def flag(self, argument: int) -> bool:
-        """Return an argument that is true or false; False where it was not recorded."""
+        """Return a boolean argument; False if it was not recorded."""
         value = self.values[argument] if argument < len(self.values) else None
         return str(value).lower() == "true"
 
 
 def operator_of(call: Call) -> Operator | None:
-    """Return the work of a call; None where its name is not known, or its shapes do not tell.
+    """Return the operator of a call; None if its name is unknown, or its shapes do not tell.
 
     Examples
     --------
@@ -97,44 +87,47 @@ def operator_of(call: Call) -> Operator | None:
     True
     """
     rule = _RULES.get(call.name)
-    if rule is None or any(_dimension_missing(shape) for shape, _ in call.tensors()):
+    if rule is None or any(_is_empty_or_damaged(shape) for shape, _ in call.tensors()):
         return None
     return rule(call)
 
 
-def _array(text: Any) -> list[Any]:
+def _json_array(text: Any) -> list[Any]:
+    """Return a JSON array; an empty list for anything else."""
     if not isinstance(text, str):
         return []
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return content if isinstance(content, list) else []
 
 
 def _dimensions(shape: Any) -> Shape | None:
+    """Return the dimensions of a tensor; None for anything else."""
     if not isinstance(shape, list | tuple) or not shape or not all(type(size) is int for size in shape):
         return None
     return tuple(shape)
 
 
 def _is_list_of_shapes(shape: Any) -> bool:
-    return isinstance(shape, list | tuple) and bool(shape) and all(isinstance(one, list | tuple) for one in shape)
+    return isinstance(shape, list | tuple) and bool(shape) and all(isinstance(item, list | tuple) for item in shape)
 
 
-def _dimension_missing(shape: Shape) -> bool:
-    """Return whether a tensor is empty, or of a size that no memory holds (a damaged file)."""
+def _is_empty_or_damaged(shape: Shape) -> bool:
+    """Return whether a tensor is empty, or larger than any memory, as in a damaged file."""
     return min(shape) < 1 or prod(shape) > 1 << 50
 
 
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape to which shapes broadcast."""
     width = max(len(shape) for shape in shapes)
     padded = [(1,) * (width - len(shape)) + shape for shape in shapes]
     return tuple(max(sizes) for sizes in zip(*padded, strict=True))
 
 
 def _product(call: Call, first: int, second: int, *, bias: int | None = None) -> Operator | None:
-    """A product of two matrices, or of two batches of them; leading dimensions are the batch."""
+    """Return the product of two matrices, or of two batches of matrices; leading dimensions are the batch."""
     a, b = call.shape(first), call.shape(second)
     if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
         return None
@@ -146,6 +139,7 @@ def _product(call: Call, first: int, second: int, *, bias: int | None = None) ->
 
 
 def _linear(call: Call) -> Operator | None:
+    """Return a linear layer: a product with a weight of (out, in), and a bias."""
     x, weight = call.shape(0), call.shape(1)
     if x is None or weight is None or len(weight) != 2 or x[-1] != weight[1]:
         return None
@@ -154,6 +148,7 @@ def _linear(call: Call) -> Operator | None:
 
 
 def _matrix_vector(call: Call, first: int, second: int) -> Operator | None:
+    """Return the product of a matrix and a vector."""
     a, x = call.shape(first), call.shape(second)
     if a is None or x is None or len(a) != 2 or a[1] != x[0]:
         return None
@@ -161,7 +156,7 @@ def _matrix_vector(call: Call, first: int, second: int) -> Operator | None:
 
 
 def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backward: bool = False) -> Operator | None:
-    """(batch, heads, queries, width), or with heads third; `causal` is the argument that says whether it is masked."""
+    """Return attention over (batch, heads, queries, width), or with heads third; `causal` numbers an argument."""
     query, key = call.shape(at), call.shape(at + 1)
     if query is None or key is None or len(query) != 4 or len(key) != 4:
         return None
@@ -176,29 +171,30 @@ def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backw
 
 
 def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> Operator | None:
-    """Stride, padding and dilation follow each other from `stride` on, as text."""
+    """Return a convolution whose arguments from `stride` on are stride, padding and dilation, as text."""
     images, weight = call.shape(0), call.shape(1)
     settings = [call.integers(stride + i) for i in range(3)]
     if images is None or weight is None or len(images) != len(weight) or len(images) < 3 or None in settings:
         return None
     if transposed is not None and call.flag(transposed):
         return None
-    steps, pads, gaps = (_each(one or [], len(images) - 2) for one in settings)
+    strides, paddings, dilations = (_per_dimension(setting or [], len(images) - 2) for setting in settings)
     extent = [
         (size + 2 * pad - gap * (kernel - 1) - 1) // max(step, 1) + 1
-        for size, kernel, step, pad, gap in zip(images[2:], weight[2:], steps, pads, gaps, strict=True)
+        for size, kernel, step, pad, gap in zip(images[2:], weight[2:], strides, paddings, dilations, strict=True)
     ]
     if min(extent) < 1:
         return None
     return convolution(images, weight, (images[0], weight[0], *extent), call.element_bytes())
 
 
-def _each(values: list[int], count: int) -> list[int]:
+def _per_dimension(values: list[int], count: int) -> list[int]:
+    """Return one setting for each dimension; a single value stands for all."""
     return values * count if len(values) == 1 else (values + [0] * count)[:count]
 
 
 def _convolution_backward(call: Call) -> Operator | None:
-    """Both gradients; the output's shape is that of the incoming gradient."""
+    """Return both gradients of a convolution; its output has the shape of the incoming gradient."""
     gradient, images, weight = (call.shape(i) for i in range(3))
     if gradient is None or images is None or weight is None or not len(gradient) == len(images) == len(weight) > 2:
         return None
@@ -208,7 +204,7 @@ def _convolution_backward(call: Call) -> Operator | None:
 def _rowwise(
     call: Call, kind: str, at: int = 0, *, columns: int | None = None, backward: bool = False
 ) -> Operator | None:
-    """`columns` is the argument whose elements are a row's; by default a row is the last dimension."""
+    """Return a row-wise operator. A row has the elements of argument `columns`, by default the last dimension."""
     x = call.shape(at)
     if x is None:
         return None
@@ -217,6 +213,7 @@ def _rowwise(
 
 
 def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator | None:
+    """Return a batch normalisation: a row-wise operator with a row for each channel."""
     x = call.shape(at)
     if x is None or len(x) < 2:
         return None
@@ -224,6 +221,7 @@ def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator 
 
 
 def _elementwise(call: Call, *, kind: str = "elementwise", each: float = 1.0, writes: int = 1) -> Operator | None:
+    """Return an operator that reads all tensors and writes `writes` outputs of their broadcast shape."""
     tensors = call.tensors()
     if not tensors:
         return None
@@ -233,6 +231,7 @@ def _elementwise(call: Call, *, kind: str = "elementwise", each: float = 1.0, wr
 
 
 def _fill(call: Call) -> Operator | None:
+    """Return an operator that writes its first argument."""
     shape = call.shape(0)
     if shape is None:
         return None
@@ -241,7 +240,7 @@ def _fill(call: Call) -> Operator | None:
 
 
 def _copy(call: Call) -> Operator | None:
-    """Into the first argument from the second, where there are two; else a copy of the first."""
+    """Return a copy into the first argument from the second; with one argument, a copy of it."""
     to = call.shape(0)
     if to is None:
         return None
@@ -251,6 +250,7 @@ def _copy(call: Call) -> Operator | None:
 
 
 def _gather_lists(call: Call) -> Operator | None:
+    """Return an operator that copies all its tensors."""
     tensors = call.tensors()
     if not tensors:
         return None
@@ -260,6 +260,7 @@ def _gather_lists(call: Call) -> Operator | None:
 
 
 def _reduction(call: Call) -> Operator | None:
+    """Return a reduction of the first argument; the output is not counted beyond one element."""
     shape = call.shape(0)
     if shape is None:
         return None
@@ -268,6 +269,7 @@ def _reduction(call: Call) -> Operator | None:
 
 
 def _embedding(call: Call) -> Operator | None:
+    """Return a lookup of rows in a table."""
     table, indices = call.shape(0), call.shape(1)
     if table is None or indices is None or len(table) != 2:
         return None
@@ -277,6 +279,7 @@ def _embedding(call: Call) -> Operator | None:
 
 
 def _embedding_backward(call: Call) -> Operator | None:
+    """Return the gradient of a lookup: every row of the gradient is added to the table."""
     gradient, indices = call.shape(0), call.shape(1)
     if gradient is None or indices is None:
         return None
@@ -286,7 +289,10 @@ def _embedding_backward(call: Call) -> Operator | None:
 
 
 def _cell(call: Call, gates: int) -> Operator | None:
-    """The pointwise part of a recurrent cell; its products are calls of their own. The first two hold the gates."""
+    """Return the pointwise part of a recurrent cell, whose first two arguments hold the gates.
+
+    Its products are separate calls.
+    """
     first, second = call.shape(0), call.shape(1)
     if first is None or second is None or len(first) != 2 or first[1] % gates:
         return None
@@ -297,7 +303,7 @@ def _cell(call: Call, gates: int) -> Operator | None:
 
 
 def _optimizer(call: Call, *, each: float, writes: int) -> Operator | None:
-    """A step over lists of tensors: all are read, and `writes` of the lists are written."""
+    """Return an optimizer step over lists of tensors: it reads all lists and writes `writes` of them."""
     tensors = call.tensors()
     lists = sum(1 for shape in call.shapes if _is_list_of_shapes(shape))
     if not tensors or not lists:
@@ -310,7 +316,8 @@ def _optimizer(call: Call, *, each: float, writes: int) -> Operator | None:
 Rule = Callable[[Call], Operator | None]
 
 
-def _named(names: str, rule: Rule) -> dict[str, Rule]:
+def _rules(names: str, rule: Rule) -> dict[str, Rule]:
+    """Return one rule for several operators of aten."""
     return {f"aten::{name}": rule for name in names.split()}
 
 
@@ -326,16 +333,16 @@ _ELEMENTWISE = (
     "_to_copy tril triu hardtanh hardtanh_ leaky_relu leaky_relu_ isnan isinf"
 )
 _RULES: Mapping[str, Rule] = MappingProxyType(
-    _named("mm bmm matmul", lambda c: _product(c, 0, 1))
-    | _named("addmm baddbmm addbmm", lambda c: _product(c, 1, 2, bias=0))
-    | _named("linear", _linear)
-    | _named("mv", lambda c: _matrix_vector(c, 0, 1))
-    | _named("addmv addmv_", lambda c: _matrix_vector(c, 1, 2))
-    | _named("convolution _convolution", lambda c: _convolution(c, stride=3, transposed=6))
-    | _named("conv1d conv2d conv3d", lambda c: _convolution(c, stride=3))
+    _rules("mm bmm matmul", lambda c: _product(c, 0, 1))
+    | _rules("addmm baddbmm addbmm", lambda c: _product(c, 1, 2, bias=0))
+    | _rules("linear", _linear)
+    | _rules("mv", lambda c: _matrix_vector(c, 0, 1))
+    | _rules("addmv addmv_", lambda c: _matrix_vector(c, 1, 2))
+    | _rules("convolution _convolution", lambda c: _convolution(c, stride=3, transposed=6))
+    | _rules("conv1d conv2d conv3d", lambda c: _convolution(c, stride=3))
     | {
-        "aten::cudnn_convolution": lambda c: _convolution(_swapped(c, 3, 2), stride=2),
-        "aten::miopen_convolution": lambda c: _convolution(_swapped(c, 4, 3), stride=3),
+        "aten::cudnn_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 3, 2), stride=2),
+        "aten::miopen_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 4, 3), stride=3),
         "aten::convolution_backward": _convolution_backward,
         "aten::_flash_attention_forward": lambda c: _attention(c, heads_first=False, causal=8),
         "aten::_efficient_attention_forward": lambda c: _attention(c, heads_first=False, causal=8),
@@ -364,16 +371,16 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "aten::cat": _gather_lists,
         "aten::stack": _gather_lists,
     }
-    | _named(
+    | _rules(
         "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _native_batch_norm_legit", _batch_norm
     )
-    | _named("native_batch_norm_backward", lambda c: _batch_norm(c, 1, backward=True))
-    | _named("cudnn_batch_norm_backward miopen_batch_norm_backward", lambda c: _batch_norm(c, backward=True))
-    | _named("_softmax softmax _log_softmax log_softmax", lambda c: _rowwise(c, "softmax"))
-    | _named("_softmax_backward_data _log_softmax_backward_data", lambda c: _rowwise(c, "softmax", backward=True))
-    | _named("fill_ zero_ zeros_like ones_like normal_ uniform_ bernoulli_ random_", _fill)
-    | _named("sum mean max min amax amin argmax argmin any all norm linalg_vector_norm var std cumsum prod", _reduction)
-    | _named(_ELEMENTWISE, _elementwise)
+    | _rules("native_batch_norm_backward", lambda c: _batch_norm(c, 1, backward=True))
+    | _rules("cudnn_batch_norm_backward miopen_batch_norm_backward", lambda c: _batch_norm(c, backward=True))
+    | _rules("_softmax softmax _log_softmax log_softmax", lambda c: _rowwise(c, "softmax"))
+    | _rules("_softmax_backward_data _log_softmax_backward_data", lambda c: _rowwise(c, "softmax", backward=True))
+    | _rules("fill_ zero_ zeros_like ones_like normal_ uniform_ bernoulli_ random_", _fill)
+    | _rules("sum mean max min amax amin argmax argmin any all norm linalg_vector_norm var std cumsum prod", _reduction)
+    | _rules(_ELEMENTWISE, _elementwise)
     | {f"aten::{name}": (lambda c, each=each: _elementwise(c, each=each)) for name, each in _COSTS.items()}
     | {f"aten::_foreach_{name}_": (lambda c: _optimizer(c, each=1.0, writes=1))
        for name in ("add", "mul", "div", "sub", "sqrt", "lerp", "addcmul", "addcdiv", "zero", "copy", "neg", "pow")}
@@ -385,152 +392,9 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
 )  # fmt: skip
 
 
-def _swapped(call: Call, stride: int, padding: int) -> Call:
-    """Put the stride before the padding, as the other convolutions have them."""
+def _swap_stride_and_padding(call: Call, stride: int, padding: int) -> Call:
+    """Return the call with stride before padding, the order of the other convolutions."""
     values = list(call.values)
     if max(stride, padding) < len(values):
         values[stride], values[padding] = values[padding], values[stride]
     return Call(call.name, call.shapes, call.dtypes, values)
-
-
-#: PyTorch's pointwise kernels, and how many elements a thread takes: the second parameter of the legacy kernel; four,
-#: or the width of the vector where that is more, of the others; eight where it is unrolled by hand.
-_LEGACY = re.compile(r"\belementwise_kernel<(\d{1,4}), (\d{1,4})\b")
-_VECTORIZED = re.compile(r"\bvectorized_elementwise_kernel<(\d{1,4})\b")
-_UNROLLED = re.compile(r"\bunrolled_elementwise_kernel<")
-_BY_HAND = re.compile(r"\belementwise_kernel_manual_unroll<(\d{1,4}), (\d{1,4})\b")
-#: The pointers that are handed to it: one an array.
-_POINTERS = re.compile(r"[Aa]rray<char ?\*, (\d{1,2})(?!\d)")
-#: Of workgroups, and of the work-items of one.
-_MOST = 2**40
-_TYPES: tuple[tuple[str, str], ...] = (
-    ("bfloat16", "bf16"),
-    ("half", "fp16"),
-    ("double", "fp64"),
-    ("float8", "fp8"),
-    ("float", "fp32"),
-    ("long", "long"),
-    ("bool", "bool"),
-    ("char", "int8"),
-)
-
-
-def operator_of_kernel(name: str, workgroups: int, workgroup_size: int) -> Operator | None:
-    """Return the work of a pointwise kernel of PyTorch; None of any other.
-
-    Parameters
-    ----------
-    name : str
-    workgroups, workgroup_size : int
-        Of its launch.
-
-    Notes
-    -----
-    The last workgroup may be partly idle, so that elements are an upper bound, off by less than one workgroup's.
-    Products do not tell their depth, row-wise kernels not their columns. Elements a thread are those of PyTorch 1.10 to
-    2.9, as `tests/test_real_durations.py` compares them with recorded shapes.
-
-    Examples
-    --------
-    >>> name = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, Array<char*, 3> >"
-    >>> operator_of_kernel(name, 8, 128).bytes_moved
-    49152
-    """
-    each = _elements_a_thread(name)
-    if not each or not (1 <= workgroups < _MOST and 1 <= workgroup_size < _MOST):
-        return None
-    elements = int(workgroups) * int(workgroup_size) * each
-    pointers = _POINTERS.search(name)
-    arrays = int(pointers[1]) if pointers else 2
-    size = _element_bytes(name)
-    kind = "copy" if re.search(r"copy|fill", name, re.IGNORECASE) else "elementwise"
-    return streaming(kind, max(arrays - 1, 0) * elements * size, elements * size, elements, size)
-
-
-def _elements_a_thread(name: str) -> int | None:
-    if by_hand := _BY_HAND.search(name):
-        return int(by_hand[2])
-    if legacy := _LEGACY.search(name):
-        return int(legacy[2])
-    if vectorized := _VECTORIZED.search(name):
-        return max(int(vectorized[1]), 4)
-    return 4 if _UNROLLED.search(name) else None
-
-
-def _element_bytes(name: str) -> int:
-    lower = name.lower().replace("array<char", "array<")
-    found = [(lower.find(text), dtype) for text, dtype in _TYPES if text in lower]
-    return DTYPE_BYTES[min(found)[1]] if found else 4
-
-
-@dataclass(frozen=True)
-class OperatorCoverage:
-    """Shares of the time in kernels that are no collectives.
-
-    Parameters
-    ----------
-    kernel_ns : int
-        That time.
-    with_op, with_shapes, known : float
-        Share whose kernel was launched by an operator; whose operator has recorded shapes; whose work is known.
-    by_kernel : float
-        Share whose work only the kernel's name and grid tell (`operator_of_kernel`).
-    """
-
-    kernel_ns: int
-    with_op: float
-    with_shapes: float
-    known: float
-    by_kernel: float = 0.0
-
-
-def operators_of_kernels(trace: Trace) -> tuple[list[Operator | None], "np.ndarray[tuple[int], np.dtype[np.bool_]]"]:
-    """Return for every kernel the work of the operator that launched it, and whether that has recorded shapes.
-
-    An operator that launches several kernels is the work of all of them together.
-    """
-    kernels, ops = trace.kernels, trace.ops
-    rows = lookup(integers(ops, "id"), np.arange(ops.num_rows), integers(kernels, "op_id"))
-    wanted = sorted(set(rows[rows != MISSING].tolist()))
-    columns = ops.select(["name", "shapes", "dtypes", "concrete_inputs"])
-    taken = columns.take(arrow_array(np.array(wanted, np.int64))).to_pylist()
-    known: dict[int, Operator | None] = {}
-    shaped: set[int] = set()
-    for row, op in zip(wanted, taken, strict=True):  # a Python loop over operators that launch kernels
-        known[row] = operator_of(Call.of_row(op["name"], op["shapes"], op["dtypes"], op["concrete_inputs"]))
-        if op["shapes"]:
-            shaped.add(row)
-    each = rows.tolist()
-    return [known.get(row) for row in each], np.array([row in shaped for row in each], dtype=np.bool_)
-
-
-def operator_coverage(trace: Trace) -> OperatorCoverage:
-    """Return the shares of a trace's kernel time whose work is known.
-
-    Examples
-    --------
-    >>> from profilers.trace import Trace, TraceMeta
-    >>> operator_coverage(Trace(TraceMeta(""), {})).known
-    0.0
-    """
-    kernels = trace.kernels
-    duration = integers(kernels, "dur_ns")
-    names = strings(kernels, "name")
-    collective = {name: is_collective(name) for name in set(names)}
-    counted = np.array([not collective[name] for name in names], dtype=np.bool_) & (duration != MISSING)
-    operators, shaped = operators_of_kernels(trace)
-    launched = integers(kernels, "op_id") != MISSING
-    known = np.array([one is not None for one in operators], dtype=np.bool_)
-    total = int(duration[counted].sum())
-
-    def share(rows: "np.ndarray[tuple[int], np.dtype[np.bool_]]") -> float:
-        return float(duration[counted & rows].sum() / total) if total else 0.0
-
-    return OperatorCoverage(total, share(launched), share(shaped), share(known), share(~known & _told(trace, names)))
-
-
-def _told(trace: Trace, names: np.ndarray) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return whose name and grid tell their work; a loop over the distinct names."""
-    there = {name: operator_of_kernel(name, 1, 1) is not None for name in set(names)}
-    launched = np.minimum(integers(trace.kernels, "workgroups"), integers(trace.kernels, "workgroup_size")) > 0
-    return np.array([there[name] for name in names], dtype=np.bool_) & launched

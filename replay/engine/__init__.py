@@ -1,8 +1,8 @@
 """The discrete-event engine.
 
-Read `timeline` first (what a replay returns), then `engine` (the loop over events) and `sharing` (how tasks that run
-side by side share compute units and bandwidth). `layout` is how tasks lie in memory. `steady` repeats a graph until its
-period settles.
+Read `timeline` first: what a replay returns. Then `sharing`: how the tasks that run side by side on a device share its
+compute units and bandwidth. `engine` is the loop over events, `layout` the arrays that sharing works on. `steady`
+repeats a graph until its period settles.
 """
 
 from replay.engine.engine import simulate

@@ -1,15 +1,20 @@
-"""The event loop, and a walk along given times.
+"""The discrete-event engine: `simulate` returns when every task of a graph starts and ends.
 
-The engine: a discrete-event simulation in which active tasks progress at the rates that sharing gives them.
+A task starts once all tasks that it waits for have started or ended, and the lags of its edges have passed. On its
+device it is then active: it progresses at the rate that `replay.engine.sharing` gives it, until its work is done. The
+rates on a device change only when a task arrives there, ends, or comes to its last wave. Each of these is an event.
 
-One heap of events, one idea: between two events on a device the rates of its tasks do not change. The engine
-knows arrays only; what a task is and why it waits is data. It is deterministic: equal times are taken in the
-order of the kind of event, then of the task.
+The engine keeps one heap of events and takes them in the order of time. At an event of a device it takes off the work
+that the active tasks did since the last event. It ends the tasks that are done, and fires the edges that leave them.
+After the last event of a time, it shares every changed device anew, and pushes the event of its next change.
 
-A task that shares nothing (a call on the host, a mark) needs no event: when what it waits for is known, so is its end,
-and those that wait for it are told at once, whatever the time.
+A task that shares nothing (a host call, a mark) needs no event. Its end is known as soon as all that it waits for is,
+and the tasks that wait for it are notified at once, whatever the time of the simulation.
 
-Along a timeline that is known: at which rates its tasks ran, under the sharing of the engine.
+The engine knows arrays only; why a task waits is data. It is deterministic: of events at one time, changes on devices
+come before arrivals, and arrivals are in the order of tasks. Times are ns after the graph's origin.
+
+`integrate_rates` is the reverse: given when tasks started and ended, it returns the work that each of them did.
 """
 
 from typing import Any, NamedTuple
@@ -20,60 +25,61 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import COLUMNS, FAIR, lay_out, plain
-from replay.engine.sharing import seat, share
+from replay.engine.layout import FAIR, N_FAIR, lay_out, plain
+from replay.engine.sharing import activate, share
 from replay.graph.graph import RESOURCES, KernelGraph
 
-#: An event is one number. That a task comes is `TASK_EVENT` plus the task; a device's event, at which the first of its
-#: tasks is done, carries the version of the device's schedule, so that one that has been overtaken shows.
-TASK_EVENT = 1 << 58
-#: More events than any run has.
-_ALL = 1 << 62
-#: Tasks that start at one time and are kept in order outside the heap.
-_AT_ONCE = 32
-#: A task with less than this left is done (ns of its own work; a thousandth of what a profiler resolves).
-DONE_NS = 1e-3
-#: Which edges are told: those from the start of a task, or from its end. For `True` and `False` as they are, numba
-#: compiles a copy each.
+#: An event is one number, its code. The arrival of a task is this plus the task. The next change on a device is its
+#: number in the low bits, and above them the version of the device's schedule, so that an outdated event shows.
+_ARRIVAL = 1 << 58
+#: Tasks that arrive at one time and are kept in order outside the heap.
+_MAX_ARRIVING = 32
+#: A task with less work left is done: ns at full rate, a thousandth of what a profiler resolves.
+_DONE_NS = 1e-3
+#: Whether edges from the start of a task fire, or from its end. Numba would compile `True` and `False` separately.
 _AT_START, _AT_END = np.bool_(True), np.bool_(False)
 #: Relative rounding of a time after an addition, with room for the product with a rate.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
+_CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
+
+#: Rows of `State.size`: elements in use of the heap, `State.changed`, `State.resolved` and `State.arriving`.
+_HEAP, _CHANGED, _RESOLVED, _ARRIVING = range(4)
 
 
 class State(NamedTuple):
     """All arrays of a run: tasks, edges, devices, and the heap of events."""
 
-    shared: Any  #: the columns of the tasks, the seats of those that are active, and what else sharing reads and writes
-    ready: Any  #: by task: from when on it may start, as far as is known
-    waiting: Any  #: by task: edges that have not yet fired
-    start: Any
+    sharing: Any  #: `SharingState`, with the table of active tasks
+    ready_ns: Any  #: by task: earliest start, by the edges that have fired so far
+    waiting: Any  #: by task: edges into it that have not fired
+    start: Any  #: by task, ns; NaN until it starts
     end: Any
-    leaving: Any  #: by task: the first edge that leaves it; -1 where there is none
-    other: Any  #: by edge: the next that leaves the same task
+    first_edge: Any  #: by task: first edge that leaves it; -1 for none
+    next_edge: Any  #: by edge: next edge that leaves the same task; -1 for none
     target: Any
     lag: Any
     from_start: Any
-    early: Any  #: whether any edge is from the start
-    base: Any  #: the active tasks of device d have count[d] seats from base[d] on, in the order of dispatch
-    count: Any
-    pending: Any  #: active tasks that have not started, for want of compute units
-    settled: Any  #: until when the work left is up to date
-    version: Any
-    bits: Any  #: of an event that say which device it is about
-    changed: Any  #: devices whose active tasks have changed at this time, and how many they are
-    is_changed: Any
-    free: Any  #: tasks that share nothing and whose time is known, to be told on
-    next: Any  #: tasks that start at this very time
-    times: Any
-    codes: Any
-    size: Any  #: of the heap, of `changed`, of `free`, of `next`
+    has_start_edges: Any  #: whether any edge counts from the start of its source
+    first_active: Any  #: by device: row of its first active task in the table
+    n_active: Any  #: by device: active tasks
+    n_unstarted: Any  #: by device: active tasks that got no compute units yet
+    updated_ns: Any  #: by device: time for which the remaining work of its tasks holds
+    version: Any  #: by device: version of its schedule
+    device_bits: Any  #: number of low bits of an event's code that name a device
+    changed: Any  #: devices whose active tasks changed at this time
+    is_changed: Any  #: by device
+    resolved: Any  #: tasks that share nothing and have known times, whose edges have not fired
+    arriving: Any  #: tasks that arrive on their device at this time
+    event_ns: Any  #: heap of events: time and code
+    event_code: Any
+    size: Any  #: elements in use of four arrays
 
 
 @inlined
 def _push(sim, time, code):  # type: ignore[no-untyped-def]
     """Insert an event into the binary heap ordered by (time, code)."""
-    times, codes, i = sim.times, sim.codes, sim.size[0]
-    sim.size[0] += 1
+    times, codes, i = sim.event_ns, sim.event_code, sim.size[_HEAP]
+    sim.size[_HEAP] += 1
     while i > 0:
         up = (i - 1) >> 1
         if times[up] < time or (times[up] == time and codes[up] <= code):
@@ -86,9 +92,9 @@ def _push(sim, time, code):  # type: ignore[no-untyped-def]
 @inlined
 def _pop(sim):  # type: ignore[no-untyped-def]
     """Remove the first event of the heap."""
-    times, codes = sim.times, sim.codes
-    sim.size[0] -= 1
-    size = sim.size[0]
+    times, codes = sim.event_ns, sim.event_code
+    sim.size[_HEAP] -= 1
+    size = sim.size[_HEAP]
     time, code = times[size], codes[size]
     i = 0
     while True:
@@ -108,196 +114,194 @@ def _pop(sim):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def _known(sim, task, now):  # type: ignore[no-untyped-def]
-    """Note a task that waits for nothing more: it starts when it is ready, unless it has to share."""
-    ready = sim.ready[task]
-    if sim.shared.device[task] < 0:
-        sim.start[task], sim.end[task] = ready, ready + sim.shared.duration[task]
-        sim.free[sim.size[2]] = task
-        sim.size[2] += 1
-    elif ready > now or sim.size[3] == _AT_ONCE:
-        _push(sim, ready, TASK_EVENT + task)
+def _make_ready(sim, task, now):  # type: ignore[no-untyped-def]
+    """Let a task that waits for nothing more arrive on its device; set its times if it shares none."""
+    ready = sim.ready_ns[task]
+    if sim.sharing.device[task] < 0:
+        sim.start[task], sim.end[task] = ready, ready + sim.sharing.duration[task]
+        sim.resolved[sim.size[_RESOLVED]] = task
+        sim.size[_RESOLVED] += 1
+    elif ready > now or sim.size[_ARRIVING] == _MAX_ARRIVING:
+        _push(sim, ready, _ARRIVAL + task)
     else:
-        _insert(sim, task)
+        _insert_arriving(sim, task)
 
 
 @inlined
-def _insert(sim, task):  # type: ignore[no-untyped-def]
-    """Note a task that comes at this very time; the first in the order of tasks stands last, and is taken first."""
-    i = sim.size[3]
-    sim.size[3] += 1
-    while i > 0 and sim.next[i - 1] < task:
-        sim.next[i] = sim.next[i - 1]
+def _insert_arriving(sim, task):  # type: ignore[no-untyped-def]
+    """Insert a task that arrives at this time. The lowest task stands last, and is taken first."""
+    i = sim.size[_ARRIVING]
+    sim.size[_ARRIVING] += 1
+    while i > 0 and sim.arriving[i - 1] < task:
+        sim.arriving[i] = sim.arriving[i - 1]
         i -= 1
-    sim.next[i] = task
+    sim.arriving[i] = task
 
 
 @inlined
-def _tell(sim, task, now, at_start, here):  # type: ignore[no-untyped-def]
-    """Tell the tasks that wait for the start or the end of `task`, which is `now`; the simulation is at `here`."""
-    e = sim.leaving[task]
+def _notify(sim, task, time, at_start, now):  # type: ignore[no-untyped-def]
+    """Fire the edges from the start (or the end) of `task`, which is at `time`; the simulation is at `now`."""
+    e = sim.first_edge[task]
     while e >= 0:
         if sim.from_start[e] == at_start:
             target = sim.target[e]
-            sim.ready[target] = max(sim.ready[target], now + sim.lag[e])
+            sim.ready_ns[target] = max(sim.ready_ns[target], time + sim.lag[e])
             sim.waiting[target] -= 1
             if sim.waiting[target] == 0:
-                _known(sim, target, here)
-        e = sim.other[e]
+                _make_ready(sim, target, now)
+        e = sim.next_edge[e]
 
 
 @inlined
-def _tell_on(sim, here):  # type: ignore[no-untyped-def]
-    """Let the tasks that share nothing tell those that wait for them."""
-    while sim.size[2] > 0:
-        sim.size[2] -= 1
-        task = sim.free[sim.size[2]]
-        _tell(sim, task, sim.start[task], _AT_START, here)
-        _tell(sim, task, sim.end[task], _AT_END, here)
+def _notify_resolved(sim, now):  # type: ignore[no-untyped-def]
+    """Fire the edges that leave tasks which share nothing and whose times are known."""
+    while sim.size[_RESOLVED] > 0:
+        sim.size[_RESOLVED] -= 1
+        task = sim.resolved[sim.size[_RESOLVED]]
+        _notify(sim, task, sim.start[task], _AT_START, now)
+        _notify(sim, task, sim.end[task], _AT_END, now)
 
 
 @inlined
-def _settle(sim, device, now):  # type: ignore[no-untyped-def]
-    """Take off what the active tasks of a device have done since its last event; remember that they change."""
-    elapsed = now - sim.settled[device]
+def _update_progress(sim, device, now):  # type: ignore[no-untyped-def]
+    """Take off the work that the active tasks of a device did since its last event, and mark the device as changed."""
+    elapsed = now - sim.updated_ns[device]
     if elapsed > 0.0:
-        for i in range(sim.base[device], sim.base[device] + sim.count[device]):
-            row = sim.shared.seats[i]
-            row.left -= elapsed * row.rate
-    sim.settled[device] = now
+        for i in range(sim.first_active[device], sim.first_active[device] + sim.n_active[device]):
+            row = sim.sharing.active[i]
+            row.remaining_ns -= elapsed * row.rate
+    sim.updated_ns[device] = now
     if not sim.is_changed[device]:
         sim.is_changed[device] = True
-        sim.changed[sim.size[1]] = device
-        sim.size[1] += 1
+        sim.changed[sim.size[_CHANGED]] = device
+        sim.size[_CHANGED] += 1
 
 
 @inlined
-def _arrive(sim, now):  # type: ignore[no-untyped-def]
-    """Seat the tasks whose time has come among those that their devices are shared by."""
-    while sim.size[3] > 0:
-        sim.size[3] -= 1
-        task = sim.next[sim.size[3]]
-        device = sim.shared.device[task]
-        _settle(sim, device, now)
-        seat(sim.shared, sim.base[device], sim.count[device], task)
-        sim.count[device] += 1
-        sim.pending[device] += 1
+def _activate_arrivals(sim, now):  # type: ignore[no-untyped-def]
+    """Activate the tasks that arrive at this time on their devices."""
+    while sim.size[_ARRIVING] > 0:
+        sim.size[_ARRIVING] -= 1
+        task = sim.arriving[sim.size[_ARRIVING]]
+        device = sim.sharing.device[task]
+        _update_progress(sim, device, now)
+        activate(sim.sharing, sim.first_active[device], sim.n_active[device], task)
+        sim.n_active[device] += 1
+        sim.n_unstarted[device] += 1
 
 
 @inlined
-def _advance(sim, device, now):  # type: ignore[no-untyped-def]
-    """End the tasks of a device that are done; one that comes to its last wave is there to the digit."""
-    _settle(sim, device, now)
-    # Far from the origin a time has no room for small steps: what is done within its rounding is done.
-    done = max(DONE_NS, now * _ROUNDING)
-    kept = base = sim.base[device]
-    for i in range(base, base + sim.count[device]):
-        row = sim.shared.seats[i]
-        if row.left <= done:
+def _end_tasks(sim, device, now):  # type: ignore[no-untyped-def]
+    """End the tasks of a device that are done."""
+    _update_progress(sim, device, now)
+    # Far from the origin, times are too coarse for short steps: work below their rounding is done.
+    done = max(_DONE_NS, now * _ROUNDING)
+    kept = base = sim.first_active[device]
+    for i in range(base, base + sim.n_active[device]):
+        row = sim.sharing.active[i]
+        if row.remaining_ns <= done:
             sim.end[row.task] = now
-            _tell(sim, row.task, now, _AT_END, now)
+            _notify(sim, row.task, now, _AT_END, now)
         else:
-            if row.resident < row.left <= row.resident + done:
-                row.left = row.resident
-            sim.shared.seats[kept] = row
+            if row.last_wave_ns < row.remaining_ns <= row.last_wave_ns + done:
+                row.remaining_ns = row.last_wave_ns  # no rounding may keep a task out of its last wave
+            sim.sharing.active[kept] = row
             kept += 1
-    sim.count[device] = kept - base
+    sim.n_active[device] = kept - base
 
 
 @inlined
 def _reschedule(sim, now):  # type: ignore[no-untyped-def]
-    """Share every device that has changed anew, start what now gets its part, and expect what changes next."""
-    for k in range(sim.size[1]):
+    """Share every changed device anew, start the tasks that now get compute units, and push its next change."""
+    for k in range(sim.size[_CHANGED]):
         device = sim.changed[k]
         sim.is_changed[device] = False
         sim.version[device] += 1
-        base, count = sim.base[device], sim.count[device]
+        base, count = sim.first_active[device], sim.n_active[device]
         if count == 0:
             continue
-        short = share(sim.shared, base, count)
-        if sim.pending[device] > 0:
-            _start(sim, device, now)
-        soonest = _soonest(sim.shared.seats, base, count, short)
-        _push(sim, now + soonest, (sim.version[device] << sim.bits) + device)
-    sim.size[1] = 0
+        is_short = share(sim.sharing, base, count)
+        if sim.n_unstarted[device] > 0:
+            _start_tasks(sim, device, now)
+        soonest = _next_change_ns(sim.sharing.active, base, count, is_short)
+        _push(sim, now + soonest, (sim.version[device] << sim.device_bits) + device)
+    sim.size[_CHANGED] = 0
 
 
 @inlined
-def _start(sim, device, now):  # type: ignore[no-untyped-def]
-    """Start the tasks of a device that have got compute units for the first time."""
-    for i in range(sim.base[device], sim.base[device] + sim.count[device]):
-        row = sim.shared.seats[i]
+def _start_tasks(sim, device, now):  # type: ignore[no-untyped-def]
+    """Start the tasks of a device that got compute units for the first time."""
+    for i in range(sim.first_active[device], sim.first_active[device] + sim.n_active[device]):
+        row = sim.sharing.active[i]
         if row.started == 0 and row.rate > 0.0:
             row.started = 1
             sim.start[row.task] = now
-            sim.pending[device] -= 1
-            if sim.early:
-                _tell(sim, row.task, now, _AT_START, now)
+            sim.n_unstarted[device] -= 1
+            if sim.has_start_edges:
+                _notify(sim, row.task, now, _AT_START, now)
 
 
 @inlined
-def _soonest(seats, first, count, short):  # type: ignore[no-untyped-def]
-    """Return in how long a task is done or, where others want its compute units, comes to its last wave."""
+def _next_change_ns(active, first, count, is_short):  # type: ignore[no-untyped-def]
+    """Return the time until a task is done or, if units are short, until one comes to its last wave."""
     soonest = np.inf
     for i in range(first, first + count):
-        row = seats[i]
-        left = row.left - (row.resident if short & (row.left > row.resident) else 0.0)
-        soonest = min(soonest, left / row.rate)  # never, at rate 0
+        row = active[i]
+        work_ns = row.remaining_ns - (row.last_wave_ns if is_short & (row.remaining_ns > row.last_wave_ns) else 0.0)
+        soonest = min(soonest, work_ns / row.rate)  # infinite at rate 0
     return soonest
 
 
 @bare
 def begin(sim):  # type: ignore[no-untyped-def]
-    """Note the tasks that wait for nothing."""
+    """Let the tasks that wait for nothing arrive."""
     for task in range(len(sim.waiting)):
         if sim.waiting[task] == 0:
-            _known(sim, task, -np.inf)
-    _tell_on(sim, -np.inf)
+            _make_ready(sim, task, -np.inf)
+    _notify_resolved(sim, -np.inf)
 
 
 @bare
-def run(sim, events):  # type: ignore[no-untyped-def]
-    """Take up to `events` events in order; all of one time before devices are shared anew. Return how many are left."""
-    while sim.size[0] > 0 and events > 0:
-        events -= 1
-        now, code = sim.times[0], sim.codes[0]
+def run(sim):  # type: ignore[no-untyped-def]
+    """Take all events in order: all of one time, then share the devices that changed anew."""
+    while sim.size[_HEAP] > 0:
+        now, code = sim.event_ns[0], sim.event_code[0]
         _pop(sim)
-        device = code & ((1 << sim.bits) - 1)
-        if code >= TASK_EVENT:
-            _insert(sim, code - TASK_EVENT)
-        elif sim.version[device] == code >> sim.bits:
-            _advance(sim, device, now)
-        _tell_on(sim, now)
-        over = sim.size[0] == 0 or sim.times[0] > now  # nothing more at this time
-        while over or sim.size[3] == _AT_ONCE:
-            _arrive(sim, now)
-            if sim.size[1] == 0 or not over:
+        device = code & ((1 << sim.device_bits) - 1)
+        if code >= _ARRIVAL:
+            _insert_arriving(sim, code - _ARRIVAL)
+        elif sim.version[device] == code >> sim.device_bits:
+            _end_tasks(sim, device, now)
+        _notify_resolved(sim, now)
+        is_last = sim.size[_HEAP] == 0 or sim.event_ns[0] > now  # of the events at this time
+        while is_last or sim.size[_ARRIVING] == _MAX_ARRIVING:
+            _activate_arrivals(sim, now)
+            if sim.size[_CHANGED] == 0 or not is_last:
                 break
             _reschedule(sim, now)
-            _tell_on(sim, now)  # a start can let others start at once
-    return sim.size[0]
+            _notify_resolved(sim, now)  # a start can fire edges to tasks that start at once
 
 
 @bare
-def _chain(source, target, chains, device, counts):  # type: ignore[no-untyped-def]
-    """Write the first edge that leaves each task, and the next of each edge, in their own order; -1: there is none.
+def _write_edge_lists(source, target, lists, device, counts):  # type: ignore[no-untyped-def]
+    """Write the edges that leave each task as linked lists: the first edge by task, the next by edge; -1 ends one.
 
-    Count, beside that, what each task waits for and the tasks of each device. The arrays are the caller's, and hold
-    -1 and 0: to make them here took longer to compile than the loops.
+    Count the edges into each task, and the tasks of each device. The arrays are the caller's and hold -1 and 0: making
+    them here took longer to compile than the loops.
     """
-    leaving, other = chains
-    waiting, members = counts
+    first_edge, next_edge = lists
+    waiting, n_tasks = counts
     for e in range(len(source) - 1, -1, -1):
-        other[e] = leaving[source[e]]
-        leaving[source[e]] = e
+        next_edge[e] = first_edge[source[e]]
+        first_edge[source[e]] = e
         waiting[target[e]] += 1
     for task in range(len(device)):
         if device[task] >= 0:
-            members[device[task]] += 1
+            n_tasks[device[task]] += 1
 
 
 def state_of(graph: KernelGraph) -> State:
-    """Return the arrays of a run that has not begun.
+    """Return the state of a run before its first event.
 
     Raises
     ------
@@ -306,37 +310,37 @@ def state_of(graph: KernelGraph) -> State:
     """
     tasks, edges = graph.tasks, graph.edges
     n = len(tasks)
-    shared = lay_out(tasks, graph.policy)
+    sharing = lay_out(tasks, graph.policy)
     devices = max(int(tasks.device.max(initial=-1)) + 1, 1)
     source, target = plain(edges.source, np.int64), plain(edges.target, np.int64)
-    waiting, members = np.zeros(n, np.int64), np.zeros(devices, np.int64)
-    leaving, other = np.full(n, -1), np.empty(len(source), np.int64)
-    _chain(source, target, (leaving, other), shared.device, (waiting, members))
+    waiting, n_tasks = np.zeros(n, np.int64), np.zeros(devices, np.int64)
+    first_edge, next_edge = np.full(n, -1), np.empty(len(source), np.int64)
+    _write_edge_lists(source, target, (first_edge, next_edge), sharing.device, (waiting, n_tasks))
     return State(
-        shared=shared,
-        ready=np.array(tasks.release_ns, np.float64),
+        sharing=sharing,
+        ready_ns=np.array(tasks.release_ns, np.float64),
         waiting=waiting,
         start=np.full(n, np.nan),
         end=np.full(n, np.nan),
-        leaving=leaving,
-        other=other,
+        first_edge=first_edge,
+        next_edge=next_edge,
         target=target,
         lag=plain(edges.lag_ns),
         from_start=plain(edges.from_start, np.bool_),
-        early=bool(edges.from_start.any()),
-        base=np.concatenate([[0], np.cumsum(members)[:-1]]),
-        count=np.zeros(devices, np.int64),
-        pending=np.zeros(devices, np.int64),
-        settled=np.zeros(devices),
+        has_start_edges=bool(edges.from_start.any()),
+        first_active=np.concatenate([[0], np.cumsum(n_tasks)[:-1]]),
+        n_active=np.zeros(devices, np.int64),
+        n_unstarted=np.zeros(devices, np.int64),
+        updated_ns=np.zeros(devices),
         version=np.zeros(devices, np.int64),
-        bits=devices.bit_length(),
+        device_bits=devices.bit_length(),
         changed=np.zeros(devices, np.int64),
         is_changed=np.zeros(devices, np.bool_),
-        free=np.zeros(n, np.int64),
-        next=np.zeros(n, np.int64),
-        # Each task comes, comes to its last wave and ends once, and each reschedules a device at most once.
-        times=np.empty(4 * n + 16),
-        codes=np.empty(4 * n + 16, np.int64),
+        resolved=np.zeros(n, np.int64),
+        arriving=np.zeros(n, np.int64),
+        # Each task arrives, comes to its last wave and ends once, and each of these reschedules a device at most once.
+        event_ns=np.empty(4 * n + 16),
+        event_code=np.empty(4 * n + 16, np.int64),
         size=np.zeros(4, np.int64),
     )
 
@@ -344,7 +348,7 @@ def state_of(graph: KernelGraph) -> State:
 def simulate(graph: KernelGraph) -> tuple[Floats, Floats]:
     """Return the start and the end of every task in ns after the graph's origin.
 
-    A task starts when it first gets compute units, where it uses any.
+    A task that demands compute units starts when it first gets some.
 
     Raises
     ------
@@ -353,18 +357,7 @@ def simulate(graph: KernelGraph) -> tuple[Floats, Floats]:
     """
     sim = state_of(graph)
     begin(sim)
-    run(sim, _ALL)
-    return times_of(graph, sim)
-
-
-def times_of(graph: KernelGraph, sim: State) -> tuple[Floats, Floats]:
-    """Return the starts and ends of a run that is over.
-
-    Raises
-    ------
-    InvalidInputError
-        Tasks wait for each other in a circle; the message names it.
-    """
+    run(sim)
     stuck = np.isnan(sim.end)
     if stuck.any():
         raise InvalidInputError(f"tasks wait for each other in a circle: {_circle(graph, stuck)}")
@@ -372,7 +365,7 @@ def times_of(graph: KernelGraph, sim: State) -> tuple[Floats, Floats]:
 
 
 def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
-    """Return the names along one circle among the tasks that never finished."""
+    """Return the names of tasks along one circle of edges among the tasks that never ended."""
     edges = graph.edges
     inside = stuck[edges.source] & stuck[edges.target]
     before = dict(zip(edges.target[inside].tolist(), edges.source[inside].tolist(), strict=True))
@@ -385,19 +378,19 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
     return " -> ".join(f"{graph.names[graph.tasks.name[t]][:60]} (task {t})" for t in circle[:8])
 
 
-_CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
+class UsageLog(NamedTuple):
+    """Resources in use over time. Empty unless recording is on.
+
+    Each task writes four rows at most: started, last wave, finished, idle.
+    """
+
+    time_ns: Floats
+    in_use: Floats  #: shares of the device, shape (rows, len(RESOURCES))
 
 
-class Record(NamedTuple):
-    """Room for what is in use from one change to the next, four rows a task: come, last wave, gone, idle; or none."""
-
-    at: Floats
-    use: Floats  #: shape (rows, len(RESOURCES))
-
-
-def no_record() -> Record:
-    """Return room for nothing."""
-    return Record(np.zeros(0), np.zeros((0, len(RESOURCES))))
+def usage_log(rows: int) -> UsageLog:
+    """Return a log with room for `rows` rows; with 0 rows nothing is recorded."""
+    return UsageLog(np.zeros(rows), np.zeros((rows, len(RESOURCES))))
 
 
 def events_of(times: tuple[Floats, Floats], rows: Ints, arrival: npt.NDArray[Any]) -> tuple[Ints, Any, Floats]:
@@ -406,76 +399,81 @@ def events_of(times: tuple[Floats, Floats], rows: Ints, arrival: npt.NDArray[Any
     Parameters
     ----------
     times : (start, end)
-        Of all tasks.
+        Times of all tasks of the graph, ns.
     rows : array of int64
+        Tasks of the device.
     arrival : array
-        Of each of them: which came first, of those that start at one time.
+        Order of arrival of each of `rows`: decides between tasks that start at the same time.
 
     Returns
     -------
-    task, begins, time : arrays
+    task, is_start, time_ns : arrays
+        Task, kind and time of each event.
     """
-    both = np.concatenate([rows, rows])
-    begins = np.arange(len(both)) < len(rows)
-    at = np.where(begins, times[0][both], times[1][both])
-    order = np.lexsort((both, np.concatenate([arrival, arrival]), begins, at))
-    return both[order], begins[order], at[order]
+    task = np.concatenate([rows, rows])
+    is_start = np.arange(len(task)) < len(rows)
+    time_ns = np.where(is_start, times[0][task], times[1][task])
+    order = np.lexsort((task, np.concatenate([arrival, arrival]), is_start, time_ns))
+    return task[order], is_start[order], time_ns[order]
 
 
 @bare
-def walk(events, shared, work, record):  # type: ignore[no-untyped-def]
-    """Add rate times time of the tasks of one device to `work`; note what is in use, and return how many rows."""
-    order, begins, at = events
-    seats = shared.seats
+def integrate_rates(events, sharing, work_ns, log):  # type: ignore[no-untyped-def]
+    """Add to `work_ns` the rate times the time of each task of a device, and log the resources in use.
+
+    `events` is what `events_of` returns. Return the number of rows logged.
+    """
+    tasks, is_start, time_ns = events
+    active = sharing.active
     # Typed numbers: a literal would have numba compile the sharing once more.
-    first, count, noted, before = np.int64(0), np.int64(0), np.int64(0), 0.0
-    for k in range(len(order)):
-        task, now = order[k], at[k]
+    first, count, logged, before = np.int64(0), np.int64(0), np.int64(0), 0.0
+    for k in range(len(tasks)):
+        task, now = tasks[k], time_ns[k]
         while count > 0 and before < now:
-            short = share(shared, first, count)
-            if noted < len(record.at):
-                _note(record, noted, before, shared, count)
-                noted += 1
+            is_short = share(sharing, first, count)
+            if logged < len(log.time_ns):
+                _log_usage(log, logged, before, sharing, count)
+                logged += 1
             step = now - before
             for i in range(count):
-                row = seats[i]
-                if short and row.left > row.resident and row.rate > 0.0:
-                    step = min(step, (row.left - row.resident) / row.rate)
+                row = active[i]
+                if is_short and row.remaining_ns > row.last_wave_ns and row.rate > 0.0:
+                    step = min(step, (row.remaining_ns - row.last_wave_ns) / row.rate)
             for i in range(count):
-                row = seats[i]
-                work[row.task] += row.rate * step
-                row.left -= row.rate * step
-                if row.resident < row.left <= row.resident + DONE_NS:  # to the digit, as in the engine
-                    row.left = row.resident
+                row = active[i]
+                work_ns[row.task] += row.rate * step
+                row.remaining_ns -= row.rate * step
+                if row.last_wave_ns < row.remaining_ns <= row.last_wave_ns + _DONE_NS:  # as in `_end_tasks`
+                    row.remaining_ns = row.last_wave_ns
             before = min(before + step, now) if step < now - before else now
         before = now
-        if begins[k]:
-            seat(shared, first, count, task)
+        if is_start[k]:
+            activate(sharing, first, count, task)
             count += 1
         else:
             i = 0
-            while seats[i].task != task:
+            while active[i].task != task:
                 i += 1
             count -= 1
             for j in range(i, count):
-                seats[j] = seats[j + 1]
-        if count == 0 and noted < len(record.at):
-            record.at[noted] = now
-            record.use[noted, :] = 0.0
-            noted += 1
-    return noted
+                active[j] = active[j + 1]
+        if count == 0 and logged < len(log.time_ns):
+            log.time_ns[logged] = now
+            log.in_use[logged, :] = 0.0
+            logged += 1
+    return logged
 
 
 @bare
-def _note(record, place, time, shared, count):  # type: ignore[no-untyped-def]
-    """Note what the active tasks have in use: compute units as they hold them, the rest as they draw it."""
-    record.at[place] = time
-    record.use[place, :] = 0.0
+def _log_usage(log, index, time, sharing, count):  # type: ignore[no-untyped-def]
+    """Write a row of the log: compute units as the active tasks hold them, other resources as they draw them."""
+    log.time_ns[index] = time
+    log.in_use[index, :] = 0.0
     for i in range(count):
-        row = shared.seats[i]
-        record.use[place, _CU] += row.granted
-        record.use[place, _POWER] += row.rate * shared.demand[row.task, _POWER]
-        for c in range(COLUMNS):
-            # One that is alone has the whole cache.
-            asks = row.asks[c] if count > 1 else shared.demand[row.task, FAIR[c]]
-            record.use[place, FAIR[c]] += row.rate * asks
+        row = sharing.active[i]
+        log.in_use[index, _CU] += row.granted_cu
+        log.in_use[index, _POWER] += row.rate * sharing.demand[row.task, _POWER]
+        for c in range(N_FAIR):
+            # A task that is alone has the whole cache, so that its demands are those of the graph.
+            demand = row.demand[c] if count > 1 else sharing.demand[row.task, FAIR[c]]
+            log.in_use[index, FAIR[c]] += row.rate * demand

@@ -1,6 +1,8 @@
-"""What sharing works on: the columns of the graph as they are, and a seat for each active task.
+"""The arrays that sharing works on: the task columns of a graph, and a table of the active tasks of every device.
 
-A task's columns are read once, when it takes its seat; what is looked at from event to event stands on the seats.
+A task is active from its arrival on its device until it is done. Its columns are read once, when it becomes active.
+What sharing reads and writes at every event stands in its row of the table `SharingState.active`, where the active
+tasks of a device lie side by side.
 """
 
 from typing import Any, NamedTuple
@@ -12,164 +14,179 @@ from profilers.errors import InvalidInputError
 from profilers.trace.compiled import compiled
 from replay.graph.graph import RESOURCES, SharingPolicy, TaskKind, Tasks
 
-#: The resources that are shared max-min, in the order of their columns.
+#: Columns of `RESOURCES` that are shared max-min fair: all but compute units and power.
 FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"))
-COLUMNS = len(FAIR)
-_MARK = int(TaskKind.MARK)
+N_FAIR = len(FAIR)
+#: Positions in `FAIR`.
+HBM_COLUMN, _LINK_COLUMN, _DMA_COLUMN = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
 _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
-HBM, _LINK, _DMA = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
+_MARK = int(TaskKind.MARK)
 
-#: All that a device knows of an active task, and what sharing works out for it.
-SEAT = np.dtype(
+#: A row of the table of active tasks. All compute units are shares of the device's units.
+ACTIVE_TASK = np.dtype(
     [
         ("task", np.int64),
-        ("started", np.int64),
-        ("uses", np.int64),  # the resources that it demands, a bit each
-        ("left", np.float64),  # work, ns alone
-        ("rate", np.float64),  # -1 while it rises
-        ("need", np.float64),  # of the compute units, for full rate
-        ("occupies", np.float64),
-        ("last", np.float64),  # what its last wave occupies
-        ("resident", np.float64),  # with this much of its work left, or less, it is in its last wave
-        ("wants", np.float64),  # compute units
-        ("granted", np.float64),  # of them
-        ("aside", np.float64),  # of them, what was set aside because it is let in
-        ("cap", np.float64),  # of the rate
-        ("counts", np.float64),  # how often what it asks is to be added up: once, not, or taken off (-1)
-        ("asks", np.float64, COLUMNS),  # of each resource that is shared max-min, at full rate
+        ("started", np.int64),  # 1 once it has run at a rate above 0
+        ("resource_bits", np.int64),  # a bit for each fair resource that it demands
+        ("remaining_ns", np.float64),  # work left, in ns at full rate
+        ("rate", np.float64),  # progress per ns, 0..1; -1 while `_fill` raises it
+        ("needed_cu", np.float64),  # units with which it runs at full rate
+        ("occupied_cu", np.float64),  # units that its workgroups fill
+        ("last_wave_cu", np.float64),  # units that its last wave fills
+        ("last_wave_ns", np.float64),  # work in its last wave: it runs its last wave once this much or less remains
+        ("wanted_cu", np.float64),  # units that the workgroups it still has would fill
+        ("granted_cu", np.float64),  # units that it got
+        ("reserved_cu", np.float64),  # units set aside for it as an interleaved task
+        ("rate_cap", np.float64),  # rate that the granted units allow
+        ("weight", np.float64),  # what `_add_demands` does with its demands: add (1), skip (0) or subtract (-1)
+        ("demand", np.float64, N_FAIR),  # demand on each fair resource at full rate
     ]
 )
-#: Links and engines that can be told apart: a bit each, beside those that are not named.
-_NAMED = 62 - COLUMNS
+#: Links and DMA engines that can be told apart: each takes a bit of `resource_bits`, beside the fair columns.
+_MAX_NUMBERED = 62 - N_FAIR
+
+#: Rows of `SharingState.totals`.
+FREE, RISING = 0, 1
 
 
-class Shared(NamedTuple):
-    """What sharing reads and writes."""
+class SharingState(NamedTuple):
+    """All arrays and settings that sharing reads and writes. Arrays have one row a task if nothing else is said."""
 
-    device: Any  #: that a task shares, by task; -1 where it shares none or takes no time
-    duration: Any  #: by task, as all that follow
-    demand: Any
+    device: Any  #: device that the task shares; -1 for a host call, a mark or a task without duration
+    duration: Any  #: ns alone on the device
+    demand: Any  #: shape (tasks, len(RESOURCES))
     occupies: Any
     waves: Any
     footprint: Any
-    hits: Any
+    hit_share: Any
     priority: Any
-    mask: Any  #: the partitions that it may run on, a bit each
-    let_in: Any
-    at: Any  #: shape (tasks, `COLUMNS`): which resource each is of; None where every column is one resource
-    ranks: Any  #: whether priorities differ
-    stays: Any  #: whether any task has a last wave
-    lets_in: Any  #: whether the dispatcher lets any task in beside others
-    presses: Any  #: whether footprints can exceed the cache
-    throttles: Any  #: whether power can exceed the limit
-    whole: Any  #: whether there is one partition, of all compute units
-    in_order: Any
+    cu_mask: Any  #: partitions that the task may run on, a bit each
+    interleaved: Any
+    resource_of: Any  #: shape (tasks, `N_FAIR`): resource of each fair column; None if every column is one resource
+    has_priorities: Any  #: whether priorities differ
+    has_waves: Any  #: whether any task has a known number of waves
+    has_interleaving: Any  #: whether any task gets units beside earlier tasks
+    has_footprints: Any  #: whether footprints can exceed the cache
+    has_power: Any  #: whether any task has a power demand
+    is_undivided: Any  #: whether there is one partition, of all compute units
+    in_order: Any  #: as in `SharingPolicy`
     quantised: Any
-    exponent: Any
-    partitions: Any  #: by partition: share of the compute units
-    pool: Any  #: by partition: what is left
-    filled: Any  #: shape (2, resources): what is left of each, and what tasks whose rate still rises ask
-    seats: Any  #: of `SEAT`, as many as tasks; those of a device stand together, in the order of dispatch
+    power_exponent: Any
+    partitions: Any  #: share of the compute units of each partition
+    free_cu: Any  #: share of the compute units left in each partition, while they are handed out
+    totals: (
+        Any  #: shape (2, resources): share of each fair resource that is `FREE`; demand of tasks with a `RISING` rate
+    )
+    active: Any  #: table of `ACTIVE_TASK`, one row a task; rows of one device adjoin, in the order of dispatch
 
 
-def lay_out(tasks: Tasks, policy: SharingPolicy) -> Shared:
-    """Return what sharing needs to know of tasks, nothing of them done yet.
+def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
+    """Return the sharing state of tasks before any of them is active.
 
     Raises
     ------
     InvalidInputError
         A demand or share is not within 0 to 1, or a task may run on no partition.
     """
-    at, resources = _named(tasks)
+    resource_of, n_resources = _numbered_resources(tasks)
     demand, duration, occupies = plain(tasks.demand), plain(tasks.duration_ns), plain(tasks.occupies)
-    waves, footprint, hits = plain(tasks.waves), plain(tasks.footprint), plain(tasks.hit_share)
-    priority, mask = plain(tasks.priority, np.int64), plain(tasks.cu_mask, np.int64)
-    let_in, device = plain(tasks.interleaved, np.bool_), np.empty(len(tasks), np.int64)
-    places = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
-    allowed = (1 << len(policy.partitions)) - 1
-    wrong, has = _look(places, (demand, occupies, waves, footprint, hits), (priority, mask, let_in), allowed)
-    if wrong >= 0:
-        _complain(tasks, policy, wrong)
-    ranks, stays, lets_in, presses, throttles = has
-    return Shared(
+    waves, footprint, hit_share = plain(tasks.waves), plain(tasks.footprint), plain(tasks.hit_share)
+    priority, cu_mask = plain(tasks.priority, np.int64), plain(tasks.cu_mask, np.int64)
+    interleaved, device = plain(tasks.interleaved, np.bool_), np.empty(len(tasks), np.int64)
+    placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
+    shares = (demand, occupies, waves, footprint, hit_share)
+    all_partitions = (1 << len(policy.partitions)) - 1
+    invalid, features = _check_columns(placement, shares, (priority, cu_mask, interleaved), all_partitions)
+    if invalid >= 0:
+        _refuse(tasks, policy, invalid)
+    has_priorities, has_waves, has_interleaving, has_footprints, has_power = features
+    return SharingState(
         device=device,
         duration=duration,
         demand=demand,
         occupies=occupies,
         waves=waves,
         footprint=footprint,
-        hits=hits,
+        hit_share=hit_share,
         priority=priority,
-        mask=mask,
-        let_in=let_in,
-        at=at,
-        ranks=ranks,
-        stays=stays,
-        lets_in=lets_in or not policy.in_order,
-        presses=presses,
-        throttles=throttles,
-        whole=policy.partitions == (1.0,),
+        cu_mask=cu_mask,
+        interleaved=interleaved,
+        resource_of=resource_of,
+        has_priorities=has_priorities,
+        has_waves=has_waves,
+        has_interleaving=has_interleaving or not policy.in_order,
+        has_footprints=has_footprints,
+        has_power=has_power,
+        is_undivided=policy.partitions == (1.0,),
         in_order=policy.in_order,
         quantised=policy.quantised,
-        exponent=policy.power_exponent,
+        power_exponent=policy.power_exponent,
         partitions=np.array(policy.partitions, dtype=np.float64),
-        pool=np.zeros(len(policy.partitions)),
-        filled=np.zeros((2, resources)),
-        seats=np.empty(len(tasks), SEAT),
+        free_cu=np.zeros(len(policy.partitions)),
+        totals=np.zeros((2, n_resources)),
+        active=np.empty(len(tasks), ACTIVE_TASK),
     )
 
 
 def plain(column: npt.NDArray[Any], dtype: type = np.float64) -> npt.NDArray[Any]:
-    """Return a column as the one kind of array that the engine is compiled for: a copy only where it is another."""
+    """Return a column in the layout that the engine is compiled for; copied only if its layout or type differs."""
     return column if column.dtype == dtype and column.flags.carray else np.require(column, dtype, ["C", "A", "W"])
 
 
 @compiled
-def _look(places, shares, numbers, allowed):  # type: ignore[no-untyped-def]
-    """Write the device that each task shares; return the first whose shares are wrong (-1: none), and what matters."""
-    shared, duration, kind, device = places
-    demand, occupies, waves, footprint, hits = shares
-    priority, mask, let_in = numbers
-    ranks, stays, lets_in, presses, throttles = False, False, False, False, False
+def _check_columns(placement, shares, dispatch, all_partitions):  # type: ignore[no-untyped-def]
+    """Write the device that each task shares, and check the columns.
+
+    Return the first task with an invalid value (-1: none), and which features of sharing the tasks use.
+    """
+    shared_device, duration, kind, device = placement
+    demand, occupies, waves, footprint, hit_share = shares
+    priority, cu_mask, interleaved = dispatch
+    has_priorities, has_waves, has_interleaving, has_footprints, has_power = False, False, False, False, False
     for task in range(len(duration)):
-        shared[task] = -1 if kind[task] == _MARK or duration[task] <= 0.0 else device[task]
-        need, power = demand[task, _CU], demand[task, _POWER]
-        held = max(occupies[task], need)
-        fine = (held >= 0.0) & (held <= 1.0) & (need >= 0.0) & (power >= 0.0) & (power <= 1.0)
-        fine &= (footprint[task] >= 0.0) & (hits[task] >= 0.0) & (hits[task] < 1.0) & (waves[task] >= 0.0)
-        fine &= (mask[task] & allowed) != 0
-        for c in range(COLUMNS):
+        shared_device[task] = -1 if kind[task] == _MARK or duration[task] <= 0.0 else device[task]
+        needed, power = demand[task, _CU], demand[task, _POWER]
+        occupied = max(occupies[task], needed)
+        valid = (occupied >= 0.0) & (occupied <= 1.0) & (needed >= 0.0) & (power >= 0.0) & (power <= 1.0)
+        valid &= (footprint[task] >= 0.0) & (hit_share[task] >= 0.0) & (hit_share[task] < 1.0) & (waves[task] >= 0.0)
+        valid &= (cu_mask[task] & all_partitions) != 0
+        for c in range(N_FAIR):
             share = demand[task, FAIR[c]]
-            fine &= (share >= 0.0) & (share <= 1.0)
-        if not fine:
+            valid &= (share >= 0.0) & (share <= 1.0)
+        if not valid:
             return task, (False, False, False, False, False)
-        ranks |= priority[task] != priority[0]
-        stays |= waves[task] > 0.0
-        lets_in |= let_in[task]
-        presses |= (footprint[task] > 0.0) & (hits[task] > 0.0)
-        throttles |= power > 0.0
-    return -1, (ranks, stays, lets_in, presses, throttles)
+        has_priorities |= priority[task] != priority[0]
+        has_waves |= waves[task] > 0.0
+        has_interleaving |= interleaved[task]
+        has_footprints |= (footprint[task] > 0.0) & (hit_share[task] > 0.0)
+        has_power |= power > 0.0
+    return -1, (has_priorities, has_waves, has_interleaving, has_footprints, has_power)
 
 
-def _complain(tasks: Tasks, policy: SharingPolicy, task: int) -> None:
+def _refuse(tasks: Tasks, policy: SharingPolicy, task: int) -> None:
+    """Raise the error that says which value of a task is invalid."""
     if not tasks.cu_mask[task] & ((1 << len(policy.partitions)) - 1):
         raise InvalidInputError(f"task {task} may run on none of the {len(policy.partitions)} partitions")
     names = ("demand", "occupies", "waves", "footprint", "hit_share")
-    found = ", ".join(f"{name} {getattr(tasks, name)[task].tolist()}" for name in names)
+    values = ", ".join(f"{name} {getattr(tasks, name)[task].tolist()}" for name in names)
     raise InvalidInputError(
-        f"task {task}: {found}; demands and what it occupies are shares within 0 to 1, hits below 1, waves and "
+        f"task {task}: {values}; demand and occupies must be within 0 to 1, hit_share below 1, waves and "
         "footprint not negative"
     )
 
 
-def _named(tasks: Tasks) -> tuple[npt.NDArray[np.int64] | None, int]:
-    """Return which resource each column of each task is of, and how many there are; None where none is named."""
+def _numbered_resources(tasks: Tasks) -> tuple[npt.NDArray[np.int64] | None, int]:
+    """Return the resource of each fair column of each task, and the number of resources.
+
+    Resources after the fair columns are the numbered links, then the numbered DMA engines. The first result is None if
+    no task names a link or engine.
+    """
     links, engines = int(tasks.link.max(initial=-1)) + 1, int(tasks.engine.max(initial=-1)) + 1
     if links <= 0 and engines <= 0:
-        return None, COLUMNS
-    if links + engines > _NAMED:
-        raise InvalidInputError(f"{links} links and {engines} engines; {_NAMED} together can be told apart")
-    at = np.tile(np.arange(COLUMNS), (len(tasks), 1))
-    at[:, _LINK] = np.where(tasks.link >= 0, COLUMNS + tasks.link, _LINK)
-    at[:, _DMA] = np.where(tasks.engine >= 0, COLUMNS + max(links, 0) + tasks.engine, _DMA)
-    return at, COLUMNS + max(links, 0) + max(engines, 0)
+        return None, N_FAIR
+    if links + engines > _MAX_NUMBERED:
+        raise InvalidInputError(f"{links} links and {engines} engines; {_MAX_NUMBERED} together can be told apart")
+    resource_of = np.tile(np.arange(N_FAIR), (len(tasks), 1))
+    resource_of[:, _LINK_COLUMN] = np.where(tasks.link >= 0, N_FAIR + tasks.link, _LINK_COLUMN)
+    resource_of[:, _DMA_COLUMN] = np.where(tasks.engine >= 0, N_FAIR + max(links, 0) + tasks.engine, _DMA_COLUMN)
+    return resource_of, N_FAIR + max(links, 0) + max(engines, 0)

@@ -1,17 +1,29 @@
-"""How the tasks that are active on a device share it: compute units by dispatch, everything else max-min fair.
+"""Sharing of a device: at which rate each of its active tasks runs, and how compute units are handed out.
 
-Workgroups are dispatched in the order of priority, then of arrival, and are not preempted: a kernel that fills the
-device leaves nothing to what comes later until its last wave. What a task gets of the compute units caps its rate;
-below that cap, rates rise together until they or a resource are full.
+Several tasks can be active on a device at once, such as a matrix product and an all-reduce. Each demands a share of
+every resource: compute units, bandwidth of the L2 cache, of memory and of links, DMA engines, power. Sharing gives each
+task a rate. At rate 1 a task runs as fast as alone, at rate 0.5 it takes twice as long, at rate 0 it waits. Rates stay
+as they are until a task arrives, ends, or comes to its last wave of workgroups; then the engine calls `share` again.
 
-The active tasks of a device sit on `count` seats from `first` on, in the order of dispatch.
+`share` works in four steps:
+
+1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival, and are
+   never preempted: a kernel that fills the device leaves nothing to later tasks until its last wave. The units that a
+   task is granted cap its rate.
+2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
+3. `_fill` shares every other resource max-min fair. All rates rise together from 0. A rate stops rising at its cap, or
+   once a resource that its task demands is full.
+4. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
+
+The active tasks of a device are `count` rows of the table `SharingState.active`, from row `first` on, in the order of
+dispatch. `replay.engine.layout` describes the columns. Compute units are shares of the device's units throughout.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import COLUMNS, FAIR, HBM, lay_out
+from replay.engine.layout import FAIR, FREE, HBM_COLUMN, N_FAIR, RISING, lay_out
 from replay.graph.graph import RESOURCES, SharingPolicy, Tasks
 
 #: Shares closer than this are equal.
@@ -20,324 +32,327 @@ _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 
 
 @inlined
-def seat(s, first, count, task):  # type: ignore[no-untyped-def]
-    """Seat a task that comes, behind all of its priority; nothing of it is done."""
-    i = first + count
-    while s.ranks and i > first and s.priority[s.seats[i - 1].task] < s.priority[task]:
-        s.seats[i] = s.seats[i - 1]
-        i -= 1
-    _sit(s, i, task)
+def activate(state, first, count, task):  # type: ignore[no-untyped-def]
+    """Insert an arriving task into the `count` active tasks of its device, behind all of its priority."""
+    row = first + count
+    while state.has_priorities and row > first and state.priority[state.active[row - 1].task] < state.priority[task]:
+        state.active[row] = state.active[row - 1]
+        row -= 1
+    _write_row(state, row, task)
 
 
 @inlined
-def _sit(s, place, task):  # type: ignore[no-untyped-def]
-    """Write what a seat holds of a task of which nothing is done."""
-    new = s.seats[place]
-    new.task, new.started, new.uses = task, 0, 0
-    new.left, new.rate, new.granted, new.resident = s.duration[task], 0.0, 0.0, 0.0
-    new.need = s.demand[task, _CU]
-    new.occupies = max(s.occupies[task], new.need)
-    new.last = new.occupies
-    if s.stays and s.waves[task] > 0.0:
-        waves = s.waves[task]
-        whole = np.ceil(waves - 1e-9)
-        new.resident = new.left / max(whole, 1.0)
-        new.last *= waves - whole + 1.0 if waves > 1.0 else 1.0
-    for c in range(COLUMNS):
-        new.asks[c] = s.demand[task, FAIR[c]]
-        new.uses |= (new.asks[c] > 0.0) << _resource(s.at, task, c)
+def _write_row(state, index, task):  # type: ignore[no-untyped-def]
+    """Write the row of a task that has made no progress."""
+    row = state.active[index]
+    row.task, row.started, row.resource_bits = task, 0, 0
+    row.remaining_ns, row.rate, row.granted_cu, row.last_wave_ns = state.duration[task], 0.0, 0.0, 0.0
+    row.needed_cu = state.demand[task, _CU]
+    row.occupied_cu = max(state.occupies[task], row.needed_cu)
+    row.last_wave_cu = row.occupied_cu
+    if state.has_waves and state.waves[task] > 0.0:
+        waves = state.waves[task]
+        whole_waves = np.ceil(waves - 1e-9)
+        row.last_wave_ns = row.remaining_ns / max(whole_waves, 1.0)
+        row.last_wave_cu *= waves - whole_waves + 1.0 if waves > 1.0 else 1.0
+    for c in range(N_FAIR):
+        row.demand[c] = state.demand[task, FAIR[c]]
+        row.resource_bits |= (row.demand[c] > 0.0) << _resource(state.resource_of, task, c)
 
 
 @inlined
-def _resource(at, task, c):  # type: ignore[no-untyped-def]
-    """Return which resource a column of a task is of; known when compiling where none is named."""
-    if at is None:
+def _resource(resource_of, task, c):  # type: ignore[no-untyped-def]
+    """Return the resource of a fair column of a task; a constant to the compiler if no link or engine is numbered."""
+    if resource_of is None:
         return c
-    return at[task, c]
+    return resource_of[task, c]
 
 
 @inlined
-def share(s, first, count):  # type: ignore[no-untyped-def]
-    """Write the rates of the tasks on `count` seats from `first` on.
+def share(state, first, count):  # type: ignore[no-untyped-def]
+    """Write the rates of the `count` active tasks of a device, from row `first` on.
 
-    Return whether one of them runs below full rate for want of compute units.
+    Return whether a task was granted fewer compute units than it wants.
     """
-    if count == 1 and s.whole and not s.quantised:
-        alone = s.seats[first]
-        alone.granted, alone.rate = _wanted(alone), 1.0
+    if count == 1 and state.is_undivided and not state.quantised:
+        row = state.active[first]
+        row.granted_cu, row.rate = _wanted_cu(row), 1.0
         return False
-    short = _dispatch(s, first, count)
-    if s.presses:
-        _press(s, first, count)
-    _fill(s, first, count)
-    if s.throttles:
-        _throttle(s, first, count)
-    return short
+    is_short = _dispatch(state, first, count)
+    if state.has_footprints:
+        _raise_misses(state, first, count)
+    _fill(state, first, count)
+    if state.has_power:
+        _throttle(state, first, count)
+    return is_short
 
 
 @inlined
-def _wanted(row):  # type: ignore[no-untyped-def]
+def _wanted_cu(row):  # type: ignore[no-untyped-def]
     """Return the compute units that the workgroups a task still has would fill."""
-    return row.last if row.left <= row.resident else row.occupies
+    return row.last_wave_cu if row.remaining_ns <= row.last_wave_ns else row.occupied_cu
 
 
 @inlined
-def _dispatch(s, first, count):  # type: ignore[no-untyped-def]
-    """Give out the compute units, and cap rates by what each task got; return whether one got less than it wants."""
-    total, lets_in, stays = 0.0, not s.in_order, False
+def _dispatch(state, first, count):  # type: ignore[no-untyped-def]
+    """Hand out the compute units in the order of dispatch, and cap each task's rate by the units it is granted.
+
+    A task in its last wave keeps its units. Return whether a task was granted fewer units than it wants.
+    """
+    total, interleaves, any_last_wave = 0.0, not state.in_order, False
     for k in range(first, first + count):
-        row = s.seats[k]
-        row.wants, row.cap = _wanted(row), 1.0
-        total += row.wants
-        lets_in |= s.lets_in and s.let_in[row.task]
-        stays |= row.left <= row.resident
-    if s.whole and total <= 1.0 + _ROUNDING and not s.quantised:
+        row = state.active[k]
+        row.wanted_cu, row.rate_cap = _wanted_cu(row), 1.0
+        total += row.wanted_cu
+        interleaves |= state.has_interleaving and state.interleaved[row.task]
+        any_last_wave |= row.remaining_ns <= row.last_wave_ns
+    if state.is_undivided and total <= 1.0 + _ROUNDING and not state.quantised:
         for k in range(first, first + count):
-            s.seats[k].granted = s.seats[k].wants
+            state.active[k].granted_cu = state.active[k].wanted_cu
         return False
-    if lets_in or not s.whole:
-        return _dispatch_among(s, first, count)
-    left = 1.0
-    if stays:
-        for k in range(first, first + count):  # what runs already stays
-            row = s.seats[k]
-            held = min(row.granted, row.wants) if row.left <= row.resident else 0.0
-            row.granted = min(held, left)
-            left -= row.granted
+    if interleaves or not state.is_undivided:
+        return _dispatch_to_partitions(state, first, count)
+    free = 1.0
+    if any_last_wave:
+        for k in range(first, first + count):  # workgroups that run already stay
+            row = state.active[k]
+            kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
+            row.granted_cu = min(kept, free)
+            free -= row.granted_cu
     for k in range(first, first + count):
-        row = s.seats[k]
-        held = row.granted if stays else 0.0
-        more = min(row.wants - held, left)
-        row.granted = held + more
-        left -= more
-        row.cap = _cap(s, row)
+        row = state.active[k]
+        kept = row.granted_cu if any_last_wave else 0.0
+        more = min(row.wanted_cu - kept, free)
+        row.granted_cu = kept + more
+        free -= more
+        row.rate_cap = _rate_cap(state, row)
     return True
 
 
 @bare
-def _dispatch_among(s, first, count):  # type: ignore[no-untyped-def]
-    """Do the same where there are partitions, or tasks that are let in beside others."""
+def _dispatch_to_partitions(state, first, count):  # type: ignore[no-untyped-def]
+    """Dispatch as `_dispatch` does, with several partitions or interleaved tasks."""
     for k in range(first, first + count):
-        s.seats[k].aside = 0.0
-    for p in range(len(s.pool)):
-        s.pool[p] = s.partitions[p]
-        _let_in(s, first, count, p)
-    for k in range(first, first + count):  # what runs already stays
-        row = s.seats[k]
-        held = min(row.granted, row.wants) if row.left <= row.resident else 0.0
-        row.granted = row.aside + _take(s, s.mask[row.task], held - row.aside)
-    short = False
+        state.active[k].reserved_cu = 0.0
+    for p in range(len(state.free_cu)):
+        state.free_cu[p] = state.partitions[p]
+        _reserve(state, first, count, p)
+    for k in range(first, first + count):  # workgroups that run already stay
+        row = state.active[k]
+        kept = min(row.granted_cu, row.wanted_cu) if row.remaining_ns <= row.last_wave_ns else 0.0
+        row.granted_cu = row.reserved_cu + _take(state, state.cu_mask[row.task], kept - row.reserved_cu)
+    is_short = False
     for k in range(first, first + count):
-        row = s.seats[k]
-        row.granted += _take(s, s.mask[row.task], row.wants - row.granted)
-        row.cap = _cap(s, row)
-        short |= row.cap < 1.0
-    return short
+        row = state.active[k]
+        row.granted_cu += _take(state, state.cu_mask[row.task], row.wanted_cu - row.granted_cu)
+        row.rate_cap = _rate_cap(state, row)
+        is_short |= row.rate_cap < 1.0
+    return is_short
 
 
 @inlined
-def _take(s, mask, wants):  # type: ignore[no-untyped-def]
-    """Take up to `wants` from the partitions in `mask`; return what was got."""
-    got = 0.0
-    for p in range(len(s.pool)):
-        if (mask >> p) & 1 and got < wants:
-            part = min(wants - got, s.pool[p])
-            s.pool[p] -= part
-            got += part
-    return got
+def _take(state, cu_mask, wanted_cu):  # type: ignore[no-untyped-def]
+    """Take up to `wanted_cu` free units from the partitions in `cu_mask`; return the units taken."""
+    taken = 0.0
+    for p in range(len(state.free_cu)):
+        if (cu_mask >> p) & 1 and taken < wanted_cu:
+            units = min(wanted_cu - taken, state.free_cu[p])
+            state.free_cu[p] -= units
+            taken += units
+    return taken
 
 
 @inlined
-def _let_in(s, first, count, p):  # type: ignore[no-untyped-def]
-    """Set aside, for tasks that the dispatcher lets in beside others, their max-min fair part of a partition."""
-    level, before = 0.0, -1.0
-    while level > before + _ROUNDING:
-        before = level
-        small, others = 0.0, 0
+def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
+    """Reserve for each interleaved task its max-min fair share of partition `p`."""
+    level, previous = 0.0, -1.0
+    while level > previous + _ROUNDING:
+        previous = level
+        satisfied_cu, n_limited = 0.0, 0
         for k in range(first, first + count):
-            wants = _wanted_of(s, s.mask[s.seats[k].task], s.seats[k].wants, p)
-            if wants <= level:
-                small += wants
+            wanted_cu = _wanted_of_partition(state, state.cu_mask[state.active[k].task], state.active[k].wanted_cu, p)
+            if wanted_cu <= level:
+                satisfied_cu += wanted_cu
             else:
-                others += 1
-        if others > 0:
-            level = (s.pool[p] - small) / others
-    taken, top = 0.0, s.priority[s.seats[first].task]
+                n_limited += 1
+        if n_limited > 0:
+            level = (state.free_cu[p] - satisfied_cu) / n_limited
+    reserved, highest = 0.0, state.priority[state.active[first].task]
     for k in range(first, first + count):
-        row = s.seats[k]
-        # Equal parts are for those of the highest priority; the others get what these leave.
-        if (not s.in_order and s.priority[row.task] == top) or s.let_in[row.task]:
-            part = min(_wanted_of(s, s.mask[row.task], row.wants, p), level)
-            row.aside += part
-            taken += part
-    s.pool[p] = max(s.pool[p] - taken, 0.0)
+        row = state.active[k]
+        # Without dispatch in order, tasks of the highest priority get equal shares, and the others get the rest.
+        if (not state.in_order and state.priority[row.task] == highest) or state.interleaved[row.task]:
+            units = min(_wanted_of_partition(state, state.cu_mask[row.task], row.wanted_cu, p), level)
+            row.reserved_cu += units
+            reserved += units
+    state.free_cu[p] = max(state.free_cu[p] - reserved, 0.0)
 
 
 @inlined
-def _wanted_of(s, mask, wants, p):  # type: ignore[no-untyped-def]
-    """Return what of `wants` falls on one partition, spread over those in `mask` by their size."""
-    if (mask >> p) & 1 == 0:
+def _wanted_of_partition(state, cu_mask, wanted_cu, p):  # type: ignore[no-untyped-def]
+    """Return the units wanted of partition `p`; `wanted_cu` is spread over the partitions in `cu_mask` by size."""
+    if (cu_mask >> p) & 1 == 0:
         return 0.0
     size = 0.0
-    for q in range(len(s.partitions)):
-        size += s.partitions[q] * ((mask >> q) & 1)
-    return min(wants, size) * s.partitions[p] / size
+    for q in range(len(state.partitions)):
+        size += state.partitions[q] * ((cu_mask >> q) & 1)
+    return min(wanted_cu, size) * state.partitions[p] / size
 
 
 @inlined
-def _cap(s, row):  # type: ignore[no-untyped-def]
-    """Return the rate that the compute units which a task got allow."""
-    granted = row.granted
-    cap = min(granted / max(row.need, _ROUNDING), 1.0)
-    if s.quantised and s.waves[row.task] > 0.0 and granted > _ROUNDING:
-        cap = _whole_waves(s, row)
+def _rate_cap(state, row):  # type: ignore[no-untyped-def]
+    """Return the highest rate that the compute units granted to a task allow."""
+    granted = row.granted_cu
+    cap = min(granted / max(row.needed_cu, _ROUNDING), 1.0)
+    if state.quantised and state.waves[row.task] > 0.0 and granted > _ROUNDING:
+        cap = _quantized_rate(state, row)
     cap = 0.0 if granted <= _ROUNDING else cap
-    return 1.0 if granted >= row.wants - _ROUNDING else cap
+    return 1.0 if granted >= row.wanted_cu - _ROUNDING else cap
 
 
 @inlined
-def _whole_waves(s, row):  # type: ignore[no-untyped-def]
-    """Return the rate of a task that takes whole waves on what it got; its last wave has what those before it leave.
+def _quantized_rate(state, row):  # type: ignore[no-untyped-def]
+    """Return the progress rate of a kernel whose workgroups run in whole waves; set the units of its last wave.
 
-    With a share g of its units, w waves take ceil(w / g) rounds instead of ceil(w): the last as long as its last wave
-    alone, the others at this rate.
+    With a share g of the units it wants, w waves take ceil(w / g) rounds instead of ceil(w). The last round takes as
+    long as the last wave alone; the rounds before it run at the returned rate.
     """
-    got, waves = row.granted / row.wants, s.waves[row.task]
-    if row.left <= row.resident:
-        return 1.0 / np.ceil(1.0 / got - 1e-9)
-    rounds = np.ceil(waves / min(got, 1.0) - 1e-9)
-    row.last = row.occupies * (waves - (rounds - 1.0) * min(got, 1.0))
+    granted_share, waves = row.granted_cu / row.wanted_cu, state.waves[row.task]
+    if row.remaining_ns <= row.last_wave_ns:
+        return 1.0 / np.ceil(1.0 / granted_share - 1e-9)
+    rounds = np.ceil(waves / min(granted_share, 1.0) - 1e-9)
+    row.last_wave_cu = row.occupied_cu * (waves - (rounds - 1.0) * min(granted_share, 1.0))
     return (np.ceil(waves - 1e-9) - 1.0) / (rounds - 1.0)
 
 
 @bare
-def _press(s, first, count):  # type: ignore[no-untyped-def]
-    """Raise demands on memory bandwidth where footprints exceed the last-level cache together.
+def _raise_misses(state, first, count):  # type: ignore[no-untyped-def]
+    """Raise demands on memory bandwidth if the tasks' footprints together exceed the last-level cache.
 
-    A task keeps its part of the cache in proportion to its footprint, and hits in proportion to what it keeps.
+    A task keeps a share of the cache in proportion to its footprint, and its hits shrink with that share.
     """
-    together = 0.0
+    total = 0.0
     for k in range(first, first + count):
-        if s.seats[k].cap > 0.0:
-            together += s.footprint[s.seats[k].task]
-    kept = min(1.0 / together, 1.0) if together > 0.0 else 1.0
+        if state.active[k].rate_cap > 0.0:
+            total += state.footprint[state.active[k].task]
+    kept = min(1.0 / total, 1.0) if total > 0.0 else 1.0
     for k in range(first, first + count):
-        task = s.seats[k].task
-        footprint, hits = s.footprint[task], s.hits[task]
-        alone = min(1.0 / footprint, 1.0) if footprint > 0.0 else 1.0  # what its hits alone are of
-        missed = 1.0 - hits * kept / alone
-        s.seats[k].asks[HBM] = s.demand[task, FAIR[HBM]] * missed / (1.0 - hits)
+        task = state.active[k].task
+        footprint, hit_share = state.footprint[task], state.hit_share[task]
+        kept_alone = min(1.0 / footprint, 1.0) if footprint > 0.0 else 1.0  # `hit_share` holds for this much
+        missed = 1.0 - hit_share * kept / kept_alone
+        state.active[k].demand[HBM_COLUMN] = state.demand[task, FAIR[HBM_COLUMN]] * missed / (1.0 - hit_share)
 
 
 @inlined
-def _add_up(at, s, first, count):  # type: ignore[no-untyped-def]
-    """Add what the tasks that count ask of each resource at full rate."""
-    if at is None:
-        for c in range(COLUMNS):
-            asked = s.filled[1, c]
+def _add_demands(resource_of, state, first, count):  # type: ignore[no-untyped-def]
+    """Add each task's demands at full rate, times its weight, to the demand of tasks whose rate rises."""
+    if resource_of is None:
+        for c in range(N_FAIR):
+            total = state.totals[RISING, c]
             for k in range(first, first + count):
-                asked += s.seats[k].counts * s.seats[k].asks[c]
-            s.filled[1, c] = asked
+                total += state.active[k].weight * state.active[k].demand[c]
+            state.totals[RISING, c] = total
         return
     for k in range(first, first + count):
-        row = s.seats[k]
-        for c in range(COLUMNS):
-            s.filled[1, at[row.task, c]] += row.counts * row.asks[c]
+        row = state.active[k]
+        for c in range(N_FAIR):
+            state.totals[RISING, resource_of[row.task, c]] += row.weight * row.demand[c]
 
 
 @inlined
-def _resources(at, filled):  # type: ignore[no-untyped-def]
-    """Return how many resources there are; known when compiling where none is named."""
-    if at is None:
-        return COLUMNS
-    return filled.shape[1]
+def _n_resources(resource_of, totals):  # type: ignore[no-untyped-def]
+    """Return the number of fair resources; a constant to the compiler if no link or engine is numbered."""
+    if resource_of is None:
+        return N_FAIR
+    return totals.shape[1]
 
 
 @inlined
-def _fill(s, first, count):  # type: ignore[no-untyped-def]
-    """Let the rates rise together; each stops at its cap, or when a resource that it uses is full.
+def _fill(state, first, count):  # type: ignore[no-untyped-def]
+    """Raise all rates together; each stops at its cap, or when a resource that its task demands is full.
 
-    Written without branches where it can be: which task stops when is what a processor cannot guess.
+    Written without branches where possible: a processor cannot predict which task stops when.
     """
-    filled, resources = s.filled, _resources(s.at, s.filled)
-    lowest, level, rises = 1.0, 0.0, True
+    totals, n_resources = state.totals, _n_resources(state.resource_of, state.totals)
+    lowest_cap, level, any_rising = 1.0, 0.0, True
     for k in range(first, first + count):
-        row = s.seats[k]
-        row.counts = 1.0 if row.cap > 0.0 else 0.0
-        row.rate = -1.0 if row.cap > 0.0 else 0.0
-        lowest = min(lowest, row.cap if row.cap > 0.0 else 1.0)
-    filled[0, :], filled[1, :] = 1.0, 0.0
-    _add_up(s.at, s, first, count)
+        row = state.active[k]
+        row.weight = 1.0 if row.rate_cap > 0.0 else 0.0
+        row.rate = -1.0 if row.rate_cap > 0.0 else 0.0
+        lowest_cap = min(lowest_cap, row.rate_cap if row.rate_cap > 0.0 else 1.0)
+    totals[FREE, :], totals[RISING, :] = 1.0, 0.0
+    _add_demands(state.resource_of, state, first, count)
     while True:
-        rise = lowest - level
-        for r in range(resources):
-            room = max(filled[0, r], 0.0) / max(filled[1, r], _ROUNDING)
-            rise = min(rise, room if filled[1, r] > _ROUNDING else 1.0)
+        rise = lowest_cap - level
+        for r in range(n_resources):
+            until_full = max(totals[FREE, r], 0.0) / max(totals[RISING, r], _ROUNDING)
+            rise = min(rise, until_full if totals[RISING, r] > _ROUNDING else 1.0)
         level += rise
-        full = np.int64(0)  # a literal would have `_stop` compiled twice
-        for r in range(resources):
-            filled[0, r] -= rise * filled[1, r]
-            full |= (filled[0, r] <= _ROUNDING) << r
-        rises, lowest = _stop(s, first, count, (level, full))
-        if not rises:
+        full_bits = np.int64(0)  # a literal would have `_stop` compiled twice
+        for r in range(n_resources):
+            totals[FREE, r] -= rise * totals[RISING, r]
+            full_bits |= (totals[FREE, r] <= _ROUNDING) << r
+        any_rising, lowest_cap = _stop(state, first, count, (level, full_bits))
+        if not any_rising:
             break
-        _add_up(s.at, s, first, count)
+        _add_demands(state.resource_of, state, first, count)
 
 
 @inlined
-def _stop(s, first, count, reached):  # type: ignore[no-untyped-def]
-    """Fix the rates of tasks at their cap or on a full resource; return whether others rise, and their lowest cap."""
-    level, full = reached
-    rises, lowest = False, 1.0
+def _stop(state, first, count, reached):  # type: ignore[no-untyped-def]
+    """Fix the rates of tasks at their cap or on a full resource.
+
+    `reached` is the level of the rising rates, and a bit for each full resource. Return whether any rate still rises,
+    and the lowest cap of the rising rates.
+    """
+    level, full_bits = reached
+    any_rising, lowest_cap = False, 1.0
     for k in range(first, first + count):
-        row = s.seats[k]
-        rising = row.rate < 0.0
-        stops = rising & ((row.cap <= level + _ROUNDING) | ((row.uses & full) != 0))
-        row.rate = min(level, row.cap) if stops else row.rate
-        row.counts = -1.0 if stops else 0.0
-        rising &= not stops
-        rises |= rising
-        lowest = min(lowest, row.cap if rising else 1.0)
-    return rises, lowest
+        row = state.active[k]
+        is_rising = row.rate < 0.0
+        stops = is_rising & ((row.rate_cap <= level + _ROUNDING) | ((row.resource_bits & full_bits) != 0))
+        row.rate = min(level, row.rate_cap) if stops else row.rate
+        row.weight = -1.0 if stops else 0.0
+        is_rising &= not stops
+        any_rising |= is_rising
+        lowest_cap = min(lowest_cap, row.rate_cap if is_rising else 1.0)
+    return any_rising, lowest_cap
 
 
 @bare
-def _throttle(s, first, count):  # type: ignore[no-untyped-def]
-    """Lower the clock where the tasks draw more than the device may: caps go with it, bandwidths stay."""
-    drawn = 0.0
+def _throttle(state, first, count):  # type: ignore[no-untyped-def]
+    """Lower the clock if the tasks draw more power than the device may; rate caps drop with it, bandwidths do not."""
+    power = 0.0
     for k in range(first, first + count):
-        drawn += s.demand[s.seats[k].task, _POWER] * s.seats[k].rate
-    if drawn <= 1.0 + _ROUNDING:
+        power += state.demand[state.active[k].task, _POWER] * state.active[k].rate
+    if power <= 1.0 + _ROUNDING:
         return
-    clock = drawn ** (-1.0 / s.exponent)
+    clock = power ** (-1.0 / state.power_exponent)
     for k in range(first, first + count):
-        row = s.seats[k]
-        if row.need > 0.0:  # units that a task has beyond its need make up for a lower clock
-            row.cap = min(row.cap, clock * max(row.granted / row.need, row.cap))
-    _fill(s, first, count)
+        row = state.active[k]
+        if row.needed_cu > 0.0:  # granted units beyond the need make up for a lower clock
+            row.rate_cap = min(row.rate_cap, clock * max(row.granted_cu / row.needed_cu, row.rate_cap))
+    _fill(state, first, count)
 
 
 @bare
-def seat_again(s, places, tasks):  # type: ignore[no-untyped-def]
-    """Put tasks on seats that are known."""
-    for k in range(len(places)):
-        _sit(s, places[k], tasks[k])
-
-
-@bare
-def _share_all(s):  # type: ignore[no-untyped-def]
-    for task in range(len(s.seats)):
-        seat(s, 0, task, task)
-    share(s, 0, len(s.seats))
+def _share_all(state):  # type: ignore[no-untyped-def]
+    """Activate all tasks on one device, and share it."""
+    for task in range(len(state.active)):
+        activate(state, 0, task, task)
+    share(state, 0, len(state.active))
 
 
 def shared_rates(tasks: Tasks, policy: SharingPolicy | None = None) -> npt.NDArray[np.float64]:
-    """Return the rate in 0..1 of each of n tasks that start together on one device, in the order of their rows.
+    """Return the rate of each of n tasks that start together on one device, shape (n,), 0 to 1.
 
     Parameters
     ----------
     tasks : Tasks
+        In the order of their arrival.
     policy : SharingPolicy, optional
+        How the device is shared; by default its compute units are one partition, dispatched in order.
 
     Raises
     ------
@@ -348,9 +363,21 @@ def shared_rates(tasks: Tasks, policy: SharingPolicy | None = None) -> npt.NDArr
     -----
     Progressive filling, Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2, with rates capped by the
     compute units that each task got.
+
+    Examples
+    --------
+    A product holds 80 % of the compute units. An all-reduce that wants 40 % gets the other 20 %, and half its rate.
+
+    >>> from replay.graph import Assembly
+    >>> assembly = Assembly()
+    >>> stream = assembly.lane(device=0)
+    >>> product = assembly.tasks("product", stream, {"duration_ns": 1e6, "cu": 0.8, "hbm": 0.5})
+    >>> all_reduce = assembly.tasks("all_reduce", stream, {"duration_ns": 1e6, "cu": 0.4, "hbm": 0.3})
+    >>> shared_rates(assembly.graph().tasks).round(3).tolist()
+    [1.0, 0.5]
     """
-    shared = lay_out(tasks, policy or SharingPolicy())
-    _share_all(shared)
+    state = lay_out(tasks, policy or SharingPolicy())
+    _share_all(state)
     rates = np.empty(len(tasks))
-    rates[shared.seats["task"]] = shared.seats["rate"]
+    rates[state.active["task"]] = state.active["rate"]
     return rates

@@ -1,34 +1,34 @@
-"""A graph repeated until its period settles.
+"""Steady state: a graph repeated until its period settles.
 
-`repeated`: a graph whose iterations follow themselves, joined as the trace shows iterations to be.
-
-`steady_states`: how long steps take when iterations repeat, and which side sets the pace.
+`pattern_of` turns the iterations of a graph into a cycle, with the edges that join it to the next (loop-carried
+dependences, in the words of compilers). `repeated` unrolls a number of cycles into one graph. `steady_states` replays
+more and more cycles until the period no longer changes. `room` and `without` tell how much the hosts or the devices of
+a steady state could become slower, and what making them faster could gain.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
-from replay.engine.engine import simulate
-from replay.engine.timeline import Timeline
+from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import HOST_TIME_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 
-_NAMES = ("source", "target", "lag_ns", "from_start", "kind")  # of Edges, in order
+_EDGE_COLUMNS = tuple(field.name for field in fields(Edges))
 
 
 @dataclass(frozen=True)
 class CarriedEdges:
-    """Edges from one cycle to a later one: loop-carried dependences, in the words of compilers.
+    """Edges from one cycle to a later one.
 
     Parameters
     ----------
     edges : Edges
-        Source and target are places in `Pattern.tasks`.
+        Edges whose source and target are positions in `Pattern.tasks`.
     distance : array of int64
-        How many cycles later the target is: 1 or more.
+        Number of cycles from the source to the target, 1 or more.
     """
 
     edges: Edges
@@ -41,17 +41,18 @@ class CarriedEdges:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The iterations of a graph as one cycle, and what joins it to the next.
+    """The iterations of a graph as one cycle, with the edges that join it to the next cycle.
 
     Parameters
     ----------
     tasks : array of int64
         Rows of the graph's tasks that belong to its iterations.
     inner : Edges
-        Both ends in the cycle, as places in `tasks`.
+        Edges with both ends in one cycle, as positions in `tasks`.
     carried : CarriedEdges
+        Edges from one cycle to a later one.
     cycle_ns : float
-        How long a cycle takes as measured.
+        Measured time of a cycle.
     """
 
     tasks: Ints
@@ -61,141 +62,157 @@ class Pattern:
 
 
 def pattern_of(graph: KernelGraph) -> Pattern | None:
-    """Return the iterations of a graph as a cycle; None if it has one, since nothing shows what joins it to the next.
+    """Return the iterations of a graph as a cycle.
 
-    The last iteration shows how iterations hang together: the edges into it from the iterations before it are
-    repeated from the end of the cycle to its beginning. There each task is replaced by its counterpart: the task with
-    the same queue, name and kind, for a source as far from the end of its iteration, for a target as far from the
-    start. A queue that no such edge leads into keeps its order.
+    The edges into the last iteration from those before it show how iterations follow each other. They are repeated
+    from the end of the cycle to its beginning, between the counterparts of their tasks. A counterpart has the same
+    queue, name and kind. A source's counterpart is as far from the end of its iteration, a target's as far from the
+    start. A queue that no such edge enters keeps its order.
+
+    Return None for a single iteration, since nothing shows what joins it to the next.
     """
     if len(graph.iterations) < 2:
         return None
     tasks, edges = graph.tasks, graph.edges
-    chosen = np.flatnonzero(tasks.own)
+    rows = np.flatnonzero(tasks.own)
     local = np.full(len(tasks), -1)
-    local[chosen] = np.arange(len(chosen))
-    within = (local[edges.source] >= 0) & (local[edges.target] >= 0)
-    inner = _placed(edges.select(within), local[edges.source[within]], local[edges.target[within]])
+    local[rows] = np.arange(len(rows))
+    is_inner = (local[edges.source] >= 0) & (local[edges.target] >= 0)
+    inner = _with_ends(edges.select(is_inner), local[edges.source[is_inner]], local[edges.target[is_inner]])
     inner = inner.joined(_handoffs(graph, local, inner))
-    carried = _carried(graph, local)
-    carried = carried.joined(_lane_order(graph, chosen, carried))
-    inner = inner.joined(_anchored(graph, chosen, inner, carried))
-    queue = _launch_queue(graph, chosen, inner)
-    here = queue.distance == 0
-    inner = inner.joined(queue.edges.select(here))
-    carried = carried.joined(CarriedEdges(queue.edges.select(~here), queue.distance[~here]))
-    return Pattern(chosen, inner, carried, _measured_cycle(graph))
+    carried = _carried_edges(graph, local)
+    carried = carried.joined(_queue_order(graph, rows, carried))
+    inner = inner.joined(_anchors(graph, rows, inner, carried))
+    launch_queue = _launch_queue_edges(graph, rows, inner)
+    same_cycle = launch_queue.distance == 0
+    inner = inner.joined(launch_queue.edges.select(same_cycle))
+    carried = carried.joined(CarriedEdges(launch_queue.edges.select(~same_cycle), launch_queue.distance[~same_cycle]))
+    return Pattern(rows, inner, carried, _measured_cycle(graph))
 
 
-def _placed(edges: Edges, source: Ints, target: Ints) -> Edges:
+def _with_ends(edges: Edges, source: Ints, target: Ints) -> Edges:
+    """Return a copy of `edges` between other tasks."""
     return replace(edges, source=source, target=target)
 
 
 def _handoffs(graph: KernelGraph, local: Ints, inner: Edges) -> Edges:
-    """Return edges by which threads hand over in the first iteration, as they do in the last.
+    """Return handoffs between threads in the first iteration, copied from the last iteration.
 
-    A thread that has made no call before the window shows nothing of whom it waits for there. An edge that the measured
-    times contradict is left out.
+    A thread without a call before the window does not show in the first iteration which thread it waits for. An edge
+    that the measured times contradict is left out.
     """
     tasks, edges, last = graph.tasks, graph.edges, len(graph.iterations) - 1
-    waits = np.ones(len(tasks), dtype=bool)
-    waits[np.flatnonzero(local >= 0)[inner.target]] = False
-    free = np.flatnonzero(waits & (tasks.iteration == 0) & (tasks.kind == TaskKind.HOST))
-    stands_for = _counterparts(graph, free, last, from_end=False)
-    of_target = np.full(len(tasks), -1)
-    of_target[stands_for[stands_for >= 0]] = free[stands_for >= 0]
-    handing = np.isin(edges.kind, (EdgeKind.HANDOFF, EdgeKind.AUTOGRAD)) & (tasks.iteration[edges.source] == last)
-    rows = np.flatnonzero(handing & (of_target[edges.target] >= 0))
-    source, target = _counterparts(graph, edges.source[rows], 0, from_end=False), of_target[edges.target[rows]]
-    fits = (source >= 0) & (tasks.measured_end_ns[source] <= tasks.measured_start_ns[target])
-    return _placed(edges.select(rows[fits]), local[source[fits]], local[target[fits]])
+    is_unwaited = np.ones(len(tasks), dtype=bool)
+    is_unwaited[np.flatnonzero(local >= 0)[inner.target]] = False
+    unwaited = np.flatnonzero(is_unwaited & (tasks.iteration == 0) & (tasks.kind == TaskKind.HOST))
+    counterpart = _counterparts(graph, unwaited, last, from_end=False)
+    first_of_last = np.full(len(tasks), -1)
+    first_of_last[counterpart[counterpart >= 0]] = unwaited[counterpart >= 0]
+    is_handoff = np.isin(edges.kind, (EdgeKind.HANDOFF, EdgeKind.AUTOGRAD)) & (tasks.iteration[edges.source] == last)
+    rows = np.flatnonzero(is_handoff & (first_of_last[edges.target] >= 0))
+    source, target = _counterparts(graph, edges.source[rows], 0, from_end=False), first_of_last[edges.target[rows]]
+    in_order = (source >= 0) & (tasks.measured_end_ns[source] <= tasks.measured_start_ns[target])
+    return _with_ends(edges.select(rows[in_order]), local[source[in_order]], local[target[in_order]])
 
 
 def _measured_cycle(graph: KernelGraph) -> float:
-    """Return the mean time between completions as measured, times the number of iterations."""
+    """Return the measured time of a cycle: the mean time between completions, times the number of iterations."""
     ends = np.full(len(graph.iterations), -np.inf)
     rows = graph.tasks.own & ~np.isnan(graph.tasks.measured_end_ns)
     np.maximum.at(ends, graph.tasks.iteration[rows], graph.tasks.measured_end_ns[rows])
     steps = len(ends) - 1
-    between = float(ends.max() - ends[0]) / steps * len(ends)
-    return between if np.isfinite(between) else 0.0
+    cycle_ns = float(ends.max() - ends[0]) / steps * len(ends)
+    return cycle_ns if np.isfinite(cycle_ns) else 0.0
 
 
-def _carried(graph: KernelGraph, local: Ints) -> CarriedEdges:
-    """Return the edges into the last iteration, moved to where they lead from the end of the cycle to its beginning."""
-    of, edges = graph.tasks.iteration, graph.edges
-    n = len(graph.iterations)
-    into_last = np.flatnonzero((of[edges.target] == n - 1) & (of[edges.source] >= 0) & (of[edges.source] < n - 1))
-    back = n - 1 - of[edges.source[into_last]]
+def _carried_edges(graph: KernelGraph, local: Ints) -> CarriedEdges:
+    """Return the edges into the last iteration, moved so that they lead from the end of the cycle to its beginning."""
+    iteration, edges = graph.tasks.iteration, graph.edges
+    n_iterations = len(graph.iterations)
+    into_last = np.flatnonzero(
+        (iteration[edges.target] == n_iterations - 1)
+        & (iteration[edges.source] >= 0)
+        & (iteration[edges.source] < n_iterations - 1)
+    )
+    back = n_iterations - 1 - iteration[edges.source[into_last]]
     moved = [CarriedEdges(edges.select(into_last[:0]), into_last[:0])]
     for first in range(int(back.max(initial=0))):
         rows, steps = into_last[back > first], back[back > first]
         source, target = edges.source[rows], edges.target[rows]
         sources = np.empty(len(rows), dtype=np.int64)
         for distance in np.unique(steps).tolist():  # a few iterations
-            far = steps == distance
-            sources[far] = _counterparts(graph, source[far], (first - distance) % n, from_end=True)
+            at_distance = steps == distance
+            sources[at_distance] = _counterparts(
+                graph, source[at_distance], (first - distance) % n_iterations, from_end=True
+            )
         targets = _counterparts(graph, target, first, from_end=False)
-        known = (sources >= 0) & (targets >= 0)
-        ends = (local[sources[known]], local[targets[known]])
-        cycles = -((first - steps[known]) // n)
-        moved.append(CarriedEdges(_placed(edges.select(rows[known]), *ends), cycles))
+        both = (sources >= 0) & (targets >= 0)
+        ends = (local[sources[both]], local[targets[both]])
+        cycles = -((first - steps[both]) // n_iterations)
+        moved.append(CarriedEdges(_with_ends(edges.select(rows[both]), *ends), cycles))
     carried = moved[0]
-    for more in moved[1:]:
-        carried = carried.joined(more)
+    for batch in moved[1:]:
+        carried = carried.joined(batch)
     return carried
 
 
 def _counterparts(graph: KernelGraph, rows: Ints, position: int, *, from_end: bool) -> Ints:
-    """Return for tasks the tasks of the iteration at `position` that stand for them; -1 if their queue is unused there.
+    """Return the counterparts of the tasks `rows` in the iteration at `position`; -1 if their queue is unused there.
 
-    The n-th from the end, or from the start, of the same queue, name and kind; if there are fewer, the farthest of
-    them; if there is none, the last task of the queue, or the first.
+    The counterpart of the n-th task of a queue, name and kind is the n-th of that iteration, counted from the end or
+    from the start. If there are fewer, it is the farthest; if there is none, the last (or first) task of the queue.
     """
     tasks = graph.tasks
     same = (tasks.lane + 1) * (len(graph.names) + 1) + tasks.name
     same = same * (max(TaskKind) + 1) + tasks.kind
-    exact = _nth(same, tasks.iteration, rows, position, from_end=from_end)
-    lane = _nth(tasks.lane, tasks.iteration, rows, position, from_end=from_end, n=0)
+    exact = _nth_of_group(same, tasks.iteration, rows, position, from_end=from_end)
+    lane = _nth_of_group(tasks.lane, tasks.iteration, rows, position, from_end=from_end, n=0)
     return np.where(exact >= 0, exact, np.where(tasks.lane[rows] >= 0, lane, -1))
 
 
-def _nth(group: Ints, of: Ints, rows: Ints, position: int, *, from_end: bool, n: int | None = None) -> Ints:
-    """Return the task of the same group in this iteration, in the same place from the end or start; -1 for none."""
+def _nth_of_group(
+    group: Ints, iteration: Ints, rows: Ints, position: int, *, from_end: bool, n: int | None = None
+) -> Ints:
+    """Return the n-th task of each row's group in the iteration at `position`, from the end or start; -1 for none.
+
+    By default n is the row's own position in its group and iteration.
+    """
     if n is None:
-        order = np.lexsort((np.arange(len(group)), group, of))
-        head = np.ones(len(order), dtype=bool)
-        head[1:] = (group[order][1:] != group[order][:-1]) | (of[order][1:] != of[order][:-1])
-        starts = np.flatnonzero(head)
+        order = np.lexsort((np.arange(len(group)), group, iteration))
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = (group[order][1:] != group[order][:-1]) | (iteration[order][1:] != iteration[order][:-1])
+        starts = np.flatnonzero(is_first)
         size = np.diff(np.append(starts, len(order)))
-        of_group = np.cumsum(head) - 1
-        count = np.empty(len(order), dtype=np.int64)
-        forward = np.arange(len(order)) - starts[of_group]
-        count[order] = size[of_group] - 1 - forward if from_end else forward
-        nth = count[rows]
+        of_group = np.cumsum(is_first) - 1
+        position_in_group = np.empty(len(order), dtype=np.int64)
+        from_first = np.arange(len(order)) - starts[of_group]
+        position_in_group[order] = size[of_group] - 1 - from_first if from_end else from_first
+        nth = position_in_group[rows]
     else:
         nth = np.full(len(rows), n)
-    here = np.flatnonzero(of == position)
-    here = here[np.argsort(group[here], kind="stable")]
-    low, high = (np.searchsorted(group[here], group[rows], side=side) for side in ("left", "right"))
-    chosen = np.maximum(high - 1 - nth, low) if from_end else np.minimum(low + nth, high - 1)
-    return np.where(high > low, here[np.minimum(chosen, max(len(here) - 1, 0))] if len(here) else -1, -1)
+    candidates = np.flatnonzero(iteration == position)
+    candidates = candidates[np.argsort(group[candidates], kind="stable")]
+    low, high = (np.searchsorted(group[candidates], group[rows], side=side) for side in ("left", "right"))
+    index = np.maximum(high - 1 - nth, low) if from_end else np.minimum(low + nth, high - 1)
+    return np.where(
+        high > low, candidates[np.minimum(index, max(len(candidates) - 1, 0))] if len(candidates) else -1, -1
+    )
 
 
-def _lane_order(graph: KernelGraph, chosen: Ints, carried: CarriedEdges) -> CarriedEdges:
-    """Return edges from the last task of each queue to its first, where nothing leads into the first from before."""
+def _queue_order(graph: KernelGraph, rows: Ints, carried: CarriedEdges) -> CarriedEdges:
+    """Return an edge from the last task of each queue to its first, if no carried edge orders the first task."""
     tasks = graph.tasks
-    lane, kind = tasks.lane[chosen], tasks.kind[chosen]
-    led = np.zeros(len(chosen), dtype=bool)
+    lane, kind = tasks.lane[rows], tasks.kind[rows]
+    has_edge = np.zeros(len(rows), dtype=bool)
     in_order = np.isin(carried.edges.kind, sorted(STREAM_EDGES | {EdgeKind.HOST}))
-    led[carried.edges.target[in_order]] = True
+    has_edge[carried.edges.target[in_order]] = True
     first, last = [], []
-    for number in np.unique(lane[(lane >= 0) & (kind != TaskKind.MARK)]).tolist():  # a few queues
-        here = np.flatnonzero(lane == number)
-        if not led[here[0]]:
-            first.append(here[0])
-            last.append(here[-1])
-    on_device = tasks.device[chosen[np.array(first, dtype=np.int64)]] >= 0
+    for lane_number in np.unique(lane[(lane >= 0) & (kind != TaskKind.MARK)]).tolist():  # a few queues
+        members = np.flatnonzero(lane == lane_number)
+        if not has_edge[members[0]]:
+            first.append(members[0])
+            last.append(members[-1])
+    on_device = tasks.device[rows[np.array(first, dtype=np.int64)]] >= 0
     n = len(first)
     edges = Edges(
         np.array(last, dtype=np.int64),
@@ -207,20 +224,20 @@ def _lane_order(graph: KernelGraph, chosen: Ints, carried: CarriedEdges) -> Carr
     return CarriedEdges(edges, np.ones(n, dtype=np.int64))
 
 
-def _anchored(graph: KernelGraph, chosen: Ints, inner: Edges, carried: CarriedEdges) -> Edges:
-    """Return edges that tie tasks which only wait for a time to the first call of their rank, as far behind it."""
+def _anchors(graph: KernelGraph, rows: Ints, inner: Edges, carried: CarriedEdges) -> Edges:
+    """Return edges from the first host call of a rank to its tasks that wait for no other, at the measured distance."""
     tasks = graph.tasks
-    free = np.ones(len(chosen), dtype=bool)
-    free[inner.target] = False
-    free[carried.edges.target] = False
-    rank = _rank_of(graph, chosen)
-    start = tasks.measured_start_ns[chosen]
+    is_root = np.ones(len(rows), dtype=bool)
+    is_root[inner.target] = False
+    is_root[carried.edges.target] = False
+    rank = _ranks_of(graph, rows)
+    start = tasks.measured_start_ns[rows]
     sources, targets, lags = [], [], []
-    for root in np.flatnonzero(free & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
-        mine = np.flatnonzero((rank == rank[root]) & ~np.isnan(start) & (start <= start[root]))
-        on_host = mine[tasks.device[chosen[mine]] < 0]
-        mine = on_host if len(on_host) else mine
-        anchor = int(mine[np.argmin(start[mine])]) if len(mine) else root
+    for root in np.flatnonzero(is_root & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
+        earlier = np.flatnonzero((rank == rank[root]) & ~np.isnan(start) & (start <= start[root]))
+        on_host = earlier[tasks.device[rows[earlier]] < 0]
+        earlier = on_host if len(on_host) else earlier
+        anchor = int(earlier[np.argmin(start[earlier])]) if len(earlier) else root
         if anchor != root:
             sources.append(anchor)
             targets.append(root)
@@ -235,63 +252,63 @@ def _anchored(graph: KernelGraph, chosen: Ints, inner: Edges, carried: CarriedEd
     )
 
 
-def _launch_queue(graph: KernelGraph, chosen: Ints, inner: Edges) -> CarriedEdges:
-    """Return edges by which a launch waits until the launch queue has room: until enough launched work has started.
+def _launch_queue_edges(graph: KernelGraph, task_rows: Ints, inner: Edges) -> CarriedEdges:
+    """Return edges by which a launch waits for the launch queue: until enough launched tasks have started.
 
-    The queue is that of `Hardware.launch_queue`, or as long as it was seen to be in the trace. Work of launched graphs
-    takes no place in it. An edge may stay in its cycle: distance 0.
+    The queue has `Hardware.launch_queue` entries, or more if the trace shows more launches waiting. Nodes of launched
+    graphs take no entry. An edge with distance 0 stays in its cycle.
     """
-    # A queue that was seen to be longer than it is known to be is longer.
-    depth, rank = graph.hardware.launch_queue, _rank_of(graph, chosen)
-    rows = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
-    empty = inner.select(rows[:0])
-    queue = CarriedEdges(empty, rows[:0])
+    depth, rank = graph.hardware.launch_queue, _ranks_of(graph, task_rows)
+    launches = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
+    no_edges = inner.select(launches[:0])
+    queue = CarriedEdges(no_edges, launches[:0])
     if not depth:
         return queue
-    for number in np.unique(rank[rank >= 0]).tolist():
-        mine = rows[rank[inner.source[rows]] == number]
-        if not len(mine):
+    for rank_number in np.unique(rank[rank >= 0]).tolist():
+        of_rank = launches[rank[inner.source[launches]] == rank_number]
+        if not len(of_rank):
             continue
-        start = graph.tasks.measured_start_ns[chosen]
-        call, begun = np.sort(inner.source[mine]), inner.target[mine]
+        start = graph.tasks.measured_start_ns[task_rows]
+        call, launched = np.sort(inner.source[of_rank]), inner.target[of_rank]
         call = call[np.argsort(start[call], kind="stable")]
-        begun = begun[np.argsort(start[begun], kind="stable")]
-        slots = max(depth, _most_waiting(graph.tasks, chosen[call], chosen[begun]))
-        back = np.arange(len(mine)) - slots
+        launched = launched[np.argsort(start[launched], kind="stable")]
+        slots = max(depth, _most_launches_waiting(graph.tasks, task_rows[call], task_rows[launched]))
+        back = np.arange(len(of_rank)) - slots
         edges = Edges(
-            begun[back % len(mine)],
+            launched[back % len(of_rank)],
             call,
-            np.zeros(len(mine)),
-            np.ones(len(mine), dtype=bool),
-            np.full(len(mine), int(EdgeKind.QUEUE)),
+            np.zeros(len(of_rank)),
+            np.ones(len(of_rank), dtype=bool),
+            np.full(len(of_rank), int(EdgeKind.QUEUE)),
         )
-        queue = queue.joined(CarriedEdges(edges, -(back // len(mine))))
+        queue = queue.joined(CarriedEdges(edges, -(back // len(of_rank))))
     return queue
 
 
-def _most_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
-    """Return how many launches waited for the device at most, as measured."""
+def _most_launches_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
+    """Return the largest number of launches that waited for the device at one time, as measured."""
     called, started = np.sort(tasks.measured_start_ns[calls]), np.sort(tasks.measured_start_ns[launched])
     waiting = np.arange(1, len(called) + 1) - np.searchsorted(started, called, side="right")
     return int(waiting.max(initial=0))
 
 
-def _rank_of(graph: KernelGraph, rows: Ints) -> Ints:
+def _ranks_of(graph: KernelGraph, rows: Ints) -> Ints:
     """Return the rank of each task; -1 for marks between ranks."""
     ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
     return np.asarray(ranks[graph.tasks.lane[rows]])
 
 
 def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
-    """Return a graph of `cycles` repetitions of a graph's iterations, each joined to those before it.
+    """Return a graph of `cycles` repetitions of a graph's iterations, each joined to the cycles before it.
 
     Parameters
     ----------
     graph : KernelGraph
-        The one that `pattern` is of, or another with the same tasks (`replay.costs.demand.isolate`).
+        Graph of `pattern`, or another with the same tasks (see `replay.costs.demand.isolate`).
     pattern : Pattern
+        Its iterations as a cycle.
     cycles : int
-        At least 1. The first starts with idle devices and empty queues.
+        Number of cycles, at least 1. The first starts with idle devices and empty queues.
     """
     n, iterations = len(pattern.tasks), len(graph.iterations)
     cycle = np.repeat(np.arange(cycles), n)
@@ -302,29 +319,30 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
     later = cycle * pattern.cycle_ns
     columns |= {name: columns[name] + later for name in ("measured_start_ns", "measured_end_ns")}
     columns |= {"iteration": columns["iteration"] + cycle * iterations, "release_ns": np.zeros(n * cycles)}
-    parts = [_shifted(pattern.inner, c * n, c * n) for c in range(cycles)]
+    blocks = [_shift(pattern.inner, c * n, c * n) for c in range(cycles)]
     for c in range(1, cycles):
         rows = pattern.carried.distance <= c
-        back = pattern.carried.distance[rows]
-        parts.append(_shifted(pattern.carried.edges.select(rows), (c - back) * n, c * n))
-    edges = Edges(*(np.concatenate([getattr(part, name) for part in parts]) for name in _NAMES))
+        distance = pattern.carried.distance[rows]
+        blocks.append(_shift(pattern.carried.edges.select(rows), (c - distance) * n, c * n))
+    edges = Edges(*(np.concatenate([getattr(block, name) for block in blocks]) for name in _EDGE_COLUMNS))
     return replace(graph, tasks=Tasks(**columns), edges=edges, iterations=graph.iterations * cycles)
 
 
-def _shifted(edges: Edges, source: Ints | int, target: Ints | int) -> Edges:
-    return _placed(edges, edges.source + source, edges.target + target)
+def _shift(edges: Edges, source: Ints | int, target: Ints | int) -> Edges:
+    """Return a copy of `edges` with offsets added to their sources and targets."""
+    return _with_ends(edges, edges.source + source, edges.target + target)
 
 
-#: What a what-if does to a graph, its parameters given.
+#: A what-if with its parameters bound.
 Change = Callable[[KernelGraph], KernelGraph]
 
-#: Period of one step, against that of the step before, below which it has settled.
+#: A period has settled once it changes by less than this share.
 SETTLED = 1e-3
-#: Cycles at first, and at most. The last only stands behind those that are measured.
-_FIRST, _MOST = 4, 34
-#: Cycles that most windows need.
+#: Number of cycles at first, and at most. The last cycle is not measured: it only follows the others.
+_FIRST_CYCLES, _MOST_CYCLES = 4, 34
+#: Number of cycles that most windows need.
 USUAL_CYCLES = 6
-#: How much longer hosts or devices are made at most, and how often the range is halved.
+#: Largest factor by which `room` slows hosts or devices, and how often it halves the range.
 _MOST_ROOM, _HALVINGS = 4.0, 5
 
 
@@ -335,15 +353,15 @@ class SteadyState:
     Parameters
     ----------
     timeline : Timeline
-        Of the repeated graph; its interval is the last cycle that another follows.
+        Timeline of the repeated graph. Its interval is the last cycle but one.
     step_ns : array of float64, shape (iterations of a cycle,)
-        The step times, as the mean over the last quarter of the cycles that another follows. Their sum is the period.
+        Step times: means over the last quarter of the cycles, without the last cycle. Their sum is the period.
     host_period_ns, device_period_ns : float
-        The periods of the slowest host thread, and of the slowest stream, with what they wait for.
+        Periods of the slowest host thread and of the slowest stream, with their waits.
     settled : bool
         Whether the period changed by less than `SETTLED` from one measurement to the next.
     repeats : bool
-        Whether the iterations repeat; a single one without a neighbour in the trace does not.
+        Whether the iterations repeat. A single iteration without a neighbour in the trace does not.
     """
 
     timeline: Timeline
@@ -355,7 +373,7 @@ class SteadyState:
 
     @property
     def period_ns(self) -> float:
-        """The time of a cycle."""
+        """Time of a cycle in the steady state."""
         return float(self.step_ns.sum())
 
     def at_step(self, position: int) -> Timeline:
@@ -367,52 +385,52 @@ class SteadyState:
 
 
 def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence[Change]) -> list[SteadyState]:
-    """Return the steady states of iterations that repeat, as each of `changes` leaves them.
+    """Return the steady state of repeating iterations under each of `changes`.
 
-    The cycle is repeated 4 times, then 6, 10, 18 and 34 times, until its period changes by less than 0.1 %; a state
-    that has not settled by then says so. That is done from two beginnings. In one, host and devices begin together: a
-    host that is slower than its devices sets the pace at once. In the other the devices wait until the hosts have run
-    ahead as far as synchronisations and the depth of the launch queue let them. A device that is slower than its host
-    sets the pace there at once, while from the first beginning its queue could fill slowly.
+    The cycle is repeated 4, 6, 10, 18 and 34 times, until its period changes by less than 0.1 %. A state that has not
+    settled by then has `settled` False. There are two beginnings. In the first, host and devices begin together: a host
+    that is slower than its devices sets the pace at once. In the second, the devices wait until the hosts have run
+    ahead as far as synchronisations and the launch queue allow. A device that is slower than its host then sets the
+    pace at once, while from the first beginning its queue could fill slowly.
 
     Parameters
     ----------
     graph : KernelGraph
-        Of consecutive iterations.
+        Graph of consecutive iterations.
     pattern : Pattern, optional
-        Of `graph`. None for a single iteration: its step is taken to begin when it does and to end when its last
-        task does, since nothing shows what overlaps with the next.
+        Pattern of `graph`. None for a single iteration: its step begins with the iteration and ends with its last task,
+        since nothing shows what overlaps with the next.
     changes : sequence of callable
-        Each is applied to the repeated graph: a what-if, or `unchanged`.
+        What-ifs, or `unchanged`; each is applied to the repeated graph.
 
     Raises
     ------
     SeqPointError
-        As a change; or its tasks wait for each other in a circle.
+        A change refuses the graph, or tasks wait for each other in a circle.
     """
     if pattern is None:
-        return [_single(change(graph)) for change in changes]
+        return [_state_of_single(change(graph)) for change in changes]
     states: dict[int, SteadyState] = {}
-    cycles = _FIRST
+    cycles = _FIRST_CYCLES
     while len(states) < len(changes):
         cycled = repeated(graph, pattern, cycles)
         for i, change in enumerate(changes):
             if i not in states:
-                state = _from_both(change(cycled), len(graph.iterations))
-                if state.settled or cycles >= _MOST:
+                state = _state_of_repeated(change(cycled), len(graph.iterations))
+                if state.settled or cycles >= _MOST_CYCLES:
                     states[i] = state
         cycles = 2 * (cycles - 1)
     return [states[i] for i in range(len(changes))]
 
 
 def unchanged(graph: KernelGraph) -> KernelGraph:
-    """Return `graph`: the change that changes nothing."""
+    """Return `graph` as it is: the change of the baseline."""
     return graph
 
 
-def _single(graph: KernelGraph) -> SteadyState:
-    """Return the step of an iteration by itself: behind the earlier work that its streams have to do."""
-    line = _run(graph)
+def _state_of_single(graph: KernelGraph) -> SteadyState:
+    """Return the step of a single iteration, which begins when its streams are done with earlier work."""
+    line = replay(graph)
     begin = min(_backlog_end(line), line.makespan_ns)
     line = replace(line, interval=(begin, line.makespan_ns)) if begin else line
     host, device = (max(_last_end(line, on_device=side) - begin, 0.0) for side in (False, True))
@@ -420,7 +438,7 @@ def _single(graph: KernelGraph) -> SteadyState:
 
 
 def _backlog_end(line: Timeline) -> float:
-    """Return when the streams of the graph's iterations are done with work that they began before; 0 without any."""
+    """Return when the backlog on the streams of the graph's iterations is done; 0 without backlog."""
     tasks = line.graph.tasks
     first = np.full(len(line.graph.lanes) + 1, np.inf)
     rows = np.flatnonzero(tasks.own & (tasks.device >= 0))
@@ -431,42 +449,39 @@ def _backlog_end(line: Timeline) -> float:
     return float(line.end_ns[earlier].max(initial=0.0))
 
 
-def _run(graph: KernelGraph) -> Timeline:
-    return Timeline(graph, *simulate(graph))
+def _state_of_repeated(graph: KernelGraph, size: int) -> SteadyState:
+    """Return the steady state of repeated cycles of `size` iterations, from the better of two beginnings.
 
-
-def _from_both(graph: KernelGraph, size: int) -> SteadyState:
-    """Return the steady state of a graph of repeated cycles of `size` iterations, from the better of two beginnings.
-
-    From a common beginning the period is an upper bound: while the queue of a slow device still fills, the device
-    idles now and then. If a host is the slowest of all queues, it is exact. Otherwise the devices are made to begin
-    behind their hosts; where that gives a shorter period, the queue was still filling, and it counts.
+    From a common beginning the period is an upper bound: a slow device idles now and then while its launch queue
+    fills. The period is exact if a host is the slowest of all queues. Otherwise the graph runs again with devices that
+    begin behind their hosts. If that period is shorter, the queue was still filling, and the second run counts.
     """
-    together = _state(_run(graph), size)
-    if together.host_period_ns >= (1 - SETTLED) * _longest(together):
-        return together
-    ahead = _state(_run(_devices_later(graph, float(together.timeline.end_ns.max()))), size)
-    return together if _longest(ahead) >= (1 - SETTLED) * _longest(together) else ahead
+    same_begin = _state_of_run(replay(graph), size)
+    if same_begin.host_period_ns >= (1 - SETTLED) * _slowest_queue_ns(same_begin):
+        return same_begin
+    host_ahead = _state_of_run(replay(_devices_later(graph, float(same_begin.timeline.end_ns.max()))), size)
+    return same_begin if _slowest_queue_ns(host_ahead) >= (1 - SETTLED) * _slowest_queue_ns(same_begin) else host_ahead
 
 
 def room(state: SteadyState, *, on_device: bool) -> float:
-    """Return by which share the hosts, or the devices, could take longer before the period would grow.
+    """Return the share by which hosts, or devices, could become slower without a longer period.
 
-    Their times are scaled, and the largest factor up to 4 is looked for at which the period is the same to 0.1 %; it is
-    known to 4 %.
+    Their times are scaled by factors up to 4. The result is the largest factor at which the period is the same to
+    0.1 %, less 1; it is known to 4 %.
 
     Parameters
     ----------
     state : SteadyState
+        Steady state to examine.
     on_device : bool
-        Scale kernels, copies and collectives, rather than calls on the host and the time between them.
+        Whether to scale kernels, copies and collectives, rather than host calls and the time between them.
     """
     graph, size = state.timeline.graph, len(state.step_ns)
     limit = (1 + SETTLED) * state.period_ns
 
     def fits(factor: float) -> bool:
         scaled = _scaled(graph, factor, on_device=on_device)
-        return (_from_both(scaled, size) if state.repeats else _single(scaled)).period_ns <= limit
+        return (_state_of_repeated(scaled, size) if state.repeats else _state_of_single(scaled)).period_ns <= limit
 
     low, high = 0.0, math.log(_MOST_ROOM)
     if fits(_MOST_ROOM):
@@ -478,47 +493,50 @@ def room(state: SteadyState, *, on_device: bool) -> float:
 
 
 def without(state: SteadyState, *, on_device: bool) -> float:
-    """Return the period if the hosts, or the devices, took no time: the most that making them faster can gain."""
+    """Return the period if hosts, or devices, took no time: the most that making them faster can gain."""
     freed = _scaled(state.timeline.graph, 0.0, on_device=on_device)
-    return (_from_both(freed, len(state.step_ns)) if state.repeats else _single(freed)).period_ns
+    return (_state_of_repeated(freed, len(state.step_ns)) if state.repeats else _state_of_single(freed)).period_ns
 
 
 def _scaled(graph: KernelGraph, factor: float, *, on_device: bool) -> KernelGraph:
+    """Return a copy of `graph` with the times of hosts, or of devices, multiplied by `factor`."""
     tasks, edges = graph.tasks, graph.edges
-    chosen = graph.on_device() if on_device else tasks.kind == TaskKind.HOST
-    graph = graph.with_tasks(duration_ns=np.where(chosen, tasks.duration_ns * factor, tasks.duration_ns))
+    is_scaled = graph.on_device() if on_device else tasks.kind == TaskKind.HOST
+    graph = graph.with_tasks(duration_ns=np.where(is_scaled, tasks.duration_ns * factor, tasks.duration_ns))
     if on_device:
         return graph
-    between = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
-    return replace(graph, edges=replace(edges, lag_ns=np.where(between, edges.lag_ns * factor, edges.lag_ns)))
+    is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
+    return replace(graph, edges=replace(edges, lag_ns=np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)))
 
 
-def _longest(state: SteadyState) -> float:
+def _slowest_queue_ns(state: SteadyState) -> float:
+    """Return the period of the slowest thread or stream."""
     return max(state.host_period_ns, state.device_period_ns)
 
 
-def _state(line: Timeline, size: int) -> SteadyState:
+def _state_of_run(line: Timeline, size: int) -> SteadyState:
+    """Return the steady state that a replay of repeated cycles of `size` iterations shows."""
     ends = _queue_ends(line)[size - 1 :: size]
     width = max(len(ends) // 4, 1)
-    period, before = _periods(ends, width)
+    period, before = _queue_periods(ends, width)
     settled = abs(period.max(initial=0.0) - before.max(initial=0.0)) <= SETTLED * period.max(initial=0.0)
     on_device = np.array([lane.device is not None for lane in line.graph.lanes], dtype=bool)
     host, device = (float(period[rows].max(initial=0.0)) for rows in (~on_device, on_device))
-    steps = np.array(steps_of(line))
-    lengths = (steps[:, 1] - steps[:, 0])[-(width + 1) * size : -size].reshape(width, size).mean(axis=0)
-    interval = (float(steps[-2 * size, 0]), float(steps[-size - 1, 1]))
-    return SteadyState(replace(line, interval=interval), lengths, host, device, bool(settled))
+    intervals = np.array(steps_of(line))
+    step_ns = (intervals[:, 1] - intervals[:, 0])[-(width + 1) * size : -size].reshape(width, size).mean(axis=0)
+    interval = (float(intervals[-2 * size, 0]), float(intervals[-size - 1, 1]))
+    return SteadyState(replace(line, interval=interval), step_ns, host, device, bool(settled))
 
 
 def _devices_later(graph: KernelGraph, by_ns: float) -> KernelGraph:
-    """Return a graph in which no device starts the first copy before a time."""
+    """Return a copy of `graph` in which device tasks of the first iteration are released `by_ns` later."""
     tasks = graph.tasks
     first = (tasks.iteration == 0) & (tasks.device >= 0)
     return graph.with_tasks(release_ns=np.where(first, tasks.release_ns + by_ns, tasks.release_ns))
 
 
 def _queue_ends(line: Timeline) -> Floats:
-    """Return when each queue is done with each iteration, shape (iterations, queues)."""
+    """Return when each queue ends each iteration, shape (iterations, queues)."""
     tasks = line.graph.tasks
     ends = np.full((len(line.graph.iterations), len(line.graph.lanes)), -np.inf)
     rows = np.flatnonzero(tasks.own & (tasks.lane >= 0))
@@ -526,26 +544,27 @@ def _queue_ends(line: Timeline) -> Floats:
     return np.maximum.accumulate(ends, axis=0)
 
 
-def _periods(ends: Floats, width: int) -> tuple[Floats, Floats]:
-    """Return the mean time of a cycle of each queue over the last `width` cycles but one, and over as many before.
+def _queue_periods(ends: Floats, width: int) -> tuple[Floats, Floats]:
+    """Return each queue's mean cycle time over the last `width` cycles but one, and over as many before them.
 
-    `ends` is when each queue is done with each cycle, shape (cycles, queues).
+    `ends` holds when each queue ends each cycle, shape (cycles, queues).
     """
     last, middle, first = ends[-2], ends[-2 - width], ends[-2 - 2 * width]
     used = np.isfinite(first)
     with np.errstate(invalid="ignore"):
-        now, before = (last - middle) / width, (middle - first) / width
-    return np.where(used, now, 0.0), np.where(used, before, 0.0)
+        recent, before = (last - middle) / width, (middle - first) / width
+    return np.where(used, recent, 0.0), np.where(used, before, 0.0)
 
 
 def _last_end(line: Timeline, *, on_device: bool) -> float:
+    """Return when the last host call, or the last device task, of the iterations ends."""
     tasks = line.graph.tasks
     rows = tasks.own & (tasks.kind != TaskKind.MARK) & ((tasks.device >= 0) == on_device)
     return float(line.end_ns[rows].max(initial=0.0))
 
 
 def steps_of(line: Timeline) -> list[tuple[float, float]]:
-    """Return the interval of each step: from the completion of the iteration before it to its own, over all ranks.
+    """Return the interval of each step: from the previous completion to the iteration's own, over all ranks.
 
     The first begins at the graph's origin.
     """

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from profilers.trace.arrays import Floats, union_length
+from profilers.trace.arrays import Bools, Floats, Ints, union_length
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 
@@ -20,11 +20,12 @@ class Timeline:
     Parameters
     ----------
     graph : KernelGraph
+        The graph that ran.
     start_ns, end_ns : array of float64, one a task
-        From the graph's origin.
+        Times after the graph's origin.
     interval : (float, float), optional
-        The part of the time that an analysis looks at, such as one step of several. By default all of it, up to the
-        end of the last task of the graph's iterations.
+        Time that analyses look at, such as one step of several. By default from the origin to the end of the last task
+        of the graph's iterations.
     """
 
     graph: KernelGraph
@@ -34,34 +35,34 @@ class Timeline:
 
     @property
     def makespan_ns(self) -> float:
-        """When the last task of the graph's iterations is done."""
-        own = self.graph.tasks.own
-        return float(self.end_ns[own].max()) if own.any() else 0.0
+        """End of the last task of the graph's iterations."""
+        in_iteration = self.graph.tasks.own
+        return float(self.end_ns[in_iteration].max()) if in_iteration.any() else 0.0
 
     @property
     def begin_ns(self) -> float:
-        """When the interval begins."""
+        """Begin of the interval."""
         return self.interval[0] if self.interval else 0.0
 
     @property
     def until_ns(self) -> float:
-        """When the interval ends."""
+        """End of the interval."""
         return self.interval[1] if self.interval else self.makespan_ns
 
     @property
     def span_ns(self) -> float:
-        """The length of the interval."""
+        """Length of the interval."""
         return self.until_ns - self.begin_ns
 
     def completions_ns(self) -> Floats:
-        """Return when each iteration of the graph, and all before it, are done on all ranks."""
+        """Return the completion of each iteration: when it, and all iterations before it, are done on all ranks."""
         tasks = self.graph.tasks
         ends = np.zeros(len(self.graph.iterations))
         np.maximum.at(ends, tasks.iteration[tasks.own], self.end_ns[tasks.own])
         return np.asarray(np.maximum.accumulate(ends))
 
     def arrivals_ns(self) -> Floats:
-        """Return when each task had all that it waits for; it starts later where it has to wait for compute units."""
+        """Return when the edges into each task have fired. A task that waits for compute units starts later."""
         graph = self.graph
         arrival, edges = graph.tasks.release_ns.astype(np.float64), graph.edges
         since = np.where(edges.from_start, self.start_ns[edges.source], self.end_ns[edges.source])
@@ -74,54 +75,54 @@ class Timeline:
         return replace(self, start_ns=start, end_ns=end)
 
     def cut(self) -> "Timeline":
-        """Return the interval as a timeline of its own that begins at 0, with the tasks active in it."""
+        """Return the interval as a separate timeline that begins at 0, with the tasks active in it."""
         if self.interval is None:
             return self
         tasks, edges = self.graph.tasks, self.graph.edges
         inside = (self.end_ns > self.begin_ns) & (self.start_ns < self.until_ns)
         rows = np.flatnonzero(inside)
-        place = np.cumsum(inside) - 1
+        new_row = np.cumsum(inside) - 1
         columns = {name: getattr(tasks, name)[rows] for name in tasks.__dataclass_fields__}
         kept = edges.select(inside[edges.source] & inside[edges.target])
-        kept = replace(kept, source=place[kept.source], target=place[kept.target])
+        kept = replace(kept, source=new_row[kept.source], target=new_row[kept.target])
         graph = replace(self.graph, tasks=replace(tasks, **columns), edges=kept)
-        line = self.clipped()
-        return Timeline(graph, line.start_ns[rows] - self.begin_ns, line.end_ns[rows] - self.begin_ns)
+        clipped = self.clipped()
+        return Timeline(graph, clipped.start_ns[rows] - self.begin_ns, clipped.end_ns[rows] - self.begin_ns)
 
     def busy_ns(self) -> Floats:
-        """Return per device how long at least one task was on it during the interval, earlier work included.
+        """Return how long each device is busy during the interval, earlier work included.
 
         A collective counts from its arrival: while it waits for other ranks, its kernel occupies the device.
         """
         tasks = self.graph.tasks
         rows = self.graph.on_device()
         start = self.start_ns.copy()
-        waits = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
-        waits = waits[(tasks.kind[waits] == TaskKind.MARK) & (tasks.event[waits] == tasks.event[waits + 1])]
-        start[waits + 1] = self.start_ns[waits]
+        marks = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
+        marks = marks[(tasks.kind[marks] == TaskKind.MARK) & (tasks.event[marks] == tasks.event[marks + 1])]
+        start[marks + 1] = self.start_ns[marks]
         line = replace(self, start_ns=start)
-        return np.array([line._covered(r) for r in self._rows_of(rows, tasks.device)])
+        return np.array([line._covered_ns(r) for r in self._rows_by_device(rows, tasks.device)])
 
     def communication_ns(self) -> tuple[Floats, Floats]:
-        """Return per device how long collectives were active, and how long nothing else was beside them."""
+        """Return for each device how long collectives are active, and how long only they are."""
         tasks = self.graph.tasks
-        rows = self.graph.on_device() & tasks.own
-        all_, compute = rows, rows & (tasks.kind != TaskKind.COLLECTIVE)
-        total = [self._covered(r) for r in self._rows_of(rows & ~compute, tasks.device)]
-        busy = [self._covered(r) for r in self._rows_of(all_, tasks.device)]
-        other = [self._covered(r) for r in self._rows_of(compute, tasks.device)]
-        return np.array(total), np.array(busy) - np.array(other)
+        in_iteration = self.graph.on_device() & tasks.own
+        compute = in_iteration & (tasks.kind != TaskKind.COLLECTIVE)
+        collective_ns = [self._covered_ns(r) for r in self._rows_by_device(in_iteration & ~compute, tasks.device)]
+        any_ns = [self._covered_ns(r) for r in self._rows_by_device(in_iteration, tasks.device)]
+        compute_ns = [self._covered_ns(r) for r in self._rows_by_device(compute, tasks.device)]
+        return np.array(collective_ns), np.array(any_ns) - np.array(compute_ns)
 
-    def _covered(self, rows: npt.NDArray[np.intp]) -> float:
-        """Return how much of the interval tasks cover."""
+    def _covered_ns(self, rows: npt.NDArray[np.intp]) -> float:
+        """Return the time of the interval that the tasks `rows` cover."""
         start, end = (np.clip(times[rows], self.begin_ns, self.until_ns) for times in (self.start_ns, self.end_ns))
         return union_length(start, end)
 
     def unexplained_ns(self) -> float:
-        """Return how much of a device's time is waiting that no recorded event explains, of the device with the most.
+        """Return the time that a device waits without a recorded reason, for the device that waits longest.
 
-        The device is idle, and what it runs next waits neither for the host nor for other work but for the
-        lag that replays the measured start. What-ifs leave such waiting as it is.
+        The device is idle, and its next task waits neither for the host nor for other work, only for the lag that
+        replays the measured start. What-ifs leave such waiting as it is.
         """
         edges, tasks = self.graph.edges, self.graph.tasks
         on_device = (tasks.device[edges.target] >= 0) & tasks.own[edges.target] & (edges.kind != EdgeKind.LAUNCH)
@@ -131,12 +132,13 @@ class Timeline:
         each = [union_length(since[devices == d], until[devices == d]) for d in np.unique(devices).tolist()]
         return max(each, default=0.0)
 
-    def _rows_of(self, rows: npt.NDArray[np.bool_], devices: npt.NDArray[np.int64]) -> list[npt.NDArray[np.intp]]:
+    def _rows_by_device(self, rows: Bools, devices: Ints) -> list[npt.NDArray[np.intp]]:
+        """Return the tasks in the mask `rows`, device by device."""
         return [np.flatnonzero(rows & (devices == d)) for d in range(len(self.graph.devices))]
 
 
 def replay(graph: KernelGraph) -> Timeline:
-    """Run `graph` through the engine.
+    """Return the timeline of `graph` as the engine runs it.
 
     Raises
     ------
@@ -147,6 +149,6 @@ def replay(graph: KernelGraph) -> Timeline:
 
 
 def measured_timeline(graph: KernelGraph) -> Timeline:
-    """Return what was measured, in the form of a replay; tasks that nobody measured take no time at zero."""
+    """Return the measured timeline of `graph`; a task without a measurement starts and ends at 0."""
     tasks = graph.tasks
     return Timeline(graph, np.nan_to_num(tasks.measured_start_ns), np.nan_to_num(tasks.measured_end_ns))

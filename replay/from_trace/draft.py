@@ -1,10 +1,6 @@
-"""A graph while it is being built: tasks, edges, operators, data types.
+"""A graph under construction: blocks of tasks and edges are appended, then frozen.
 
-A graph under construction: blocks of rows are appended, then frozen.
-
-What each kernel of a window computes, where the operator that launched it says so.
-
-The data type in which a kernel computes: from its name, else from its operator's inputs.
+`window_operators` and `window_dtypes` return the operators and data types of the kernels of a window.
 """
 
 import json
@@ -24,8 +20,8 @@ from replay.graph.graph import RESOURCES, Basis, EdgeKind, Edges, Hardware, Kern
 from replay.graph.operators import Operator
 
 _NAN = float("nan")
-#: What a row of a draft holds, as what, and what it is where nothing is said.
-_COLUMNS: Mapping[str, tuple[type, float]] = {
+#: Type and default of each column of a task.
+_TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
     **dict.fromkeys(("kind", "name"), (np.int64, 0)),
     **dict.fromkeys(("class_", "lane", "device"), (np.int64, -1)),
     **dict.fromkeys(("measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
@@ -38,10 +34,10 @@ _COLUMNS: Mapping[str, tuple[type, float]] = {
 
 @dataclass(frozen=True)
 class NewEdges:
-    """Edges to add: equally long columns, or one value for all.
+    """Edges to append: columns of equal length, or one value for all.
 
-    A lag is never negative here: what clocks that disagree make of one is left out and told
-    (`replay.from_trace.window`).
+    Lags are not negative: an edge whose lag would be, since clocks disagree, is left out and noted
+    (`replay.from_trace.window.clock_notes`).
     """
 
     source: Ints
@@ -53,7 +49,7 @@ class NewEdges:
 
 @dataclass
 class Draft:
-    """Blocks of tasks and edges; the only mutable thing between a trace and its graph."""
+    """Blocks of tasks and edges under construction; `freeze` returns the graph."""
 
     names: dict[str, int] = field(default_factory=dict)
     lanes: dict[Lane, int] = field(default_factory=dict)
@@ -70,20 +66,22 @@ class Draft:
 
         Parameters
         ----------
+        n : int
+            Number of tasks.
         columns : mapping
-            Arrays of length `n`, or one value for all; a column that is not named has its default. The duration
-            is what was measured, and nothing where nothing was.
+            Columns of `replay.graph.Tasks` by name, each an array of length `n` or one value for all; others have
+            their defaults. The duration is the measured one, or 0.
         """
         block: dict[str, npt.NDArray[Any]] = {
             name: np.broadcast_to(np.asarray(columns.get(name, default), dtype=type_), n)
-            for name, (type_, default) in _COLUMNS.items()
+            for name, (type_, default) in _TASK_COLUMNS.items()
         }
         self._tasks.append(block)
         self._count += n
         return np.arange(self._count - n, self._count)
 
     def edges(self, new: NewEdges) -> None:
-        """Append edges."""
+        """Append a block of edges."""
         columns = (new.source, new.target, new.lag_ns, new.from_start, new.kind)
         n = len(new.source)
         types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
@@ -96,14 +94,14 @@ class Draft:
         self.edges(NewEdges(np.array([source]), np.array([target]), lag, kind))
 
     def release(self, tasks: Ints, times: Floats) -> None:
-        """Let tasks start no earlier than their times."""
+        """Let each of `tasks` start no earlier than its time."""
         self._releases.append((tasks, times))
 
     def named(self, codes: Ints, texts: npt.NDArray[np.object_], suffix: str = "") -> Ints:
-        """Return the numbers of the names that `codes` stand for in `texts`."""
-        distinct, place = np.unique(codes, return_inverse=True)
+        """Return the numbers of the names ``texts[codes]``, each with `suffix`."""
+        distinct, index = np.unique(codes, return_inverse=True)
         numbers = [self.name(f"{texts[code]}{suffix}") for code in distinct.tolist()]
-        return np.array(numbers, dtype=np.int64)[place]
+        return np.array(numbers, dtype=np.int64)[index]
 
     def name(self, text: str) -> int:
         """Return the number of a name."""
@@ -121,10 +119,11 @@ class Draft:
         return self.operators.setdefault(operator, len(self.operators))
 
     def freeze(self, hardware: Hardware, iterations: tuple[int, ...] = (0,)) -> KernelGraph:
-        """Return the graph of `iterations`; every task has no demand yet and rests on what was measured."""
+        """Return the graph of `iterations`. Its tasks have measured durations, and no demands yet."""
         n = self._count
         columns: dict[str, Any] = {
-            name: _joined([block[name] for block in self._tasks], type_) for name, (type_, _) in _COLUMNS.items()
+            name: _concatenate([block[name] for block in self._tasks], type_)
+            for name, (type_, _) in _TASK_COLUMNS.items()
         }
         release = np.zeros(n)
         for tasks, times in self._releases:
@@ -138,21 +137,22 @@ class Draft:
             basis=np.full(n, int(Basis.MEASURED)),
         )
         types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
-        edges = Edges(*(_joined([block[i] for block in self._edges], t) for i, t in enumerate(types)))
+        edges = Edges(*(_concatenate([block[i] for block in self._edges], t) for i, t in enumerate(types)))
         makespan = float(np.nanmax(end[columns["iteration"] >= 0], initial=0.0))
-        places = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
+        labels = (tuple(self.names), tuple(self.lanes), tuple(self.devices))
         operators = tuple(self.operators)
-        return KernelGraph(tasks_, edges, *places, makespan, hardware, notes=tuple(self.notes), operators=operators,
+        return KernelGraph(tasks_, edges, *labels, makespan, hardware, notes=tuple(self.notes), operators=operators,
                            iterations=iterations)  # fmt: skip
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]], type_: type) -> npt.NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype=type_)
+def _concatenate(blocks: Sequence[npt.NDArray[Any]], type_: type) -> npt.NDArray[Any]:
+    """Return the blocks of a column as one array, empty without blocks."""
+    return np.concatenate(blocks) if blocks else np.zeros(0, dtype=type_)
 
 
-#: Which kinds of operators the kernels of a class do the main work of; a copy or a sum that an operator launches
-#: beside them is not its work.
-_KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
+#: Kinds of operators whose FLOP the kernels of a class compute. A copy or a sum that the operator launches beside them
+#: is not counted.
+_OPERATOR_KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "gemm": frozenset({"matmul", "batched_matmul", "convolution"}),
         "convolution": frozenset({"convolution"}),
@@ -163,26 +163,26 @@ _CALL_COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
 
 
 def window_operators(window: Window) -> dict[int, Operator]:
-    """Return the operator that a row of device work computes, of those rows for which it is known.
+    """Return the operator of each row of device work for which it is known.
 
     Equal calls share one operator, so that a job of many layers has few of them.
     """
-    work, ops = window.work, window.trace.ops
-    classes = window.index.work.names.class_[work.name]
-    able = np.flatnonzero(np.isin(classes, tuple(_KINDS)))
-    rows = window.index.ops.find(work.op[able])
-    able, rows = able[rows != MISSING], rows[rows != MISSING]
-    wanted, place = np.unique(rows, return_inverse=True)
-    calls = ops.select(list(_CALL_COLUMNS)).take(arrow_array(wanted)).to_pylist() if len(wanted) else []
+    device_work, ops = window.device_work, window.trace.ops
+    classes = window.index.device_work.names.class_[device_work.name]
+    candidates = np.flatnonzero(np.isin(classes, tuple(_OPERATOR_KINDS)))
+    rows = window.index.ops.find(device_work.op[candidates])
+    candidates, rows = candidates[rows != MISSING], rows[rows != MISSING]
+    distinct, index = np.unique(rows, return_inverse=True)
+    calls = ops.select(list(_CALL_COLUMNS)).take(arrow_array(distinct)).to_pylist() if len(distinct) else []
     keys = [tuple(call[column] for column in _CALL_COLUMNS) for call in calls]
-    known = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
-    found = ((row, known[keys[i]]) for row, i in zip(able.tolist(), place.tolist(), strict=True))
-    return {row: o for row, o in found if o is not None and o.kind in _KINDS[classes[row]]}
+    operator_of_call = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
+    by_row = ((row, operator_of_call[keys[i]]) for row, i in zip(candidates.tolist(), index.tolist(), strict=True))
+    return {row: o for row, o in by_row if o is not None and o.kind in _OPERATOR_KINDS[classes[row]]}
 
 
-_INDEX = {name: i for i, name in enumerate(DTYPES)}
-#: As the profiler writes the types of an operator's inputs.
-_OF_INPUT = {
+_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
+#: Data types by the profiler's names for an operator's inputs.
+_DTYPE_OF_INPUT = {
     "c10::BFloat16": "bf16",
     "c10::Half": "fp16",
     "float": "fp32",
@@ -194,24 +194,27 @@ _OF_INPUT = {
 
 
 def window_dtypes(window: Window) -> npt.NDArray[np.int64]:
-    """Return for every row of device work an index into `tuple(DTYPES)`, -1 where unknown."""
-    names = window.index.work.names
-    found = names.dtype[window.work.name]
-    unsaid = np.flatnonzero(found < 0)
-    rows = window.index.ops.find(window.work.op[unsaid])
-    distinct, place = np.unique(rows, return_inverse=True)
-    known = distinct != MISSING
-    texts = window.trace.ops["dtypes"].take(arrow_array(distinct[known])).to_pylist() if known.any() else []
-    of_text = {text: _of_inputs(text) for text in set(texts)}
+    """Return the data type of each row of device work, as an index into `tuple(DTYPES)`; -1 if unknown.
+
+    The kernel's name tells it, else the inputs of its operator.
+    """
+    names = window.index.device_work.names
+    by_name = names.dtype[window.device_work.name]
+    unnamed = np.flatnonzero(by_name < 0)
+    rows = window.index.ops.find(window.device_work.op[unnamed])
+    distinct, index = np.unique(rows, return_inverse=True)
+    has_op = distinct != MISSING
+    texts = window.trace.ops["dtypes"].take(arrow_array(distinct[has_op])).to_pylist() if has_op.any() else []
+    dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
     by_row = np.full(len(distinct), -1)
-    by_row[known] = [of_text[text] for text in texts]
-    result = found.copy()
-    result[unsaid] = by_row[place]
+    by_row[has_op] = [dtype_of_text[text] for text in texts]
+    result = by_name.copy()
+    result[unnamed] = by_row[index]
     return result
 
 
-def _of_inputs(text: str | None) -> int:
-    """Return the type of the first floating input."""
+def _dtype_of_inputs(text: str | None) -> int:
+    """Return the data type of the first floating-point input; -1 without one."""
     types = json.loads(text) if text else []
-    known = (_OF_INPUT.get(t) for t in types if isinstance(t, str)) if isinstance(types, list) else ()
-    return next((_INDEX[t] for t in known if t is not None), -1)
+    dtypes = (_DTYPE_OF_INPUT.get(t) for t in types if isinstance(t, str)) if isinstance(types, list) else ()
+    return next((_DTYPE_INDEX[t] for t in dtypes if t is not None), -1)

@@ -1,14 +1,8 @@
-"""What the graph of any window needs to know about a trace.
+"""`TraceIndex`: a trace arranged once, so that the graph of any of its iterations costs what the iteration holds.
 
-The data type in which a kernel computes, as its name says it.
-
-Which forward operator a backward operator goes with, by the sequence numbers that the framework wrote.
-
-What the profiler recorded of waiting: for each call that waits, on which stream and up to which moment of it.
-
-Launches that waited for room in the launch queue, and what they would have taken without that.
-
-`TraceIndex`: what every graph of a trace is built from, arranged once: by iteration, by time, by call.
+The index sorts events by iteration, time and call. It also holds what is found for the whole trace: data types by
+kernel name, the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
+launches that found the launch queue full.
 """
 
 import re
@@ -28,9 +22,10 @@ from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
 from replay.graph.graph import Hardware, hardware_of
 
-_INDEX = {name: i for i, name in enumerate(DTYPES)}
-#: In kernel names: spelled out, in Tensile's letters (BBS: two bf16 inputs, fp32 sum), in CUTLASS instructions.
-_IN_NAME: tuple[tuple[str, str], ...] = (
+_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
+#: Data types in kernel names: spelled out, in Tensile's letters (BBS: two bf16 inputs, fp32 sum), in CUTLASS
+#: instructions.
+_NAME_PATTERNS: tuple[tuple[str, str], ...] = (
     ("fp8", r"fp8|e4m3|e5m2|f8f8|F8"),
     ("bf16", r"bf16|bfloat16|BFloat16|_BBS_|_BB_|(?<!_S)_B_B"),
     ("fp16", r"fp16|f16f16|_f16|half|Half|[hs]884|[hs]1688gemm_fp16|h16816|_HHS_|_HH_|hgemm"),
@@ -38,23 +33,23 @@ _IN_NAME: tuple[tuple[str, str], ...] = (
     ("fp64", r"fp64|f64f64|double|dgemm|_DB_|d884"),
     ("fp32", r"f32f32|sgemm|_SB_|_S_B|float(?!\d)|fp32"),
 )
-_COMPILED = tuple((_INDEX[name], re.compile(pattern)) for name, pattern in _IN_NAME)
+_COMPILED_PATTERNS = tuple((_DTYPE_INDEX[name], re.compile(pattern)) for name, pattern in _NAME_PATTERNS)
 
 
 def dtype_of_name(name: str) -> int:
-    """Return the index into `DTYPES` of what a kernel's name says, -1 where it says nothing.
+    """Return the data type that a kernel's name tells, as an index into `DTYPES`; -1 if it tells none.
 
     Examples
     --------
     >>> tuple(DTYPES)[dtype_of_name("ampere_sgemm_128x64_nn")]
     'fp32'
     """
-    return next((index for index, pattern in _COMPILED if pattern.search(name)), -1)
+    return next((index for index, pattern in _COMPILED_PATTERNS if pattern.search(name)), -1)
 
 
 @dataclass(frozen=True)
 class ForwardEnd:
-    """The thread on which a forward operator ran, and when it ended, on the trace's clock."""
+    """Thread on which a forward operator ran, and its end on the trace's clock."""
 
     thread: int
     end_ns: int
@@ -62,13 +57,13 @@ class ForwardEnd:
 
 @dataclass(frozen=True)
 class BackwardOps:
-    """By (rank, thread), its backward operators in order of start: columns start, end, forward thread, forward end."""
+    """Backward operators of each (rank, thread) in order of start: rows start, end, forward thread, forward end."""
 
     of_thread: Mapping[tuple[int, int], Ints]
 
-    def at(self, place: tuple[int, int], time_ns: int) -> ForwardEnd | None:
-        """Return the forward side of the backward operator on a thread at a time; None where none is known."""
-        rows = self.of_thread.get(place)
+    def at(self, thread: tuple[int, int], time_ns: int) -> ForwardEnd | None:
+        """Return the forward operator of the backward operator on a (rank, thread) at a time; None if unknown."""
+        rows = self.of_thread.get(thread)
         if rows is None:
             return None
         last = int(np.searchsorted(rows[0], time_ns, side="right")) - 1
@@ -80,8 +75,8 @@ class BackwardOps:
 def backward_ops(trace: Trace) -> BackwardOps:
     """Return the backward operators of a trace whose forward operator ran on another thread.
 
-    Kineto gives a backward operator the sequence number of its forward operator and a ``Fwd thread id`` other than 0,
-    which is the framework's own number and not the system's.
+    Kineto gives a backward operator the sequence number of its forward operator. Its ``Fwd thread id`` is above 0, and
+    is the framework's number of the thread, not the system's.
     """
     ops = trace.ops
     rank, thread, number = (integers(ops, name) for name in ("rank", "thread", "sequence_number"))
@@ -89,37 +84,37 @@ def backward_ops(trace: Trace) -> BackwardOps:
     numbered = (number != MISSING) & (number >= 0)
     forward = np.flatnonzero(numbered & (logical <= 0))
     backward = np.flatnonzero(numbered & (logical > 0))
-    given, wanted = dense_keys((rank[forward], number[forward]), (rank[backward], number[backward]))
-    partner = lookup(given, forward, wanted)
-    fits = partner != MISSING
-    backward, partner = backward[fits], partner[fits]
-    apart = thread[backward] != thread[partner]
-    backward, partner = backward[apart], partner[apart]
+    forward_key, backward_key = dense_keys((rank[forward], number[forward]), (rank[backward], number[backward]))
+    partner = lookup(forward_key, forward, backward_key)
+    has_partner = partner != MISSING
+    backward, partner = backward[has_partner], partner[has_partner]
+    crosses = thread[backward] != thread[partner]
+    backward, partner = backward[crosses], partner[crosses]
     start, end = integers(ops, "start_ns"), ends(ops)
     rows = np.stack([start[backward], end[backward], thread[partner], end[partner]])
     order = np.lexsort((backward, start[backward], thread[backward], rank[backward]))
-    places = np.stack([rank[backward], thread[backward]], axis=1)[order]
-    distinct, first = np.unique(places, axis=0, return_index=True)
-    parts = np.split(rows[:, order], first[1:], axis=1)
-    return BackwardOps({(int(r), int(t)): part for (r, t), part in zip(distinct, parts, strict=False)})
+    threads = np.stack([rank[backward], thread[backward]], axis=1)[order]
+    distinct, first = np.unique(threads, axis=0, return_index=True)
+    blocks = np.split(rows[:, order], first[1:], axis=1)
+    return BackwardOps({(int(r), int(t)): block for (r, t), block in zip(distinct, blocks, strict=False)})
 
 
 @dataclass(frozen=True)
 class RecordedSyncs:
-    """Equally long columns, one row a recorded synchronisation that names its call; `MISSING` for unknown.
+    """Recorded synchronisations that name their call: columns of equal length, `MISSING` for unknown.
 
     Parameters
     ----------
     call : array of int64
-        The id of the waiting call, sorted.
+        Id of the waiting call, sorted.
     kind : array of str
         ``"Stream Wait Event"``, ``"Event Sync"``, ``"Stream Sync"`` or ``"Context Sync"``.
     stream : array of int64
-        That waits (an event wait), or that the host waits for (a stream's synchronisation).
+        Stream that waits for an event, or that the host waits for.
     source : array of int64
-        The stream on which the event was recorded.
+        Stream on which the event was recorded.
     recorded_ns : array of int64
-        When the call began that recorded the event, on the trace's clock.
+        Begin of the call that recorded the event, on the trace's clock.
     """
 
     call: Ints
@@ -129,108 +124,111 @@ class RecordedSyncs:
     recorded_ns: Ints
 
     def of(self, calls: Ints) -> tuple[Ints, Ints]:
-        """Return pairs of rows: of `calls` (ids), and here."""
+        """Return pairs of a row of `calls`, which holds ids, and a row of this table with that id."""
         low, high = (np.searchsorted(self.call, calls, side=side) for side in ("left", "right"))
-        times = high - low
-        own = np.repeat(np.arange(len(calls)), times)
-        return own, np.arange(len(own)) - np.repeat(np.cumsum(times) - times, times) + np.repeat(low, times)
+        counts = high - low
+        call_row = np.repeat(np.arange(len(calls)), counts)
+        return call_row, np.arange(len(call_row)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(
+            low, counts
+        )
 
 
 def recorded_syncs(trace: Trace) -> RecordedSyncs:
-    """Return the synchronisations of a trace, with the time of the call that recorded their event."""
+    """Return the recorded synchronisations of a trace, with the time at which their event was recorded."""
     syncs, launches = trace.syncs, trace.launches
     call = integers(syncs, "launch_id")
     order = np.argsort(call, kind="stable")
     order = order[call[order] != MISSING]
-    records, wanted = dense_keys(
+    record_key, event_key = dense_keys(
         (integers(launches, "rank"), integers(launches, "correlation")),
         (integers(syncs, "rank"), integers(syncs, "event_correlation")),
     )
-    recorded = lookup(records, integers(launches, "start_ns"), wanted)
+    recorded = lookup(record_key, integers(launches, "start_ns"), event_key)
     recorded = np.where(integers(syncs, "event_correlation") == MISSING, MISSING, recorded)
     stream, source = integers(syncs, "stream"), integers(syncs, "wait_on_stream")
     return RecordedSyncs(call[order], strings(syncs, "sync")[order], stream[order], source[order], recorded[order])
 
 
-#: Calls that put one piece of work into the launch queue, and block while it is full.
-_LAUNCHES = re.compile(r"^(?!.*(?:Graph|HostFunc)).*Launch")
-# These limits are chosen, not fitted: of 53 real traces none shows a full queue and none is found; in synthetic jobs
-# with queues of 300 to 1024 launches it is (tests/test_steady.py).
-#: A launch took long if it took so many times what short launches of its rank take (their 5th percentile).
-_TIMES = 3
-#: The queue was full if at least `_WAITING` launches waited, and of the launches that found as many waiting as ever, to
-#: `_NEARLY`, at least `_SEEN` and the share `_MOST` took long: a queue that is not full blocks none.
-_WAITING, _NEARLY, _SEEN, _MOST = 256, 0.99, 8, 0.75
-#: The queue was full all along if so many launches waited, and this share of all launches found as many as ever. Then
-#: every launch blocked, and none shows what a launch takes: 3 to 6 us in the traces at hand (ns).
-_FULL, _ALWAYS, _LAUNCH_NS = 512, 0.5, 5000
+#: Calls that put one kernel or copy into the launch queue, and block while it is full.
+_QUEUED_LAUNCH = re.compile(r"^(?!.*(?:Graph|HostFunc)).*Launch")
+# These limits are chosen, not fitted. None of 53 real traces shows a full queue, and none is found there. In synthetic
+# jobs with queues of 300 to 1024 launches it is found (tests/test_steady.py).
+#: A launch is long if it takes this many times as long as short launches of its rank (their 5th percentile).
+_LONG_FACTOR = 3
+#: The queue was full if at least `_MIN_WAITING` launches waited, and launches that found nearly the deepest queue (to
+#: the share `_NEAR_DEEPEST`) were long: at least `_MIN_LAUNCHES`, and the share `_MIN_LONG_SHARE` of them.
+_MIN_WAITING, _NEAR_DEEPEST, _MIN_LAUNCHES, _MIN_LONG_SHARE = 256, 0.99, 8, 0.75
+#: The queue was full throughout if this many launches waited, and this share of all launches found nearly the deepest
+#: queue. Then every launch blocked, and none shows how long a launch takes: 3 to 6 us in the traces at hand (ns).
+_ALWAYS_FULL_WAITING, _ALWAYS_FULL_SHARE, _LAUNCH_NS = 512, 0.5, 5000
 
 
 def unblocked_ns(
-    calls: Mapping[str, Ints], names: npt.NDArray[np.object_], work: Mapping[str, npt.NDArray[Any]]
+    calls: Mapping[str, Ints], names: npt.NDArray[np.object_], device_work: Mapping[str, npt.NDArray[Any]]
 ) -> Ints:
-    """Return for each call that found the launch queue full what it would have taken otherwise, in ns; 0 for others.
+    """Return how long each call that found the launch queue full would have taken otherwise, in ns; 0 for other calls.
 
-    Work without a launch that starts before the first other work of its stream was launched before the recording, and
-    waits in the queue until then.
+    Work without a launch that starts before all launched work of its stream was launched before the recording. It
+    waits in the queue until it starts.
 
     Parameters
     ----------
     calls : mapping of str to array
         Columns id, rank, start, end and name, an index into `names`.
     names : array of str
+        Distinct names of calls.
     work : mapping of str to array
         Columns launch_id, rank, device, stream and start of kernels and copies, ordered by start.
     """
-    launches = np.array([_LAUNCHES.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]
+    launches = np.array([_QUEUED_LAUNCH.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]
     unblocked = np.zeros(len(calls["id"]), dtype=np.int64)
-    row = lookup(calls["id"], np.arange(len(calls["id"])), work["launch_id"])
+    row = lookup(calls["id"], np.arange(len(calls["id"])), device_work["launch_id"])
     for rank in np.unique(calls["rank"]).tolist():
-        mine = np.flatnonzero(launches & (calls["rank"] == rank))
-        rows = np.flatnonzero(work["rank"] == rank)
-        rows = rows[(row[rows] != MISSING) | _before_recording(work, rows, row)]
-        if not len(mine) or not len(rows):
+        launch_rows = np.flatnonzero(launches & (calls["rank"] == rank))
+        rows = np.flatnonzero(device_work["rank"] == rank)
+        rows = rows[(row[rows] != MISSING) | _before_recording(device_work, rows, row)]
+        if not len(launch_rows) or not len(rows):
             continue
-        known = row[rows][row[rows] != MISSING]
-        until, took = calls["end"][mine], (calls["end"] - calls["start"])[mine]
-        launched = len(rows) - len(known) + np.searchsorted(np.sort(calls["start"][known]), until)
-        waiting = launched - np.searchsorted(np.sort(work["start"][rows]), until)
-        short = max(int(np.percentile(took, 5)), 1)
-        many = (waiting >= _WAITING) & (waiting >= _NEARLY * waiting.max())
-        long = took >= _TIMES * short
-        if waiting.max() >= _FULL and many.mean() >= _ALWAYS:
-            unblocked[mine[many & (took > _LAUNCH_NS)]] = min(short, _LAUNCH_NS)
-        elif many.sum() >= _SEEN and long[many].mean() >= _MOST:
-            unblocked[mine[long & many]] = short
+        call_rows = row[rows][row[rows] != MISSING]
+        end, duration = calls["end"][launch_rows], (calls["end"] - calls["start"])[launch_rows]
+        launched = len(rows) - len(call_rows) + np.searchsorted(np.sort(calls["start"][call_rows]), end)
+        waiting = launched - np.searchsorted(np.sort(device_work["start"][rows]), end)
+        short_ns = max(int(np.percentile(duration, 5)), 1)
+        is_deep = (waiting >= _MIN_WAITING) & (waiting >= _NEAR_DEEPEST * waiting.max())
+        is_long = duration >= _LONG_FACTOR * short_ns
+        if waiting.max() >= _ALWAYS_FULL_WAITING and is_deep.mean() >= _ALWAYS_FULL_SHARE:
+            unblocked[launch_rows[is_deep & (duration > _LAUNCH_NS)]] = min(short_ns, _LAUNCH_NS)
+        elif is_deep.sum() >= _MIN_LAUNCHES and is_long[is_deep].mean() >= _MIN_LONG_SHARE:
+            unblocked[launch_rows[is_long & is_deep]] = short_ns
     return unblocked
 
 
-def _before_recording(work: Mapping[str, npt.NDArray[Any]], rows: Ints, launch: Ints) -> npt.NDArray[np.bool_]:
-    """Return which rows of one rank have no launch and start before the first row of their stream that has one."""
+def _before_recording(device_work: Mapping[str, npt.NDArray[Any]], rows: Ints, launch: Ints) -> npt.NDArray[np.bool_]:
+    """Return the mask of a rank's rows that have no launch and start before all launched rows of their stream."""
     before = np.zeros(len(rows), dtype=bool)
-    places = np.stack([work["device"][rows], work["stream"][rows]], axis=1)
-    for number in np.unique(places, axis=0).tolist():  # a few streams
-        here = np.flatnonzero((places == number).all(axis=1))
-        linked = np.flatnonzero(launch[rows[here]] != MISSING)
-        before[here[: linked[0]] if len(linked) else here[:0]] = True
+    streams = np.stack([device_work["device"][rows], device_work["stream"][rows]], axis=1)
+    for stream in np.unique(streams, axis=0).tolist():  # a few streams
+        members = np.flatnonzero((streams == stream).all(axis=1))
+        linked = np.flatnonzero(launch[rows[members]] != MISSING)
+        before[members[: linked[0]] if len(linked) else members[:0]] = True
     return before
 
 
-#: How the time in PyTorch's input pipeline is called in traces.
+#: Prefix of the ranges in which the host waits for PyTorch's input pipeline.
 LOADER_PREFIX = "enumerate(DataLoader)"
 _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows by a key: the rows of each key in their own order."""
+    """Rows of a table grouped by a key, in their own order."""
 
     order: Ints
     keys: Ints
 
     @classmethod
     def by(cls, keys: Ints) -> "Groups":
-        """Arrange the rows of `keys`."""
+        """Group the rows of a column of keys."""
         order = np.argsort(keys, kind="stable")
         return cls(order, keys[order])
 
@@ -242,30 +240,30 @@ class Groups:
 
 @dataclass(frozen=True)
 class Keys:
-    """The rows of a table by id, sorted once, so that looking some up costs nothing of the others."""
+    """Rows of a table by id, sorted once for fast lookups."""
 
     sorted: Ints
     rows: Ints
 
     @classmethod
     def of(cls, ids: Ints) -> "Keys":
-        """Arrange the ids of a table."""
+        """Sort the ids of a table."""
         order = np.argsort(ids, kind="stable")
         return cls(ids[order], order)
 
     def find(self, ids: Ints) -> Ints:
-        """Return the row of each id, `MISSING` where there is none."""
+        """Return the row of each id; `MISSING` for an id that the table lacks."""
         if not len(self.sorted):
             return np.full(len(ids), MISSING)
-        place = np.minimum(np.searchsorted(self.sorted, ids), len(self.sorted) - 1)
-        return np.where((self.sorted[place] == ids) & (ids != MISSING), self.rows[place], MISSING)
+        position = np.minimum(np.searchsorted(self.sorted, ids), len(self.sorted) - 1)
+        return np.where((self.sorted[position] == ids) & (ids != MISSING), self.rows[position], MISSING)
 
 
 @dataclass(frozen=True)
 class Names:
-    """The distinct names of a trace's device work, with what is known from the name alone.
+    """Distinct names of a trace's device work, with the class and data type that each tells.
 
-    `class_` and `dtype` are made once a name, since regular expressions cost 10 to 30 us each.
+    They are found once a name, since regular expressions cost 10 to 30 us each.
     """
 
     text: npt.NDArray[np.object_]
@@ -275,11 +273,11 @@ class Names:
 
 @dataclass(frozen=True)
 class WorkColumns:
-    """Kernels and copies of all ranks, ordered by start; equally long columns in ns on the trace's clock.
+    """Kernels and copies of all ranks, ordered by start: columns of equal length, in ns on the trace's clock.
 
-    `began` is when the row's iteration begins on its rank: the far past where it has none, the far future where
-    the trace does not have that iteration. `reach` is the latest end so far, so that what still runs at a time
-    is found by bisection.
+    `began` is the begin of the row's iteration on its rank: the far past without an iteration, the far future if the
+    trace lacks that iteration. `reach` is the latest end up to each row; a bisection finds the work that still runs at
+    a time.
     """
 
     columns: dict[str, npt.NDArray[Any]]
@@ -290,7 +288,7 @@ class WorkColumns:
     iterations: Groups
 
     def running(self, first: int, last: int) -> slice:
-        """Return a range of rows that has all which run at some time after `first` and begin before `last`."""
+        """Return a range of rows that contains all work that ends after `first` and begins before `last`."""
         low = int(np.searchsorted(self.reach, first, side="right"))
         return slice(low, max(low, int(np.searchsorted(self.columns["start"], last))))
 
@@ -306,25 +304,30 @@ class CallColumns:
 
 @dataclass(frozen=True)
 class TraceIndex:
-    """A trace, arranged so that the graph of one iteration costs what that iteration holds.
+    """A trace, arranged so that building the graph of an iteration costs what that iteration holds.
 
     Parameters
     ----------
     trace : Trace
-    work : WorkColumns
+        The trace itself.
+    device_work : WorkColumns
+        Kernels and copies.
     calls : CallColumns
-        Of the runtime; on a job without devices, operators.
+        Calls of the runtime; on a job without devices, operators.
     ops, collectives : Keys
-        Rows of those tables by id.
+        Rows of these tables by id.
     syncs : RecordedSyncs
+        Recorded synchronisations.
     backward : BackwardOps
+        Backward operators with their forward operators.
     launching_ranks : frozenset of int
-        Ranks of which at least one launch was recorded; on the others, gaps stand for the host.
+        Ranks with at least one recorded launch; on the others, gaps stand for the host.
     hardware : Hardware
+        Hardware of the devices.
     """
 
     trace: Trace
-    work: WorkColumns
+    device_work: WorkColumns
     calls: CallColumns
     ops: Keys
     collectives: Keys
@@ -335,39 +338,40 @@ class TraceIndex:
 
     @property
     def on_host_alone(self) -> bool:
-        """Whether nothing ran on a device, so that operators are the calls."""
-        return not len(self.work.reach)
+        """Whether the trace has no device work; then operators stand for runtime calls."""
+        return not len(self.device_work.reach)
 
     def check_iterations(self, iterations: Sequence[int]) -> None:
-        """Raise an error that names the first of `iterations` that the trace lacks, and those that it has.
+        """Raise an error if the trace lacks one of `iterations`; it names the first, and the iterations of the trace.
 
         Raises
         ------
         InvalidInputError
+            The trace lacks an iteration.
         """
-        have = np.unique(integers(self.trace.iterations, "iteration")).tolist()
+        recorded = np.unique(integers(self.trace.iterations, "iteration")).tolist()
         for number in iterations:
-            if number not in have:
-                some = ", ".join(map(str, have[:12]))
-                listed = f"{some}, ... {len(have)} in all" if len(have) > 12 else some or "none"
+            if number not in recorded:
+                first = ", ".join(map(str, recorded[:12]))
+                listed = f"{first}, ... {len(recorded)} in all" if len(recorded) > 12 else first or "none"
                 raise InvalidInputError(f"the trace has no iteration {number} (it has {listed})")
 
 
 def index_trace(trace: Trace) -> TraceIndex:
-    """Arrange a trace for `build_graph`: worth it where more than one iteration is built.
+    """Return the index of a trace, from which `build_graph` builds several graphs faster than from the trace.
 
-    Costs a sort of the events, and a look at each distinct name.
+    It costs a sort of the events, and regular expressions on each distinct name.
     """
-    work = _work(trace)
-    calls = _calls(trace.launches, _loader_calls(trace)) if len(work.reach) else _calls(trace.ops)
+    device_work = _index_device_work(trace)
+    calls = _index_calls(trace.launches, _loader_calls(trace)) if len(device_work.reach) else _index_calls(trace.ops)
     hardware = hardware_of(trace)
-    queued = unblocked_ns(calls.columns, calls.names, work.columns) if hardware.launch_queue else None
+    queued = unblocked_ns(calls.columns, calls.names, device_work.columns) if hardware.launch_queue else None
     queued = np.zeros(len(calls.columns["id"]), np.int64) if queued is None else queued
     calls = replace(calls, columns={**calls.columns, "unblocked": queued})
-    ranks, launched = work.columns["rank"], work.columns["launch_id"] != MISSING
+    ranks, launched = device_work.columns["rank"], device_work.columns["launch_id"] != MISSING
     return TraceIndex(
         trace,
-        work,
+        device_work,
         calls,
         Keys.of(integers(trace.ops, "id")),
         Keys.of(integers(trace.collectives, "id")),
@@ -378,45 +382,50 @@ def index_trace(trace: Trace) -> TraceIndex:
     )
 
 
-def _work(trace: Trace) -> WorkColumns:
+def _index_device_work(trace: Trace) -> WorkColumns:
+    """Return the kernels and copies of a trace, ordered by start."""
     kernels, copies = trace.kernels, trace.copies
-    parts = [_columns(kernels, is_copy=False), _columns(copies, is_copy=True)]
-    both = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    (kernel_code, kernel_names), (copy_code, copy_names) = _coded(kernels["name"]), _coded(copies["name"])
-    both["name"] = np.concatenate([kernel_code, copy_code + len(kernel_names)])
-    direction, directions = _coded(copies["direction"])
-    both["direction"] = np.concatenate([np.full(kernels.num_rows, -1), direction])
-    order = np.argsort(both["start"], kind="stable")
-    columns = {name: values[order] for name, values in both.items()}
+    blocks = [_work_columns(kernels, is_copy=False), _work_columns(copies, is_copy=True)]
+    merged = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    (kernel_code, kernel_names), (copy_code, copy_names) = _encode_text(kernels["name"]), _encode_text(copies["name"])
+    merged["name"] = np.concatenate([kernel_code, copy_code + len(kernel_names)])
+    direction, directions = _encode_text(copies["direction"])
+    merged["direction"] = np.concatenate([np.full(kernels.num_rows, -1), direction])
+    order = np.argsort(merged["start"], kind="stable")
+    columns = {name: values[order] for name, values in merged.items()}
     text = np.concatenate([kernel_names, copy_names])
-    columns["opens"] = _opens(columns)
-    names = _names(text)
+    columns["opens"] = _opens_stream(columns)
+    names = _index_names(text)
     reach = np.maximum.accumulate(columns["end"]) if len(order) else columns["end"]
-    return WorkColumns(columns, names, directions, _began(trace, columns), reach, Groups.by(columns["iteration"]))
+    return WorkColumns(
+        columns, names, directions, _iteration_begin(trace, columns), reach, Groups.by(columns["iteration"])
+    )
 
 
-def _opens(columns: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
-    """Return which rows, in order of start, are the first of their stream in the whole trace."""
+def _opens_stream(columns: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
+    """Return the mask of rows, in order of start, that are the first of their stream in the whole trace."""
     opens = np.zeros(len(columns["id"]), dtype=bool)
-    places = np.stack([columns["rank"], columns["device"], columns["stream"]], axis=1)
-    opens[np.unique(places, axis=0, return_index=True)[1]] = True
+    streams = np.stack([columns["rank"], columns["device"], columns["stream"]], axis=1)
+    opens[np.unique(streams, axis=0, return_index=True)[1]] = True
     return opens
 
 
-def _names(text: npt.NDArray[np.object_]) -> Names:
+def _index_names(text: npt.NDArray[np.object_]) -> Names:
+    """Return the class and data type that each name tells."""
     class_ = np.empty(len(text), object)
     class_[:] = [classify(name) for name in text]
     return Names(text, class_, np.array([dtype_of_name(name) for name in text], dtype=np.int64))
 
 
-def _columns(table: pa.Table, *, is_copy: bool) -> dict[str, npt.NDArray[Any]]:
+def _work_columns(table: pa.Table, *, is_copy: bool) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of device work from the table of kernels or of copies."""
     n = table.num_rows
     absent = np.full(n, MISSING)
-    place = {name: integers(table, name) for name in ("device", "stream")}
+    location = {name: integers(table, name) for name in ("device", "stream")}
     return {
         **{name: integers(table, name) for name in ("id", "rank", "iteration", "launch_id")},
         "op": integers(table, "op_id"),
-        **{name: np.where(values == MISSING, -1, values) for name, values in place.items()},
+        **{name: np.where(values == MISSING, -1, values) for name, values in location.items()},
         "start": integers(table, "start_ns"),
         "end": ends(table),
         "is_copy": np.full(n, is_copy),
@@ -427,40 +436,42 @@ def _columns(table: pa.Table, *, is_copy: bool) -> dict[str, npt.NDArray[Any]]:
     }
 
 
-def _began(trace: Trace, columns: dict[str, npt.NDArray[Any]]) -> Ints:
+def _iteration_begin(trace: Trace, columns: dict[str, npt.NDArray[Any]]) -> Ints:
+    """Return the begin of each row's iteration on its rank, as `WorkColumns.began`."""
     table = trace.iterations
-    own, given = dense_keys(
+    work_key, iteration_key = dense_keys(
         (columns["rank"], columns["iteration"]), (integers(table, "rank"), integers(table, "iteration"))
     )
-    found = lookup(given, integers(table, "start_ns"), own)
-    return np.where(columns["iteration"] == MISSING, _FIRST, np.where(found == MISSING, _LAST, found))
+    start = lookup(iteration_key, integers(table, "start_ns"), work_key)
+    return np.where(columns["iteration"] == MISSING, _FIRST, np.where(start == MISSING, _LAST, start))
 
 
 def _loader_calls(trace: Trace) -> pa.Table:
-    """Return the times at which the host asks PyTorch's input pipeline for a batch; ids are negative."""
+    """Return the host's waits for a batch of PyTorch's input pipeline as calls with negative ids."""
     names = ["rank", "process", "thread", "iteration", "start_ns", "dur_ns", "name"]
     tables: list[pa.Table] = []
     for table in (trace.ops, trace.ranges):
-        codes, distinct = _coded(table["name"])
-        loads = np.array([*(str(text).startswith(LOADER_PREFIX) for text in distinct), False], dtype=bool)
-        rows = np.flatnonzero(loads[codes])
-        chosen = table.select(names).take(arrow_array(rows))
-        tables.append(chosen.set_column(len(names) - 1, "name", chosen["name"].cast(pa.string())))
-    found = pa.concat_tables(tables, promote_options="permissive")
-    return found.append_column("id", arrow_array(-2 - np.arange(found.num_rows)))
+        codes, distinct = _encode_text(table["name"])
+        is_loader = np.array([*(str(text).startswith(LOADER_PREFIX) for text in distinct), False], dtype=bool)
+        rows = np.flatnonzero(is_loader[codes])
+        calls = table.select(names).take(arrow_array(rows))
+        tables.append(calls.set_column(len(names) - 1, "name", calls["name"].cast(pa.string())))
+    joined = pa.concat_tables(tables, promote_options="permissive")
+    return joined.append_column("id", arrow_array(-2 - np.arange(joined.num_rows)))
 
 
-def _calls(*tables: pa.Table) -> CallColumns:
-    known = [name for name in ("id", "rank", "process", "thread", "op_id", "iteration")
+def _index_calls(*tables: pa.Table) -> CallColumns:
+    """Return calls from one or more tables, ordered by (start, id)."""
+    names = [name for name in ("id", "rank", "process", "thread", "op_id", "iteration")
              if name in tables[0].schema.names]  # fmt: skip
-    columns = {name: np.concatenate([_integers(part, name) for part in tables]) for name in known}
-    columns["start"] = np.concatenate([integers(part, "start_ns") for part in tables])
-    columns["end"] = np.concatenate([ends(part) for part in tables])
+    columns = {name: np.concatenate([_integers_or_missing(table, name) for table in tables]) for name in names}
+    columns["start"] = np.concatenate([integers(table, "start_ns") for table in tables])
+    columns["end"] = np.concatenate([ends(table) for table in tables])
     columns.setdefault("op_id", columns["id"])
-    coded = [_coded(part["name"]) for part in tables]
+    coded = [_encode_text(table["name"]) for table in tables]
     before = np.cumsum([0, *(len(text) for _, text in coded)])
     columns["name"] = np.concatenate(
-        [np.where(codes < 0, -1, codes + at) for (codes, _), at in zip(coded, before, strict=False)]
+        [np.where(codes < 0, -1, codes + offset) for (codes, _), offset in zip(coded, before, strict=False)]
     )
     text = np.concatenate([text for _, text in coded])
     order = np.lexsort((columns["id"], columns["start"]))
@@ -468,19 +479,20 @@ def _calls(*tables: pa.Table) -> CallColumns:
     return CallColumns(columns, text, Groups.by(columns["iteration"]))
 
 
-def _integers(table: pa.Table, name: str) -> Ints:
+def _integers_or_missing(table: pa.Table, name: str) -> Ints:
+    """Return an integer column; `MISSING` throughout if the table lacks it."""
     return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
 
 
-def _coded(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:
-    """Return the codes of a text column, -1 for null, and the texts that they stand for."""
+def _encode_text(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:
+    """Return a text column as codes, -1 for null, and the text of each code."""
     if not len(column):
         return np.zeros(0, np.int64), np.empty(0, object)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
-    whole = column.unify_dictionaries()
-    texts = whole.chunk(0).dictionary.to_pylist()
-    codes = integers(pa.table({"code": pa.chunked_array([chunk.indices for chunk in whole.chunks])}), "code")
+    unified = column.unify_dictionaries()
+    texts = unified.chunk(0).dictionary.to_pylist()
+    codes = integers(pa.table({"code": pa.chunked_array([chunk.indices for chunk in unified.chunks])}), "code")
     values = np.empty(len(texts), object)
     values[:] = texts
     return np.where(codes == MISSING, -1, codes), values

@@ -1,10 +1,7 @@
-"""Kernels, copies and collectives of the devices, and the finished graph.
+"""`build_graph`: consecutive iterations of a trace as a `KernelGraph`.
 
-Collectives across ranks: who takes part, who is missing, and the meeting that all wait for.
-
-The device's side: streams in order, launches, waits between streams, collectives across ranks.
-
-`build_graph`: consecutive iterations of a trace as a `KernelGraph`.
+The device's tasks are added here: kernels and copies on their streams, and collectives, whose ranks meet. A collective
+whose ranks are all in the window gets a mark at which all have arrived.
 """
 
 import json
@@ -30,206 +27,210 @@ from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, Hardware, Kern
 
 @dataclass(frozen=True)
 class Meetings:
-    """Collectives of which every rank is in the window.
+    """Collectives that all their ranks take part in, within the window.
 
     Parameters
     ----------
     rows : list of array of int64
-        Of device work, one array a collective.
+        Rows of device work, one array a collective.
     notes : list of str
-        Collectives left out, and why.
+        Notes on collectives that were left out, and why.
     """
 
     rows: list[Ints]
     notes: list[str]
 
     def times(self, start: Ints) -> Ints:
-        """Return for each row of device work when its collective's last rank arrives; `MISSING` for other rows."""
-        met = np.full(len(start), MISSING)
+        """Return when the last rank of each row's collective arrives; `MISSING` for rows of no meeting."""
+        meeting_ns = np.full(len(start), MISSING)
         for rows in self.rows:
-            met[rows] = start[rows].max()
-        return met
+            meeting_ns[rows] = start[rows].max()
+        return meeting_ns
 
 
 def find_meetings(window: Window) -> Meetings:
-    """Return the collectives that all their ranks take part in here, and notes of those that they do not.
+    """Return the collectives that all their ranks take part in, and notes on the others.
 
-    A collective with a missing rank is no meeting: when the others would have gone on is not in the trace. Nor is
-    one that a rank ends before another begins it, which only clocks that disagree can show.
+    A collective with a missing rank is left out, since the trace does not show when that rank arrived. So is a
+    collective that one rank ends before another begins it, which only clocks that disagree can show.
     """
-    work, table = window.work, window.trace.collectives
+    device_work, table = window.device_work, window.trace.collectives
     if not table.num_rows:
         return Meetings([], [])
-    place = window.index.collectives.find(work.collective)
-    rows = np.flatnonzero((place != MISSING) & work.own)
-    about = table.select(["match_id", "group_size"]).take(arrow_array(place[rows]))
-    match, size = integers(about, "match_id"), integers(about, "group_size")
+    table_row = window.index.collectives.find(device_work.collective)
+    rows = np.flatnonzero((table_row != MISSING) & device_work.in_window)
+    columns = table.select(["match_id", "group_size"]).take(arrow_array(table_row[rows]))
+    match, size = integers(columns, "match_id"), integers(columns, "group_size")
     rows, size, match = rows[match != MISSING], size[match != MISSING], match[match != MISSING]
     order = np.argsort(match, kind="stable")
     cuts = np.flatnonzero(np.diff(match[order])) + 1
-    met, lacking, apart = [], defaultdict[str, int](int), []
-    for part, sizes in zip(np.split(rows[order], cuts), np.split(size[order], cuts), strict=True):
-        present = set(work.rank[part].tolist())
-        if not len(part) or len(present) < len(part):
+    meetings, incomplete, disjoint = [], defaultdict[str, int](int), []
+    for members, sizes in zip(np.split(rows[order], cuts), np.split(size[order], cuts), strict=True):
+        present = set(device_work.rank[members].tolist())
+        if not len(members) or len(present) < len(members):
             continue
         if len(present) < sizes.max() and len(window.ranks) > 1:
-            lacking[_missing(window, int(place[part[0]]), present, int(sizes.max()))] += 1
-        elif len(part) > 1 and work.start[part].max() >= work.end[part].min():
-            apart.append(part)
-        elif len(part) > 1:
-            met.append(part)
+            incomplete[_describe_missing_ranks(window, int(table_row[members[0]]), present, int(sizes.max()))] += 1
+        elif len(members) > 1 and device_work.start[members].max() >= device_work.end[members].min():
+            disjoint.append(members)
+        elif len(members) > 1:
+            meetings.append(members)
     notes = [
-        f"{count} collectives {what}: nobody waits for the others there, and waiting stays part of their measured time"
-        for what, count in sorted(lacking.items())
+        f"{count} collectives {reason}: nobody waits for the others there, and waiting stays part of their measured "
+        "time"
+        for reason, count in sorted(incomplete.items())
     ]
-    return Meetings(met, notes + _apart(window, apart))
+    return Meetings(meetings, notes + _clock_notes(window, disjoint))
 
 
-def _missing(window: Window, row: int, present: set[int], size: int) -> str:
+def _describe_missing_ranks(window: Window, row: int, present: set[int], size: int) -> str:
+    """Return the words of a note for collectives whose group lacks ranks."""
     text = window.trace.collectives["group_ranks"][row].as_py()
     ranks = json.loads(text) if text else []
     missing = sorted(set(ranks) - present) if isinstance(ranks, list) else []
-    who = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    named = f" (missing: rank {who})" if missing else ""
-    return f"of a group of {size} ranks have {len(present)} of them in the trace{named}"
+    listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    detail = f" (missing: rank {listed})" if missing else ""
+    return f"of a group of {size} ranks have {len(present)} of them in the trace{detail}"
 
 
-def _apart(window: Window, groups: list[Ints]) -> list[str]:
-    """Say how far the clocks of ranks are apart that do not meet."""
+def _clock_notes(window: Window, groups: list[Ints]) -> list[str]:
+    """Return a note on the collectives in `groups`, whose ranks do not meet since their clocks disagree."""
     if not groups:
         return []
-    work = window.work
-    gaps = [int(work.start[rows].max() - work.end[rows].min()) for rows in groups]
+    device_work = window.device_work
+    gaps = [int(device_work.start[rows].max() - device_work.end[rows].min()) for rows in groups]
     worst = groups[int(np.argmax(gaps))]
-    first, last = worst[np.argmin(work.end[worst])], worst[np.argmax(work.start[worst])]
-    name = window.index.work.names.text[work.name[first]][:60]
+    first, last = worst[np.argmin(device_work.end[worst])], worst[np.argmax(device_work.start[worst])]
+    name = window.index.device_work.names.text[device_work.name[first]][:60]
     return [
         f"clocks of ranks disagree: {len(groups)} collectives end on one rank before another begins them, by up to "
-        f"{max(gaps) / 1e3:.1f} us (rank {work.rank[first]} before rank {work.rank[last]}, {name}, "
-        f"{work.end[first] / 1e6:.3f} ms after the start); nobody waits for the others there"
+        f"{max(gaps) / 1e3:.1f} us (rank {device_work.rank[first]} before rank {device_work.rank[last]}, {name}, "
+        f"{device_work.end[first] / 1e6:.3f} ms after the start); nobody waits for the others there"
     ]
 
 
 def add_meetings(draft: Draft, window: Window, meetings: Meetings, tasks: tuple[Ints, Ints]) -> None:
-    """Let every rank's part of a collective start when all ranks have arrived."""
+    """Append a mark for each meeting, so that a collective starts on every rank when all ranks have arrived."""
     if not meetings.rows:
         return
-    met = np.array([window.work.start[rows].max() for rows in meetings.rows], dtype=np.float64)
-    about: Mapping[str, object] = {
+    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings.rows], dtype=np.float64)
+    columns: Mapping[str, object] = {
         "kind": int(TaskKind.MARK),
         "name": draft.name("all ranks have arrived"),
-        "measured_start_ns": met,
-        "measured_end_ns": met,
-        "iteration": np.array([window.work.iteration[rows].max() for rows in meetings.rows]),
+        "measured_start_ns": meeting_ns,
+        "measured_end_ns": meeting_ns,
+        "iteration": np.array([window.device_work.iteration[rows].max() for rows in meetings.rows]),
     }
-    marks = draft.tasks(len(met), about)
+    marks = draft.tasks(len(meeting_ns), columns)
     rows = np.concatenate(meetings.rows)
-    mark = np.repeat(marks, [len(part) for part in meetings.rows])
+    mark = np.repeat(marks, [len(members) for members in meetings.rows])
     begin, done = tasks
     draft.edges(NewEdges(begin[rows], mark, 0.0, int(EdgeKind.RENDEZVOUS)))
     draft.edges(NewEdges(mark, done[rows], 0.0, int(EdgeKind.RENDEZVOUS)))
 
 
-_CLASS = {name: index for index, name in enumerate(CLASSES)}
+_CLASS_INDEX = {name: index for index, name in enumerate(CLASSES)}
 
 
 def add_device(draft: Draft, window: Window, host: HostTasks) -> Ints:
-    """Append the device's tasks and all that they wait for; return which task does the work of each row."""
+    """Append the device's tasks and the edges that they wait for; return the task of each row of device work."""
     meetings = find_meetings(window)
     draft.notes.extend(meetings.notes)
-    begin, done = _add_tasks(draft, window, meetings.times(window.work.start))
+    begin, done = _add_tasks(draft, window, meetings.times(window.device_work.start))
     add_starts(draft, window, host, (begin, done))
     add_meetings(draft, window, meetings, (begin, done))
     return done
 
 
-def _add_tasks(draft: Draft, window: Window, met: Ints) -> tuple[Ints, Ints]:
-    """Append a task for each row, before it one for the arrival of each that meets others; return both.
+def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, Ints]:
+    """Append a task for each row, and before each collective of a meeting a mark for its arrival.
 
-    What a rank's part of a collective waits for before all have arrived is no part of its duration.
+    Return the first and the last task of each row. The wait of a rank before all have arrived is not part of the
+    collective's duration.
     """
-    work = window.work
-    meets = met != MISSING
-    rows = np.repeat(np.arange(len(work)), 1 + meets)
-    arrives = np.zeros(len(rows), dtype=bool)
-    arrives[:-1] = rows[1:] == rows[:-1]
-    name = draft.named(work.name, window.index.work.names.text)[rows]
-    if meets.any():
-        name[arrives] = draft.name("arrives")
-    start = np.where(meets, met, work.start)[rows]
-    lane, device = _places(draft, window)
-    about = {
-        name: np.where(arrives, default, values[rows]) for name, (values, default) in _about(draft, window).items()
+    device_work = window.device_work
+    is_meeting = meeting_ns != MISSING
+    rows = np.repeat(np.arange(len(device_work)), 1 + is_meeting)
+    is_arrival = np.zeros(len(rows), dtype=bool)
+    is_arrival[:-1] = rows[1:] == rows[:-1]
+    name = draft.named(device_work.name, window.index.device_work.names.text)[rows]
+    if is_meeting.any():
+        name[is_arrival] = draft.name("arrives")
+    start = np.where(is_meeting, meeting_ns, device_work.start)[rows]
+    lane, device = _lanes_and_devices(draft, window)
+    columns = {
+        name: np.where(is_arrival, default, values[rows])
+        for name, (values, default) in _task_columns(draft, window).items()
     }
     numbers = draft.tasks(
         len(rows),
         {
-            **about,
+            **columns,
             "name": name,
             "lane": lane[rows],
             "device": device[rows],
-            "measured_start_ns": np.where(arrives, work.start[rows], start),
-            "measured_end_ns": np.where(arrives, work.start[rows], work.end[rows]),
-            "iteration": work.iteration[rows],
-            "event": work.id[rows],
+            "measured_start_ns": np.where(is_arrival, device_work.start[rows], start),
+            "measured_end_ns": np.where(is_arrival, device_work.start[rows], device_work.end[rows]),
+            "iteration": device_work.iteration[rows],
+            "event": device_work.id[rows],
         },
     )
-    done = numbers[~arrives]
+    done = numbers[~is_arrival]
     begin = done.copy()
-    begin[meets] = numbers[arrives]
+    begin[is_meeting] = numbers[is_arrival]
     return begin, done
 
 
-def _about(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
-    """Return the columns that say what each row is, and what an arrival has in their place."""
-    work, table = window.work, window.trace.collectives
-    place = window.index.collectives.find(work.collective)
-    is_collective = work.collective != MISSING
+def _task_columns(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
+    """Return the columns that describe each row, and the value that an arrival has in each."""
+    device_work, table = window.device_work, window.trace.collectives
+    table_row = window.index.collectives.find(device_work.collective)
+    is_collective = device_work.collective != MISSING
     kind = np.where(
-        work.is_copy, int(TaskKind.COPY), np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
+        device_work.is_copy, int(TaskKind.COPY), np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
     )
-    of_name = np.array([_CLASS[name] for name in window.index.work.names.class_], dtype=np.int64)
-    size, ranks = np.zeros(len(work), dtype=np.int64), np.zeros(len(work), dtype=np.int64)
+    class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.names.class_], dtype=np.int64)
+    size, ranks = np.zeros(len(device_work), dtype=np.int64), np.zeros(len(device_work), dtype=np.int64)
     if is_collective.any():
-        found_at = place != MISSING
-        of_rows = table.select(["bytes", "group_size"]).take(arrow_array(place[found_at]))
-        size[found_at], ranks[found_at] = integers(of_rows, "bytes"), integers(of_rows, "group_size")
-    operator = np.full(len(work), -1)
-    for row, found in window_operators(window).items():
-        operator[row] = draft.operator(found)
+        has_row = table_row != MISSING
+        columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row[has_row]))
+        size[has_row], ranks[has_row] = integers(columns, "bytes"), integers(columns, "group_size")
+    operator = np.full(len(device_work), -1)
+    for row, operator_of_row in window_operators(window).items():
+        operator[row] = draft.operator(operator_of_row)
     return {
         "kind": (kind, int(TaskKind.MARK)),
-        "class_": (np.where(work.is_copy, -1, of_name[work.name]), -1),
-        "workgroups": (np.maximum(work.workgroups, 0), 0),
-        "bytes": (np.maximum(np.where(is_collective, size, work.bytes), 0).astype(np.int64), 0),
+        "class_": (np.where(device_work.is_copy, -1, class_of_name[device_work.name]), -1),
+        "workgroups": (np.maximum(device_work.workgroups, 0), 0),
+        "bytes": (np.maximum(np.where(is_collective, size, device_work.bytes), 0).astype(np.int64), 0),
         "dtype": (window_dtypes(window), -1),
-        "collective": (np.where(is_collective, _collective_kinds(window, place), -1), -1),
+        "collective": (np.where(is_collective, _collective_kinds(window, table_row), -1), -1),
         "operator": (operator, -1),
         "ranks": (np.maximum(ranks, 0), 0),
     }
 
 
-def _collective_kinds(window: Window, place: Ints) -> Ints:
-    """Return the index into `COLLECTIVE_KINDS` of the collective at each place; unknown where there is none."""
-    other = COLLECTIVE_KINDS.index("unknown")
-    result = np.full(len(place), other)
-    known = np.flatnonzero(place != MISSING)
-    if not len(known):
+def _collective_kinds(window: Window, table_row: Ints) -> Ints:
+    """Return the kind of each row's collective, as an index into `COLLECTIVE_KINDS`; unknown without a collective."""
+    unknown = COLLECTIVE_KINDS.index("unknown")
+    result = np.full(len(table_row), unknown)
+    rows = np.flatnonzero(table_row != MISSING)
+    if not len(rows):
         return result
-    names = strings(window.trace.collectives.select(["collective"]).take(arrow_array(place[known])), "collective")
-    result[known] = [COLLECTIVE_KINDS.index(name) if name in COLLECTIVE_KINDS else other for name in names]
+    names = strings(window.trace.collectives.select(["collective"]).take(arrow_array(table_row[rows])), "collective")
+    result[rows] = [COLLECTIVE_KINDS.index(name) if name in COLLECTIVE_KINDS else unknown for name in names]
     return result
 
 
-def _places(draft: Draft, window: Window) -> tuple[Ints, Ints]:
-    """Return the lane and the device of each row."""
-    work = window.work
-    first = work.queue_starts()
+def _lanes_and_devices(draft: Draft, window: Window) -> tuple[Ints, Ints]:
+    """Return the numbers of each row's lane and device."""
+    device_work = window.device_work
+    first = device_work.queue_starts()
     heads = np.flatnonzero(first)
-    columns = (work.rank[heads], work.device[heads], work.stream[heads])
-    places = [draft.lane(Lane(*place)) for place in zip(*(c.tolist() for c in columns), strict=True)]
-    both = np.array(places, dtype=np.int64).reshape(-1, 2)[np.cumsum(first) - 1]
-    return both[:, 0], both[:, 1]
+    columns = (device_work.rank[heads], device_work.device[heads], device_work.stream[heads])
+    lanes = [draft.lane(Lane(*stream)) for stream in zip(*(c.tolist() for c in columns), strict=True)]
+    numbers = np.array(lanes, dtype=np.int64).reshape(-1, 2)[np.cumsum(first) - 1]
+    return numbers[:, 0], numbers[:, 1]
 
 
 def build_graph(
@@ -237,19 +238,18 @@ def build_graph(
 ) -> KernelGraph:
     """Return the graph of one iteration, or of consecutive ones, on all their ranks.
 
-    Host calls are ordered on their threads, kernels and copies on their streams, also from one iteration to the next;
-    launches, event waits, synchronisations and collectives join them. Device work of earlier iterations that still
-    runs when the first one starts is part of the graph but of none of its iterations. Durations are isolated:
-    contention that was measured is taken out, so that replaying the graph puts it back.
+    Host calls are ordered on their threads, kernels and copies on their streams, also from one iteration to the next.
+    Launches, event waits, synchronisations and collectives join them. The backlog is part of the graph, and of none of
+    its iterations. Durations are isolated: the measured contention is taken out, and a replay puts it back.
 
     Parameters
     ----------
     trace : Trace or TraceIndex
-        The index of a trace, where several graphs are built from it.
+        A trace; its index if several graphs are built from it.
     iterations : int or sequence of int
-        Consecutive numbers, in order.
+        Consecutive numbers of iterations, in order.
     hardware : Hardware, optional
-        What the devices are, where the trace does not say.
+        Hardware of the devices; by default that of the trace.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def build_graph(
     """
     numbers = (iterations,) if isinstance(iterations, int) else tuple(iterations)
     if not numbers:
-        raise InvalidInputError("a graph needs at least one iteration")
+        raise InvalidInputError("a graph needs at least one iteration; name one")
     index = trace if isinstance(trace, TraceIndex) else index_trace(trace)
     window = open_window(index, numbers)
     draft = Draft(notes=clock_notes(window))

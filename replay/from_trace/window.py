@@ -1,8 +1,6 @@
-"""The tasks of a window of iterations, cut from a trace.
+"""`Window`: the events of consecutive iterations as arrays, on one clock that starts with the first of them.
 
-The events of consecutive iterations, as arrays on one clock that starts with the first.
-
-Clocks that disagree, of ranks and of host and device: how many times say so, by how much, and where.
+`clock_notes` says where clocks disagree, of ranks or of host and device: how often, by how much, and where.
 """
 
 from collections.abc import Sequence
@@ -23,12 +21,11 @@ _FAR_PAST = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """Kernels and copies, ordered by (rank, device, stream, start, id); columns of equal length.
+    """Kernels and copies of a window, ordered by (rank, device, stream, start, id): columns of equal length.
 
-    `launch` is the row of `Calls`, -1 where the launch is not in the window. `iteration` is the position in
-    `Window.iterations`, -1 for work that belongs to none of them. `name` counts through the names of the index,
-    `direction` likewise. `opens` marks the first of a stream in the whole trace. Times are int64 ns from the window's
-    origin.
+    `launch` is the row of `Calls`, -1 if the launch is not in the window. `iteration` is the position in
+    `Window.iterations`, -1 for work of none of them. `name` and `direction` are indices into the names and directions
+    of the index. `opens` marks the first row of a stream in the whole trace. Times are ns after the window's origin.
     """
 
     id: Ints
@@ -53,12 +50,12 @@ class DeviceWork:
         return len(self.id)
 
     @property
-    def own(self) -> npt.NDArray[np.bool_]:
-        """Which rows belong to an iteration of the window."""
+    def in_window(self) -> npt.NDArray[np.bool_]:
+        """Mask of the rows that belong to an iteration of the window."""
         return self.iteration >= 0
 
     def queue_starts(self) -> npt.NDArray[np.bool_]:
-        """Return which rows are the first of their stream."""
+        """Return the mask of rows that are the first of their stream in the window."""
         first = np.ones(len(self), dtype=bool)
         keys = np.stack([self.rank, self.device, self.stream])
         first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
@@ -67,10 +64,11 @@ class DeviceWork:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of the runtime and of the input pipeline, or on a job without devices outermost operators, by start, id.
+    """Calls of the runtime and of the input pipeline, ordered by (start, id): columns of equal length.
 
-    `name` counts through the names of the index, `iteration` is the position in `Window.iterations`. `unblocked` is
-    what a launch that found the launch queue full would have taken otherwise, in ns; 0 for other calls.
+    A job without devices has its outermost operators instead. `name` is an index into the names of the index,
+    `iteration` the position in `Window.iterations`. `unblocked` is how long a launch that found the launch queue full
+    would have taken otherwise, in ns; 0 for other calls.
     """
 
     id: Ints
@@ -90,7 +88,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Step:
-    """The host's part of one iteration on one rank; times in ns from the window's origin."""
+    """One iteration on the host of one rank; times in ns after the window's origin."""
 
     rank: int
     iteration: int  #: position in `Window.iterations`
@@ -100,23 +98,26 @@ class Step:
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive iterations on all their ranks.
+    """Events of consecutive iterations on all their ranks.
 
     Parameters
     ----------
     index : TraceIndex
-    work : DeviceWork
+        Index of the trace.
+    device_work : DeviceWork
+        Kernels and copies.
     calls : Calls
+        Host calls.
     iterations : tuple of int
-        Their numbers, in order.
+        Numbers of the iterations, in order.
     steps : tuple of Step
-        Ordered by (rank, start).
+        Iterations on the host of each rank, ordered by (rank, start).
     origin_ns : int
-        The earliest start over the ranks, of the host's step or of the device's work, on the trace's clock.
+        Earliest start of a step on the host or of device work, over all ranks, on the trace's clock.
     """
 
     index: TraceIndex
-    work: DeviceWork
+    device_work: DeviceWork
     calls: Calls
     iterations: tuple[int, ...]
     steps: tuple[Step, ...]
@@ -124,76 +125,90 @@ class Window:
 
     @property
     def trace(self) -> Trace:
-        """The trace that the window is of."""
+        """Trace that the window is cut from."""
         return self.index.trace
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that take part."""
+        """Ranks with an iteration in the window."""
         return tuple(dict.fromkeys(step.rank for step in self.steps))
 
     def begin_of(self, rank: int) -> int:
-        """Return when the host of a rank starts, ns from the origin; 0 for a rank without an iteration."""
+        """Return the start of a rank's first step on the host, ns after the origin; 0 for a rank without a step."""
         return next((step.start for step in self.steps if step.rank == rank), 0)
 
     def launched(self) -> Ints:
-        """Return when each row of device work was launched, ns from the origin; the far past where unknown."""
-        launch = self.work.launch
+        """Return the launch time of each row of device work, ns after the origin; the far past if unknown."""
+        launch = self.device_work.launch
         if not len(self.calls):
             return np.full(len(launch), _FAR_PAST)
         return np.where(launch >= 0, self.calls.start[launch], _FAR_PAST)
 
 
 def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
-    """Return the events of consecutive `iterations`, and earlier device work that still runs when the first starts.
+    """Return the window of consecutive `iterations`, with the backlog that still runs when the first starts.
 
-    What the host does between two iterations, and the device work that it launches there, belongs to the later one.
+    Calls between two iterations, and the device work that they launch, belong to the later iteration.
 
     Raises
     ------
     InvalidInputError
-        The trace lacks an iteration; the message lists those that it has.
+        The trace lacks an iteration; the message lists the iterations of the trace.
     """
     table = index.trace.iterations
     numbers = integers(table, "iteration")
     index.check_iterations(iterations)
-    wanted = np.array(iterations, dtype=np.int64)
-    rows = np.flatnonzero(np.isin(numbers, wanted))
+    wanted_numbers = np.array(iterations, dtype=np.int64)
+    rows = np.flatnonzero(np.isin(numbers, wanted_numbers))
     starts, stops, ranks = integers(table, "start_ns")[rows], ends(table)[rows], integers(table, "rank")[rows]
-    position = lookup(wanted, np.arange(len(wanted)), numbers[rows])
+    position = lookup(wanted_numbers, np.arange(len(wanted_numbers)), numbers[rows])
     order = np.lexsort((starts, ranks))
-    spans = [
+    host_steps = [
         Step(*columns) for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)
     ]
-    called = _in_iterations(index.calls.iterations, wanted)
-    calls = _called_between(index, spans, called)
-    work = _worked(index, wanted, calls)
+    call_rows = _in_iterations(index.calls.iterations, wanted_numbers)
+    all_call_rows = _with_calls_between(index, host_steps, call_rows)
+    work_rows = _work_rows(index, wanted_numbers, all_call_rows)
     # Clocks that disagree can put the device's work before the host's step.
-    origin = min(int(starts.min()), int(index.work.columns["start"][work[0]].min(initial=_NEVER)))
-    steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in spans)
-    chosen = _calls(index, calls, origin)
-    return Window(index, _work(index, work, chosen, (steps, origin)), chosen, tuple(iterations), steps, origin)
+    origin = min(int(starts.min()), int(index.device_work.columns["start"][work_rows[0]].min(initial=_NEVER)))
+    steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in host_steps)
+    window_calls = _select_calls(index, all_call_rows, origin)
+    return Window(
+        index,
+        _select_work(index, work_rows, window_calls, (steps, origin)),
+        window_calls,
+        tuple(iterations),
+        steps,
+        origin,
+    )
 
 
-def _in_iterations(groups: Groups, wanted: Ints) -> tuple[Ints, Ints]:
-    """Return the rows of the iterations `wanted` in their own order, and the position of each one's iteration."""
-    parts = [groups.of(number) for number in wanted.tolist()]
-    rows = np.concatenate(parts)
-    position = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+def _in_iterations(groups: Groups, numbers: Ints) -> tuple[Ints, Ints]:
+    """Return the rows of the iterations `numbers` in their own order, and the position of each row's iteration."""
+    blocks = [groups.of(number) for number in numbers.tolist()]
+    rows = np.concatenate(blocks)
+    position = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
     order = np.argsort(rows, kind="stable")
     return rows[order], position[order]
 
 
-def _called_between(index: TraceIndex, spans: Sequence[Step], called: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Return the calls of the iterations and of the time between them, with positions; on the host alone, outermost."""
-    rows, position = called
+def _with_calls_between(
+    index: TraceIndex, host_steps: Sequence[Step], call_rows: tuple[Ints, Ints]
+) -> tuple[Ints, Ints]:
+    """Return the calls of the iterations and of the time between them, with the positions of their iterations.
+
+    A job on the host alone has its outermost operators only.
+    """
+    rows, position = call_rows
     columns = index.calls.columns
-    free = index.calls.iterations.of(MISSING)
-    for before, after in pairwise(spans):
-        if before.rank != after.rank or not len(free):
+    unassigned = index.calls.iterations.of(MISSING)
+    for before, after in pairwise(host_steps):
+        if before.rank != after.rank or not len(unassigned):
             continue
-        start = columns["start"][free]
-        between = free[(columns["rank"][free] == after.rank) & (start >= before.end) & (start < after.start)]
+        start = columns["start"][unassigned]
+        between = unassigned[
+            (columns["rank"][unassigned] == after.rank) & (start >= before.end) & (start < after.start)
+        ]
         rows = np.concatenate([rows, between])
         position = np.concatenate([position, np.full(len(between), after.iteration)])
     order = np.argsort(rows, kind="stable")
@@ -204,91 +219,97 @@ def _called_between(index: TraceIndex, spans: Sequence[Step], called: tuple[Ints
     return rows, position
 
 
-def _worked(index: TraceIndex, wanted: Ints, calls: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Return the device work of the iterations and of the calls between them, with positions."""
-    rows, position = _in_iterations(index.work.iterations, wanted)
-    between = index.calls.columns["iteration"][calls[0]] == MISSING
+def _work_rows(index: TraceIndex, numbers: Ints, call_rows: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Return the device work of the iterations and of the calls between them, with positions of iterations."""
+    rows, position = _in_iterations(index.device_work.iterations, numbers)
+    between = index.calls.columns["iteration"][call_rows[0]] == MISSING
     if not between.any():
         return rows, position
-    free = index.work.iterations.of(MISSING)
-    ids, of = index.calls.columns["id"][calls[0][between]], calls[1][between]
-    found = lookup(ids, of, index.work.columns["launch_id"][free])
-    rows = np.concatenate([rows, free[found != MISSING]])
-    position = np.concatenate([position, found[found != MISSING]])
+    unassigned = index.device_work.iterations.of(MISSING)
+    ids, positions = index.calls.columns["id"][call_rows[0][between]], call_rows[1][between]
+    launch_position = lookup(ids, positions, index.device_work.columns["launch_id"][unassigned])
+    rows = np.concatenate([rows, unassigned[launch_position != MISSING]])
+    position = np.concatenate([position, launch_position[launch_position != MISSING]])
     order = np.argsort(rows, kind="stable")
     return rows[order], position[order]
 
 
-def _calls(index: TraceIndex, called: tuple[Ints, Ints], origin: int) -> Calls:
-    rows, position = called
+def _select_calls(index: TraceIndex, call_rows: tuple[Ints, Ints], origin: int) -> Calls:
+    """Return the calls of a window."""
+    rows, position = call_rows
     columns = index.calls.columns
     start, end = columns["start"][rows] - origin, columns["end"][rows] - origin
-    same = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name", "unblocked")}
-    return Calls(**same, op=columns["op_id"][rows], start=start, end=end, iteration=position)
+    columns_kept = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name", "unblocked")}
+    return Calls(**columns_kept, op=columns["op_id"][rows], start=start, end=end, iteration=position)
 
 
 def _outermost(index: TraceIndex, rows: Ints) -> Ints:
-    """Return the operators of a job on the host alone that stand in no other operator."""
+    """Return the operators of a job on the host alone that are nested in no other operator."""
     names = ("id", "start", "end", "thread", "process", "rank")
     id_, start, end, thread, process, rank = (index.calls.columns[name][rows] for name in names)
     order = np.lexsort((id_, -end, start, thread, process, rank))
     columns = (column[order].tolist() for column in (rank, process, thread, start, end))
     kept: list[int] = []
-    reach, place = -1, None
-    for row, *here, begin, stop in zip(order.tolist(), *columns, strict=True):  # operators of one step, < 1 us each
-        if here != place or begin >= reach:
+    until, current_thread = -1, None
+    for row, *thread_key, begin, stop in zip(
+        order.tolist(), *columns, strict=True
+    ):  # operators of one step, < 1 us each
+        if thread_key != current_thread or begin >= until:
             kept.append(row)
-            reach, place = stop, here
+            until, current_thread = stop, thread_key
     return rows[np.sort(np.array(kept, dtype=np.int64))]
 
 
-def _work(index: TraceIndex, worked: tuple[Ints, Ints], calls: Calls, when: tuple[tuple[Step, ...], int]) -> DeviceWork:
-    steps, origin = when
-    columns = index.work.columns
+def _select_work(
+    index: TraceIndex, work_rows: tuple[Ints, Ints], calls: Calls, timing: tuple[tuple[Step, ...], int]
+) -> DeviceWork:
+    """Return the device work of a window, the backlog included."""
+    steps, origin = timing
+    columns = index.device_work.columns
     begin_of: dict[int, int] = {}
     for step in steps:
         begin_of.setdefault(step.rank, step.start + origin)
-    own, position = worked
-    last = int(columns["end"][own].max(initial=0))
-    earlier = np.setdiff1d(_running(index, own, begin_of, last), own)
-    rows = np.concatenate([own, earlier])
-    chosen = {name: values[rows] for name, values in columns.items()}
-    chosen["iteration"] = np.concatenate([position, np.full(len(earlier), -1)])
-    # Work that runs when the first iteration starts counts from that moment on.
-    begin = _by_rank(chosen["rank"], begin_of, _NEVER)
-    is_own = chosen["iteration"] >= 0
-    chosen["start"] = np.where(is_own, chosen["start"], np.maximum(chosen["start"], begin)) - origin
-    chosen["end"] = chosen["end"] - origin
-    order = np.lexsort([chosen[name] for name in ("id", "start", "stream", "device", "rank")])
-    chosen = {name: values[order] for name, values in chosen.items()}
-    launch = lookup(calls.id, np.arange(len(calls)), chosen.pop("launch_id"))
-    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), **chosen)
+    window_rows, position = work_rows
+    last = int(columns["end"][window_rows].max(initial=0))
+    earlier = np.setdiff1d(_still_running(index, begin_of, last), window_rows)
+    rows = np.concatenate([window_rows, earlier])
+    selected = {name: values[rows] for name, values in columns.items()}
+    selected["iteration"] = np.concatenate([position, np.full(len(earlier), -1)])
+    # The backlog counts from the start of the first iteration on.
+    begin = _by_rank(selected["rank"], begin_of, _NEVER)
+    is_own = selected["iteration"] >= 0
+    selected["start"] = np.where(is_own, selected["start"], np.maximum(selected["start"], begin)) - origin
+    selected["end"] = selected["end"] - origin
+    order = np.lexsort([selected[name] for name in ("id", "start", "stream", "device", "rank")])
+    selected = {name: values[order] for name, values in selected.items()}
+    launch = lookup(calls.id, np.arange(len(calls)), selected.pop("launch_id"))
+    return DeviceWork(launch=np.where(launch == MISSING, -1, launch), **selected)
 
 
-def _running(index: TraceIndex, own: Ints, begin_of: dict[int, int], last: int) -> Ints:
-    """Return the rows of earlier iterations, or of none, that still run when the first begins on their rank."""
-    columns = index.work.columns
-    near = index.work.running(min(begin_of.values()), last)
+def _still_running(index: TraceIndex, begin_of: dict[int, int], last: int) -> Ints:
+    """Return the backlog: rows of earlier iterations, or of none, that run when the first begins on their rank."""
+    columns = index.device_work.columns
+    near = index.device_work.running(min(begin_of.values()), last)
     begin = _by_rank(columns["rank"][near], begin_of, _NEVER)
     before = _by_rank(columns["rank"][near], begin_of, _FAR_PAST)
-    earlier = (columns["iteration"][near] == MISSING) | (index.work.began[near] < before)
+    earlier = (columns["iteration"][near] == MISSING) | (index.device_work.began[near] < before)
     return np.asarray(near.start + np.flatnonzero(earlier & (columns["end"][near] > begin)), dtype=np.int64)
 
 
 def _by_rank(ranks: Ints, values: dict[int, int], default: int) -> Ints:
-    """Return for every rank its value."""
+    """Return the value of each of `ranks`; `default` for a rank without one."""
     keys = np.array(sorted(values), dtype=np.int64)
-    found = lookup(keys, np.array([values[key] for key in keys.tolist()], dtype=np.int64), ranks)
-    return np.where(found == MISSING, default, found)
+    value = lookup(keys, np.array([values[key] for key in keys.tolist()], dtype=np.int64), ranks)
+    return np.where(value == MISSING, default, value)
 
 
-#: A start this much before its launch is the resolution of a profiler's clock (ns).
+#: Resolution of a profiler's clock (ns): a start this much before its launch is no disagreement.
 _RESOLUTION_NS = 1000
 
 
 def clock_notes(window: Window) -> list[str]:
-    """Return a note of clocks that were brought together, and one for each rank on which work precedes its launch."""
-    work, calls = window.work, window.calls
+    """Return notes on clocks: how far ranks were aligned, and on which ranks work starts before its launch."""
+    device_work, calls = window.device_work, window.calls
     shift = window.trace.meta.quality.counts.get("clock_shift_max_ns", 0)
     notes = (
         [f"clocks of ranks disagreed by up to {shift / 1e3:.1f} us; matched collectives brought them together"]
@@ -297,15 +318,17 @@ def clock_notes(window: Window) -> list[str]:
     )
     if not len(calls):
         return notes
-    early = np.where((work.launch >= 0) & work.own, calls.start[work.launch] - work.start, 0)
-    for rank in np.unique(work.rank).tolist():
-        rows = np.flatnonzero((work.rank == rank) & (early > _RESOLUTION_NS))
+    early = np.where(
+        (device_work.launch >= 0) & device_work.in_window, calls.start[device_work.launch] - device_work.start, 0
+    )
+    for rank in np.unique(device_work.rank).tolist():
+        rows = np.flatnonzero((device_work.rank == rank) & (early > _RESOLUTION_NS))
         if len(rows):
             worst = rows[np.argmax(early[rows])]
-            name = window.index.work.names.text[work.name[worst]][:60]
+            name = window.index.device_work.names.text[device_work.name[worst]][:60]
             notes.append(
-                f"rank {rank}: the clocks of host and GPU {work.device[worst]} disagree: {len(rows)} kernels or copies "
-                f"start before the call that launched them, by up to {early[worst] / 1e3:.1f} us ({name}, "
-                f"{work.start[worst] / 1e6:.3f} ms after the start); they wait for their stream alone"
+                f"rank {rank}: the clocks of host and GPU {device_work.device[worst]} disagree: {len(rows)} kernels "
+                f"or copies start before the call that launched them, by up to {early[worst] / 1e3:.1f} us ({name}, "
+                f"{device_work.start[worst] / 1e6:.3f} ms after the start); they wait for their stream alone"
             )
     return notes

@@ -1,6 +1,7 @@
-"""`KernelGraph`: tasks, edges, and what each task demands of its device.
+"""`KernelGraph`: tasks, edges, and the demand of each task on its device.
 
-Read `graph` first, then `operators` (FLOP and bytes of an operator); `assembly` builds graphs block by block.
+Read `graph` first, then `operators` (FLOP and bytes of an operator). `assembly` builds graphs block by block, without a
+trace.
 """
 
 from replay.graph.assembly import Assembly

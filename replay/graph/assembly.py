@@ -1,4 +1,4 @@
-"""`Assembly`: a graph put together from models rather than from a trace."""
+"""`Assembly`: build a graph from models, without a trace."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,9 +23,9 @@ from replay.graph.graph import (
 )
 
 _NAN = float("nan")
-#: What a task is made of, as what, and what it is where nothing is said; what it shares is in `RESOURCES`. There `link`
-#: is a share, so the link that it is of is told by `link_number`.
-_COLUMNS: Mapping[str, tuple[type, float]] = {
+#: Type and default of each column of a task, its demands on `RESOURCES` included. `link` is the demand on a link, and
+#: `link_number` names the link.
+_TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
     "kind": (np.int64, float(TaskKind.KERNEL)),
     **dict.fromkeys(
         ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine"), (np.int64, -1.0)
@@ -44,12 +44,12 @@ class Assembly:
 
     Examples
     --------
-    >>> work = Assembly()
-    >>> lane = work.lane(device=0, stream=1)
-    >>> products = work.tasks("product", lane, {"duration_ns": [2e6, 1e6], "cu": 1.0, "hbm": 0.3})
-    >>> work.chain(products)
+    >>> assembly = Assembly()
+    >>> lane = assembly.lane(device=0, stream=1)
+    >>> products = assembly.tasks("product", lane, {"duration_ns": [2e6, 1e6], "cu": 1.0, "hbm": 0.3})
+    >>> assembly.chain(products)
     >>> from replay.engine import simulate
-    >>> simulate(work.graph())[1].tolist()
+    >>> simulate(assembly.graph())[1].tolist()
     [2000000.0, 3000000.0]
     """
 
@@ -72,32 +72,33 @@ class Assembly:
         Parameters
         ----------
         name : str
+            Name of the tasks.
         lane : int or array of int, shape (n,)
-            As `lane` returned them.
+            Numbers of streams, as `lane` returned them.
         columns : mapping
-            Columns of `replay.graph.Tasks` and shares of `RESOURCES` by name, each an array of length n or one value
-            for all; ``"link"`` is the share, and ``"link_number"`` which link it is of. A task occupies the compute
-            units that it demands, where nothing else is said.
+            Columns of `replay.graph.Tasks` and demands on `RESOURCES` by name, each an array of length n or one value
+            for all. ``"link"`` is the demand on a link, ``"link_number"`` names the link. By default a task occupies
+            the compute units that it demands.
 
         Raises
         ------
         InvalidInputError
             A column has no such name, or another length.
         """
-        unknown = sorted(columns.keys() - _COLUMNS.keys())
+        unknown = sorted(columns.keys() - _TASK_COLUMNS.keys())
         if unknown:
-            raise InvalidInputError(f"tasks have no column {unknown[0]!r}; there are {', '.join(_COLUMNS)}")
-        given = {key: np.asarray(value) for key, value in (*columns.items(), ("lane", lane))}
+            raise InvalidInputError(f"tasks have no column {unknown[0]!r}; there are {', '.join(_TASK_COLUMNS)}")
+        arrays = {key: np.asarray(value) for key, value in (*columns.items(), ("lane", lane))}
         try:
-            (n,) = np.broadcast_shapes((1,), *(value.shape for value in given.values()))
+            (n,) = np.broadcast_shapes((1,), *(value.shape for value in arrays.values()))
             block: dict[str, npt.NDArray[Any]] = {
-                key: np.broadcast_to(given.get(key, np.asarray(default)).astype(type_), n)
-                for key, (type_, default) in _COLUMNS.items()
+                key: np.broadcast_to(arrays.get(key, np.asarray(default)).astype(type_), n)
+                for key, (type_, default) in _TASK_COLUMNS.items()
             }
         except ValueError as error:
             raise InvalidInputError(f"columns of the tasks {name!r} differ in length: {error}") from error
         block["occupies"] = np.where(np.isnan(block["occupies"]), block["cu"], block["occupies"])
-        block["lane"] = np.broadcast_to(given["lane"].astype(np.int64), n)
+        block["lane"] = np.broadcast_to(arrays["lane"].astype(np.int64), n)
         block["name"] = np.full(n, self._names.setdefault(name, len(self._names)))
         self._tasks.append(block)
         self._count += n
@@ -112,7 +113,7 @@ class Assembly:
         kind: EdgeKind = EdgeKind.STREAM,
         from_start: npt.ArrayLike = False,
     ) -> None:
-        """Let tasks wait for others, pair by pair; one on a side stands for all."""
+        """Append edges from `source` to `target` tasks, pair by pair. A single task on one side is paired with all."""
         columns = (source, target, lag_ns, from_start, int(kind))
         types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
         arrays: list[npt.NDArray[Any]] = [
@@ -121,12 +122,12 @@ class Assembly:
         self._edges.append(tuple(np.broadcast_arrays(np.zeros(1, np.int64), *arrays)[1:]))
 
     def chain(self, tasks: Ints, lag_ns: float = 0.0) -> None:
-        """Let each task wait for the one before it."""
+        """Append edges that let each task wait for the one before it."""
         if len(tasks) > 1:
             self.edges(tasks[:-1], tasks[1:], lag_ns=lag_ns)
 
     def graph(self, hardware: Hardware | None = None, policy: SharingPolicy | None = None) -> KernelGraph:
-        """Return the graph; nothing of it was measured.
+        """Return the graph. It has no measured times.
 
         Raises
         ------
@@ -134,15 +135,15 @@ class Assembly:
             There is no task.
         """
         if not self._tasks:
-            raise InvalidInputError("a graph of no task; add one first")
+            raise InvalidInputError("the graph has no task; add one with `tasks` first")
         columns = {key: np.concatenate([block[key] for block in self._tasks]) for key in self._tasks[0]}
         n = self._count
         demand = np.stack([columns.pop(name) for name in RESOURCES], axis=1)
-        of_lane = np.array([self._devices[(lane.rank, lane.rank)] for lane in self._lanes], dtype=np.int64)
+        lane_device = np.array([self._devices[(lane.rank, lane.rank)] for lane in self._lanes], dtype=np.int64)
         tasks = Tasks(
             link=columns.pop("link_number"),
             **columns,
-            device=of_lane[columns["lane"]],
+            device=lane_device[columns["lane"]],
             demand=demand,
             measured_start_ns=np.full(n, _NAN),
             measured_end_ns=np.full(n, _NAN),

@@ -1,10 +1,7 @@
-"""`KernelGraph`, the hardware it runs on, and the sharing policy.
+"""`KernelGraph`: tasks, the edges that they wait for, the hardware that they run on, and the sharing policy.
 
-`SharingPolicy`: how a device is shared among the tasks that are active on it.
-
-`KernelGraph`: tasks, what they need, and what they wait for, as frozen arrays.
-
-Which catalogue device each device of a trace is.
+A graph holds frozen arrays: `Tasks` with one row a task, `Edges` with one row an edge. What-ifs return new graphs. Read
+`Tasks` first. `hardware_of` finds the catalogue's entry for the devices of a trace.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,22 +22,23 @@ from replay.graph.operators import Operator
 
 @dataclass(frozen=True)
 class SharingPolicy:
-    """How every device of a graph is shared.
+    """Policy by which the active tasks of a device share it; the same for every device of a graph.
 
     Parameters
     ----------
     partitions : tuple of float
-        Shares of the compute units, at most 1 together; bit k of `Tasks.cu_mask` lets a task run on partition k.
+        Sizes of the partitions as shares of the compute units, at most 1 together. Bit k of `Tasks.cu_mask` lets a task
+        run on partition k.
     in_order : bool
-        Whether workgroups are dispatched in the order of priority, then of arrival, and whoever comes later gets what
-        is left. Otherwise all active tasks of the highest priority get equal parts, up to what they ask, and those of a
-        lower one what is left.
+        Whether workgroups are dispatched in the order of priority, then of arrival, so that later tasks get the units
+        that are left. Otherwise all active tasks of the highest priority get equal shares, up to their demand, and
+        tasks of a lower priority get the rest.
     quantised : bool
-        Whether fewer compute units cost whole waves, ceil(waves / share) instead of ceil(waves), rather than in
-        proportion.
+        Whether a kernel with fewer compute units takes whole waves: ceil(waves / share) instead of ceil(waves).
+        Otherwise its time grows in proportion.
     power_exponent : float
-        Above its limit a device lowers its clock to ``power ** (-1 / power_exponent)``: dynamic power goes with
-        V^2 f, and V about with f.
+        Above its power limit a device lowers its clock to ``power ** (-1 / power_exponent)``. Dynamic power is
+        proportional to V^2 f, and V about proportional to f.
 
     Raises
     ------
@@ -54,8 +52,8 @@ class SharingPolicy:
     power_exponent: float = 3.0
 
     def __post_init__(self) -> None:
-        fine = all(0 < share <= 1 for share in self.partitions) and 0 < sum(self.partitions) <= 1 + 1e-9
-        if not fine or len(self.partitions) > 62:
+        valid = all(0 < share <= 1 for share in self.partitions) and 0 < sum(self.partitions) <= 1 + 1e-9
+        if not valid or len(self.partitions) > 62:
             raise InvalidInputError(
                 f"partitions {self.partitions}: give at most 62 shares above zero that are at most 1 together"
             )
@@ -63,13 +61,13 @@ class SharingPolicy:
             raise InvalidInputError(f"a power exponent of {self.power_exponent}: give 1 or more")
 
 
-#: What tasks share on one device; a demand is the share of it that the task uses when it runs alone. Compute units are
-#: given out in the order of dispatch, the others in equal parts (`replay.engine.sharing`); power beyond 1 lowers the
-#: clock.
+#: Resources that tasks share on a device. A demand is the share of a resource that a task uses when it runs alone.
+#: `replay.engine.sharing` hands out compute units in the order of dispatch, shares bandwidths max-min fair, and lowers
+#: the clock if the demand on power exceeds 1.
 RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power")
 
 
-#: The collectives that `Tasks.collective` counts through.
+#: Kinds of collectives; `Tasks.collective` is an index into them.
 COLLECTIVE_KINDS: tuple[str, ...] = (
     "all_reduce",
     "all_gather",
@@ -86,7 +84,7 @@ COLLECTIVE_KINDS: tuple[str, ...] = (
 
 
 class TaskKind(IntEnum):
-    """What a task is."""
+    """Kind of a task."""
 
     HOST = 0
     KERNEL = 1
@@ -96,7 +94,7 @@ class TaskKind(IntEnum):
 
 
 class Basis(IntEnum):
-    """What a duration rests on."""
+    """Basis of a duration: how it is known."""
 
     MEASURED = 0
     DERIVED = 1  #: a measured duration scaled by figures that have a source
@@ -104,27 +102,27 @@ class Basis(IntEnum):
 
 
 class EdgeKind(IntEnum):
-    """Why one task waits for another."""
+    """Reason why one task waits for another."""
 
     STREAM = 0  #: order on a stream
     LAUNCH = 1  #: a device task waits for the call that launched it
     HOST = 2  #: order on a host thread
-    HANDOFF = 3  #: a thread that goes on when another has finished (autograd); inferred
+    HANDOFF = 3  #: a thread continues when another has finished (autograd); inferred
     WAIT = 4  #: a stream waits for an event of another, as recorded
     WAIT_INFERRED = 5  #: the same, inferred from the order of calls and from times
     SYNC = 6  #: the host waits for the device
     RENDEZVOUS = 7  #: a collective waits for all its ranks
     GRAPH_LAUNCH = 8  #: a device task waits for the call that launched the whole graph it is a node of
-    AUTOGRAD = 9  #: a backward thread goes on after the forward operator with its sequence number
-    SYNC_INFERRED = 10  #: the host waits for the device; what for is inferred from times
-    GAP = 11  #: order on a stream; the pause stands for the host: no launch was recorded, or one call has several parts
-    BACKLOG = 12  #: work that was launched before the recording, or waits for such work, keeps its pace
-    GRAPH_GAP = 13  #: a pause inside a launched graph: nodes of it that the profiler did not record
+    AUTOGRAD = 9  #: a backward thread continues after the forward operator with its sequence number
+    SYNC_INFERRED = 10  #: the host waits for the device; the task it waits for is inferred from times
+    GAP = 11  #: order on a stream; the lag stands for the host: its launch is not recorded, or has several device tasks
+    BACKLOG = 12  #: work launched before the recording, or waiting for such work, keeps its measured lags
+    GRAPH_GAP = 13  #: a pause inside a launched graph, for nodes that the profiler did not record
     QUEUE = 14  #: a launch waits until the launch queue has room; inferred
     LOADER = 15  #: the host waits for the next batch of the input pipeline; inferred
 
 
-#: The kinds whose two ends a profiler recorded; the others are inferred from the order of calls and from times.
+#: Kinds whose two ends a profiler records; other edges are inferred from the order of calls and from times.
 RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
     {
         EdgeKind.STREAM,
@@ -137,32 +135,34 @@ RECORDED_EDGES: frozenset[EdgeKind] = frozenset(
         EdgeKind.AUTOGRAD,
     }
 )
-#: The kinds that join a launch to what it launched, and work to the host that waits for it.
+#: Kinds that join a launch to the task it launched, and a device task to the host call that waits for it.
 LAUNCH_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH})
 SYNC_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.SYNC, EdgeKind.SYNC_INFERRED})
-#: The kinds that are order on a stream, where both ends are on it.
+#: Kinds that order a stream, with both ends on it.
 STREAM_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.STREAM, EdgeKind.GAP, EdgeKind.BACKLOG, EdgeKind.GRAPH_GAP})
-#: The kinds whose lag is time of the host, or stands for it.
+#: Kinds whose lag is time on the host, or stands for it.
 HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.GAP})
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a graph's devices are.
+    """Hardware of a graph's devices.
 
     Parameters
     ----------
     device : Device, optional
-        The catalogue's entry; None where the trace does not say.
+        Entry of the catalogue; None if the trace does not name its device.
     known_by : str
-        ``"trace"``, ``"file name"``, ``"user"``, ``"what-if"`` or ``"unknown"``.
+        Source of `device`: ``"trace"``, ``"file name"``, ``"user"``, ``"what-if"`` or ``"unknown"``.
     compute_units : int
-        As the profiler wrote them or the catalogue says; where neither does, an assumption.
+        Number of compute units, by the profiler or the catalogue; 108 is assumed if neither has it.
     copy_engines : float
+        Number of copy engines; 2 is assumed if the catalogue does not have it.
     host_link_bytes_per_s : (float, float)
-        Into the device and out of it, as measured; 0 where nobody measured it, and then nothing shares it.
+        Measured bandwidth of the link to the host, into the device and out of it. 0 if it was not measured; then no
+        task shares it.
     launch_queue : int
-        Launches of a rank that can wait for its device before the next one blocks; 0: no limit is known.
+        Launches of a rank that can wait for its device before the next launch blocks; 0 if no limit is known.
     """
 
     device: Device | None = None
@@ -173,7 +173,7 @@ class Hardware:
     launch_queue: int = 0
 
 
-#: The number of the lane on which batches of the input pipeline become ready.
+#: Number of the lane on which batches of the input pipeline become ready.
 LOADER_THREAD = -2
 
 
@@ -184,10 +184,11 @@ class Lane:
     Parameters
     ----------
     rank : int
+        Rank of the process.
     device : int, optional
-        None for a thread.
+        Number of the device; None for a thread.
     number : int
-        Of the stream or thread, as the profiler wrote it; `LOADER_THREAD` for the input pipeline.
+        Number of the stream or thread, as the profiler wrote it; `LOADER_THREAD` for the input pipeline.
     """
 
     rank: int
@@ -196,13 +197,13 @@ class Lane:
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Name of the queue for tables and charts."""
         if self.device is None:
             return f"rank {self.rank} {'loader' if self.number == LOADER_THREAD else f'thread {self.number}'}"
         return f"rank {self.rank} GPU {self.device} stream {self.number}"
 
 
-#: Stands for a column that is left out.
+#: Value of a column that is left out, until `Tasks` fills in its default.
 _ABSENT: Any = np.zeros(0)
 
 
@@ -227,63 +228,64 @@ _DEFAULTS: Mapping[str, float | int | bool] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Tasks:
-    """Columns of equal length n, one row a task.
+    """Tasks of a graph: columns of equal length n, one row a task.
 
     Parameters
     ----------
     kind : array of int64, `TaskKind`
+        Kind of the task.
     name : array of int64
         Index into `KernelGraph.names`.
     class_ : array of int64
-        Index into `profilers.trace.kernels.CLASSES`; -1 where the task is no kernel.
+        Index into `profilers.trace.kernels.CLASSES`; -1 if the task is no kernel.
     lane : array of int64
         Index into `KernelGraph.lanes`; -1 for marks between lanes.
     device : array of int64
         Index into `KernelGraph.devices`; -1 on the host.
     duration_ns : array of float64
-        Alone on its device.
+        Isolated duration: how long the task takes alone on its device.
     demand : array of float64, shape (n, len(RESOURCES))
-        Shares of the device in 0..1 that the task uses when it runs alone.
+        Shares of the device's resources, 0 to 1, that the task uses when it runs alone.
     release_ns : array of float64
-        Not before this time after the graph's origin.
+        Earliest start, after the graph's origin.
     measured_start_ns, measured_end_ns : array of float64
-        From the graph's origin; NaN where nothing was measured.
+        Measured times after the graph's origin; NaN if the task was not measured.
     basis : array of int64, `Basis`
-        What `duration_ns` rests on.
+        How `duration_ns` is known.
     iteration : array of int64
         Position in `KernelGraph.iterations`; -1 for earlier work that still occupies the device.
     event : array of int64
-        The id of the event in the trace; -1 for marks.
+        Id of the event in the trace; -1 for marks.
     workgroups : array of int64
-        0 where unknown.
+        Number of workgroups; 0 if unknown.
     bytes : array of int64
-        Moved by a copy or collective; 0 where unknown.
+        Bytes that a copy or collective moves; 0 if unknown.
     dtype : array of int64
-        Index into `tuple(profilers.devices.DTYPES)`; -1 where unknown.
+        Index into `tuple(profilers.devices.DTYPES)`; -1 if unknown.
     collective : array of int64
-        Index into `COLLECTIVE_KINDS`; -1 where the task is no collective.
+        Index into `COLLECTIVE_KINDS`; -1 if the task is no collective.
     operator : array of int64
-        Index into `KernelGraph.operators`: what a kernel computes; -1 where that is not known.
+        Operator that a kernel computes, as an index into `KernelGraph.operators`; -1 if unknown.
     occupies : array of float64, optional
-        Share of the compute units that its workgroups fill where they may, at least what it needs to run at full rate
-        (its demand, the default).
+        Share of the compute units that its workgroups fill if they can. At least its demand on compute units, which is
+        the default.
     waves : array of float64, optional
-        Workgroups over all that the device holds at once; 0 where unknown, and then it has no tail.
+        Workgroups divided by the number that the device holds at once; 0 if unknown, and then it has no last wave.
     priority : array of int64, optional
-        Of its queue; the higher is dispatched first. Workgroups that run already stay.
+        Priority of its queue; higher ones are dispatched first. Running workgroups are not preempted.
     cu_mask : array of int64, optional
-        The partitions that it may run on, a bit each; -1 for all.
+        Partitions that it may run on, a bit each; -1 for all.
     interleaved : array of bool, optional
-        Whether the dispatcher lets it in beside what came before, as the trace shows of tasks that started while
-        others ran.
+        Whether the dispatcher runs its workgroups beside those of earlier tasks. The trace shows this of tasks that
+        started while others ran.
     link, engine : array of int64, optional
-        Which link or DMA engine its demand is of; -1: they are one pool, apart from those that are named.
+        Number of the link or DMA engine that its demand is on. All tasks with -1 share one further link or engine.
     footprint : array of float64, optional
-        Of the last-level cache, as a share of its size.
+        Share of the last-level cache that its data fills.
     hit_share : array of float64, optional
-        Of its accesses, below 1, that this cache serves when it runs alone.
+        Share of its accesses that this cache serves when it runs alone, below 1.
     ranks : array of int64, optional
-        That take part in a collective; 0 where unknown.
+        Number of ranks that take part in a collective; 0 if unknown.
     """
 
     kind: Ints
@@ -319,8 +321,8 @@ class Tasks:
         defaults = {**_DEFAULTS, "occupies": self.demand[:, RESOURCES.index("cu")].copy() if len(self) else 0.0}
         for name, value in defaults.items():
             if getattr(self, name) is _ABSENT:
-                whole = np.asarray(value)
-                column = whole if whole.ndim else np.full(len(self), value)
+                default = np.asarray(value)
+                column = default if default.ndim else np.full(len(self), value)
                 object.__setattr__(self, name, column)
 
     def __len__(self) -> int:
@@ -328,23 +330,24 @@ class Tasks:
 
     @property
     def own(self) -> Bools:
-        """Which tasks belong to an iteration of the graph, rather than to earlier work."""
+        """Mask of the tasks that belong to an iteration of the graph; the others are earlier work."""
         return np.asarray(self.iteration >= 0)
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Columns of equal length, one row an edge.
+    """Edges of a graph: columns of equal length, one row an edge.
 
     Parameters
     ----------
     source, target : array of int64
-        Rows of the tasks.
+        Rows of the tasks: `target` waits for `source`.
     lag_ns : array of float64
-        Not negative: `target` starts no earlier than this after `source`.
+        Least time between the end of `source` and the start of `target`; not negative.
     from_start : array of bool
-        Count the lag from the source's start instead of its end.
+        Whether the lag counts from the start of `source` instead of its end.
     kind : array of int64, `EdgeKind`
+        Reason of the wait.
     """
 
     source: Ints
@@ -368,28 +371,34 @@ class Edges:
 
 @dataclass(frozen=True)
 class KernelGraph:
-    """Tasks of one or several consecutive iterations on all their ranks, with everything they wait for.
+    """Tasks of consecutive iterations on all their ranks, with the edges that they wait for.
 
     Parameters
     ----------
     tasks : Tasks
+        One row a task.
     edges : Edges
+        One row an edge.
     names : sequence of str
-        Of tasks; untrusted text.
+        Distinct names of tasks; untrusted text.
     lanes : sequence of Lane
+        Streams and threads.
     devices : sequence of (rank, device)
+        Devices of all ranks.
     measured_ns : float
-        As measured: from the start of the first iteration on the host to the end of the last task.
+        Measured time from the start of the first iteration on the host to the end of the last task.
     hardware : Hardware
+        Hardware of every device.
     origin : Basis
-        What the trace's own durations rest on: `Basis.ASSUMED` where the trace is synthetic.
+        Basis of the trace's own durations: `Basis.ASSUMED` if the trace is synthetic.
     notes : sequence of str
-        What was assumed or could not be found, for people.
+        Assumptions, and facts that the trace lacks, for people.
     operators : sequence of Operator
-        The distinct ones that `Tasks.operator` counts through.
+        Distinct operators of the kernels.
     policy : SharingPolicy
+        Policy by which tasks share a device.
     iterations : sequence of int
-        Numbers of the iterations that `Tasks.iteration` counts through; of a repeated iteration, its number again.
+        Numbers of the iterations. A repeated iteration has its number again.
     """
 
     tasks: Tasks
@@ -411,22 +420,24 @@ class KernelGraph:
         if len(edges) and (
             min(edges.source.min(), edges.target.min()) < 0 or max(edges.source.max(), edges.target.max()) >= n
         ):
-            raise InvalidInputError("an edge names a task that the graph does not have")
-        fine = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
-        if not fine.all():
-            bad = int(np.flatnonzero(~fine)[0])
+            raise InvalidInputError(f"an edge names a task that the graph does not have; tasks are 0 to {n - 1}")
+        valid_lag = (edges.lag_ns >= 0) & np.isfinite(edges.lag_ns)
+        if not valid_lag.all():
+            bad = int(np.flatnonzero(~valid_lag)[0])
             ends = (edges.source[bad], edges.target[bad])
-            between = " -> ".join(f"{self.names[self.tasks.name[task]][:60]}, task {task}" for task in ends)
+            path = " -> ".join(f"{self.names[self.tasks.name[task]][:60]}, task {task}" for task in ends)
             raise InvalidInputError(
-                f"edge {bad} ({between}) has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative"
+                f"edge {bad} ({path}) has a lag of {edges.lag_ns[bad]} ns; a lag is finite and not negative"
             )
-        possible = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
-        if not possible.all():
-            bad = int(np.flatnonzero(~possible)[0])
-            raise InvalidInputError(f"task {bad} has a duration that is negative or not finite")
+        valid_duration = (self.tasks.duration_ns >= 0) & np.isfinite(self.tasks.duration_ns)
+        if not valid_duration.all():
+            bad = int(np.flatnonzero(~valid_duration)[0])
+            raise InvalidInputError(
+                f"task {bad} has a duration of {self.tasks.duration_ns[bad]} ns, which is negative or not finite"
+            )
 
     def with_tasks(self, **columns: npt.NDArray[Any]) -> "KernelGraph":
-        """Return a graph in which the named columns of the tasks are replaced."""
+        """Return a copy of the graph with the named task columns replaced."""
         return replace(self, tasks=replace(self.tasks, **columns))
 
     def with_durations(self, duration_ns: Floats, basis: Basis) -> "KernelGraph":
@@ -444,46 +455,47 @@ class KernelGraph:
         return self.with_tasks(duration_ns=duration_ns, basis=new_basis)
 
     def arrival_of(self, task: int) -> int:
-        """Return the mark by which the rank of a collective arrives; the task itself where it has none."""
+        """Return the mark at which a rank arrives at collective `task`; the task itself if it has no such mark."""
         tasks, before = self.tasks, task - 1
-        marks = before >= 0 and tasks.kind[before] == TaskKind.MARK and tasks.event[before] == tasks.event[task]
-        return before if marks else task
+        is_mark = before >= 0 and tasks.kind[before] == TaskKind.MARK and tasks.event[before] == tasks.event[task]
+        return before if is_mark else task
 
     def on_device(self) -> Bools:
-        """Return which tasks run on a device and take time there."""
+        """Return the mask of tasks that run on a device and are no marks."""
         return np.asarray((self.tasks.device >= 0) & (self.tasks.kind != TaskKind.MARK))
 
     def with_notes(self, notes: Sequence[str]) -> "KernelGraph":
-        """Return a graph with `notes` added."""
+        """Return a copy of the graph with `notes` added."""
         return replace(self, notes=(*self.notes, *notes))
 
 
-#: Launches that wait before the next one blocks. CUDA: in a trace of an A100, launches block at 966 to 969 waiting
-#: kernels, with event records and copies beside them; 1,024 is assumed. HIP: 1,493 waited on an MI300, none blocked.
+#: Launches that wait before the next one blocks, by vendor. CUDA: in a trace of an A100, launches block at 966 to 969
+#: waiting kernels, with event records and copies beside them; 1,024 is assumed. HIP: 1,493 waited on an MI300, none
+#: blocked.
 _LAUNCH_QUEUE = {"NVIDIA": 1024}
 
 
 def hardware_of(trace: Trace) -> Hardware:
-    """Return what the devices of a trace are, and how that is known.
+    """Return the hardware of a trace's devices.
 
-    The profiler's device properties name it; a file without them may carry it in its own name
-    (``mi300_rank0.json.gz``), which is a guess and called one.
+    The profiler's device properties name the device. For a trace without them, the name of a file
+    (``mi300_rank0.json.gz``) is a guess, which `Hardware.known_by` tells.
     """
-    named = {properties.name for properties in trace.meta.devices if properties.name}
-    found = {device.name: device for name in named if (device := _find(name)) is not None}
+    names = {properties.name for properties in trace.meta.devices if properties.name}
+    named_devices = {device.name: device for name in names if (device := _find_known_device(name)) is not None}
     device, known_by = None, "unknown"
-    if len(found) == 1:
-        device, known_by = next(iter(found.values())), "trace"
-    elif not found and (guess := _from_file_names(trace.meta)) is not None:
+    if len(named_devices) == 1:
+        device, known_by = next(iter(named_devices.values())), "trace"
+    elif not named_devices and (guess := _device_in_file_names(trace.meta)) is not None:
         device, known_by = guess, "file name"
-    written = {p.compute_units for p in trace.meta.devices if p.compute_units}
-    base = Hardware(known_by=known_by) if device is None else hardware_named(device, known_by)
-    units = written.pop() if len(written) == 1 else base.compute_units
-    return replace(base, compute_units=units)
+    recorded_units = {p.compute_units for p in trace.meta.devices if p.compute_units}
+    hardware = Hardware(known_by=known_by) if device is None else hardware_named(device, known_by)
+    units = recorded_units.pop() if len(recorded_units) == 1 else hardware.compute_units
+    return replace(hardware, compute_units=units)
 
 
 def hardware_named(device: Device, known_by: str) -> Hardware:
-    """Return a catalogue's device as the hardware of a graph."""
+    """Return a device of the catalogue as the hardware of a graph."""
     engines = device.figures.get("copy_engines")
     return Hardware(
         device,
@@ -494,14 +506,15 @@ def hardware_named(device: Device, known_by: str) -> Hardware:
     )
 
 
-def _find(name: str) -> Device | None:
+def _find_known_device(name: str) -> Device | None:
+    """Return the catalogue's device of that name; None if it has none."""
     try:
         return find_device(name)
     except NotFoundError:
         return None
 
 
-def _from_file_names(meta: TraceMeta) -> Device | None:
-    """Return the one device that the names of the files say."""
-    hits = {device.name: device for source in meta.sources for device in devices_in_name(source)}
-    return next(iter(hits.values())) if len(hits) == 1 else None
+def _device_in_file_names(meta: TraceMeta) -> Device | None:
+    """Return the device that the names of the trace's files name, if all name the same."""
+    devices = {device.name: device for source in meta.sources for device in devices_in_name(source)}
+    return next(iter(devices.values())) if len(devices) == 1 else None

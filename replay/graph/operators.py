@@ -1,4 +1,4 @@
-"""`Operator`: what an operator of a framework has to compute and to move, whatever kernel does it."""
+"""`Operator`: the FLOP and bytes of a framework's operator, whichever kernel runs it."""
 
 from dataclasses import dataclass
 from math import prod
@@ -14,7 +14,7 @@ DTYPE_BYTES: dict[str, int] = {
     "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1,
 }  # fmt: skip
 
-#: What an operator can be.
+#: Kinds of operators.
 KINDS: tuple[str, ...] = (
     "matmul",
     "batched_matmul",
@@ -33,7 +33,7 @@ KINDS: tuple[str, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Work of one call of an operator.
+    """FLOP and bytes of one call of an operator.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class Operator:
     flops : float
         Floating-point operations; a multiply and an add count as two.
     bytes_read, bytes_written : float
-        B; every operand once, as if all that is used again stayed in a cache.
+        Bytes; every operand counts once, as if operands that are used again stayed in a cache.
     dims : tuple of int
         ``(batch, m, n, k)`` of matrix products, ``(rows, columns)`` of normalisations and softmax, else the elements.
     element_bytes : int
-        Of the first floating operand.
+        Bytes of an element of the first floating-point operand.
     working_set_bytes : float
-        What it goes over until it comes to the same operands again; 0 where that is what it moves.
+        Bytes that it touches between two uses of the same operand; 0 if these are the bytes that it moves.
     """
 
     kind: str
@@ -61,12 +61,12 @@ class Operator:
 
     @property
     def bytes_moved(self) -> float:
-        """Bytes read and written, which is also the working set: nothing is counted twice."""
+        """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
     @property
     def intensity(self) -> float:
-        """FLOP a byte: how often what is moved is used again."""
+        """Arithmetic intensity, FLOP a byte."""
         return self.flops / self.bytes_moved if self.bytes_moved else 0.0
 
 
@@ -78,12 +78,13 @@ def batched_matmul(
     Parameters
     ----------
     batch, m, n, k : int
-        1 or more.
+        Dimensions, 1 or more.
     element_bytes : int
+        Bytes of an element.
     bias : int
-        Elements of what is added to the product.
+        Elements of a bias that is added to the product.
     shared : bool
-        Whether all products have one second matrix.
+        Whether all products share their second matrix.
 
     Raises
     ------
@@ -113,7 +114,7 @@ def attention(
     causal: bool = False,
     backward: bool = False,
 ) -> Operator:
-    """Return attention that keeps no score matrix in memory: two products of ``queries * keys * width`` a head.
+    """Return attention that keeps no score matrix in memory: two products of ``queries * keys * width`` for each head.
 
     Parameters
     ----------
@@ -122,10 +123,11 @@ def attention(
     key : tuple of int
         (heads, keys) of keys and values.
     element_bytes : int
+        Bytes of an element.
     causal : bool
-        Whether half of the scores is masked; it is not computed.
+        Whether half of the scores are masked, and not computed.
     backward : bool
-        The backward pass has five such products: the scores again, and four gradients.
+        Whether to count the backward pass: five such products, the scores again and four gradients.
 
     Notes
     -----
@@ -142,8 +144,12 @@ def attention(
     (batch, heads, queries, width), (key_heads, keys) = query, key
     products = 5 if backward else 2
     flops = products * 2.0 * batch * heads * queries * keys * width * (0.5 if causal else 1.0)
-    own, others = batch * heads * queries * width, batch * key_heads * keys * width
-    read, written = (3 * own + 2 * others, own + 2 * others) if backward else (own + 2 * others, own)
+    query_elements, key_elements = batch * heads * queries * width, batch * key_heads * keys * width
+    read, written = (
+        (3 * query_elements + 2 * key_elements, query_elements + 2 * key_elements)
+        if backward
+        else (query_elements + 2 * key_elements, query_elements)
+    )
     dims = (batch * heads, queries, keys, width)
     return Operator("attention", flops, read * element_bytes, written * element_bytes, dims, element_bytes)
 
@@ -158,8 +164,10 @@ def convolution(
     ----------
     images, weight, output : tuple of int
         (batch, channels, *extent), (out channels, channels a group, *kernel), (batch, out channels, *extent).
+    element_bytes : int
+        Bytes of an element.
     passes : int
-        1 forward or one of the two gradients, 2 both gradients: each costs what the forward pass does.
+        1 for the forward pass or one of the two gradients, 2 for both; each gradient costs as much as the forward pass.
 
     Examples
     --------
@@ -176,10 +184,11 @@ def convolution(
 
 
 def rowwise(kind: str, rows: int, columns: int, element_bytes: int = 4, *, backward: bool = False) -> Operator:
-    """Return a normalisation or a softmax of each row: a read and a write of all, backward two reads and a write.
+    """Return a normalisation or a softmax of each row of a matrix.
 
-    About 8 FLOP an element forward and 11 backward for a normalisation, 5 and 4 for a softmax (counted from their
-    formulas; the exponential counts as one). They are bound by memory, so that this matters little.
+    It reads and writes every element once; backward it reads two matrices. A normalisation takes 8 FLOP an element
+    forward and 11 backward, a softmax 5 and 4, counted from their formulas with the exponential as one. Both are bound
+    by memory, so that these counts matter little.
 
     Examples
     --------
@@ -188,26 +197,29 @@ def rowwise(kind: str, rows: int, columns: int, element_bytes: int = 4, *, backw
     """
     _positive("rows", rows)
     _positive("columns", columns)
-    each = {"normalization": (8, 11), "softmax": (5, 4)}[kind][backward]
+    flops = {"normalization": (8, 11), "softmax": (5, 4)}[kind][backward]
     size = rows * columns
-    return Operator(kind, float(each * size), (2 if backward else 1) * size * element_bytes, size * element_bytes,
+    return Operator(kind, float(flops * size), (2 if backward else 1) * size * element_bytes, size * element_bytes,
                     (rows, columns), element_bytes)  # fmt: skip
 
 
 def streaming(
     kind: str, read: float, written: float, elements: int, element_bytes: int = 4, *, each: float = 1.0
 ) -> Operator:
-    """Return an operator that goes through its data once.
+    """Return an operator that passes over its data once.
 
     Parameters
     ----------
     kind : str
+        One of `KINDS`.
     read, written : float
-        B.
+        Bytes read and written.
     elements : int
-        That are computed.
+        Number of elements computed.
+    element_bytes : int
+        Bytes of an element.
     each : float
-        FLOP an element.
+        FLOP for each element.
     """
     _positive("elements", elements)
     return Operator(kind, each * elements, read, written, (elements,), element_bytes)

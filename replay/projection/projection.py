@@ -1,12 +1,8 @@
-"""Projecting what-ifs over windows of steps.
+"""Projections: the speed-up of each what-if, with its interval and its provenance.
 
-Notes of several iterations, each told once.
-
-The graph with its own delays replaced by typical ones: a replay that has to predict.
-
-`StepWindow`: consecutive iterations that are replayed together, and which of their steps are asked for.
-
-Projections: what a what-if would gain, how sure that is, and what it rests on.
+`StepWindow` holds consecutive iterations that are replayed together. `project` takes windows and what-ifs. It computes
+the steady state of each window unchanged and under each what-if, with nominal parameters and again with every draw of
+the parameters. The draws give the interval. The sum over windows is weighted.
 """
 
 import math
@@ -37,14 +33,16 @@ _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
 
 def joined_notes(notes: Sequence[Sequence[str]], iterations: Sequence[int] = ()) -> tuple[str, ...]:
-    """Return notes that differ only in whole numbers as one, with the range of these and the iterations it holds for.
+    """Return the notes of several iterations, with notes that differ only in whole numbers joined into one.
+
+    A joined note has the range of each number, and the iterations it holds for.
 
     Parameters
     ----------
     notes : sequence of sequence of str
-        Of each iteration.
+        Notes of each iteration.
     iterations : sequence of int
-        Their numbers, as many; empty where they have none.
+        Number of each iteration; empty if they have none.
 
     Examples
     --------
@@ -53,33 +51,35 @@ def joined_notes(notes: Sequence[Sequence[str]], iterations: Sequence[int] = ())
     >>> joined_notes([["12 kernels"]])
     ('12 kernels',)
     """
-    found: dict[str, dict[int, str]] = {}
-    for place, several in enumerate(notes):
-        for note in several:
-            found.setdefault(_NUMBER.sub("#", note), {}).setdefault(place, note)
-    return tuple(_joined(same, len(notes), iterations) for same in found.values())
+    by_text: dict[str, dict[int, str]] = {}
+    for position, of_iteration in enumerate(notes):
+        for note in of_iteration:
+            by_text.setdefault(_NUMBER.sub("#", note), {}).setdefault(position, note)
+    return tuple(_join_note(alike, len(notes), iterations) for alike in by_text.values())
 
 
-def _joined(same: dict[int, str], n: int, iterations: Sequence[int]) -> str:
-    numbers = [[int(number) for number in _NUMBER.findall(note)] for note in same.values()]
+def _join_note(by_position: dict[int, str], n: int, iterations: Sequence[int]) -> str:
+    """Return one of the joined notes, with ranges of its numbers and the iterations it holds for."""
+    numbers = [[int(number) for number in _NUMBER.findall(note)] for note in by_position.values()]
     ranges = iter([(min(column), max(column)) for column in zip(*numbers, strict=True)])
 
     def shown(_: re.Match[str]) -> str:
         low, high = next(ranges)
         return str(low) if low == high else f"{low} to {high}"
 
-    text = _NUMBER.sub(shown, next(iter(same.values())))
+    text = _NUMBER.sub(shown, next(iter(by_position.values())))
     if n == 1:
         return text
-    if len(same) == n:
+    if len(by_position) == n:
         return f"{text} (each of {n} iterations)"
     if not iterations:
-        return f"{text} ({len(same)} of {n} iterations)"
-    names = ", ".join(str(iterations[place]) for place in same)
-    return f"{text} (iteration{'s' * (len(same) > 1)} {names})"
+        return f"{text} ({len(by_position)} of {n} iterations)"
+    names = ", ".join(str(iterations[position]) for position in by_position)
+    return f"{text} (iteration{'s' * (len(by_position) > 1)} {names})"
 
 
-_ON_DEVICE = (
+#: Edges whose lag is a delay between host and device, or between device tasks.
+_DELAYS = (
     EdgeKind.STREAM,
     EdgeKind.LAUNCH,
     EdgeKind.GRAPH_LAUNCH,
@@ -91,24 +91,23 @@ _ON_DEVICE = (
 
 
 def with_typical_lags(graph: KernelGraph) -> KernelGraph:
-    """Return `graph` with every delay between host and device, and between device tasks, at its kind's median.
+    """Return `graph` with every delay between host and device, and between device tasks, at the median of its kind.
 
-    Replaying an unchanged graph returns the measured times because each edge carries the delay that was seen
-    on it. Here it carries what is usual for its kind (nodes of a launched graph apart, which follow each other
-    faster), so the error of the replay shows how much of the timeline the graph explains by order, launches,
-    waits and durations. What stays is the host's own time between calls, since it is the program's work, with
-    the pauses that stand for it; and the pauses that stand for work which the recording does not hold
-    (`EdgeKind.BACKLOG`, `EdgeKind.GRAPH_GAP`): those are not predicted, and `Timeline.unexplained_ns` counts them.
+    Replaying an unchanged graph returns the measured times because each edge has its measured delay. With the median
+    of its kind instead, the error of the replay shows how much of the timeline order, launches, waits and durations
+    explain. Nodes of a launched graph have a median of their own, since they follow each other faster. The time between
+    host calls stays, since it is the program's work. So do the pauses for work that the recording does not hold
+    (`EdgeKind.BACKLOG`, `EdgeKind.GRAPH_GAP`), which `Timeline.unexplained_ns` counts.
     """
     edges = graph.edges
     lag = edges.lag_ns.copy()
-    node = np.zeros(len(graph.tasks), dtype=bool)
-    node[edges.target[edges.kind == EdgeKind.GRAPH_LAUNCH]] = True
-    for kind in _ON_DEVICE:
-        chosen = (edges.kind == kind) & ~(edges.from_start & (edges.kind == EdgeKind.STREAM))
-        # An edge without a delay is one that only might bind, as from work that had ended before a synchronisation.
-        chosen &= edges.lag_ns > 0 if kind in SYNC_EDGES else chosen
-        for rows in (chosen & node[edges.target], chosen & ~node[edges.target]):
+    is_node = np.zeros(len(graph.tasks), dtype=bool)
+    is_node[edges.target[edges.kind == EdgeKind.GRAPH_LAUNCH]] = True
+    for kind in _DELAYS:
+        of_kind = (edges.kind == kind) & ~(edges.from_start & (edges.kind == EdgeKind.STREAM))
+        # An edge without a delay only might bind, as from work that had ended before a synchronisation.
+        of_kind &= edges.lag_ns > 0 if kind in SYNC_EDGES else of_kind
+        for rows in (of_kind & is_node[edges.target], of_kind & ~is_node[edges.target]):
             if rows.any():
                 lag[rows] = np.median(lag[rows])
     return replace(graph, edges=replace(edges, lag_ns=lag))
@@ -116,20 +115,20 @@ def with_typical_lags(graph: KernelGraph) -> KernelGraph:
 
 @dataclass(frozen=True)
 class StepWindow:
-    """Consecutive iterations that are replayed together, and which of their steps are asked for.
+    """Consecutive iterations that are replayed together, and the steps asked for.
 
     Parameters
     ----------
     graph : KernelGraph
-        Of the iterations asked for and of those before them that the hosts had not waited for.
+        Graph of the iterations asked for, and of earlier ones whose device work was not done when they started.
     pattern : Pattern, optional
-        How they repeat; None for a single iteration without a neighbour in the trace.
+        Pattern in which the iterations repeat; None for a single iteration without a neighbour in the trace.
     chosen : tuple of int
         Positions in `KernelGraph.iterations` of the steps asked for.
     weights : tuple of float
-        How many steps each of these stands for.
+        Number of steps that each of these stands for.
     measured_ns : tuple of float
-        Their step times as measured; zeros if nobody measured them.
+        Measured step time of each; 0 if it was not measured.
     """
 
     graph: KernelGraph
@@ -142,39 +141,39 @@ class StepWindow:
     def of(
         cls, graph: KernelGraph, chosen: Sequence[int], *, weights: Sequence[float], measured_ns: Sequence[float]
     ) -> "StepWindow":
-        """Return the window of a graph, with how its iterations repeat."""
+        """Return the window of a graph, with the pattern of its iterations."""
         return cls(graph, pattern_of(graph), tuple(chosen), tuple(weights), tuple(measured_ns))
 
     @classmethod
     def alone(cls, graph: KernelGraph, weight: float = 1.0) -> "StepWindow":
-        """Return the window of a graph of one iteration whose neighbours nobody knows."""
+        """Return the window of a graph of a single iteration, without neighbours."""
         return cls(graph, None, (0,), (weight,), (graph.measured_ns,))
 
     @property
     def measured_total_ns(self) -> float:
-        """The measured step times, weighted."""
+        """Weighted sum of the measured step times."""
         return fsum(w * m for w, m in zip(self.weights, self.measured_ns, strict=True))
 
     def isolated(self, parameters: Parameters) -> "StepWindow":
-        """Return the window with durations from which `parameters` take the measured contention."""
+        """Return the window with isolated durations under `parameters`."""
         return replace(self, graph=isolate(self.graph, parameters))
 
     def steady(self, change: Change = unchanged) -> SteadyState:
-        """Return the steady state of its iterations, unchanged or as `change` leaves them."""
+        """Return the steady state of the window's iterations under `change`."""
         return self.steady_all([change])[0]
 
     def steady_all(self, changes: Sequence[Change]) -> list[SteadyState]:
-        """Return the steady states of its iterations as each change leaves them."""
+        """Return the steady state of the window's iterations under each change."""
         return steady_states(self.graph, self.pattern, changes)
 
     def total_ns(self, state: SteadyState) -> float:
-        """Return the step times asked for in a steady state, weighted."""
-        return fsum(w * float(state.step_ns[at]) for w, at in zip(self.weights, self.chosen, strict=True))
+        """Return the weighted sum of the steps asked for, in a steady state."""
+        return fsum(w * float(state.step_ns[position]) for w, position in zip(self.weights, self.chosen, strict=True))
 
 
-#: Sums of times up to this are finite; whatever is longer is a mistake.
+#: A longer projected time is a mistake; sums of times up to this are finite.
 _LONGEST_NS = 1e100
-#: A time that is shorter counts as this long, so that nothing is divided by zero.
+#: Shorter times count as this long, so that nothing is divided by zero.
 _SHORTEST_NS = 1e-9
 #: A speed-up this far below 1 is a loss.
 _SLOWER = 1e-6
@@ -185,21 +184,22 @@ _HOST_LAGS = sorted(HOST_TIME_EDGES | LAUNCH_EDGES)
 
 @dataclass(frozen=True)
 class ProjectionOptions:
-    """How the interval is found.
+    """Options of a projection: how its interval is found.
 
     Parameters
     ----------
     draws : int
-        Of the parameters, from their ranges.
+        Number of draws of the parameters from their ranges.
     seed : int
+        Seed of the draws.
     progress : callable, optional
-        Called with (steps done, steps in all, what) as draws are done.
+        Called with (steps done, steps in all, what) before each step.
     iterations : sequence of int
-        Numbers of the first iteration asked for of each window, for notes that hold for some.
+        Number of the first iteration asked for in each window, for notes that hold for some windows.
     jobs : int
-        Draws at a time; 0: one a core, as far as the memory that is free allows.
+        Number of draws at a time; 0 for one a core, as far as the free memory allows.
     parameters : Parameters, optional
-        In place of the shipped ones.
+        Parameters; by default the shipped ones.
     """
 
     draws: int = 32
@@ -212,26 +212,27 @@ class ProjectionOptions:
 
 @dataclass(frozen=True)
 class ProjectionRow:
-    """One what-if.
+    """Projection of one what-if.
 
     Parameters
     ----------
     what_if : tuple of str
-        Its parts.
+        Parts of the what-if, such as ``scale_host:0.5``.
     projected_ns : float
-        Weighted sum of the step times.
+        Weighted sum of the projected step times.
     speedup : float
-        Baseline over projected.
+        Baseline over projected time.
     low, high : float
-        Central 90 % of the speed-up over the draws of the parameters, widened by the error of the replay and by how
-        much the unchanged steady state differs from what was measured.
+        Ends of the central 90 % of the speed-up over the draws of the parameters. They are widened by the error of the
+        replay, and by the difference between the unchanged steady state and the measurement.
     measured_share, derived_share, assumed_share : float
-        Of the time of all tasks, by what their duration rests on; they add up to 1. A task counts with its time before
-        or after the what-if, whichever is longer, so that what is taken away counts; a task that is gone, and what
-        changed of lags on the host and from launches, are assumed.
+        Shares of the time of all tasks by the basis of their duration; they add up to 1. A task counts with the longer
+        of its times before and after the what-if. Tasks that are gone, and changes of lags on the host and from
+        launches, are assumed.
     notes : tuple of str
+        Notes of the what-if, for people.
     title : str
-        What a plan file calls it.
+        Title in a plan file.
     """
 
     what_if: tuple[str, ...]
@@ -247,36 +248,37 @@ class ProjectionRow:
 
     @property
     def label(self) -> str:
-        """Its title, or its parts in one line: what `Projection.timelines` has it under."""
+        """Title of the what-if, or its parts in one line; its key in `Projection.timelines`."""
         return self.title or "+".join(self.what_if)
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What-ifs over the same iterations.
+    """Projections of what-ifs over the same iterations.
 
     Parameters
     ----------
     baseline_ns : float
-        The step times that speed-ups count from, weighted: as measured, or as replayed where nobody measured them.
+        Weighted sum of the step times that speed-ups count from: measured, or replayed if they were not measured.
     measured_ns : float
-        The step times as measured, weighted.
+        Weighted sum of the measured step times.
     steady_ns : float
-        The step times in the steady state of the unchanged iterations, weighted. An iteration that does not repeat,
-        since the trace holds no neighbour of it, counts as measured.
+        Weighted sum of the step times in the unchanged steady state. An iteration that does not repeat, since the trace
+        holds no neighbour of it, counts as measured.
     rows : tuple of ProjectionRow
+        One row a what-if.
     provenance : mapping
         All that is needed to compute the same numbers again.
     pace : mapping of str to float
-        Shares of the critical path of the steps, by `replay.analysis.PACE_RESOURCES`: what sets their time.
+        Shares of the critical path of the steps, by `replay.analysis.PACE_RESOURCES`.
     pace_by_rank : mapping of int to float
-        The same shares by rank.
+        Shares of the critical path of the steps, by rank.
     room : mapping of str to float
-        By which share ``"host"`` and ``"device"`` could take longer before the steps would.
+        Shares by which ``"host"`` and ``"device"`` could become slower without making the steps longer.
     bound : mapping of str to float
         How many times as fast the steps would be if ``"host"`` or ``"device"`` took no time.
     timelines : mapping of str to Timeline
-        Of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its name.
+        Timelines of the first step asked for, in the steady state: ``"baseline"``, and one a what-if by its label.
     """
 
     baseline_ns: float
@@ -292,7 +294,7 @@ class Projection:
 
     @property
     def device_busy_share(self) -> float | None:
-        """How much of the first step its devices work, on average; None where it has no device."""
+        """Busy share of the devices during the first step, on average; None without a device."""
         line = self.timelines["baseline"]
         busy = line.busy_ns()
         return float(min(busy.mean() / line.span_ns, 1.0)) if len(busy) and line.span_ns else None
@@ -305,19 +307,22 @@ def project(
     meta: TraceMeta,
     options: ProjectionOptions | None = None,
 ) -> Projection:
-    """Return what each what-if would gain over the weighted steps of some windows.
+    """Return the projection of each what-if over the weighted steps of `windows`.
 
-    A projected step time is the measured one times the ratio of two steady states of its window: as the what-if leaves
-    it, and unchanged. A draw is one run: its parameters take the contention out of each graph, and every what-if is
-    applied to that. The numbers are the same, bit for bit, however many threads there are.
+    A projected step time is the measured one times the ratio of two steady states of its window: under the what-if,
+    and unchanged. A draw is one run: its parameters give the isolated durations, and every what-if is applied to them.
+    The numbers are the same, bit for bit, for any number of threads.
 
     Parameters
     ----------
     windows : sequence of StepWindow
+        Windows of steps.
     what_ifs : sequence of WhatIf
+        What-ifs to project, each on its own.
     meta : TraceMeta
-        Of the trace that the graphs are from, for the provenance.
+        Metadata of the trace, for the provenance.
     options : ProjectionOptions, optional
+        Draws, seed, jobs and parameters.
 
     Raises
     ------
@@ -326,70 +331,70 @@ def project(
         has.
     """
     options = options or ProjectionOptions()
-    _check(windows, what_ifs)
+    _check_inputs(windows, what_ifs)
     nominal = options.parameters or load_parameters()
     if nominal.values != load_parameters().values:
         windows = [window.isolated(nominal) for window in windows]
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
-    base = _Base.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
-    drawn = _draws(nominal, options)
+    base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
+    draws = _draw_parameters(nominal, options)
     steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)
-    after = sweep([partial(_nominal, what_if, base, nominal) for what_if in what_ifs], jobs, Steps(0))
-    runs = [partial(_draw, base, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
+    outcomes = sweep([partial(_outcome, what_if, base, nominal) for what_if in what_ifs], jobs, Steps(0))
+    runs = [partial(_totals_of_draw, base, what_ifs, parameters, steps) for parameters in draws] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
-    error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
+    replay_error = 1 + np.array([parameters["replay_error"] for parameters in draws])
     rows, timelines = [], {"baseline": base.first.cut()}
-    for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True)):
-        rows.append(_row(what_if, base, found, samples[:, i] * error, options.iterations))
-        timelines[what_if.label] = found.first.cut()
+    for i, (what_if, outcome) in enumerate(zip(what_ifs, outcomes, strict=True)):
+        rows.append(_projection_row(what_if, base, outcome, samples[:, i] * replay_error, options.iterations))
+        timelines[what_if.label] = outcome.first.cut()
     measured = math.fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
         meta, windows[0].graph.hardware, what_ifs, nominal, draws=options.draws, seed=options.seed
     )
-    provenance |= {"step_time": _notion(windows)}
+    provenance |= {"step_time": _step_time_kind(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())
-    by_resource, by_rank, room, bound = _pace(base)
+    by_resource, by_rank, room, bound = _weighted_pace(base)
     return Projection(*totals, tuple(rows), provenance, by_resource, by_rank, room, bound, timelines)
 
 
-def _pace(base: "_Base") -> tuple[dict[str, float], dict[int, float], dict[str, float], dict[str, float]]:
-    """Return what sets the time of the steps asked for, by resource and by rank, and room and bound of both sides."""
-    spent, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
-    room, freed, total = {"host": 0.0, "device": 0.0}, {"host": 0.0, "device": 0.0}, 0.0
+def _weighted_pace(base: "_Baseline") -> tuple[dict[str, float], dict[int, float], dict[str, float], dict[str, float]]:
+    """Return the pace of the steps asked for by resource and by rank, and room and bound of host and device."""
+    time, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
+    room, without_side, total = {"host": 0.0, "device": 0.0}, {"host": 0.0, "device": 0.0}, 0.0
     for window, state in zip(base.windows, base.states, strict=True):
-        for at, weight in zip(window.chosen, window.weights, strict=True):
-            found = pace(state, at)
-            total += weight * found.step_ns
-            for name, ns in found.by_resource.items():
-                spent[name] += weight * ns
-            for rank, ns in found.by_rank.items():
+        for position, weight in zip(window.chosen, window.weights, strict=True):
+            step_pace = pace(state, position)
+            total += weight * step_pace.step_ns
+            for name, ns in step_pace.by_resource.items():
+                time[name] += weight * ns
+            for rank, ns in step_pace.by_rank.items():
                 ranks[rank] += weight * ns
-            room["host"] += weight * found.step_ns * found.host_room
-            room["device"] += weight * found.step_ns * found.device_room
-            freed["host"] += weight * found.step_ns / found.host_bound
-            freed["device"] += weight * found.step_ns / found.device_bound
+            room["host"] += weight * step_pace.step_ns * step_pace.host_room
+            room["device"] += weight * step_pace.step_ns * step_pace.device_room
+            without_side["host"] += weight * step_pace.step_ns / step_pace.host_bound
+            without_side["device"] += weight * step_pace.step_ns / step_pace.device_bound
     if not total:
         return {}, {}, {}, {}
     return (
-        {name: ns / total for name, ns in spent.items() if ns},
+        {name: ns / total for name, ns in time.items() if ns},
         {rank: ns / total for rank, ns in sorted(ranks.items()) if rank >= 0},
         {name: ns / total for name, ns in room.items()},
-        {name: total / ns if ns else 1.0 for name, ns in freed.items()},
+        {name: total / ns if ns else 1.0 for name, ns in without_side.items()},
     )
 
 
-def _notion(windows: Sequence[StepWindow]) -> str:
-    """Return what the times of a projection are."""
-    alone = sum(window.pattern is None for window in windows)
-    if not alone:
+def _step_time_kind(windows: Sequence[StepWindow]) -> str:
+    """Return which kind of step time a projection has, for its provenance."""
+    n_single = sum(window.pattern is None for window in windows)
+    if not n_single:
         return "between completions"
-    return "latency" if alone == len(windows) else "between completions; latency where an iteration has no neighbour"
+    return "latency" if n_single == len(windows) else "between completions; latency where an iteration has no neighbour"
 
 
 @dataclass(frozen=True)
-class _Base:
-    """The windows unchanged: their steady states, the weighted step times in them, and those that gains count from."""
+class _Baseline:
+    """The unchanged windows: their steady states, and their weighted step times, steady and to count gains from."""
 
     windows: Sequence[StepWindow]
     states: Sequence[SteadyState]
@@ -397,7 +402,8 @@ class _Base:
     base_ns: list[float]
 
     @classmethod
-    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Base":
+    def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Baseline":
+        """Return the baseline of windows, from their unchanged steady states."""
         steady = [window.total_ns(state) for window, state in zip(windows, states, strict=True)]
         base = [window.measured_total_ns or ns for window, ns in zip(windows, steady, strict=True)]
         return cls(windows, states, steady, base)
@@ -413,24 +419,24 @@ class _Base:
     def scaled(self, changed: Sequence[float], steady: Sequence[float]) -> float:
         """Return the sum of the base times, each times its changed over its steady time.
 
-        Steps that take no time, since longer work of an earlier one hides them, take none either way.
+        A step that takes no time, since longer work of an earlier step hides it, keeps its base time.
         """
         return math.fsum(b * c / s if s else b for b, c, s in zip(self.base_ns, changed, steady, strict=True))
 
     def repeated_ns(self) -> float:
-        """Return the sum of the steady states of windows that repeat, and of the base times of the others."""
-        both = zip(self.windows, self.steady_ns, self.base_ns, strict=True)
-        return math.fsum(base if window.pattern is None else steady for window, steady, base in both)
+        """Return the sum of the steady step times of windows that repeat, and of the base times of the others."""
+        columns = zip(self.windows, self.steady_ns, self.base_ns, strict=True)
+        return math.fsum(base if window.pattern is None else steady for window, steady, base in columns)
 
     def off(self) -> float:
-        """Return by which share the steady state of windows that repeat differs from what was measured."""
+        """Return the share by which the steady state of windows that repeat differs from the measurement."""
         ratio = self.repeated_ns() / self.total_ns if self.total_ns else 1.0
         return max(ratio, 1 / ratio) - 1 if ratio else 0.0
 
 
 @dataclass(frozen=True)
-class _Found:
-    """A what-if under nominal parameters: by window the weighted step times, time by `Basis`, and notes."""
+class _Outcome:
+    """A what-if under nominal parameters: weighted step time, time by `Basis` and notes of each window."""
 
     totals: list[float]
     spent: list[Floats]
@@ -438,59 +444,63 @@ class _Found:
     first: Timeline
 
 
-def _nominal(what_if: WhatIf, base: _Base, nominal: Parameters) -> _Found:
-    totals, spent, notes, first = [], [], [], None
-    own = nominal.with_values(what_if.parameters)
+def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
+    """Return the outcome of a what-if under nominal parameters."""
+    totals, time_by_basis, notes, first = [], [], [], None
+    parameters = nominal.with_values(what_if.parameters)
     for window, before, base_ns in zip(base.windows, base.states, base.base_ns, strict=True):
-        window = window.isolated(own) if what_if.parameters else window
-        state = _applied(what_if, window, own)
+        window = window.isolated(parameters) if what_if.parameters else window
+        state = _steady_under(what_if, window, parameters)
         total = window.total_ns(state)
         first = first or state.at_step(window.chosen[0])
         if not total <= _LONGEST_NS:
             raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {total:.3g} ns")
         totals.append(total)
-        spent.append(_spent(before.timeline, state.timeline))
+        time_by_basis.append(_time_by_basis(before.timeline, state.timeline))
         settled = state.settled and before.settled
-        said = [*([] if settled else [_UNSETTLED.format(what_if.label)]), *([] if base_ns else [_HIDDEN])]
+        more_notes = [*([] if settled else [_UNSETTLED.format(what_if.label)]), *([] if base_ns else [_HIDDEN])]
         # A repeated graph would count each kernel once a cycle.
-        once = state.timeline.graph if window.pattern is None else what_if(window.graph, own)
-        notes.append((*once.notes, *said))
+        graph = state.timeline.graph if window.pattern is None else what_if(window.graph, parameters)
+        notes.append((*graph.notes, *more_notes))
     assert first is not None
-    return _Found(totals, spent, notes, first)
+    return _Outcome(totals, time_by_basis, notes, first)
 
 
-def _draw(base: _Base, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps) -> list[float]:
-    """Return what each what-if comes to under one draw of the parameters; one graph is in memory at a time."""
+def _totals_of_draw(base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps) -> list[float]:
+    """Return the total step time of each what-if under one draw of the parameters; one graph at a time is in memory."""
     totals = []
     for window, nominal in zip(base.windows, base.steady_ns, strict=True):
         steps.next("durations without contention")
-        plain = window.isolated(parameters)
-        # A single iteration replays as measured whatever the parameters.
-        alike = [] if plain.pattern is None else [unchanged]
+        isolated = window.isolated(parameters)
+        # A single iteration replays as measured under any parameters.
+        baseline_change = [] if isolated.pattern is None else [unchanged]
         shared = [what_if for what_if in what_ifs if not what_if.parameters]
-        states = plain.steady_all([*alike, *(_change(what_if, parameters, steps) for what_if in shared)])
-        found = [plain.total_ns(state) for state in states]
-        steady = found.pop(0) if alike else nominal
-        of_shared = iter(found)
-        for_each = []
+        states = isolated.steady_all(
+            [*baseline_change, *(_bound_what_if(what_if, parameters, steps) for what_if in shared)]
+        )
+        totals_of_window = [isolated.total_ns(state) for state in states]
+        steady = totals_of_window.pop(0) if baseline_change else nominal
+        shared_totals = iter(totals_of_window)
+        of_window = []
         for what_if in what_ifs:
             if what_if.parameters:
-                own = parameters.with_values(what_if.parameters)
-                state = window.isolated(own).steady(_change(what_if, own, steps))
-                for_each.append(window.total_ns(state))
+                own_parameters = parameters.with_values(what_if.parameters)
+                state = window.isolated(own_parameters).steady(_bound_what_if(what_if, own_parameters, steps))
+                of_window.append(window.total_ns(state))
             else:
-                for_each.append(next(of_shared))
-        totals.append((steady, for_each))
+                of_window.append(next(shared_totals))
+        totals.append((steady, of_window))
     steady_ns = [steady for steady, _ in totals]
-    return [base.scaled([each[i] for _, each in totals], steady_ns) for i in range(len(what_ifs))]
+    return [base.scaled([of_what_ifs[i] for _, of_what_ifs in totals], steady_ns) for i in range(len(what_ifs))]
 
 
-def _change(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Change:
+def _bound_what_if(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Change:
+    """Return a what-if with its parameters bound, which reports a step when it is first applied."""
     counted = False
 
     def change(graph: KernelGraph) -> KernelGraph:
         nonlocal counted
-        if not counted:  # it is applied again where the period settles slowly
+        if not counted:  # a period that settles slowly applies it again
             steps.next(what_if.label)
             counted = True
         return what_if(graph, parameters)
@@ -503,9 +513,10 @@ def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
     return math.fsum(w * v for w, v in zip(weights, values, strict=True))
 
 
-def _check(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> None:
+def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> None:
+    """Raise an error for missing windows, weights not above zero, and kernels that no graph has."""
     if not windows:
-        raise InvalidInputError("there is no iteration to project")
+        raise InvalidInputError("there is no iteration to project; name one that the trace has")
     for window in windows:
         if not all(w > 0 for w in window.weights):
             raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
@@ -513,18 +524,23 @@ def _check(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> None:
         check_patterns(what_if, [window.graph for window in windows])
 
 
-def _draws(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:
+def _draw_parameters(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:
+    """Return the draws of the parameters from their ranges."""
     random = np.random.default_rng(options.seed)
     return [nominal.drawn(random) for _ in range(options.draws)]
 
 
-def _applied(what_if: WhatIf, window: StepWindow, parameters: Parameters) -> SteadyState:
+def _steady_under(what_if: WhatIf, window: StepWindow, parameters: Parameters) -> SteadyState:
+    """Return the steady state of a window under a what-if."""
     return window.steady(lambda graph: what_if(graph, parameters))
 
 
-def _row(what_if: WhatIf, base: _Base, found: _Found, samples: Floats, iterations: Sequence[int]) -> ProjectionRow:
-    notes = joined_notes(found.notes, iterations)
-    projected = base.scaled(found.totals, base.steady_ns)
+def _projection_row(
+    what_if: WhatIf, base: _Baseline, outcome: _Outcome, samples: Floats, iterations: Sequence[int]
+) -> ProjectionRow:
+    """Return the row of a what-if, from its outcome and its totals under all draws."""
+    notes = joined_notes(outcome.notes, iterations)
+    projected = base.scaled(outcome.totals, base.steady_ns)
     total = max(base.total_ns, _SHORTEST_NS)
     speedups = np.append(total / np.maximum(samples, _SHORTEST_NS), total / max(projected, _SHORTEST_NS))
     low, high = np.quantile(speedups, QUANTILES)
@@ -537,49 +553,52 @@ def _row(what_if: WhatIf, base: _Base, found: _Found, samples: Floats, iteration
         speedup,
         min(float(low), speedup) / (1 + off),
         max(float(high), speedup) * (1 + off),
-        *_shares(found.spent, base.windows),
+        *_shares(outcome.spent, base.windows),
         notes=notes,
         title=what_if.title,
     )
 
 
-def _spent(before: Timeline, after: Timeline) -> Floats:
-    """Return the time of the iteration's own tasks before or after, whichever is longer, added up by `Basis`.
+def _time_by_basis(before: Timeline, after: Timeline) -> Floats:
+    """Return the time of the iteration's tasks by `Basis`, the longer of the times before and after.
 
-    Tasks are known again by their event, since a what-if may drop some; what is gone, and by how much the lags on the
-    host and from launches changed, is assumed.
+    Tasks are matched by their event, since a what-if may drop some. Tasks that are gone, and changes of lags on the
+    host and from launches, are assumed.
     """
     tasks = after.graph.tasks
     count = 2 + max(int(line.graph.tasks.event.max(initial=-1)) for line in (before, after))
-    lost = np.maximum(_by_event(before, count) - _by_event(after, count), 0.0)
-    basis = np.full(count, -1)
-    np.maximum.at(basis, tasks.event + 1, tasks.basis)
-    spent = np.bincount(tasks.basis, weights=_own_time(after), minlength=len(Basis))
-    spent += np.bincount(np.where(basis < 0, int(Basis.ASSUMED), basis), weights=lost, minlength=len(Basis))
-    spent[Basis.ASSUMED] += np.abs(_lags(before.graph, count) - _lags(after.graph, count)).sum()
-    return np.asarray(spent, dtype=np.float64)
+    removed = np.maximum(_time_by_event(before, count) - _time_by_event(after, count), 0.0)
+    event_basis = np.full(count, -1)
+    np.maximum.at(event_basis, tasks.event + 1, tasks.basis)
+    time = np.bincount(tasks.basis, weights=_task_time(after), minlength=len(Basis))
+    time += np.bincount(
+        np.where(event_basis < 0, int(Basis.ASSUMED), event_basis), weights=removed, minlength=len(Basis)
+    )
+    time[Basis.ASSUMED] += np.abs(_lags_by_event(before.graph, count) - _lags_by_event(after.graph, count)).sum()
+    return np.asarray(time, dtype=np.float64)
 
 
-def _own_time(line: Timeline) -> Floats:
+def _task_time(line: Timeline) -> Floats:
+    """Return the time of each of the iterations' tasks; 0 for earlier work."""
     return np.where(line.graph.tasks.own, line.end_ns - line.start_ns, 0.0)
 
 
-def _by_event(line: Timeline, count: int) -> Floats:
-    """Return the time of all tasks of each event, those of none first."""
-    return np.asarray(np.bincount(line.graph.tasks.event + 1, weights=_own_time(line), minlength=count))
+def _time_by_event(line: Timeline, count: int) -> Floats:
+    """Return the time of the tasks of each event; first that of tasks without an event."""
+    return np.asarray(np.bincount(line.graph.tasks.event + 1, weights=_task_time(line), minlength=count))
 
 
-def _lags(graph: KernelGraph, count: int) -> Floats:
-    """Return the lags on the host and from launches, added up by the event that they count from."""
-    edges, own = graph.edges, graph.tasks.own
-    lag = np.where(np.isin(edges.kind, _HOST_LAGS) & own[edges.source], edges.lag_ns, 0.0)
+def _lags_by_event(graph: KernelGraph, count: int) -> Floats:
+    """Return the sum of lags on the host and from launches, by the event of their source."""
+    edges, in_iteration = graph.edges, graph.tasks.own
+    lag = np.where(np.isin(edges.kind, _HOST_LAGS) & in_iteration[edges.source], edges.lag_ns, 0.0)
     return np.asarray(np.bincount(graph.tasks.event[edges.source] + 1, weights=lag, minlength=count))
 
 
-def _shares(spent: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
-    """Return the share of all tasks' time that rests on each `Basis`."""
+def _shares(times_by_basis: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
+    """Return the share of the time of all tasks with each `Basis`."""
     weights = [math.fsum(window.weights) for window in windows]
-    times = [_weighted(weights, [float(one[i]) for one in spent]) for i in range(len(Basis))]
+    times = [_weighted(weights, [float(by_basis[i]) for by_basis in times_by_basis]) for i in range(len(Basis))]
     total = math.fsum(times)
     measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)
     return measured, derived, assumed

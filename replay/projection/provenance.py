@@ -1,4 +1,4 @@
-"""What a projection stands on: enough to compute it again, bit for bit."""
+"""Provenance of a projection: all that is needed to compute it again, bit for bit."""
 
 import hashlib
 import json
@@ -15,9 +15,9 @@ from replay.calibration.parameters import Parameters
 from replay.graph.graph import Hardware
 from replay.what_ifs.what_if import WhatIf
 
-#: The ends of intervals.
+#: Quantiles at the ends of intervals.
 QUANTILES = (0.05, 0.95)
-#: What models are fitted to, and figures of devices, which what-ifs use beside the parameters.
+#: Fits of models that what-ifs use beside the parameters.
 _FITS = ("fits/collectives.json", "fits/kernels.json")
 _LIBRARIES = ("numpy", "numba", "scipy")
 
@@ -31,15 +31,18 @@ def provenance_of(
     draws: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Return what a projection stands on.
+    """Return the provenance of a projection.
 
     Parameters
     ----------
     meta : TraceMeta
+        Metadata of the trace.
     hardware : Hardware
-        Of the graphs.
+        Hardware of the graphs.
     what_ifs : sequence of WhatIf
+        What-ifs that are projected.
     nominal : Parameters
+        Nominal parameters, with their ranges.
     draws : int
         Number of draws of the parameters.
     seed : int
@@ -55,7 +58,7 @@ def provenance_of(
         "device_known_by": hardware.known_by,
         "version": version("seqpoint"),
         "libraries": versions(),
-        "what_ifs": [_alternative(one) for one in what_ifs],
+        "what_ifs": [_describe_what_if(what_if) for what_if in what_ifs],
         "parameters": parameters,
         "parameters_sha256": digest(parameters),
         "models_sha256": _models_digest(),
@@ -66,12 +69,13 @@ def provenance_of(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what numbers are computed with, and the kind of machine."""
-    found = {name: version(name) for name in _LIBRARIES}
-    return {"python": platform.python_version(), **found, "machine": platform.machine()}
+    """Return the versions of Python and of the libraries that compute, and the kind of machine."""
+    libraries = {name: version(name) for name in _LIBRARIES}
+    return {"python": platform.python_version(), **libraries, "machine": platform.machine()}
 
 
-def _alternative(what_if: WhatIf) -> dict[str, Any]:
+def _describe_what_if(what_if: WhatIf) -> dict[str, Any]:
+    """Return a what-if as a plan file has it."""
     return {
         "title": what_if.title,
         "steps": list(what_if.parts or what_if.steps),
@@ -80,12 +84,12 @@ def _alternative(what_if: WhatIf) -> dict[str, Any]:
 
 
 def digest(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of facts, in whatever order they are."""
+    """Return the SHA-256 of `content` as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _models_digest() -> str:
-    """Return the digest of the fits and of all devices' figures, those of the user included."""
+    """Return the digest of the fits and of the figures of all devices, the user's included."""
     figures = {
         device.name: {name: figure.value for name, figure in device.figures.items()}
         for device in load_devices().values()
@@ -95,6 +99,7 @@ def _models_digest() -> str:
 
 @cache
 def _fits_digest() -> str:
+    """Return the digest of the shipped fits."""
     digest = hashlib.sha256()
     for name in _FITS:
         digest.update(dataset_path(name).read_bytes())

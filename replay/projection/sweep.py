@@ -1,4 +1,4 @@
-"""A sweep: many independent runs over the same graphs, by threads, since compiled functions let other threads run."""
+"""A sweep: many independent runs over the same graphs in threads, since compiled functions release the lock."""
 
 import os
 import threading
@@ -7,34 +7,35 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 from profilers.errors import InvalidInputError
-from replay.engine.layout import SEAT
+from replay.engine.layout import ACTIVE_TASK
 from replay.graph.graph import KernelGraph
 
 T = TypeVar("T")
 Progress = Callable[[int, int, str], None]
 
-#: Bytes a task of a run: its seat, times and edges, the events, and the columns of two graphs that are its own.
-_TASK_BYTES = SEAT.itemsize + 6 * 8 + 4 * 16 + 2 * 33 * 8
-#: Share of the memory that is free that runs may take.
+#: Bytes of memory a task takes in a run: its row of the table of active tasks, its times, edges and events, and its
+#: columns in two graphs.
+_TASK_BYTES = ACTIVE_TASK.itemsize + 6 * 8 + 4 * 16 + 2 * 33 * 8
+#: Share of the free memory that runs may take.
 _MEMORY_SHARE = 0.5
-#: How often waiting looks up, s, so that an interrupt is seen.
+#: Seconds between two checks for an interrupt while waiting.
 _LOOK_UP_S = 0.2
 
 
 class Steps:
-    """Counts steps of all threads, tells of them one at a time, and ends them where the sweep is to stop."""
+    """Steps of all threads: counted, reported one at a time, and ended if the sweep is to stop."""
 
     def __init__(self, total: int, tell: Progress | None = None) -> None:
         self._total, self._tell, self._done = total, tell, 0
         self._lock, self._stop = threading.Lock(), threading.Event()
 
     def next(self, what: str) -> None:
-        """Tell that a step begins.
+        """Report that a step begins.
 
         Raises
         ------
         InterruptedError
-            The sweep is to stop.
+            `stop` was called.
         """
         if self._stop.is_set():
             raise InterruptedError("the sweep was stopped")
@@ -44,23 +45,24 @@ class Steps:
             self._done += 1
 
     def stop(self) -> None:
-        """Let every thread end at its next step."""
+        """End every thread at its next step."""
         self._stop.set()
 
 
 def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: Steps) -> list[T]:
-    """Return what each run returns, in their order, `jobs` at a time; the same whatever `jobs` is.
+    """Return the results of `runs` in order, with `jobs` runs at a time; the same for any number of jobs.
 
-    Threads share the graphs. An error of one run, or an interrupt, stops all at their next step; the error of the
-    first run in the order that failed is raised.
+    Threads share the graphs. An error of a run, or an interrupt, stops all runs at their next step. The error of the
+    first failed run, in their order, is raised.
 
     Parameters
     ----------
     runs : sequence of callable
-        Each calls ``steps.next`` now and then.
+        Independent runs; each calls ``steps.next`` now and then.
     jobs : int
-        Above zero.
+        Runs at a time, 1 or more.
     steps : Steps
+        Steps of the runs.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def _error(future: "Future[T]") -> BaseException | None:
 
 
 def _wait(futures: "Sequence[Future[T]]") -> None:
-    """Wait until all are done or one has failed; looking up lets an interrupt through."""
+    """Wait until all runs are done or one has failed, open to interrupts."""
     pending = set(futures)
     while pending:
         done, pending = wait(pending, timeout=_LOOK_UP_S, return_when=FIRST_EXCEPTION)
@@ -103,25 +105,26 @@ def _wait(futures: "Sequence[Future[T]]") -> None:
 
 
 def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0, *, cycles: int = 1) -> int:
-    """Return how many runs over graphs go at a time: as asked, or one a core as far as the memory that is free allows.
+    """Return the number of runs at a time: as asked, or one a core as far as the free memory allows.
 
     Parameters
     ----------
     graphs : sequence of KernelGraph
+        Graphs of the runs.
     asked : int
-        0: choose.
+        Number that the user asked for; 0 to choose.
     cycles : int
-        How often a run repeats its graph.
+        Number of times that a run repeats its graph.
     """
     if asked:
         return asked
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    needs = max((len(graph.tasks) * _TASK_BYTES + len(graph.edges) * 80 for graph in graphs), default=1)
-    return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(needs * cycles, 1))), 1)
+    run_bytes = max((len(graph.tasks) * _TASK_BYTES + len(graph.edges) * 80 for graph in graphs), default=1)
+    return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(run_bytes * cycles, 1))), 1)
 
 
 def _free_bytes() -> float:
-    """Return the memory that is free; without bound where the system does not say."""
+    """Return the free memory; infinite if the system does not tell."""
     try:
         return float(os.sysconf("SC_AVPHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):

@@ -1,1 +1,1 @@
-"""Graphs and timelines as files of other tools."""
+"""Graphs and timelines as files of other tools: Chakra and Perfetto."""

@@ -1,21 +1,14 @@
-"""A graph as Chakra execution traces.
+"""A graph as Chakra execution traces (mlcommons/chakra, ``et_def.proto``): one file a rank, which ASTRA-sim runs.
 
-Columns of numbers as attributes of nodes, whichever columns there are: a row says only what is not most frequent.
+ASTRA-sim asks the following of a file, and gets it. Its name ends in ``.RANK.et``. Ids are unique, and dependencies
+neither lead out of the file nor form a circle. Durations are whole microseconds, and dependencies ``data_deps``, which
+every feeder resolves. Communication is on the device, has a size, and is of a kind that the simulator knows. A process
+group is a number, whose ranks stand in ``NAME.groups.json``.
 
-Frozen dataclasses as JSON and back, by the types that they declare: a new field is carried without change here.
-
-Which collectives of a graph are communication to a simulator, and in which group of ranks.
-
-Tasks as nodes that a simulator runs: whole microseconds that do not drift, delays as nodes, ranks apart.
-
-A graph as Chakra execution traces (mlcommons/chakra, ``et_def.proto``): one file a rank, which ASTRA-sim runs.
-
-What ASTRA-sim asks of a file is kept: its name ends in ``.RANK.et``; ids are unique in it, and nothing waits for what
-is not there or in a circle; durations are whole microseconds; dependencies are ``data_deps``, which every feeder
-resolves; communication is on the device, has a size, and is of a kind that the simulator knows; a process group is a
-number, whose ranks stand in ``NAME.groups.json``. All that a graph knows beyond this is in attributes of our own.
-
-Graphs as Chakra execution traces, which ASTRA-sim runs, and back.
+`meetings_of` finds the collectives, sends and receives that a simulator can run. `order_nodes` turns tasks, lags and
+releases into nodes. `write_chakra` writes them. Facts that Chakra has no field for are attributes whose names begin
+with ``seqpoint_``: all columns of tasks and edges, and the fields of the graph as JSON. A node has an attribute only
+where its value is not the most frequent of its column.
 """
 
 import hashlib
@@ -26,14 +19,13 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
-from types import UnionType
-from typing import IO, Any, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 from google.protobuf.proto import serialize_length_prefixed
 
-from profilers.errors import BrokenFileError, InvalidInputError
+from profilers.errors import InvalidInputError
 from profilers.files import written_whole
 from profilers.readers.chakra.protobuf import (
     COLLECTIVE,
@@ -41,7 +33,6 @@ from profilers.readers.chakra.protobuf import (
     RECEIVE,
     SEND,
     MetadataMessage,
-    Node,
     NodeMessage,
     add_array,
     add_attribute,
@@ -53,24 +44,22 @@ from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGrap
 #: What the names of our own attributes begin with.
 OWN = "seqpoint_"
 
-#: Types of columns.
-_TYPES = frozenset(np.dtype(code).name for code in "?bhilBHILefd")
 
 Columns = Mapping[str, npt.NDArray[Any]]
-#: Of each column: the name of its type, how many numbers a row has (None: one, and no list), the usual row.
+#: For each column: the name of its type, the numbers in a row (None for a single one), and the most frequent row.
 Described = Mapping[str, tuple[str, int | None, Any]]
 
 
 def columns_of(table: Any) -> Columns:
-    """Return the columns of `Tasks` or `Edges`, those left at None not.
+    """Return the columns of `Tasks` or `Edges` that are not None.
 
     Raises
     ------
     InvalidInputError
         A column is no array of numbers of one or two dimensions.
     """
-    found = {one.name: getattr(table, one.name) for one in fields(table)}
-    arrays = {name: np.asarray(values) for name, values in found.items() if values is not None}
+    by_name = {column.name: getattr(table, column.name) for column in fields(table)}
+    arrays = {name: np.asarray(values) for name, values in by_name.items() if values is not None}
     for name, values in arrays.items():
         if values.ndim not in (1, 2) or values.dtype.kind not in "biuf":
             raise InvalidInputError(f"column {name} of {values.ndim} dimensions of {values.dtype} cannot be written")
@@ -78,19 +67,19 @@ def columns_of(table: Any) -> Columns:
 
 
 def described(columns: Columns) -> Described:
-    """Return what a reader has to know of columns: their types and usual rows."""
+    """Return the type and the most frequent row of each column."""
     return {
         name: (
             values.dtype.newbyteorder("=").name,
             values.shape[1] if values.ndim == 2 else None,
-            _usual(values).tolist(),
+            _most_frequent_row(values).tolist(),
         )
         for name, values in columns.items()
     }
 
 
-def _usual(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the most frequent row; of several the smallest."""
+def _most_frequent_row(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the most frequent row; of several, the smallest."""
     if not len(values):
         return np.zeros(values.shape[1:], values.dtype)
     rows, counts = np.unique(values, axis=0 if values.ndim == 2 else None, return_counts=True)
@@ -103,15 +92,15 @@ class RowWriter:
     Parameters
     ----------
     columns : mapping of str to array
-        Of equal length.
+        Columns of equal length.
     prefix : str
-        What the names of the attributes begin with.
+        Prefix of the names of the attributes.
     """
 
     def __init__(self, columns: Columns, prefix: str) -> None:
         self.described = described(columns)
         self._named = [
-            (f"{prefix}{name}", values, _differs(values, self.described[name][2]).tolist())
+            (f"{prefix}{name}", values, _differing_rows(values, self.described[name][2]).tolist())
             for name, values in columns.items()
         ]
 
@@ -122,8 +111,8 @@ class RowWriter:
                 add_array(attributes, name, np.asarray(values[row]))
 
 
-def _differs(values: npt.NDArray[Any], usual: Any) -> npt.NDArray[np.bool_]:
-    """Return which rows have any other bit than the usual one."""
+def _differing_rows(values: npt.NDArray[Any], usual: Any) -> npt.NDArray[np.bool_]:
+    """Return the mask of rows that differ from the usual one in any bit."""
     expected = np.broadcast_to(np.asarray(usual, values.dtype), values.shape)
     if values.dtype.kind == "f":
         same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(
@@ -134,71 +123,19 @@ def _differs(values: npt.NDArray[Any], usual: Any) -> npt.NDArray[np.bool_]:
     return np.asarray(~same if same.ndim == 1 else ~same.all(axis=1))
 
 
-def filled(described_: Described, rows: Mapping[int, Node], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """Return columns from the nodes that stand for their rows, 0 to n - 1.
-
-    Raises
-    ------
-    BrokenFileError
-        A node has a value that is not one of its column.
-    """
-    columns = {}
-    for name, (type_, width, usual) in described_.items():
-        if type_ not in _TYPES:
-            raise BrokenFileError(f"column {name} is of the type {type_!r}, which no column has")
-        shape = (len(rows),) if width is None else (len(rows), width)
-        try:
-            values = np.empty(shape, type_)
-            values[...] = usual
-            for row, node in rows.items():
-                if (value := node.attributes.get(f"{prefix}{name}")) is not None:
-                    values[row] = _numbers(value)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise BrokenFileError(f"{prefix}{name}: has a value that is not one of its column ({error})") from error
-        columns[name] = values
-    return columns
-
-
-def _numbers(value: Any) -> Any:
-    """Return numbers; the reader gives those that are not finite as text, since JSON has none."""
-    if isinstance(value, list):
-        return [_numbers(one) for one in value]
-    return float(value) if isinstance(value, str) else value
-
-
 def add_edges(columns: Columns, edges: npt.NDArray[np.int64], prefix: str, attributes: Any) -> None:
     """Add some edges to the attributes of a message, a list a column."""
     for name, values in columns.items():
         add_array(attributes, f"{prefix}{name}", values[edges])
 
 
-def joined_lists(described_: Described, nodes: Sequence[Node], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the edges of all nodes, in their order.
-
-    Raises
-    ------
-    BrokenFileError
-        The lists of a node differ in length, or hold what is no number.
-    """
-    columns = {}
-    for name, (type_, _, _) in described_.items():
-        values = [_numbers(node.attributes[key]) for node in nodes if (key := f"{prefix}{name}") in node.attributes]
-        try:
-            columns[name] = np.array([one for part in values for one in part], type_)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise BrokenFileError(f"{prefix}{name}: is no list of numbers ({error})") from error
-    if len({len(values) for values in columns.values()}) > 1:
-        raise BrokenFileError(f"the lists of edges ({prefix}...) differ in length")
-    return columns
-
-
 def to_json(value: Any) -> str:
-    """Return a value as JSON; numbers keep every bit.
+    """Return a value as JSON; numbers keep every bit, and dataclasses become objects.
 
     Raises
     ------
     InvalidInputError
-        It holds what JSON cannot, such as a function or an array.
+        The value holds something that JSON cannot, such as a function or an array.
 
     Examples
     --------
@@ -217,67 +154,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(content) for key, content in value.items()}
     if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     raise InvalidInputError(f"a {type(value).__name__} cannot be written as JSON")
-
-
-def from_json(declared: Any, text: str) -> Any:
-    """Return what `to_json` wrote, as a value of the declared type; fields that are absent have their default.
-
-    Raises
-    ------
-    ValueError, TypeError, KeyError
-        The text is no such value.
-
-    Examples
-    --------
-    >>> from replay.graph import Lane
-    >>> from_json(tuple[Lane, ...], '[{"rank":0,"device":null,"number":7}]')
-    (Lane(rank=0, device=None, number=7),)
-    """
-    try:
-        return _typed(declared, json.loads(text))
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _typed(declared: Any, value: Any) -> Any:
-    origin, arguments = get_origin(declared), get_args(declared)
-    if origin in (Union, UnionType):
-        chosen = [one for one in arguments if one is not type(None)]
-        return None if value is None else _typed(chosen[0], value)
-    if is_dataclass(declared) and isinstance(declared, type):
-        types = get_type_hints(declared)
-        return declared(**{name: _typed(types[name], content) for name, content in dict(value).items()})
-    if origin is tuple:
-        if len(arguments) == 2 and arguments[1] is Ellipsis:
-            return tuple(_typed(arguments[0], one) for one in _listed(value))
-        return tuple(_typed(one, content) for one, content in zip(arguments, _listed(value), strict=True))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return {_typed(arguments[0], key): _typed(arguments[1], content) for key, content in dict(value).items()}
-    if isinstance(origin, type) and issubclass(origin, Sequence):
-        return tuple(_typed(arguments[0], one) for one in _listed(value))
-    return _leaf(declared, value)
-
-
-def _listed(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"a {type(value).__name__} is no list")
-    return value
-
-
-def _leaf(declared: Any, value: Any) -> Any:
-    if isinstance(declared, type) and issubclass(declared, Enum):
-        return declared(value)
-    if declared is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(declared, type) and not isinstance(value, declared):
-        raise TypeError(f"a {type(value).__name__} is no {declared.__name__}")
-    return value
 
 
 #: ``comm_type`` of the collectives that ASTRA-sim knows; it stops at any other.
@@ -286,19 +168,20 @@ COMMUNICATION = {"all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all":
 
 @dataclass(frozen=True)
 class Meetings:
-    """Communication of a graph.
+    """Communication of a graph that a simulator can run.
 
     Parameters
     ----------
     mark : array of int64, one a task
-        The task between ranks at which the ranks of a collective meet; -1 where it meets nobody.
+        Mark at which the ranks of a collective meet; -1 for a task that meets no other.
     group : array of int64, one a task
-        Number of the group of ranks, from 1; 0 for all ranks; -1 where the task is no collective to a simulator.
+        Number of the group of ranks, from 1; 0 for all ranks; -1 for a task that is no collective to a simulator.
     groups : tuple of tuple of int
         Ranks of the groups 1 and up.
     peer : array of int64, one a task
-        The other rank of a send or receive; -1 elsewhere.
+        Other rank of a send or receive; -1 for other tasks.
     sends : array of bool, one a task
+        Whether the task is a send.
     """
 
     mark: Ints
@@ -309,7 +192,7 @@ class Meetings:
 
 
 def ranks_of(graph: KernelGraph) -> Ints:
-    """Return the rank of each task; of one between ranks that of the first that it waits for, else the lowest."""
+    """Return the rank of each task. A mark between ranks has that of the first task it waits for, else the lowest."""
     tasks, edges = graph.tasks, graph.edges
     of_lane = np.array([lane.rank for lane in graph.lanes], dtype=np.int64)
     of_device = np.array([rank for rank, _ in graph.devices], dtype=np.int64)
@@ -319,34 +202,34 @@ def ranks_of(graph: KernelGraph) -> Ints:
     laned = tasks.lane >= 0
     rank[laned] = of_lane[tasks.lane[laned]]
     into = np.flatnonzero((rank[edges.target] < 0) & (rank[edges.source] >= 0))[::-1]
-    found = rank.copy()
-    found[edges.target[into]] = rank[edges.source[into]]
-    known = of_lane if len(of_lane) else of_device
-    return np.where(found < 0, known.min() if len(known) else 0, found)
+    result = rank.copy()
+    result[edges.target[into]] = rank[edges.source[into]]
+    all_ranks = of_lane if len(of_lane) else of_device
+    return np.where(result < 0, all_ranks.min() if len(all_ranks) else 0, result)
 
 
 def meetings_of(graph: KernelGraph, rank: Ints) -> Meetings:
-    """Return what of a graph is communication to a simulator.
+    """Return the communication of a graph that a simulator can run.
 
-    A collective is one of a kind that ASTRA-sim knows, with its bytes, that all ranks of its group take part in. A
-    send and a receive are two transfers of one meeting whose names say which is which. Everything else is plain work
+    A collective counts if ASTRA-sim knows its kind, its bytes are known, and all ranks of its group take part. Two
+    transfers of one meeting are a send and a receive if their names tell which is which. Everything else is plain work
     of the device.
     """
     tasks = graph.tasks
-    mark = _meets_at(graph)
+    mark = _meeting_marks(graph)
     group, peer, sends = np.full(len(tasks), -1), np.full(len(tasks), -1), np.zeros(len(tasks), dtype=bool)
-    able = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.device >= 0) & (tasks.bytes > 0)
-    known = np.isin(tasks.collective, [COLLECTIVE_KINDS.index(name) for name in COMMUNICATION])
+    can_communicate = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.device >= 0) & (tasks.bytes > 0)
+    is_known_kind = np.isin(tasks.collective, [COLLECTIVE_KINDS.index(name) for name in COMMUNICATION])
     everyone = tuple(np.unique(rank).tolist())
-    group[able & known & (len(everyone) == 1)] = 0
+    group[can_communicate & is_known_kind & (len(everyone) == 1)] = 0
     numbers: dict[tuple[int, ...], int] = {}
-    met = np.flatnonzero(mark >= 0)
-    order = met[np.argsort(mark[met], kind="stable")]
+    meeting_rows = np.flatnonzero(mark >= 0)
+    order = meeting_rows[np.argsort(mark[meeting_rows], kind="stable")]
     for rows in np.split(order, np.flatnonzero(np.diff(mark[order])) + 1):
         ranks = tuple(sorted(rank[rows].tolist()))
-        if len(rows) < 2 or len(set(ranks)) < len(ranks) or not able[rows].all():
+        if len(rows) < 2 or len(set(ranks)) < len(ranks) or not can_communicate[rows].all():
             continue
-        if known[rows].all() and len(set(tasks.collective[rows].tolist())) == 1:
+        if is_known_kind[rows].all() and len(set(tasks.collective[rows].tolist())) == 1:
             group[rows] = 0 if ranks == everyone else numbers.setdefault(ranks, len(numbers) + 1)
         elif (sender := _sender(graph, rows)) is not None:
             peer[rows] = rank[rows[::-1]]
@@ -354,40 +237,43 @@ def meetings_of(graph: KernelGraph, rank: Ints) -> Meetings:
     return Meetings(mark, group, tuple(numbers), peer, sends)
 
 
-def _meets_at(graph: KernelGraph) -> Ints:
-    """Return by task the mark between ranks that it waits for; -1 where there is none."""
+def _meeting_marks(graph: KernelGraph) -> Ints:
+    """Return the mark between ranks that each task waits for; -1 for none."""
     tasks, edges = graph.tasks, graph.edges
-    between = (tasks.lane < 0) & (tasks.kind == TaskKind.MARK)
-    entering = np.flatnonzero(between[edges.source] & (edges.kind == EdgeKind.RENDEZVOUS))
+    is_between = (tasks.lane < 0) & (tasks.kind == TaskKind.MARK)
+    entering = np.flatnonzero(is_between[edges.source] & (edges.kind == EdgeKind.RENDEZVOUS))
     mark = np.full(len(tasks), -1)
     mark[edges.target[entering]] = edges.source[entering]
     return mark
 
 
 def _sender(graph: KernelGraph, rows: Ints) -> int | None:
-    """Return which of two transfers sends, as their names say; None where they do not."""
-    said = [(("send" in name), ("recv" in name or "receive" in name)) for name in _names(graph, rows)]
-    return int(rows[said.index((True, False))]) if sorted(said) == [(False, True), (True, False)] else None
+    """Return which of two transfers sends, by their names; None if they do not tell."""
+    directions = [(("send" in name), ("recv" in name or "receive" in name)) for name in _lower_names(graph, rows)]
+    return int(rows[directions.index((True, False))]) if sorted(directions) == [(False, True), (True, False)] else None
 
 
-def _names(graph: KernelGraph, rows: Ints) -> list[str]:
+def _lower_names(graph: KernelGraph, rows: Ints) -> list[str]:
+    """Return the names of tasks in lower case."""
     return [graph.names[graph.tasks.name[row]].lower() for row in rows]
 
 
 @dataclass(frozen=True)
 class Delay:
-    """A node that stands for no task: a lag, a time before which a task may not start, or a task's start.
+    """A node that stands for no task, but for a lag, a release, or the start of a task.
 
     Parameters
     ----------
     id, rank : int
+        Id of the node, and the rank whose file it is in.
     name : str
         ``"lag"``, ``"release"`` or ``"start"``.
     start_us, duration_us : int
+        Start after the origin, and duration, in us.
     waits_for : tuple of int
-        Ids of nodes.
+        Ids of the nodes that it waits for.
     host : bool
-        Whether what waits for it is of the host.
+        Whether the task that waits for it is on the host.
     """
 
     id: int
@@ -401,17 +287,20 @@ class Delay:
 
 @dataclass(frozen=True)
 class Nodes:
-    """A graph's nodes; the id of the node of task t is t + 1.
+    """Nodes of a graph; the node of task t has the id t + 1.
 
     Parameters
     ----------
     rank, start_us, duration_us : array of int64, one a task
+        Rank, start after the origin and duration of each task's node, in us.
     waits_for : tuple of tuple of int
-        By task, ids of nodes of the same rank.
+        For each task, ids of the nodes of its rank that it waits for.
     delays : tuple of Delay
+        Nodes that stand for no task.
     meetings : Meetings
+        Communication.
     unexpressed : int
-        Edges between ranks that no collective, send or receive of the files stands for.
+        Number of edges between ranks that no collective, send or receive of the files stands for.
     """
 
     rank: Ints
@@ -425,7 +314,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class _Wait:
-    """That a task starts no earlier than a time after another's start or end."""
+    """A wait of one task for the start or end of another, and a lag."""
 
     source: int
     target: int
@@ -436,62 +325,65 @@ class _Wait:
 def order_nodes(graph: KernelGraph) -> Nodes:
     """Return the nodes of a graph.
 
-    Times are rounded, not durations: each lasts from the rounded start to the rounded end of its task in a replay in
-    which nothing shares a device, so that running the files without contention ends within half a microsecond of it.
+    Times are rounded, not durations. A node lasts from the rounded start to the rounded end of its task in a replay
+    without contention. So a run of the files without contention ends within half a microsecond of that replay.
     """
     alone = graph.with_tasks(device=np.full(len(graph.tasks), -1))
     start, end = simulate(alone)
     rank = ranks_of(graph)
     meetings = meetings_of(graph, rank)
-    waits = [*_own_waits(graph, rank), *_through_meetings(graph, rank)]
+    waits = [*_waits_within_ranks(graph, rank), *_waits_through_meetings(graph, rank)]
     waits_for, delays = _with_delays(graph, rank, (start, end), waits)
-    start_us = _us(start)
-    return Nodes(rank, start_us, _us(end) - start_us, waits_for, delays, meetings, _unexpressed(graph, rank, meetings))
+    start_us = _round_to_us(start)
+    return Nodes(
+        rank, start_us, _round_to_us(end) - start_us, waits_for, delays, meetings, _unexpressed(graph, rank, meetings)
+    )
 
 
-def _us(times: Floats) -> Ints:
+def _round_to_us(times: Floats) -> Ints:
+    """Return times in ns as whole us, not negative."""
     return np.rint(np.maximum(times, 0.0) / 1000).astype(np.int64)
 
 
-def _own_waits(graph: KernelGraph, rank: Ints) -> Iterator[_Wait]:
-    """Yield the edges within ranks."""
+def _waits_within_ranks(graph: KernelGraph, rank: Ints) -> Iterator[_Wait]:
+    """Yield the waits of the edges within a rank."""
     edges = graph.edges
     for e in np.flatnonzero(rank[edges.source] == rank[edges.target]).tolist():
         yield _Wait(int(edges.source[e]), int(edges.target[e]), float(edges.lag_ns[e]), bool(edges.from_start[e]))
 
 
-def _through_meetings(graph: KernelGraph, rank: Ints) -> Iterator[_Wait]:
-    """Yield what a task waits for on its own rank behind a mark of another rank's file."""
+def _waits_through_meetings(graph: KernelGraph, rank: Ints) -> Iterator[_Wait]:
+    """Yield the waits of a task for tasks of its rank, through a mark that is in another rank's file."""
     edges, tasks = graph.edges, graph.tasks
-    between = (tasks.lane < 0) & (tasks.duration_ns == 0)
-    into: dict[int, list[int]] = {}
-    for e in np.flatnonzero(between[edges.target]).tolist():
-        into.setdefault(int(edges.target[e]), []).append(e)
-    for e in np.flatnonzero(between[edges.source] & (rank[edges.source] != rank[edges.target])).tolist():
+    is_between = (tasks.lane < 0) & (tasks.duration_ns == 0)
+    edges_into: dict[int, list[int]] = {}
+    for e in np.flatnonzero(is_between[edges.target]).tolist():
+        edges_into.setdefault(int(edges.target[e]), []).append(e)
+    for e in np.flatnonzero(is_between[edges.source] & (rank[edges.source] != rank[edges.target])).tolist():
         target = int(edges.target[e])
-        for first in into.get(int(edges.source[e]), ()):
+        for first in edges_into.get(int(edges.source[e]), ()):
             if rank[edges.source[first]] == rank[target]:
                 lag = float(edges.lag_ns[first] + edges.lag_ns[e])
                 yield _Wait(int(edges.source[first]), target, lag, bool(edges.from_start[first]))
 
 
 class _Delays:
-    """Nodes between tasks under construction, by the times of a replay."""
+    """Nodes that stand for no task, under construction."""
 
     def __init__(self, graph: KernelGraph, rank: Ints) -> None:
         self._host, self._rank = graph.tasks.device < 0, rank
         self.nodes: list[Delay] = []
 
     def add(self, task: int, name: str, times_ns: tuple[float, float], waits_for: tuple[int, ...]) -> int:
-        """Append what comes before a task; return its id."""
-        begin, end = _us(np.array(times_ns)).tolist()
+        """Append a node before a task; return its id."""
+        begin, end = _round_to_us(np.array(times_ns)).tolist()
         id_ = len(self._rank) + 1 + len(self.nodes)
         host, rank = bool(self._host[task]), int(self._rank[task])
         self.nodes.append(Delay(id_, rank, name, begin, end - begin, waits_for, host))
         return id_
 
     def wait(self, id_: int, waits_for: tuple[int, ...]) -> None:
-        """Let a node wait for others."""
+        """Set the nodes that a node waits for."""
         at = id_ - len(self._rank) - 1
         self.nodes[at] = replace(self.nodes[at], waits_for=waits_for)
 
@@ -499,10 +391,10 @@ class _Delays:
 def _with_delays(
     graph: KernelGraph, rank: Ints, times: tuple[Floats, Floats], waits: list[_Wait]
 ) -> tuple[tuple[tuple[int, ...], ...], tuple[Delay, ...]]:
-    """Return what each task waits for, and the nodes in between; a loop over edges, about 10 us each."""
+    """Return the ids that each task waits for, and the nodes in between; a loop over edges, about 10 us each."""
     start, end = times
     delays = _Delays(graph, rank)
-    found = _after_releases(graph, rank, delays)
+    waits_for = _release_nodes(graph, rank, delays)
     begins = {wait.source: -1 for wait in waits if wait.from_start}
     for source in begins:
         begins[source] = delays.add(source, "start", (float(start[source]), float(start[source])), ())
@@ -511,44 +403,44 @@ def _with_delays(
         if wait.lag_ns > 0:
             since = float((start if wait.from_start else end)[wait.source])
             node = delays.add(wait.target, "lag", (since, since + wait.lag_ns), (node,))
-        found[wait.target].append(node)
-    # What a task waits for, its start does; the task then waits for nothing but its start.
+        waits_for[wait.target].append(node)
+    # The start node takes over all waits of its task, which then waits for the start node alone.
     for source, begin in begins.items():
-        delays.wait(begin, tuple(sorted({*found[source]})))
-        found[source] = [begin]
-    return tuple(tuple(sorted({*one})) for one in found), tuple(delays.nodes)
+        delays.wait(begin, tuple(sorted({*waits_for[source]})))
+        waits_for[source] = [begin]
+    return tuple(tuple(sorted({*ids})) for ids in waits_for), tuple(delays.nodes)
 
 
-def _after_releases(graph: KernelGraph, rank: Ints, delays: _Delays) -> list[list[int]]:
-    """Return by task the node that ends at its release, if it has one.
+def _release_nodes(graph: KernelGraph, rank: Ints, delays: _Delays) -> list[list[int]]:
+    """Return for each task the node that ends at its release, if it has one.
 
-    Each follows the release before it on its rank, so that they take one place of a simulator, one after the other.
+    Each follows the release before it on its rank, so that one slot of a simulator can run them all.
     """
     release = graph.tasks.release_ns
-    found: list[list[int]] = [[] for _ in range(len(graph.tasks))]
+    waits_for: list[list[int]] = [[] for _ in range(len(graph.tasks))]
     last: dict[int, tuple[float, tuple[int, ...]]] = {}
     rows = np.flatnonzero(release > 0)
     for task in rows[np.lexsort((rows, release[rows]))].tolist():
-        place, time = int(rank[task]), float(release[task])
-        since, before = last.get(place, (0.0, ()))
+        rank_of_task, time = int(rank[task]), float(release[task])
+        since, before = last.get(rank_of_task, (0.0, ()))
         if time > since:
-            last[place] = time, (delays.add(task, "release", (since, time), before),)
-        found[task] += last[place][1]
-    return found
+            last[rank_of_task] = time, (delays.add(task, "release", (since, time), before),)
+        waits_for[task] += last[rank_of_task][1]
+    return waits_for
 
 
 def _unexpressed(graph: KernelGraph, rank: Ints, meetings: Meetings) -> int:
-    """Return how many edges between ranks nothing in the files stands for."""
+    """Return the number of edges between ranks that nothing in the files stands for."""
     edges = graph.edges
-    apart = rank[edges.source] != rank[edges.target]
-    met = np.unique(meetings.mark[(meetings.mark >= 0) & ((meetings.group >= 0) | (meetings.peer >= 0))])
-    stood_for = np.isin(edges.target, met) | np.isin(edges.source, met)
-    return int((apart & ~stood_for).sum())
+    between_ranks = rank[edges.source] != rank[edges.target]
+    marks = np.unique(meetings.mark[(meetings.mark >= 0) & ((meetings.group >= 0) | (meetings.peer >= 0))])
+    is_expressed = np.isin(edges.target, marks) | np.isin(edges.source, marks)
+    return int((between_ranks & ~is_expressed).sum())
 
 
-#: Of our attributes; a reader refuses one that it does not know.
+#: Version of the form of our attributes.
 FORM = 1
-#: What of a graph is written another way than as a fact.
+#: Fields of a graph that are not written as facts.
 NOT_FACTS = frozenset({"tasks", "edges", "names"})
 _VERSION = b"0.0.4"
 #: ASTRA-sim takes as many dimensions of the network when a node does not say which it uses.
@@ -558,18 +450,19 @@ _MOST_OPERATIONS = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class ChakraFiles:
-    """What was written.
+    """Files that `write_chakra` wrote, and counts of what they hold.
 
     Parameters
     ----------
     paths : tuple of Path
-        A file a rank, in the order of ranks.
+        Files of the ranks, in order.
     groups : Path, optional
-        Ranks of the process groups, for ASTRA-sim's ``--comm-group-configuration``; None where all are of all ranks.
+        File with the ranks of the process groups, for ASTRA-sim's ``--comm-group-configuration``; None if every group
+        has all ranks.
     tasks, delays : int
-        Nodes that stand for tasks, and those that stand for lags, releases and starts.
+        Numbers of nodes that stand for tasks, and for lags, releases and starts.
     unexpressed : int
-        Edges between ranks that a simulator does not see.
+        Number of edges between ranks that a simulator does not see.
     """
 
     paths: tuple[Path, ...]
@@ -580,14 +473,16 @@ class ChakraFiles:
 
 
 def write_chakra(graph: KernelGraph, path: Path) -> ChakraFiles:
-    """Write one file a rank, ``NAME.RANK.et`` for a `path` of ``NAME.et`` or ``NAME``; `read_chakra` reads them back.
+    """Write a graph as one Chakra file a rank: ``NAME.RANK.et`` for a `path` of ``NAME.et`` or ``NAME``.
 
-    All are written, then put in their places one after the other.
+    All files are written to the end before the first one appears under its name.
 
     Parameters
     ----------
     graph : KernelGraph
+        Graph to write.
     path : Path
+        Name of the files without their ranks.
 
     Raises
     ------
@@ -606,13 +501,13 @@ def write_chakra(graph: KernelGraph, path: Path) -> ChakraFiles:
         for target, rank in zip(paths, ranks, strict=True):
             writer.write(rank, files.enter_context(written_whole(target)))
         if groups is not None:
-            known = {str(i): list(one) for i, one in enumerate(nodes.meetings.groups, 1)}
-            files.enter_context(written_whole(groups)).write(json.dumps(known).encode())
+            members = {str(i): list(ranks_of_group) for i, ranks_of_group in enumerate(nodes.meetings.groups, 1)}
+            files.enter_context(written_whole(groups)).write(json.dumps(members).encode())
     return ChakraFiles(paths, groups, len(graph.tasks), len(nodes.delays), nodes.unexpressed)
 
 
 class _Writer:
-    """Writes the files of one graph."""
+    """Writes the files of a graph."""
 
     def __init__(self, graph: KernelGraph, nodes: Nodes) -> None:
         self._graph, self._nodes = graph, nodes
@@ -628,12 +523,14 @@ class _Writer:
         self._id = self._digest()
 
     def _described(self) -> str:
-        """Return what is true of the whole graph, for the first node of the first file."""
+        """Return the facts of the whole graph as JSON, for the first node of the first file."""
         graph = self._graph
-        own = {f.name: json.loads(to_json(getattr(graph, f.name))) for f in fields(graph) if f.name not in NOT_FACTS}
+        fields_of_graph = {
+            f.name: json.loads(to_json(getattr(graph, f.name))) for f in fields(graph) if f.name not in NOT_FACTS
+        }
         counts = {"tasks": len(graph.tasks), "edges": len(graph.edges), "names": len(graph.names)}
         columns = {"task_columns": self._tasks.described, "edge_columns": described(self._edges)}
-        return json.dumps({"graph": own, **counts, **columns, "resources": RESOURCES})
+        return json.dumps({"graph": fields_of_graph, **counts, **columns, "resources": RESOURCES})
 
     def write(self, rank: int, stream: IO[bytes]) -> None:
         """Write the file of a rank: its tasks, then its delays; a Python loop over them, about 30 us each."""
@@ -647,7 +544,7 @@ class _Writer:
             serialize_length_prefixed(message, stream)
 
     def _digest(self) -> str:
-        """Return what tells the files of this graph from those of another."""
+        """Return a digest of the graph, which is the same in all of its files."""
         digest = hashlib.sha256(self._facts.encode())
         for table in (self._graph.tasks, self._graph.edges):
             for values in columns_of(table).values():

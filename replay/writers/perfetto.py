@@ -1,8 +1,7 @@
-"""A timeline as JSON for Perfetto.
+"""Timelines as JSON for https://ui.perfetto.dev and chrome://tracing: tasks, waits, arrows, and resources in use.
 
-What a picture of a timeline shows beside its tasks: time spent waiting, and arrows from what was waited for.
-
-Timelines as JSON for https://ui.perfetto.dev and chrome://tracing: tasks, waits, arrows, and resources in use.
+`waits_of` and `arrows_of` work out what a picture shows beside tasks: the time spent waiting, and arrows from the task
+that was waited for. `write_perfetto` writes all of it, in batches of events.
 """
 
 import io
@@ -25,22 +24,23 @@ from replay.analysis.idle import resource_use
 from replay.engine.timeline import Timeline
 from replay.graph.graph import LAUNCH_EDGES, SYNC_EDGES, Basis, EdgeKind, Lane, TaskKind
 
-_SYNCS = sorted(SYNC_EDGES)
-#: Order on a stream or a thread shows by itself.
-_SHOWN = sorted(LAUNCH_EDGES | {EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED})
+_SYNC_EDGES = sorted(SYNC_EDGES)
+#: Kinds of edges that are drawn as arrows; order on a stream or a thread shows by itself.
+_DRAWN_EDGES = sorted(LAUNCH_EDGES | {EdgeKind.HANDOFF, EdgeKind.AUTOGRAD, EdgeKind.WAIT, EdgeKind.WAIT_INFERRED})
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Columns of equal length, one row a span in which a lane waits.
+    """Times during which a lane waits: columns of equal length, one row a wait.
 
     Parameters
     ----------
     mark : array of int64
-        The mark that stands for it: a call that returns, or a rank's arrival at a collective.
+        Mark of the wait: the return of a call, or a rank's arrival at a collective.
     begin_ns, end_ns : array of float64
+        Time of the wait.
     for_device : array of bool
-        Whether a call waits for the device, rather than a rank for others.
+        Whether a call waits for the device; otherwise a rank waits for others.
     """
 
     mark: Ints
@@ -51,15 +51,16 @@ class Waits:
 
 @dataclass(frozen=True)
 class Arrows:
-    """Columns of equal length, one row an arrow, ordered by edge.
+    """Arrows between tasks: columns of equal length, one row an arrow, ordered by edge.
 
     Parameters
     ----------
     edge : array of int64
+        Edge that the arrow shows.
     source, target : array of int64
-        The tasks that it joins, of which each has a lane.
+        Tasks that it joins; each has a lane.
     begin_ns, end_ns : array of float64
-        Where it leaves the source, and reaches the target.
+        Times at which it leaves the source and reaches the target.
     """
 
     edge: Ints
@@ -70,85 +71,81 @@ class Arrows:
 
 
 def waits_of(timeline: Timeline) -> Waits:
-    """Return when calls wait for the device, and ranks for each other, where that takes time.
-
-    Parameters
-    ----------
-    timeline : Timeline
-    """
+    """Return the waits of calls for the device, and of ranks for each other, that take time."""
     tasks, edges = timeline.graph.tasks, timeline.graph.edges
-    mark = (tasks.kind == TaskKind.MARK) & (tasks.lane >= 0)
-    returns = np.zeros(len(tasks), dtype=bool)
-    returns[edges.target[np.isin(edges.kind, _SYNCS)]] = True
+    is_mark = (tasks.kind == TaskKind.MARK) & (tasks.lane >= 0)
+    is_return = np.zeros(len(tasks), dtype=bool)
+    is_return[edges.target[np.isin(edges.kind, _SYNC_EDGES)]] = True
     begin, end = timeline.start_ns.copy(), timeline.start_ns.copy()
-    issued = np.flatnonzero((edges.kind == EdgeKind.HOST) & (returns & mark)[edges.target] & ~edges.from_start)
-    since = timeline.end_ns[edges.source[issued]] + edges.lag_ns[issued]
-    begin[edges.target[issued]] = np.minimum(since, end[edges.target[issued]])
-    meets = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & mark[edges.source])
-    end[edges.source[meets]] = timeline.start_ns[edges.target[meets]]
-    rows = np.flatnonzero(mark & (end > begin))
-    return Waits(rows, begin[rows], end[rows], returns[rows])
+    host_edges = np.flatnonzero((edges.kind == EdgeKind.HOST) & (is_return & is_mark)[edges.target] & ~edges.from_start)
+    since = timeline.end_ns[edges.source[host_edges]] + edges.lag_ns[host_edges]
+    begin[edges.target[host_edges]] = np.minimum(since, end[edges.target[host_edges]])
+    rendezvous = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & is_mark[edges.source])
+    end[edges.source[rendezvous]] = timeline.start_ns[edges.target[rendezvous]]
+    rows = np.flatnonzero(is_mark & (end > begin))
+    return Waits(rows, begin[rows], end[rows], is_return[rows])
 
 
 def arrows_of(timeline: Timeline, waits: Waits) -> Arrows:
-    """Return an arrow for each launch, wait, handing over and synchronisation, and from the last rank to the others.
+    """Return an arrow for each launch, wait, handoff and synchronisation, and from the last rank of a collective.
 
     Parameters
     ----------
     timeline : Timeline
+        Timeline to draw.
     waits : Waits
-        Of the same timeline: a synchronisation has an arrow from what let the call return, where it waits.
+        Waits of the timeline. A synchronisation that waits has an arrow from the task that let the call return.
     """
     tasks, edges = timeline.graph.tasks, timeline.graph.edges
-    drawn = (tasks.kind != TaskKind.MARK) & (tasks.lane >= 0)
+    is_drawn = (tasks.kind != TaskKind.MARK) & (tasks.lane >= 0)
     waiting = np.zeros(len(tasks), dtype=bool)
     waiting[waits.mark[waits.for_device]] = True
-    plain = np.isin(edges.kind, _SHOWN) & drawn[edges.target]
-    binds = binding_edges(timeline)[edges.target] == np.arange(len(edges))
-    plain |= np.isin(edges.kind, _SYNCS) & waiting[edges.target] & binds
-    source = _last_rank(timeline, edges.source.copy())
-    others = (edges.kind == EdgeKind.RENDEZVOUS) & (source != edges.source) & (source != edges.target)
-    rows = np.flatnonzero((plain | (others & drawn[edges.target])) & drawn[source])
+    is_shown = np.isin(edges.kind, _DRAWN_EDGES) & is_drawn[edges.target]
+    is_binding = binding_edges(timeline)[edges.target] == np.arange(len(edges))
+    is_shown |= np.isin(edges.kind, _SYNC_EDGES) & waiting[edges.target] & is_binding
+    source = _last_arrivals(timeline, edges.source.copy())
+    from_other_rank = (edges.kind == EdgeKind.RENDEZVOUS) & (source != edges.source) & (source != edges.target)
+    rows = np.flatnonzero((is_shown | (from_other_rank & is_drawn[edges.target])) & is_drawn[source])
     source, target = source[rows], edges.target[rows]
-    # Each end has to lie in the span of its task, whose end is no part of it.
-    left = np.where(edges.from_start[rows], timeline.start_ns[source], timeline.end_ns[source] - 1)
-    left = np.where(others[rows], timeline.start_ns[source], np.maximum(left, timeline.start_ns[source]))
-    reached = timeline.start_ns[target] - np.isin(edges.kind[rows], _SYNCS)
-    return Arrows(rows, source, target, left, reached)
+    # Each end of an arrow has to lie within its task, whose end does not belong to it.
+    begin = np.where(edges.from_start[rows], timeline.start_ns[source], timeline.end_ns[source] - 1)
+    begin = np.where(from_other_rank[rows], timeline.start_ns[source], np.maximum(begin, timeline.start_ns[source]))
+    end = timeline.start_ns[target] - np.isin(edges.kind[rows], _SYNC_EDGES)
+    return Arrows(rows, source, target, begin, end)
 
 
-def _last_rank(timeline: Timeline, source: Ints) -> Ints:
-    """Return the sources of edges; those that leave a rendezvous as the collective of the rank that came last."""
+def _last_arrivals(timeline: Timeline, source: Ints) -> Ints:
+    """Return the sources of edges; for an edge that leaves a rendezvous, the collective of the last rank to arrive."""
     tasks, edges = timeline.graph.tasks, timeline.graph.edges
-    meeting = (tasks.kind == TaskKind.MARK) & (tasks.lane < 0)
-    into = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & meeting[edges.target])
-    into = into[np.lexsort((-edges.source[into], timeline.start_ns[edges.source[into]]))]
+    is_meeting = (tasks.kind == TaskKind.MARK) & (tasks.lane < 0)
+    entering = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & is_meeting[edges.target])
+    entering = entering[np.lexsort((-edges.source[entering], timeline.start_ns[edges.source[entering]]))]
     lane = np.full(len(tasks), -1)
-    lane[edges.target[into]] = tasks.lane[edges.source[into]]  # of several, the last stays
-    out = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & meeting[edges.source])
-    same = out[lane[edges.source[out]] == tasks.lane[edges.target[out]]]
+    lane[edges.target[entering]] = tasks.lane[edges.source[entering]]  # of several, the last stays
+    leaving = np.flatnonzero((edges.kind == EdgeKind.RENDEZVOUS) & is_meeting[edges.source])
+    same_lane = leaving[lane[edges.source[leaving]] == tasks.lane[edges.target[leaving]]]
     last = np.arange(len(tasks))
-    last[edges.source[same]] = edges.target[same]
-    source[out] = last[edges.source[out]]
+    last[edges.source[same_lane]] = edges.target[same_lane]
+    source[leaving] = last[edges.source[leaving]]
     return source
 
 
-#: Processes of one timeline are numbered from this times its place on; its arrows from `_ARROWS` times it on.
-_GROUP, _ARROWS = 1_000_000, 1 << 40
-#: Points of a curve of resources in use.
+#: Numbers of processes, and ids of arrows, that each timeline has for itself.
+_PROCESSES, _ARROW_IDS = 1_000_000, 1 << 40
+#: Points of the curve of each resource in use.
 _BINS = 1000
-#: Events that are put together before they are written.
+#: Events that are written at a time.
 _BATCH = 65_536
-_WAITS = ("waits for all ranks", "waits for the device")
+_WAIT_NAMES = ("waits for all ranks", "waits for the device")
 
 
 def perfetto_json(timelines: Mapping[str, Timeline]) -> str:
-    """Return the timelines as one JSON text, as `write_perfetto` writes it.
+    """Return timelines as one JSON text, as `write_perfetto` writes it.
 
     Parameters
     ----------
     timelines : mapping of str to Timeline
-        By the name under which each is shown, such as ``"before"`` and ``"after"``.
+        Timelines by the names under which they are shown, such as ``"before"`` and ``"after"``.
     """
     out = io.BytesIO()
     _write(out, timelines)
@@ -156,19 +153,19 @@ def perfetto_json(timelines: Mapping[str, Timeline]) -> str:
 
 
 def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
-    """Write the timelines to a file, some ten thousand events at a time; whole or not at all.
+    """Write timelines to a file, some ten thousand events at a time; the whole file or none.
 
-    There is a process a rank and timeline, in order, and in it a thread a lane, those of the host first, and a counter
-    a device with the share of each resource in use. A task is a complete event, so is the time that a call waits for
-    the device, or a rank for the others of a collective. Arrows (``s`` and ``f``) go from each launch to its task, from
-    what a stream, thread or call waited for, and from the rank that came last to a collective to the others; the id of
-    an arrow is the row of its edge.
+    Each timeline has a process for each rank. A process has a thread for each lane, those of the host first, and for
+    each device a counter with the share of each resource in use. Tasks and waits are complete events. Arrows (``s`` and
+    ``f``) go from each launch to its task, and from a task to the stream, thread or call that waited for it. In a
+    collective they go from the last rank to the others. The id of an arrow is the row of its edge.
 
     Parameters
     ----------
     path : Path
+        File to write.
     timelines : mapping of str to Timeline
-        By the name under which each is shown.
+        Timelines by the names under which they are shown.
 
     Raises
     ------
@@ -180,9 +177,9 @@ def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
 
 
 def _write(out: Any, timelines: Mapping[str, Timeline]) -> None:
-    """Write every event on a line of its own; those that name processes come first, the others follow a comma."""
-    places = [place for i, (name, line) in enumerate(timelines.items()) for place in _places(name, line, i)]
-    texts = (json.dumps(place, separators=(",", ":")) for place in places)
+    """Write every event on a line of its own, first the events that name processes."""
+    headers = [header for i, (name, line) in enumerate(timelines.items()) for header in _headers(name, line, i)]
+    texts = (json.dumps(header, separators=(",", ":")) for header in headers)
     out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(texts).encode())
     for i, line in enumerate(timelines.values()):
         waits = waits_of(line)
@@ -197,105 +194,115 @@ def _write(out: Any, timelines: Mapping[str, Timeline]) -> None:
     out.write(b"\n]}\n")
 
 
-def _places(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
+def _headers(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
     """Yield the events that name and order processes and threads."""
 
-    def meta(what: str, lane: Lane, tid: int, **arguments: object) -> dict[str, Any]:
-        return {"ph": "M", "name": what, "pid": group * _GROUP + lane.rank, "tid": tid, "args": arguments}
+    def meta(event: str, lane: Lane, tid: int, **arguments: object) -> dict[str, Any]:
+        return {"ph": "M", "name": event, "pid": group * _PROCESSES + lane.rank, "tid": tid, "args": arguments}
 
     lanes, tasks = timeline.graph.lanes, timeline.graph.tasks
     shown = set(np.unique(tasks.lane[tasks.kind != TaskKind.MARK]).tolist()) - {-1}
     ranks = {lane.rank: lane for lane in lanes}
     for rank, lane in sorted(ranks.items()):
         yield meta("process_name", lane, 0, name=f"{name}: rank {rank}")
-        yield meta("process_sort_index", lane, 0, sort_index=group * _GROUP + rank)
+        yield meta("process_sort_index", lane, 0, sort_index=group * _PROCESSES + rank)
     order = sorted(shown, key=lambda i: (_device(lanes[i]), lanes[i].number, i))
-    for place, number in enumerate(order):
-        yield meta("thread_name", lanes[number], number, name=lanes[number].label)
-        yield meta("thread_sort_index", lanes[number], number, sort_index=place)
+    for position, lane_number in enumerate(order):
+        yield meta("thread_name", lanes[lane_number], lane_number, name=lanes[lane_number].label)
+        yield meta("thread_sort_index", lanes[lane_number], lane_number, sort_index=position)
 
 
 def _device(lane: Lane) -> int:
+    """Return the number of a lane's device; -1 on the host."""
     return -1 if lane.device is None else lane.device
 
 
 def _tasks(timeline: Timeline, group: int) -> Iterator[pa.Array]:
+    """Yield the events of tasks as JSON, in batches."""
     graph, tasks = timeline.graph, timeline.graph.tasks
-    names, kinds = _words(graph.names), _words([kind.name.lower() for kind in TaskKind])
-    bases = _words([basis.name.lower() for basis in Basis])
-    places = pa.array([_arguments(lane) for lane in graph.lanes], pa.string())
-    start, end = _whole(timeline.start_ns), _whole(timeline.end_ns)
+    names, kinds = _json_texts(graph.names), _json_texts([kind.name.lower() for kind in TaskKind])
+    bases = _json_texts([basis.name.lower() for basis in Basis])
+    lane_arguments = pa.array([_arguments(lane) for lane in graph.lanes], pa.string())
+    start, end = _whole_ns(timeline.start_ns), _whole_ns(timeline.end_ns)
     for rows in _batches(np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK))):
-        yield _joined(
-            '{"ph":"X","name":', _taken(names, tasks.name[rows]), ',"cat":', _taken(kinds, tasks.kind[rows]),
-            *_place(timeline, tasks.lane[rows], group), ',"ts":', microseconds(start[rows]),
-            ',"dur":', microseconds(end[rows] - start[rows]), ',"args":{"basis":', _taken(bases, tasks.basis[rows]),
-            ',"event":', numbers(tasks.event[rows]), ',"alone_us":', microseconds(_whole(tasks.duration_ns[rows])),
-            _taken(places, tasks.lane[rows]), "}}",
+        yield _concatenate(
+            '{"ph":"X","name":', _take(names, tasks.name[rows]), ',"cat":', _take(kinds, tasks.kind[rows]),
+            *_location(timeline, tasks.lane[rows], group), ',"ts":', microseconds(start[rows]),
+            ',"dur":', microseconds(end[rows] - start[rows]), ',"args":{"basis":', _take(bases, tasks.basis[rows]),
+            ',"event":', numbers(tasks.event[rows]), ',"alone_us":', microseconds(_whole_ns(tasks.duration_ns[rows])),
+            _take(lane_arguments, tasks.lane[rows]), "}}",
         )  # fmt: skip
 
 
 def _waits(timeline: Timeline, waits: Waits, group: int) -> Iterator[pa.Array]:
-    names = _words(_WAITS)
-    begin, end = _whole(waits.begin_ns), _whole(waits.end_ns)
+    """Yield the events of waits as JSON, in batches."""
+    names = _json_texts(_WAIT_NAMES)
+    begin, end = _whole_ns(waits.begin_ns), _whole_ns(waits.end_ns)
     for rows in _batches(np.arange(len(waits.mark))):
-        yield _joined(
-            '{"ph":"X","name":', _taken(names, waits.for_device[rows].astype(np.int64)), ',"cat":"wait"',
-            *_place(timeline, timeline.graph.tasks.lane[waits.mark[rows]], group),
+        yield _concatenate(
+            '{"ph":"X","name":', _take(names, waits.for_device[rows].astype(np.int64)), ',"cat":"wait"',
+            *_location(timeline, timeline.graph.tasks.lane[waits.mark[rows]], group),
             ',"ts":', microseconds(begin[rows]), ',"dur":', microseconds(end[rows] - begin[rows]), "}",
         )  # fmt: skip
 
 
 def _arrows(timeline: Timeline, waits: Waits, group: int) -> Iterator[pa.Array]:
+    """Yield the events of arrows as JSON, in batches."""
     arrows, lane = arrows_of(timeline, waits), timeline.graph.tasks.lane
-    kinds = _words([kind.name.lower() for kind in EdgeKind])
-    begin, end = _whole(arrows.begin_ns), _whole(arrows.end_ns)
+    kinds = _json_texts([kind.name.lower() for kind in EdgeKind])
+    begin, end = _whole_ns(arrows.begin_ns), _whole_ns(arrows.end_ns)
     for rows in _batches(np.arange(len(arrows.edge))):
-        kind = _taken(kinds, timeline.graph.edges.kind[arrows.edge[rows]])
-        flow = (',"name":', kind, ',"cat":', kind, ',"id":', numbers(group * _ARROWS + arrows.edge[rows]))
+        kind = _take(kinds, timeline.graph.edges.kind[arrows.edge[rows]])
+        flow = (',"name":', kind, ',"cat":', kind, ',"id":', numbers(group * _ARROW_IDS + arrows.edge[rows]))
         for head, task, time in (('{"ph":"s"', arrows.source, begin), ('{"ph":"f","bp":"e"', arrows.target, end)):
-            place = _place(timeline, lane[task[rows]], group)
-            yield _joined(head, *flow, *place, ',"ts":', microseconds(time[rows]), "}")
+            location = _location(timeline, lane[task[rows]], group)
+            yield _concatenate(head, *flow, *location, ',"ts":', microseconds(time[rows]), "}")
 
 
 def _counters(timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
-    """Yield the share of each resource in use, where it changes."""
+    """Yield the share of each resource in use, at the times at which one changes."""
     use = resource_use(timeline, _BINS)
     for d, (rank, device) in enumerate(use.devices):
         shares = np.round(100 * use.use[d], 2)
         changed = np.ones(len(shares), dtype=bool)
         changed[1:] = (shares[1:] != shares[:-1]).any(axis=1)
-        common = {"ph": "C", "name": f"GPU {device}: % in use", "pid": group * _GROUP + rank, "tid": 0}
+        common = {"ph": "C", "name": f"GPU {device}: % in use", "pid": group * _PROCESSES + rank, "tid": 0}
         for k in np.flatnonzero(changed).tolist():
             values = dict(zip(use.resources, shares[k].tolist(), strict=True))
             yield {**common, "ts": round(float(use.edges_ns[k]) / 1e3, 3), "args": values}
 
 
 def _arguments(lane: Lane) -> str:
+    """Return the device and stream of a lane as JSON members."""
     return "" if lane.device is None else f',"device":{lane.device},"stream":{lane.number}'
 
 
-def _place(timeline: Timeline, lane: Ints, group: int) -> tuple[str | pa.Array, ...]:
-    ranks = np.array([group * _GROUP + one.rank for one in timeline.graph.lanes], dtype=np.int64)
+def _location(timeline: Timeline, lane: Ints, group: int) -> tuple[str | pa.Array, ...]:
+    """Return the process and thread of events as JSON members."""
+    ranks = np.array([group * _PROCESSES + entry.rank for entry in timeline.graph.lanes], dtype=np.int64)
     return ',"pid":', numbers(ranks[lane]), ',"tid":', numbers(lane)
 
 
-def _whole(times: npt.NDArray[np.float64]) -> Ints:
+def _whole_ns(times: npt.NDArray[np.float64]) -> Ints:
+    """Return times as whole ns."""
     return np.rint(times).astype(np.int64)
 
 
 def _batches(rows: Ints) -> Iterator[Ints]:
+    """Yield the rows in batches."""
     return (rows[first : first + _BATCH] for first in range(0, len(rows), _BATCH))
 
 
-def _words(texts: Sequence[str]) -> pa.Array:
+def _json_texts(texts: Sequence[str]) -> pa.Array:
     """Return each text as JSON."""
     return pa.array([json.dumps(text) for text in texts], pa.string())
 
 
-def _taken(words: pa.Array, index: Ints) -> pa.Array:
+def _take(words: pa.Array, index: Ints) -> pa.Array:
+    """Return the texts at `index`."""
     return words.take(arrow_array(index))
 
 
-def _joined(*parts: str | pa.Array) -> pa.Array:
+def _concatenate(*parts: str | pa.Array) -> pa.Array:
+    """Return the rows of several columns of text, joined."""
     return pc.binary_join_element_wise(*parts, "")
