@@ -11,7 +11,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import INK, NAME_LENGTH, hover_tips, overlay, plain_text
 from seqpoint.units import time_unit
-from seqpoint.validation.contention import ContentionCase
+from seqpoint.validation.contention_cases import ContentionCase
 
 Chart = Any  # HoloViews has no types
 

@@ -43,7 +43,8 @@ from seqpoint.report.tables import (
     timeline_name,
 )
 from seqpoint.selection.evaluation import HALF
-from seqpoint.validation.contention import ContentionCase, score_by_mechanism, score_order
+from seqpoint.validation.contention import score_by_mechanism, score_order
+from seqpoint.validation.contention_cases import ContentionCase
 
 
 def inert(script: str) -> Markup:
