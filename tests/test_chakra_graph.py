@@ -16,13 +16,12 @@ from click.testing import CliRunner
 from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_chakra import put
 from traces import write_trace
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
-from profilers.readers.chakra.protobuf import Node, read_records
+from profilers.readers.chakra.protobuf import Node, NodeMessage, read_records
 from profilers.readers.chakra.protobuf import node as decoded
 from replay.calibration.parameters import load_parameters
 from replay.engine.timeline import replay
@@ -413,7 +412,11 @@ def test_columns_that_nobody_has_thought_of_are_written() -> None:
         "pairs": ("bool", 2, [True, False]),
         "small": ("int32", None, 5),
     }
-    nodes = [decoded(put(1, row + 1) + writer.row(row)) for row in range(3)]
+    nodes = []
+    for row in range(3):
+        message = NodeMessage(id=row + 1)
+        writer.add(row, message.attr)
+        nodes.append(decoded(message.SerializeToString()))
     assert [node.attributes for node in nodes] == [
         {"x_mask": 2**64 - 1, "x_small": -1},
         {},

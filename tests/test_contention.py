@@ -36,14 +36,13 @@ from replay.contention.fitting import BOUNDS, CHOICES
 from seqpoint.cli import cli
 from seqpoint.cli.validate import show_limits
 from seqpoint.validation.contention import (
-    ContentionCase,
     contention_rows,
     percent_of_ideal,
-    predict_contention,
     score_by_mechanism,
     score_ideal,
     score_order,
 )
+from seqpoint.validation.contention_cases import ContentionCase, predict_contention
 from seqpoint.validation.rows import ValidationRow
 
 #: What the device of the test recordings is like, and a calibration has to find.
@@ -488,7 +487,7 @@ def test_refitting_holds_every_scenario_out(monkeypatch: pytest.MonkeyPatch) -> 
         seen.append({s.name for one in found for s in one.scenarios if how["part"](kin[s.group])})
         return ContentionFit("d", {}, (), 0.1, 20, (), "s")
 
-    monkeypatch.setattr("seqpoint.validation.contention.calibrate_contention", fit)
+    monkeypatch.setattr("seqpoint.validation.contention_cases.calibrate_contention", fit)
     result = run("validate", "contention", str(recorded()), "--refit", "--json")
     assert result.exit_code == 0, result.exception
     names = [one["scenario"] for one in json.loads(result.stdout)["cases"]]

@@ -23,7 +23,7 @@ from replay.contention import (
     read_recording,
 )
 from replay.contention.recording import AloneTime, DeviceFacts, RecordedRun
-from seqpoint.validation.contention import predict_contention
+from seqpoint.validation.contention_cases import predict_contention
 
 Change = Callable[[pa.Table], pa.Table]
 

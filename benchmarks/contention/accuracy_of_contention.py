@@ -16,13 +16,8 @@ from pathlib import Path
 from profilers.errors import NotFoundError
 from profilers.files import dataset_path
 from replay.contention import ContentionRecording, read_contention
-from seqpoint.validation.contention import (
-    ContentionCase,
-    predict_contention,
-    refit_contention,
-    score_by_mechanism,
-    score_order,
-)
+from seqpoint.validation.contention import score_by_mechanism, score_order
+from seqpoint.validation.contention_cases import ContentionCase, predict_contention, refit_contention
 
 COLUMNS = (
     "recording", "device", "how", "mechanism", "scenarios", "median", "p90", "ends", "slowdown", "serial", "free",

@@ -13,7 +13,7 @@ from seqpoint.plots.frame import INK, NAME_LENGTH, hover_tips, overlay, plain_te
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
-    from seqpoint.validation.contention import ContentionCase
+    from seqpoint.validation.contention_cases import ContentionCase
 
 Chart = Any  # HoloViews has no types
 

@@ -43,7 +43,8 @@ from seqpoint.reporting.tables import (
     timeline_name,
 )
 from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
-from seqpoint.validation.contention import ContentionCase, score_by_mechanism, score_order
+from seqpoint.validation.contention import score_by_mechanism, score_order
+from seqpoint.validation.contention_cases import ContentionCase
 
 
 def inert(script: str) -> Markup:

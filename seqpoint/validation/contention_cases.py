@@ -1,0 +1,231 @@
+"""Scenarios of contention, predicted: with given parameters, or each with a fit that left it out."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from replay.calibration.parameters import load_parameters
+from replay.contention import (
+    SIMULATED,
+    TRANSFERS,
+    ContentionFit,
+    ContentionRecording,
+    RecordedScenario,
+    base_parameters,
+    calibrate_contention,
+    ceilings_of,
+    fold_of,
+    kin_of,
+    mechanism_of,
+    scenario_model,
+)
+from replay.projection.provenance import QUANTILES
+from seqpoint.validation.suites import Progress
+
+#: Number of parts; each is predicted from a fit of the others.
+FOLDS = 4
+#: Draws of parameters from their ranges, for intervals.
+_DRAWS, _SEED = 24, 0
+
+
+@dataclass(frozen=True)
+class ContentionCase:
+    """A scenario, predicted.
+
+    Parameters
+    ----------
+    recording, device, group, scenario, policy, mechanism : str
+        Name of the recording, its device, the group of scenarios, the scenario, the policy, and what the members
+        compete for.
+    carrier : str
+        What carries its transfer beside a kernel that computes: ``"copy engine"`` or ``"SM copies"``; else empty.
+    measured_ns, predicted_ns, low_ns, high_ns : float
+        Until all are done; central 90 % of the prediction.
+    alone_ns : tuple of float
+        By member: all its launches alone.
+    measured_ends_ns, predicted_ends_ns : tuple of float
+        By member, from the first start.
+    lags_ns : tuple of float
+        By member.
+    spread : float
+        How far takes of it differ; no claim is finer.
+    takes : int
+        Number of takes.
+    fitted : bool
+        Whether its group was fitted on such a device.
+    """
+
+    recording: str
+    device: str
+    group: str
+    scenario: str
+    policy: str
+    mechanism: str
+    carrier: str
+    measured_ns: float
+    predicted_ns: float
+    low_ns: float
+    high_ns: float
+    alone_ns: tuple[float, ...]
+    measured_ends_ns: tuple[float, ...]
+    predicted_ends_ns: tuple[float, ...]
+    lags_ns: tuple[float, ...]
+    spread: float
+    takes: int
+    fitted: bool
+
+    @property
+    def name(self) -> str:
+        """Recording, scenario and policy."""
+        return f"{self.recording}: {self.scenario} ({self.policy})"
+
+    @property
+    def error(self) -> float:
+        """``|predicted - measured| / measured`` of the time until all are done."""
+        return abs(self.predicted_ns / self.measured_ns - 1)
+
+    @property
+    def end_errors(self) -> tuple[float, ...]:
+        """The same of each member's end."""
+        pairs = zip(self.predicted_ends_ns, self.measured_ends_ns, strict=True)
+        return tuple(abs(ours / theirs - 1) for ours, theirs in pairs)
+
+    @property
+    def serial_ns(self) -> float:
+        """One after the other, in the order of members."""
+        end = 0.0
+        for lag, alone in zip(self.lags_ns, self.alone_ns, strict=True):
+            end = max(end, lag) + alone
+        return end
+
+    @property
+    def free_ns(self) -> float:
+        """Side by side at no cost."""
+        return max(lag + alone for lag, alone in zip(self.lags_ns, self.alone_ns, strict=True))
+
+    @property
+    def slowdown_error(self) -> float:
+        """``|predicted - measured|`` over what lies between the two baselines.
+
+        Where one member is far shorter than the other, the error of the time says little; this one does.
+        """
+        between = self.serial_ns - self.free_ns
+        return abs(self.predicted_ns - self.measured_ns) / between if between > 0 else float("nan")
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds what was measured."""
+        return self.low_ns <= self.measured_ns <= self.high_ns
+
+
+def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
+    """Return remarks on recordings that are of a simulated device, or of a single take."""
+    notes = []
+    for recording in recordings:
+        source, device = recording.source, recording.device
+        if device.architecture == SIMULATED:
+            notes.append(f"{source}: {device.name} is simulated; nothing of it was measured")
+        if all(scenario.takes == 1 for scenario in recording.scenarios):
+            notes.append(f"{source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
+    return notes
+
+
+def predict_contention(
+    recordings: Sequence[ContentionRecording], fit: ContentionFit | None = None
+) -> list[ContentionCase]:
+    """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters.
+
+    A scenario counts as fitted if the fit has seen its group, its works, or a group that shares works with it.
+    """
+    cases = []
+    for recording in recordings:
+        fitted = _fitted_groups([other for other in recordings if other.device.name == recording.device.name], fit)
+        scenarios = [s for s in recording.scenarios if len(s.members) > 1]
+        cases += _cases(recording, scenarios, fit, [s.group in fitted for s in scenarios])
+    return cases
+
+
+def _fitted_groups(recordings: Sequence[ContentionRecording], fit: ContentionFit | None) -> set[str]:
+    """Return the groups of recordings of one device that a fit has seen, and groups that share works with them."""
+    known, kin = set(fit.groups if fit else ()), kin_of(recordings)
+    seen = {kin[s.group] for r in recordings for s in r.scenarios if not known.isdisjoint(r.digests_of(s))}
+    return {group for group, first in kin.items() if first in seen}
+
+
+def refit_contention(
+    recordings: Sequence[ContentionRecording], progress: Progress | None = None
+) -> list[ContentionCase]:
+    """Return every scenario of two works or more, predicted with a fit to those whose works are in other parts.
+
+    Raises
+    ------
+    InvalidInputError
+        As `replay.contention.calibrate_contention`; recordings of one device are fitted together.
+    """
+    devices = sorted({recording.device.name for recording in recordings})
+    cases = []
+    for number, device in enumerate(devices):
+        mine = [recording for recording in recordings if recording.device.name == device]
+        kin = kin_of(mine)
+        for fold in range(FOLDS):
+            if progress:
+                progress(number * FOLDS + fold, len(devices) * FOLDS, device)
+            fit = calibrate_contention(mine, part=_others(fold))
+            for recording in mine:
+                out = [s for s in recording.scenarios if len(s.members) > 1 and fold_of(kin[s.group], FOLDS) == fold]
+                cases += _cases(recording, out, fit, [False] * len(out))
+    return cases
+
+
+def _others(fold: int) -> Callable[[str], bool]:
+    return lambda kin: fold_of(kin, FOLDS) != fold
+
+
+def _cases(
+    recording: ContentionRecording,
+    scenarios: Sequence[RecordedScenario],
+    fit: ContentionFit | None,
+    fitted: Sequence[bool],
+) -> list[ContentionCase]:
+    if not scenarios:
+        return []
+    known = fit.parameters() if fit else load_parameters()
+    model = scenario_model(recording, [s.members for s in scenarios])
+    ends = model.ends_ns(base_parameters(recording, known))
+    times, random = model.times_ns(ends), np.random.default_rng(_SEED)
+    drawn = [base_parameters(recording, known.drawn(random)) for _ in range(_DRAWS)]
+    low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
+    room = np.exp(fit.spread if fit else 0.0)
+    low, high = np.minimum(low, times) / room, np.maximum(high, times) * room
+    ceilings = ceilings_of(recording)
+    return [
+        ContentionCase(
+            recording.source,
+            recording.device.name,
+            s.group,
+            s.name,
+            s.policy,
+            mechanism_of(recording, s, ceilings),
+            _carrier(recording, s),
+            s.measured_ns,
+            float(times[i]),
+            float(low[i]),
+            float(high[i]),
+            tuple(recording.alone_ns(m.work, m.launches) for m in s.members),
+            s.ends_ns,
+            tuple(ends[model.lineup == i].tolist()),
+            tuple(float(m.lag_ns - min(o.lag_ns for o in s.members)) for m in s.members),
+            s.spread,
+            s.takes,
+            fitted[i],
+        )
+        for i, s in enumerate(scenarios)
+    ]
+
+
+def _carrier(recording: ContentionRecording, scenario: RecordedScenario) -> str:
+    kinds = [recording.works[member.work].kind for member in scenario.members]
+    carriers = {TRANSFERS[kind] for kind in kinds if kind in TRANSFERS}
+    computes = any(kind not in TRANSFERS for kind in kinds)
+    return carriers.pop() if computes and len(carriers) == 1 else ""
