@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.files import dataset_path
 from seqpoint.cli import cli
 from seqpoint.validation.replay import ReplayedTime, ReplayScore, median_error, replay_rows, worst_error
 from seqpoint.validation.rows import table_of
@@ -213,3 +214,12 @@ def test_sources_are_found_once(tmp_path: Path) -> None:
     folder = measurements(tmp_path)
     sources, unused = find_sources(load_suite("kernels"), [folder, folder / "a"])
     assert sources == [folder / "a" / "ops.csv"] and len(unused) == 7
+
+
+def test_a_folder_of_measurements_for_other_suites_has_no_rows(tmp_path: Path) -> None:
+    (tmp_path / "c3.toml").write_text(dataset_path("published/c3.toml").read_text())
+    done = CliRunner().invoke(cli, ["validate", "training", str(tmp_path), "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["rows"] == []
+    assert "holds no" in done.stderr and "not used by training: 1 file (c3.toml)" in done.stderr
+    gated = CliRunner().invoke(cli, ["validate", "training", str(tmp_path), "--gate"])
+    assert gated.exit_code != 0

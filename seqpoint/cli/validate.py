@@ -125,7 +125,7 @@ def _command(suite: Suite) -> click.Command:
             raise click.UsageError(suite.exclusive[2])
         json_, gate, verbose, plot = (given.pop(name, None) for name in ("json_", "gate", "verbose", "plot"))
         target = file_to_write(Path(plot)) if plot else None
-        result = _scored(suite, paths, SuiteOptions(**given), verbose=bool(verbose))
+        result = _scored(suite, paths, SuiteOptions(**given), verbose=bool(verbose), gate=bool(gate))
         for note in result.notes:
             message(f"note: {note}")
         if json_:
@@ -147,14 +147,22 @@ def _command(suite: Suite) -> click.Command:
     return click.command(suite.name, help=suite.description)(decorated)
 
 
-def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbose: bool) -> SuiteResult:
-    """Read and score what a suite knows in some paths, with progress on stderr."""
+def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbose: bool, gate: bool) -> SuiteResult:
+    """Read and score what a suite knows in some paths, with progress on stderr.
+
+    A folder of measurements for other suites yields no rows. Anything else that the suite does not know is refused, and
+    so is everything under a gate, which would otherwise check nothing.
+    """
     with working("looking for files"):
         sources, unused = find_sources(suite, paths)
     if not sources:
         where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
-        raise NotFoundError(f"{where} no {suite.needs}")
+        if gate or not paths or not _known_to_others(suite, paths):
+            raise NotFoundError(f"{where} no {suite.needs}")
+        message(f"note: {where} no {suite.needs}")
     _name_unused(suite.name, unused, all_names=verbose)
+    if not sources:
+        return SuiteResult((), {}, ())
     with working("reading"):
         measured = suite.read(sources, options)
     with ExitStack() as shown:
@@ -165,6 +173,13 @@ def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbo
             return progress(what)
 
         return suite.score(measured, replace(options, progress=steps))
+
+
+def _known_to_others(suite: Suite, paths: Sequence[Path]) -> bool:
+    """Return whether the paths are folders that hold files which another suite knows."""
+    if not all(path.is_dir() for path in paths):
+        return False
+    return any(find_sources(load_suite(name), paths)[0] for name in SUITES if name != suite.name)
 
 
 def _name_unused(whom: str, files: Sequence[Path], *, all_names: bool = False) -> None:
