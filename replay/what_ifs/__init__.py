@@ -1,4 +1,8 @@
-"""What-ifs: pure functions from graph to graph, which compose."""
+"""What-ifs: pure functions from one kernel graph to another, which compose.
+
+Each module of this package holds one what-if or a few close relatives, and lists them in `RECIPES`. `parse_what_if`
+reads the notation of the command line, `compose` joins what-ifs, and `what_ifs` lists them by name.
+"""
 
 from replay.what_ifs.c3 import c3
 from replay.what_ifs.device import scale_device, scale_links
