@@ -27,12 +27,13 @@ def fuse(kernel: str) -> WhatIf:
 
     The merged kernel takes the sum of the durations, less the savings of each joint, and never less than its longest
     part. A joint saves the floor of a kernel (`kernel_floor_ns`) and the time to write and read the intermediate
-    result. If shapes are known, that result is the overlap of bytes written and bytes read. Otherwise it is a share
-    (`fused_traffic_share`) of the memory time of the shorter kernel. The launch of the second kernel takes no time, and
-    a pause between the two disappears.
+    result. If shapes are known, its size is the smaller of the bytes written and the bytes read. Otherwise the saved
+    time is a share (`fused_traffic_share`) of the memory time of the shorter kernel, for each of write and read. The
+    launch of the second kernel takes no time, and a pause between the two disappears.
 
     Not modelled: whether the arithmetic can be fused, and the registers and occupancy of the merged kernel. A later
-    kernel may still need the intermediate result, which is then written all the same; half of the traffic is saved.
+    kernel may still need the intermediate result. It is then written all the same, and only half of the traffic is
+    saved.
 
     Source: bytes of operators as in `replay.costs.operators`. The share is assumed: a pointwise kernel writes about
     half of the bytes that it moves.

@@ -140,7 +140,7 @@ RECIPES = (
             Argument("kernel", "class, kernel name, or pattern with * and ?"),
             Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
             Argument("class", "class of the new kernel, if it differs", default=""),
-            Argument("workgroups", "workgroups of the new kernel; 0: unchanged", "whole", default="0"),
+            Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
         ),
         "Kernels are replaced: another duration, class or grid, or another kernel of the trace.",
         "swap_kernel:*sgemm*:0.7",

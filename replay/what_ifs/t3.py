@@ -19,8 +19,8 @@ def t3() -> WhatIf:
     each chunk, and memory adds the chunks up.
 
     The reduce-scatter then uses no compute units, and each chunk costs `chunk_trigger_ns`. For N ranks its memory
-    traffic scales by (3N - 4) / (4N - 1): N - 2 reads and 2 (N - 1) writes, instead of 2N - 1 and 2N. The all-gather
-    half of an all-reduce follows as before. If the trace does not tell the number of ranks, 8 are assumed.
+    traffic scales by (3N - 4) / (4N - 1). It reads N - 2 parts instead of 2N - 1, and writes 2N - 2 instead of 2N. The
+    all-gather half of an all-reduce follows as before. If the trace does not tell the number of ranks, 8 are assumed.
 
     Not modelled: a tracker that is too small, unequal arbitration in the memory controller, and waits of the host in
     between. Kernels between product and collective are cut into the same stages.
