@@ -173,12 +173,12 @@ def test_files_that_are_none_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "no list of takes"),
-        ("[]", "there is no take"),
+        ("{", "not a list of takes"),
+        ("[]", "no take; a recording has one or more"),
         ('[{"device": {"name": 3}}]', "take 0: name is 3; it must be text"),
         ('[{"device": {"name": "a", "l2_bytes": -1}}]', "take 0: l2_bytes is -1"),
         ('[{"device": {"name": "a"}}, {"device": {"name": "b"}}]', "takes are of different devices"),
-        ("[" * 100_000, "no list of takes"),
+        ("[" * 100_000, "not a list of takes"),
     ],
 )  # fmt: skip
 def test_an_environment_that_is_none_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -149,7 +149,7 @@ def test_a_known_product_in_a_narrower_type_is_faster() -> None:
 
 
 def test_a_type_that_the_device_lacks_is_an_error_that_lists_what_it_has() -> None:
-    with pytest.raises(InvalidInputError, match=r"V100-SXM2-16GB does not compute in bf16; it does in .*fp16"):
+    with pytest.raises(InvalidInputError, match=r"V100-SXM2-16GB does not compute in bf16; choose one of .*fp16"):
         change_dtype("fp32", "bf16")(on("V100", [1e6]), NOMINAL)
 
 

@@ -1,4 +1,8 @@
-"""Works that were measured side by side on a device: read, predicted as projections are, and fitted."""
+"""Contention measured on a device: recordings of kernels side by side, their prediction, and fits of the model.
+
+`read_recording` reads the output of `benchmarks.gpu`. `scenario_model` predicts its scenarios as projections do, and
+`calibrate_contention` fits the parameters of contention to them. A "work" is a kernel or a copy that was recorded.
+"""
 
 from replay.contention.fitting import (
     LEAST_SCENARIOS,

@@ -1,12 +1,13 @@
-"""Fitting the contention model to recordings.
+"""Fits of the contention model to recorded scenarios.
 
-Searches for the least cost in the unit cube: the engine's times are no smooth function of a parameter.
+`calibrate_contention` searches for the parameters (`BOUNDS`, `CHOICES`) under which predicted times are closest to the
+measured ones. Parameters are coordinates in the unit cube. The cost of a point is Huber's loss of the logarithmic
+errors, plus a Gaussian prior around the shipped values: the prior decides where the data do not. The engine's times are
+no smooth function of a parameter, so searches combine wide derivatives (`least_residuals`) and compass steps
+(`least_cost`).
 
-`ContentionFit`: parameters of the contention model as they were fitted, and the file that holds them.
-
-What a fit of the contention model is judged by: how far predicted times are from measured ones.
-
-Fit the parameters of the contention model to works that were measured side by side.
+Intervals are the wider of two: a profile of the cost, and a jackknife over blocks of linked groups. The spread of a
+`ContentionFit` is a conformal quantile of the errors that the jackknife left out.
 """
 
 import hashlib
@@ -38,12 +39,17 @@ from replay.contention.prediction import (
 )
 from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario, fold_of, kin_of
 
-#: Step of a derivative: wide, since times have kinks.
-_STEP = 0.01
+#: Step of a derivative; wide, since predicted times have kinks.
+_DERIVATIVE_STEP = 0.01
 
 
 def spread_points(count: int, axes: int) -> Floats:
-    """Return points that fill the unit cube evenly (Sobol), the same each time.
+    """Return points that fill the unit cube evenly (Sobol's sequence); the same on each call.
+
+    Parameters
+    ----------
+    count, axes : int
+        Number of points, and of coordinates of each.
 
     Examples
     --------
@@ -54,7 +60,16 @@ def spread_points(count: int, axes: int) -> Floats:
 
 
 def least_residuals(residuals: Callable[[Floats], Floats], start: Floats, *, rounds: int = 8) -> Floats:
-    """Return where in the unit cube the sum of squares is least near `start`, by its derivatives, in so many rounds.
+    """Return the point near `start` with the least sum of squares, by derivatives.
+
+    Parameters
+    ----------
+    residuals : callable
+        Function from a point of the unit cube to its residuals.
+    start : array of float64, shape (n,)
+        First point, within 0 to 1.
+    rounds : int
+        Largest number of evaluations, 8 by default; derivatives are extra.
 
     Examples
     --------
@@ -62,62 +77,62 @@ def least_residuals(residuals: Callable[[Floats], Floats], start: Floats, *, rou
     [0.3, 0.8]
     """
     inside = np.clip(start, 1e-6, 1 - 1e-6)
-    found = scipy.optimize.least_squares(
+    result = scipy.optimize.least_squares(
         lambda x: residuals(np.clip(x, 0.0, 1.0)),
         inside,
         bounds=(0.0, 1.0),
-        diff_step=_STEP / np.maximum(inside, 0.1),
+        diff_step=_DERIVATIVE_STEP / np.maximum(inside, 0.1),
         max_nfev=rounds,
     )
-    return np.asarray(np.clip(found.x, 0.0, 1.0), dtype=np.float64)
+    return np.asarray(np.clip(result.x, 0.0, 1.0), dtype=np.float64)
 
 
 def least_cost(
     cost: Callable[[Floats], float], start: Floats, *, step: float = 0.25, least: float = 0.015
 ) -> tuple[Floats, float]:
-    """Return where in the unit cube a cost is least, by steps along each axis that are halved where none helps.
+    """Return the point of least cost in the unit cube, and its cost, by compass search.
 
     Parameters
     ----------
     cost : callable
-        Of a point.
+        Function from a point to its cost.
     start : array of float64, shape (n,)
-        Within 0 to 1.
+        First point, within 0 to 1.
     step, least : float
-        The first and the last width of a step.
+        First and last width of a step; a width is halved when no step lowers the cost.
 
     Returns
     -------
     (array of float64, float)
-        The point, and its cost.
+        The point and its cost.
 
     Notes
     -----
-    Compass search: Kolda, Lewis and Torczon, SIAM Review 45 (2003), 385. Deterministic: axes are taken in order, up
-    before down.
+    Compass search: Kolda, Lewis and Torczon, SIAM Review 45 (2003), 385. It is deterministic: axes are tried in order,
+    up before down.
 
     Examples
     --------
-    >>> found, least = least_cost(lambda x: float(abs(x[0] - 0.3) + abs(x[1] - 0.8)), np.array([0.5, 0.5]))
-    >>> bool(abs(found[0] - 0.3) < 0.02), bool(abs(found[1] - 0.8) < 0.02)
+    >>> point, cost = least_cost(lambda x: float(abs(x[0] - 0.3) + abs(x[1] - 0.8)), np.array([0.5, 0.5]))
+    >>> bool(abs(point[0] - 0.3) < 0.02), bool(abs(point[1] - 0.8) < 0.02)
     (True, True)
     """
-    at, found = np.clip(start, 0.0, 1.0), cost(np.clip(start, 0.0, 1.0))
+    point, lowest = np.clip(start, 0.0, 1.0), cost(np.clip(start, 0.0, 1.0))
     while step >= least:
         moved = False
-        for axis in range(len(at)):
-            for way in (step, -step):
-                tried = at.copy()
-                tried[axis] = np.clip(at[axis] + way, 0.0, 1.0)
-                if tried[axis] != at[axis] and (new := cost(tried)) < found:
-                    at, found, moved = tried, new, True
+        for axis in range(len(point)):
+            for offset in (step, -step):
+                candidate = point.copy()
+                candidate[axis] = np.clip(point[axis] + offset, 0.0, 1.0)
+                if candidate[axis] != point[axis] and (candidate_cost := cost(candidate)) < lowest:
+                    point, lowest, moved = candidate, candidate_cost, True
                     break
         if not moved:
             step /= 2
-    return at, found
+    return point, lowest
 
 
-#: What is fitted, and within what: wide enough that an end of it says that the model lacks something.
+#: Fitted parameters with their bounds. A fit at a bound shows that the model lacks a mechanism.
 BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
         "cu_share_saturating_memory": (0.02, 1.0),
@@ -132,15 +147,24 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "workgroups_per_unit_max": (1.0, 64.0),
     }
 )
-#: What is chosen rather than fitted: 1 or 0.
+#: Parameters that are 0 or 1, and are chosen instead of fitted.
 CHOICES = ("dispatch_in_order", "dispatch_whole_waves")
-_GROUPS, _SCENARIOS, _TEXT = 100_000, 10**7, 2000
+#: Bounds on a file: digests of groups, scenarios, and characters of a text.
+_MOST_GROUPS, _MOST_SCENARIOS, _LONGEST_TEXT = 100_000, 10**7, 2000
 _DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
 class FittedRange:
-    """A fitted parameter; `low` to `high` is believed to hold it nine times in ten."""
+    """A fitted parameter with its central 90 % interval.
+
+    Parameters
+    ----------
+    value : float
+        Fitted value.
+    low, high : float
+        Ends of the interval.
+    """
 
     value: float
     low: float
@@ -149,24 +173,24 @@ class FittedRange:
 
 @dataclass(frozen=True)
 class ContentionFit:
-    """What was fitted, and to what.
+    """Fitted parameters of contention, with the recordings they were fitted to.
 
     Parameters
     ----------
     device : str
-        That was recorded.
+        Name of the recorded device.
     ranges : mapping of str to FittedRange
-        Parameters that the recordings determined. A choice is 0 or 1 and has no width.
+        Parameters that the recordings determine. A choice is 0 or 1, with an interval of no width.
     undetermined : tuple of str
-        Those that kept their shipped value and range, since the recordings do not tell.
+        Parameters that keep their shipped value and range, since the recordings do not determine them.
     spread : float
-        Of nine in ten scenarios that were left out of a fit, the logarithm of measured over predicted time is within
-        this.
+        Bound on the absolute logarithm of measured over predicted time, for nine in ten scenarios that a fit left out.
     scenarios : int
-        That were fitted.
+        Number of fitted scenarios.
     groups : tuple of str
-        Digests of what was fitted (`ContentionRecording.digests_of`).
+        Digests of the fitted scenarios (`ContentionRecording.digests_of`).
     source : str
+        Recordings of the fit, and how many of their scenarios were fitted.
     """
 
     device: str
@@ -178,35 +202,49 @@ class ContentionFit:
     source: str
 
     def parameters(self, known: Parameters | None = None) -> Parameters:
-        """Return parameters with the fitted values and ranges in place of the shipped ones; draws are from those."""
+        """Return parameters with the fitted values and ranges in place of the shipped ones.
+
+        Parameters
+        ----------
+        known : Parameters, optional
+            Parameters to change; by default the shipped ones.
+        """
         base = known or load_parameters()
-        new = {
+        replaced = {
             name: replace(
                 base.known[name],
-                value=one.value,
-                low=one.low,
-                high=one.high,
+                value=fitted.value,
+                low=fitted.low,
+                high=fitted.high,
                 certainty="fitted",
                 source=f"works side by side on {self.device}: {self.source}",
             )
-            for name, one in self.ranges.items()
+            for name, fitted in self.ranges.items()
         }
-        merged = {**base.known, **new}
-        values = {**base.values, **{name: one.value for name, one in self.ranges.items()}}
+        merged = {**base.known, **replaced}
+        values = {**base.values, **{name: fitted.value for name, fitted in self.ranges.items()}}
         return Parameters(MappingProxyType(merged), MappingProxyType(values))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all of it, however the file is laid out."""
+        """SHA-256 of the content, independent of the layout of a file."""
         content = {**asdict(replace(self, ranges={})), "ranges": {n: asdict(r) for n, r in sorted(self.ranges.items())}}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def write_contention_fit(path: Path, fit: ContentionFit) -> None:
-    """Write a fit as JSON."""
+    """Write a fit as JSON.
+
+    Parameters
+    ----------
+    path : Path
+        File to write.
+    fit : ContentionFit
+        Fit to write.
+    """
     content = {
         "device": fit.device,
-        "parameters": {name: asdict(one) for name, one in fit.ranges.items()},
+        "parameters": {name: asdict(fitted) for name, fitted in fit.ranges.items()},
         "undetermined": list(fit.undetermined),
         "spread": fit.spread,
         "scenarios": fit.scenarios,
@@ -217,43 +255,48 @@ def write_contention_fit(path: Path, fit: ContentionFit) -> None:
 
 
 def read_contention_fit(path: str | Path) -> ContentionFit:
-    """Read what `write_contention_fit` wrote.
+    """Read a fit that `write_contention_fit` wrote.
+
+    Parameters
+    ----------
+    path : str or Path
+        File to read; its content is not trusted.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file, or it is no such fit: what is wrong is named.
+        The file is missing, or its content is no fit; the message says what is wrong.
     """
     absent = "no such file; `seqpoint calibrate contention` writes one"
     return read_calibration_file(path, absent, "no calibration of contention", _fit_of)
 
 
 def _fit_of(content: Mapping[str, Any]) -> ContentionFit:
-    ranges = {str(name): _range(str(name), row) for name, row in dict(content["parameters"]).items()}
+    ranges = {str(name): _checked_range(str(name), row) for name, row in dict(content["parameters"]).items()}
     spread, groups = float(content["spread"]), str(content["groups"]).split()
     undetermined = tuple(str(name) for name in content["undetermined"])
     if not (isfinite(spread) and 0 <= spread < 10):
         raise InvalidInputError(f"spread is {spread:g}; it must be finite, and not negative")
     if unknown := sorted(set(undetermined) - {*BOUNDS, *CHOICES}):
         raise InvalidInputError(f"no parameter {unknown[0][:60]!r} is fitted")
-    if not 0 < len(groups) <= _GROUPS or not all(map(_DIGEST.fullmatch, groups)):
-        raise InvalidInputError(f"groups are 1 to {_GROUPS} digests of 16 characters")
+    if not 0 < len(groups) <= _MOST_GROUPS or not all(map(_DIGEST.fullmatch, groups)):
+        raise InvalidInputError(f"groups are 1 to {_MOST_GROUPS} digests of 16 characters")
     if len(set(undetermined)) != len(undetermined):
         raise InvalidInputError("undetermined names a parameter twice")
     scenarios = content["scenarios"]
-    if type(scenarios) is not int or not 0 < scenarios <= _SCENARIOS:
-        raise InvalidInputError(f"scenarios is {scenarios!r:.60}; it must be 1 to {_SCENARIOS}")
-    device, source = (_text(name, content[name]) for name in ("device", "source"))
+    if type(scenarios) is not int or not 0 < scenarios <= _MOST_SCENARIOS:
+        raise InvalidInputError(f"scenarios is {scenarios!r:.60}; it must be 1 to {_MOST_SCENARIOS}")
+    device, source = (_checked_text(name, content[name]) for name in ("device", "source"))
     return ContentionFit(device, MappingProxyType(ranges), undetermined, spread, scenarios, tuple(groups), source)
 
 
-def _text(name: str, found: object) -> str:
-    if not isinstance(found, str) or len(found) > _TEXT:
-        raise InvalidInputError(f"{name} is {found!r:.60}; it must be a text of at most {_TEXT} characters")
-    return found
+def _checked_text(name: str, value: object) -> str:
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
+        raise InvalidInputError(f"{name} is {value!r:.60}; it must be a text of at most {_LONGEST_TEXT} characters")
+    return value
 
 
-def _range(name: str, row: Mapping[str, Any]) -> FittedRange:
+def _checked_range(name: str, row: Mapping[str, Any]) -> FittedRange:
     value, low, high = (float(row[key]) for key in ("value", "low", "high"))
     if name in CHOICES:
         if value not in (0.0, 1.0) or not low == value == high:
@@ -269,23 +312,35 @@ def _range(name: str, row: Mapping[str, Any]) -> FittedRange:
     return FittedRange(value, low, high)
 
 
-#: Scenarios of a recording.
+#: Recordings, each with the scenarios to use.
 Chosen = Sequence[tuple[ContentionRecording, Sequence[RecordedScenario]]]
-#: Standard deviation of the logarithm of a time that is expected of a good model, and beyond how many of them an error
-#: counts in proportion rather than squared: some scenarios are of a kind that the model does not know.
+#: Expected standard deviation of logarithmic errors, and the number of deviations beyond which the loss is linear.
+#: Some scenarios are of a kind that the model lacks.
 _SIGMA, _OUTLIER = 0.04, 2.0
-#: Of the ends of members, and of single works on fewer units, beside the time until all are done.
+#: Weight of the ends of members, and of single works on fewer units; the time until all are done has weight 1.
 _WEIGHT = 0.5
-#: Standard deviation of the prior of a parameter that is shipped without a range, as a share of its bounds; of one with
-#: a range, that range is taken for central 90 % and is widened: priors decide where data do not.
+#: Standard deviation of the prior of a parameter that is shipped without a range, as a share of its bounds. A shipped
+#: range counts as central 90 % and is widened.
 _PRIOR, _WIDER, _CENTRAL_90 = 0.35, 1.5, 2 * 1.645
-#: That of memory's bandwidth, whose value was measured on single works.
-_OF_MEMORY = 0.1
+#: Standard deviation of the prior of the memory bandwidth, which was measured on single works.
+_MEMORY_PRIOR = 0.1
 
 
 @dataclass(frozen=True)
-class _Part:
-    """What was measured of one recording: logarithms of times by lineup and of ends by member, with weights."""
+class _Measured:
+    """The measured times of one recording, with the model that predicts them.
+
+    Parameters
+    ----------
+    model : ScenarioModel
+        Model of the lineups: scenarios, then single works on fewer units.
+    base : Parameters
+        Parameters that are not fitted.
+    times, ends : array of float64
+        Logarithms of the time of each lineup, and of the end of each member.
+    weight_of_times, weight_of_ends : array of float64
+        Weights of those.
+    """
 
     model: ScenarioModel
     base: Parameters
@@ -297,81 +352,93 @@ class _Part:
 
 @dataclass(frozen=True)
 class Problem:
-    """Scenarios to fit.
+    """A fit to solve: measured times, and the prior of the parameters.
 
     Parameters
     ----------
     parts : tuple
-        One a recording.
+        Measured times, one entry per recording.
     base : Parameters
-        What is not fitted.
+        Parameters that are not fitted.
     start, prior_widths : array of float64
-        Where priors stand, in the unit cube over `replay.contention.fitting.BOUNDS`, and their standard deviations.
+        Means and standard deviations of the prior, in the unit cube over `BOUNDS`.
     """
 
-    parts: tuple[_Part, ...]
+    parts: tuple[_Measured, ...]
     base: Parameters
     start: Floats
     prior_widths: Floats
 
     @property
     def count(self) -> int:
-        """Lineups with times to fit."""
-        return sum(len(part.times) for part in self.parts)
+        """Number of lineups with a measured time."""
+        return sum(len(measured.times) for measured in self.parts)
 
     def cost(self, at: Floats, choices: Mapping[str, float]) -> float:
-        """Return minus the logarithm of the posterior, but for a constant."""
+        """Return the negative logarithm of the posterior, up to a constant."""
         return float(_huber(self.errors(at, choices)).sum() + 0.5 * np.sum(self.prior(at) ** 2))
 
     def misfit(self, at: Floats, choices: Mapping[str, float]) -> float:
-        """Return what of the cost the data make: half the squares of errors, outliers less."""
+        """Return the part of the cost that comes from the data: Huber's loss of the errors."""
         return float(_huber(self.errors(at, choices)).sum())
 
     def residuals(self, at: Floats, choices: Mapping[str, float]) -> Floats:
-        """Return errors and, behind them, those of the prior, in standard deviations: outliers drawn in."""
+        """Return residuals whose half squares add up to the cost: errors, then deviations from the prior."""
         errors = self.errors(at, choices)
         return np.concatenate((np.sign(errors) * np.sqrt(2 * _huber(errors)), self.prior(at)))
 
     def prior(self, at: Floats) -> Floats:
-        """Return how far a point is from where priors stand, in standard deviations."""
+        """Return the deviations of a point from the mean of the prior, in standard deviations."""
         return np.asarray((at - self.start) / self.prior_widths, dtype=np.float64)
 
     def errors(self, at: Floats, choices: Mapping[str, float]) -> Floats:
-        """Return the weighted errors of times and of ends, in standard deviations."""
-        found = []
-        for part in self.parts:
-            parameters = part.base.with_values([*values_at(at).items(), *choices.items()])
-            ends = part.model.ends_ns(parameters)
-            times = np.log(part.model.times_ns(ends)) - part.times
-            found += [np.sqrt(part.weight_of_times) * times, np.sqrt(part.weight_of_ends) * (np.log(ends) - part.ends)]
-        return np.concatenate(found) / _SIGMA
+        """Return the weighted errors of times and ends, in standard deviations."""
+        errors = []
+        for measured in self.parts:
+            parameters = measured.base.with_values([*values_at(at).items(), *choices.items()])
+            ends = measured.model.ends_ns(parameters)
+            times = np.log(measured.model.times_ns(ends)) - measured.times
+            errors += [
+                np.sqrt(measured.weight_of_times) * times,
+                np.sqrt(measured.weight_of_ends) * (np.log(ends) - measured.ends),
+            ]
+        return np.concatenate(errors) / _SIGMA
 
 
 def _huber(errors: Floats) -> Floats:
-    z = np.abs(errors)
-    return np.where(z < _OUTLIER, 0.5 * z * z, _OUTLIER * (z - 0.5 * _OUTLIER))
+    """Return Huber's loss of errors."""
+    size = np.abs(errors)
+    return np.where(size < _OUTLIER, 0.5 * size * size, _OUTLIER * (size - 0.5 * _OUTLIER))
 
 
 def values_at(at: Floats) -> dict[str, float]:
-    """Return the values of parameters at a point of the unit cube; what is above zero is spaced by its logarithm."""
-    found = {}
+    """Return the parameter values at a point of the unit cube; bounds above zero are spaced by the logarithm."""
+    values = {}
     for x, (name, (low, high)) in zip(at.tolist(), BOUNDS.items(), strict=True):
         value = low * (high / low) ** x if low > 0 else low + (high - low) * x
-        found[name] = float(min(max(value, low), high))
-    return found
+        values[name] = float(min(max(value, low), high))
+    return values
 
 
 def coordinates(parameters: Mapping[str, float]) -> Floats:
-    """Return where values of parameters stand in the unit cube; what is beyond a bound stands at it."""
-    found = []
+    """Return the point of the unit cube for parameter values; values out of bounds are clipped."""
+    point = []
     for name, (low, high) in BOUNDS.items():
         value = min(max(parameters[name], low), high)
-        found.append(np.log(value / low) / np.log(high / low) if low > 0 else (value - low) / (high - low))
-    return np.array(found, dtype=np.float64)
+        point.append(np.log(value / low) / np.log(high / low) if low > 0 else (value - low) / (high - low))
+    return np.array(point, dtype=np.float64)
 
 
 def base_parameters(recording: ContentionRecording, known: Parameters) -> Parameters:
-    """Return parameters in which memory delivers what the recording measured, where nobody fitted it yet."""
+    """Return parameters in which memory delivers its measured bandwidth, unless that was fitted already.
+
+    Parameters
+    ----------
+    recording : ContentionRecording
+        Recording that shows the bandwidth.
+    known : Parameters
+        Parameters to change.
+    """
     if known.known["memory_efficiency_shared"].certainty == "fitted":
         return known
     ceilings = ceilings_of(recording)
@@ -379,84 +446,116 @@ def base_parameters(recording: ContentionRecording, known: Parameters) -> Parame
 
 
 def problem_of(chosen: Chosen, known: Parameters) -> Problem:
-    """Return what is to be fitted: scenarios, and how their works slow down alone on fewer compute units."""
-    parts = tuple(_part(recording, scenarios, known) for recording, scenarios in chosen if scenarios)
-    base = parts[0].base
-    return Problem(parts, base, coordinates(base.values), _prior_widths(base))
+    """Return the problem of fitting chosen scenarios, and their works on fewer compute units."""
+    measured = tuple(_measured_of(recording, scenarios, known) for recording, scenarios in chosen if scenarios)
+    base = measured[0].base
+    return Problem(measured, base, coordinates(base.values), _prior_widths(base))
 
 
 def _prior_widths(parameters: Parameters) -> Floats:
+    """Return the standard deviations of the prior, in the unit cube."""
     low, high = (
-        coordinates({name: getattr(one, end) for name, one in parameters.known.items()}) for end in ("low", "high")
+        coordinates({name: getattr(parameter, end) for name, parameter in parameters.known.items()})
+        for end in ("low", "high")
     )
     widths = np.where(high > low, _WIDER * (high - low) / _CENTRAL_90, _PRIOR)
-    widths[list(BOUNDS).index("memory_efficiency_shared")] = _OF_MEMORY
+    widths[list(BOUNDS).index("memory_efficiency_shared")] = _MEMORY_PRIOR
     return widths
 
 
-def _part(recording: ContentionRecording, scenarios: Sequence[RecordedScenario], known: Parameters) -> _Part:
-    works = sorted({member.work for one in scenarios for member in one.members})
+def _measured_of(recording: ContentionRecording, scenarios: Sequence[RecordedScenario], known: Parameters) -> _Measured:
+    """Return the measured times of chosen scenarios, and of their works on fewer compute units."""
+    works = sorted({member.work for scenario in scenarios for member in scenario.members})
     slower = [
         (RecordedMember(work, recording.launches_alone(work, units), units=units), units)
         for work in works
         for units in recording.units_alone(work)
     ]
-    alone = [recording.alone_ns(member.work, member.launches, units) for member, units in slower]
-    lineups: list[Lineup] = [*(one.members for one in scenarios), *((member,) for member, _ in slower)]
-    ends = np.array([*(end for one in scenarios for end in one.ends_ns), *alone])
-    times = np.array([*(one.measured_ns for one in scenarios), *alone])
-    weights = np.repeat([1.0, _WEIGHT], [len(scenarios), len(alone)])
-    # A lineup of several counts once for all its members; one of a single work has no other end.
-    of_ends = [w for one in scenarios for w in [_WEIGHT / len(one.members)] * len(one.members)]
-    return _Part(
+    alone_ns = [recording.alone_ns(member.work, member.launches, units) for member, units in slower]
+    lineups: list[Lineup] = [*(scenario.members for scenario in scenarios), *((member,) for member, _ in slower)]
+    ends = np.array([*(end for scenario in scenarios for end in scenario.ends_ns), *alone_ns])
+    times = np.array([*(scenario.measured_ns for scenario in scenarios), *alone_ns])
+    weights = np.repeat([1.0, _WEIGHT], [len(scenarios), len(alone_ns)])
+    # The ends of a scenario share one weight; the end of a single work is its time, so it has weight 0.
+    end_weights = [
+        weight for scenario in scenarios for weight in [_WEIGHT / len(scenario.members)] * len(scenario.members)
+    ]
+    return _Measured(
         scenario_model(recording, lineups),
         base_parameters(recording, known),
         np.log(times),
         np.log(ends),
         weights,
-        np.array([*of_ends, *([0.0] * len(alone))]),
+        np.array([*end_weights, *([0.0] * len(alone_ns))]),
     )
 
 
 def choices_of(parameters: Parameters) -> dict[str, float]:
-    """Return the choices that parameters stand for."""
+    """Return the values of the choices."""
     return {name: parameters[name] for name in CHOICES}
 
 
-#: Called with (steps done, steps in all, what).
+#: Function that is called with the number of steps done, the number of all steps, and a verb for the current step.
 Progress = Callable[[int, int, str], None]
-#: Scenarios that a fit needs at least.
+#: Fewest scenarios of a fit.
 LEAST_SCENARIOS = 12
-#: Blocks of kin that are left out in turn, for intervals.
+#: Blocks of linked groups that the jackknife leaves out in turn.
 _BLOCKS = 6
-#: Half-width of nine in ten of Student's distribution with that many less one.
+#: Student's t of a central 90 % interval, with one degree of freedom less than blocks.
 _T90 = 2.015
 _CONFIDENCE = 0.9
-#: Points all over that are looked at, and searches from the best of them.
+#: Points that a search tries all over the cube, searches from the best of them, and distance of starts from the bounds.
 _POINTS, _STARTS, _INSIDE = 64, 3, 0.15
-#: The first and last steps of the search near the best.
-_NEAR, _ROUNDS = (0.06, 0.015), 5
-#: What the misfit has to change by, over a parameter's bounds, for the data to tell it.
-_TELLS = 4.0
-#: Points of a profile, and by how much the misfit may rise within nine in ten: half the square of 1.645.
+#: First and last step of the search near the best point, and evaluations of the search by derivatives.
+_NEAR_STEPS, _ROUNDS = (0.06, 0.015), 5
+#: Change of the misfit over a parameter's bounds that counts as determined by the data.
+_DETERMINED = 4.0
+#: Points of a profile, and rise of the misfit at the ends of a 90 % interval: half the square of 1.645.
 _GRID, _DEVIANCE = 21, 1.353
-#: Ends of the range of a ceiling that was measured on single works, over its value.
+#: Ends of the range of the measured memory bandwidth, over its value.
 _CEILING = (0.9, 1.05)
 
 
 @dataclass(frozen=True)
 class _Best:
+    """The best fit of a problem.
+
+    Parameters
+    ----------
+    at : array of float64
+        Point in the unit cube.
+    choices : dict of str to float
+        Values of the choices.
+    determined : array of bool
+        Whether the data determine each parameter.
+    determined_choices : tuple of str
+        Choices that the data determine.
+    profile : (array of float64, array of float64)
+        Ends of the interval of each parameter, with the others fixed.
+    """
+
     at: Floats
     choices: dict[str, float]
-    told: npt.NDArray[np.bool_]
-    told_choices: tuple[str, ...]
+    determined: npt.NDArray[np.bool_]
+    determined_choices: tuple[str, ...]
     profile: tuple[Floats, Floats]
 
 
 def chosen_part(recordings: Sequence[ContentionRecording], keep: Callable[[str], bool]) -> Chosen:
-    """Return the scenarios of several members whose kin (`replay.contention.recording.kin_of`) is kept."""
-    kin = kin_of(recordings)
-    return [(one, [s for s in one.scenarios if len(s.members) > 1 and keep(kin[s.group])]) for one in recordings]
+    """Return the scenarios of two members or more whose groups are kept.
+
+    Parameters
+    ----------
+    recordings : sequence of ContentionRecording
+        Recordings to choose from.
+    keep : callable
+        Function from the label of a group (`replay.contention.recording.kin_of`) to whether it is kept.
+    """
+    labels = kin_of(recordings)
+    return [
+        (recording, [s for s in recording.scenarios if len(s.members) > 1 and keep(labels[s.group])])
+        for recording in recordings
+    ]
 
 
 def calibrate_contention(
@@ -468,26 +567,29 @@ def calibrate_contention(
 ) -> ContentionFit:
     """Fit the contention model to a part of the scenarios of recordings of one device.
 
-    Parameters that the data do not determine keep their shipped value and range. A range is the wider of what explains
-    the data about as well (profile) and of what fits say that leave out a sixth of the kin in turn (jackknife); the
-    spread is of the scenarios that these left out.
+    Parameters that the data do not determine keep their shipped value and range. A range is the wider of a profile of
+    the cost and a jackknife, which leaves out a sixth of the groups in turn. The spread comes from the scenarios that
+    the jackknife left out.
 
     Parameters
     ----------
     recordings : sequence of ContentionRecording
+        Recordings of one device.
     known : Parameters, optional
-        By default the shipped ones.
+        Parameters to start from; by default the shipped ones.
     part : callable, optional
-        Of a group's kin: whether it is fitted. By default one half, by a hash (`replay.contention.recording.fold_of`).
+        Function from the label of a group (`replay.contention.recording.kin_of`) to whether it is fitted. By default it
+        selects one half, by a hash (`replay.contention.recording.fold_of`).
     progress : callable, optional
+        Function that is called at each step, as `Progress` describes.
 
     Raises
     ------
     InvalidInputError
         Recordings are of several devices, or fewer than 12 scenarios of two works or more are to be fitted.
     """
-    base, keep = known or load_parameters(), part or (lambda kin: fold_of(kin, 2) == 0)
-    names = sorted({one.device.name for one in recordings})
+    base, keep = known or load_parameters(), part or (lambda label: fold_of(label, 2) == 0)
+    names = sorted({recording.device.name for recording in recordings})
     if len(names) > 1:
         raise InvalidInputError(f"recordings of {', '.join(names)}; fit each device by itself")
     chosen = chosen_part(recordings, keep)
@@ -497,147 +599,154 @@ def calibrate_contention(
             f"{count} scenarios of two works or more are to be fitted; at least {LEAST_SCENARIOS} are needed"
         )
     problem = problem_of(chosen, base)
-    best = _best(problem, progress)
-    spread_of_at, errors = _left_out(recordings, keep, base, best)
+    best = _best_fit(problem, progress)
+    standard_errors, errors = _jackknife(recordings, keep, base, best)
     device = hardware_of_recording(recordings[0], ceilings_of(recordings[0])).device
     return ContentionFit(
         device.name if device else names[0],
-        MappingProxyType(_ranges(best, spread_of_at, recordings[0], base)),
-        tuple(name for name, told in zip(BOUNDS, best.told, strict=True) if not told)
-        + tuple(name for name in CHOICES if name not in best.told_choices),
-        _conformal(errors),
+        MappingProxyType(_ranges(best, standard_errors, recordings[0], base)),
+        tuple(name for name, determined in zip(BOUNDS, best.determined, strict=True) if not determined)
+        + tuple(name for name in CHOICES if name not in best.determined_choices),
+        _conformal_spread(errors),
         count,
-        tuple(sorted({key for one, scenarios in chosen for s in scenarios for key in one.digests_of(s)})),
+        tuple(sorted({key for recording, scenarios in chosen for s in scenarios for key in recording.digests_of(s)})),
         _source(recordings, count),
     )
 
 
 def _source(recordings: Sequence[ContentionRecording], count: int) -> str:
-    every = sum(len(s.members) > 1 for one in recordings for s in one.scenarios)
-    return f"{count} of {every} scenarios of {', '.join(one.source for one in recordings)}"
+    """Return the text that names the recordings of a fit."""
+    total = sum(len(s.members) > 1 for recording in recordings for s in recording.scenarios)
+    return f"{count} of {total} scenarios of {', '.join(recording.source for recording in recordings)}"
 
 
-def _best(problem: Problem, progress: Progress | None = None) -> _Best:
-    """Return the best fit: first under every choice, then by fine steps under the best of these."""
+def _best_fit(problem: Problem, progress: Progress | None = None) -> _Best:
+    """Return the best fit: a search under each value of the choices, then small steps under the best values."""
     shipped = choices_of(problem.base)
-    way, tried, told_choices = dict(shipped), {tuple(shipped.values()): _from_many(problem, shipped)}, []
+    choices, point_of, determined_choices = dict(shipped), {tuple(shipped.values()): _searched(problem, shipped)}, []
     for number, name in enumerate(CHOICES):
         if progress:
             progress(number, len(CHOICES) + 1, "fitting")
-        other = {**way, name: 1.0 - way[name]}
-        tried[tuple(other.values())] = _from_many(problem, other)
-        gain = problem.cost(tried[tuple(way.values())], way) - problem.cost(tried[tuple(other.values())], other)
-        if abs(gain) > _TELLS:
-            told_choices.append(name)
-        way = other if gain > _TELLS else way
+        flipped = {**choices, name: 1.0 - choices[name]}
+        point_of[tuple(flipped.values())] = _searched(problem, flipped)
+        costs = [problem.cost(point_of[tuple(each.values())], each) for each in (choices, flipped)]
+        gain = costs[0] - costs[1]
+        if abs(gain) > _DETERMINED:
+            determined_choices.append(name)
+        choices = flipped if gain > _DETERMINED else choices
     if progress:
         progress(len(CHOICES), len(CHOICES) + 1, "fitting")
-    at = tried[tuple(way.values())]
-    everything = np.ones(len(at), dtype=bool)
-    at = _near(problem, at, way, everything)
-    told = _profile(problem, at, way)[2] > _TELLS
-    at = _near(problem, np.where(told, at, problem.start), way, told)
-    low, high, _ = _profile(problem, at, way)
-    return _Best(at, way, told, tuple(told_choices), (low, high))
+    at = point_of[tuple(choices.values())]
+    all_axes = np.ones(len(at), dtype=bool)
+    at = _refined(problem, at, choices, all_axes)
+    determined = _profile(problem, at, choices)[2] > _DETERMINED
+    at = _refined(problem, np.where(determined, at, problem.start), choices, determined)
+    low, high, _ = _profile(problem, at, choices)
+    return _Best(at, choices, determined, tuple(determined_choices), (low, high))
 
 
-def _from_many(problem: Problem, choices: dict[str, float]) -> Floats:
-    """Return the best of searches from where priors stand, and from the best of points all over."""
+def _searched(problem: Problem, choices: dict[str, float]) -> Floats:
+    """Return the best point of several searches: from the prior, and from the best of evenly spread points."""
     points = sorted(spread_points(_POINTS, len(problem.start)), key=lambda x: problem.cost(x, choices))
-    # At a bound, where many priors stand, a parameter may have no effect and so no derivative.
+    # Many priors are at a bound, where a parameter may have no effect and so no derivative.
     starts = [np.clip(problem.start, _INSIDE, 1 - _INSIDE), *points[:_STARTS]]
-    found = [least_residuals(lambda x: problem.residuals(x, choices), one) for one in starts]
-    return min(found, key=lambda x: problem.cost(x, choices))
+    results = [least_residuals(lambda x: problem.residuals(x, choices), start) for start in starts]
+    return min(results, key=lambda x: problem.cost(x, choices))
 
 
-def _near(problem: Problem, start: Floats, choices: dict[str, float], free: npt.NDArray[np.bool_]) -> Floats:
-    """Return the least cost near `start`, along the free axes only."""
+def _refined(problem: Problem, start: Floats, choices: dict[str, float], free: npt.NDArray[np.bool_]) -> Floats:
+    """Return the point of least cost near `start`, along the free axes."""
     axes = np.flatnonzero(free)
     if not len(axes):
         return start
 
-    def whole(some: Floats) -> Floats:
-        at = start.copy()
-        at[axes] = some
-        return at
+    def full_point(free_values: Floats) -> Floats:
+        point = start.copy()
+        point[axes] = free_values
+        return point
 
-    found = least_residuals(lambda some: problem.residuals(whole(some), choices), start[axes], rounds=_ROUNDS)
-    found, _ = least_cost(lambda some: problem.cost(whole(some), choices), found, step=_NEAR[0], least=_NEAR[1])
-    return whole(found)
+    first, last = _NEAR_STEPS
+    values = least_residuals(lambda x: problem.residuals(full_point(x), choices), start[axes], rounds=_ROUNDS)
+    values, _ = least_cost(lambda x: problem.cost(full_point(x), choices), values, step=first, least=last)
+    return full_point(values)
 
 
 def _profile(problem: Problem, at: Floats, choices: dict[str, float]) -> tuple[Floats, Floats, Floats]:
-    """Return between where each parameter explains the data about as well, others fixed, and by how much it can not."""
-    least, grid = problem.misfit(at, choices), np.linspace(0.0, 1.0, _GRID)
-    allowed = _DEVIANCE * max(1.0, 2 * least / max(problem.count, 1))
-    low, high, most = at.copy(), at.copy(), np.zeros(len(at))
+    """Return the interval of each parameter with the others fixed, and the largest rise of the misfit."""
+    lowest, grid = problem.misfit(at, choices), np.linspace(0.0, 1.0, _GRID)
+    allowed = _DEVIANCE * max(1.0, 2 * lowest / max(problem.count, 1))
+    low, high, largest_rise = at.copy(), at.copy(), np.zeros(len(at))
     for axis in range(len(at)):
         rises = np.zeros(_GRID)
         for i, x in enumerate(grid.tolist()):
-            tried = at.copy()
-            tried[axis] = x
-            rises[i] = problem.misfit(tried, choices) - least
-        most[axis] = rises.max()
+            point = at.copy()
+            point[axis] = x
+            rises[i] = problem.misfit(point, choices) - lowest
+        largest_rise[axis] = rises.max()
         below, above = (rises > allowed) & (grid < at[axis]), (rises > allowed) & (grid > at[axis])
         low[axis] = min(grid[below].max() if below.any() else 0.0, at[axis])
         high[axis] = max(grid[above].min() if above.any() else 1.0, at[axis])
-    return low, high, most
+    return low, high, largest_rise
 
 
-def _left_out(
+def _jackknife(
     recordings: Sequence[ContentionRecording], keep: Callable[[str], bool], known: Parameters, best: _Best
 ) -> tuple[Floats, Floats]:
-    """Return the standard errors of the fit by leaving out blocks of kin, and the errors (logarithms) of these."""
-    found, errors = [], [np.zeros(0)]
+    """Return standard errors from fits without one block of groups each, and logarithmic errors of the blocks."""
+    points, errors = [], [np.zeros(0)]
     for block in range(_BLOCKS):
-        rest = chosen_part(recordings, partial(_outside, keep, block))
-        out = chosen_part(recordings, partial(_inside, keep, block))
-        if not any(scenarios for _, scenarios in out) or not any(scenarios for _, scenarios in rest):
+        kept = chosen_part(recordings, partial(_out_of_block, keep, block))
+        left_out = chosen_part(recordings, partial(_in_block, keep, block))
+        if not any(scenarios for _, scenarios in left_out) or not any(scenarios for _, scenarios in kept):
             continue
-        at = _near(problem_of(rest, known), best.at, best.choices, best.told)
-        found.append(at)
-        for part in problem_of(out, known).parts:
-            model, parameters = part.model, part.base.with_values([*values_at(at).items(), *best.choices.items()])
-            times = np.log(model.times_ns(model.ends_ns(parameters))) - part.times
-            errors.append(times[part.weight_of_times == 1.0])
-    k = max(len(found), 1)
-    deviations = np.array(found) - np.mean(found, axis=0) if found else np.zeros((1, len(best.at)))
+        at = _refined(problem_of(kept, known), best.at, best.choices, best.determined)
+        points.append(at)
+        for measured in problem_of(left_out, known).parts:
+            parameters = measured.base.with_values([*values_at(at).items(), *best.choices.items()])
+            model = measured.model
+            times = np.log(model.times_ns(model.ends_ns(parameters))) - measured.times
+            errors.append(times[measured.weight_of_times == 1.0])
+    k = max(len(points), 1)
+    deviations = np.array(points) - np.mean(points, axis=0) if points else np.zeros((1, len(best.at)))
     return np.sqrt((k - 1) / k * np.sum(deviations**2, axis=0)), np.concatenate(errors)
 
 
-def _inside(keep: Callable[[str], bool], block: int, kin: str) -> bool:
-    return keep(kin) and fold_of(f"left out: {kin}", _BLOCKS) == block
+def _in_block(keep: Callable[[str], bool], block: int, label: str) -> bool:
+    """Tell whether a kept group is in a block of the jackknife."""
+    return keep(label) and fold_of(f"left out: {label}", _BLOCKS) == block
 
 
-def _outside(keep: Callable[[str], bool], block: int, kin: str) -> bool:
-    return keep(kin) and fold_of(f"left out: {kin}", _BLOCKS) != block
+def _out_of_block(keep: Callable[[str], bool], block: int, label: str) -> bool:
+    """Tell whether a kept group is in another block of the jackknife."""
+    return keep(label) and fold_of(f"left out: {label}", _BLOCKS) != block
 
 
-def _conformal(errors: Floats) -> float:
-    """Return what nine in ten errors are within, with room for their number."""
+def _conformal_spread(errors: Floats) -> float:
+    """Return the bound on nine in ten new absolute errors (split conformal prediction); log 2 without errors."""
     if not len(errors):
         return float(np.log(2.0))
-    among = np.sort(np.abs(errors))
-    return float(among[min(int(np.ceil((len(among) + 1) * _CONFIDENCE)) - 1, len(among) - 1)])
+    sizes = np.sort(np.abs(errors))
+    return float(sizes[min(int(np.ceil((len(sizes) + 1) * _CONFIDENCE)) - 1, len(sizes) - 1)])
 
 
 def _ranges(best: _Best, errors: Floats, recording: ContentionRecording, known: Parameters) -> dict[str, FittedRange]:
-    found = {}
+    """Return the fitted range of each determined parameter; `errors` are standard errors in the unit cube."""
+    ranges = {}
     values = values_at(best.at)
-    width = _T90 * errors + _NEAR[1]
+    width = _T90 * errors + _NEAR_STEPS[1]
     low = values_at(np.clip(np.minimum(best.at - width, best.profile[0]), 0.0, 1.0))
     high = values_at(np.clip(np.maximum(best.at + width, best.profile[1]), 0.0, 1.0))
-    for name, told in zip(BOUNDS, best.told, strict=True):
-        if told:
-            found[name] = FittedRange(_short(values[name]), _short(low[name]), _short(high[name]))
+    for name, is_determined in zip(BOUNDS, best.determined, strict=True):
+        if is_determined:
+            ranges[name] = FittedRange(_rounded(values[name]), _rounded(low[name]), _rounded(high[name]))
     ceiling = base_parameters(recording, known)["memory_efficiency_shared"]
-    if "memory_efficiency_shared" not in found and ceiling != known["memory_efficiency_shared"]:
-        within = [float(np.clip(ceiling * share, *BOUNDS["memory_efficiency_shared"])) for share in (1.0, *_CEILING)]
-        found["memory_efficiency_shared"] = FittedRange(*(_short(each) for each in within))
-    for name in best.told_choices:
-        found[name] = FittedRange(best.choices[name], best.choices[name], best.choices[name])
-    return found
+    if "memory_efficiency_shared" not in ranges and ceiling != known["memory_efficiency_shared"]:
+        ends = [float(np.clip(ceiling * share, *BOUNDS["memory_efficiency_shared"])) for share in (1.0, *_CEILING)]
+        ranges["memory_efficiency_shared"] = FittedRange(*(_rounded(each) for each in ends))
+    for name in best.determined_choices:
+        ranges[name] = FittedRange(best.choices[name], best.choices[name], best.choices[name])
+    return ranges
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     return float(f"{value:.5g}")

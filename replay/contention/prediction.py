@@ -1,10 +1,8 @@
-"""Slowdowns that the engine predicts for a recording.
+"""Predictions of a recording: each scenario as a graph, replayed as projections are.
 
-What a device was measured to reach with nothing beside it, and the hardware that predictions take from that.
-
-What the members of a scenario fight for, told from what they compute and move rather than from labels.
-
-Recorded scenarios as graphs, with the demands that projections use, and how long the engine says that they take.
+`scenario_model` builds one graph per partition of the device; its lineups (works side by side) run on separate devices
+of that graph. The hardware comes from the catalogue, or from `Ceilings`: the best rates that single works reached
+alone. `mechanism_of` names the resource that the members of a scenario compete for, from what they compute and move.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,29 +24,29 @@ from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, SharingPolicy, TaskKind, hardware_named
 from replay.graph.operators import Operator
 
-#: Of its peak, what a memory delivers at best: by which the peak of a device that no catalogue has is estimated.
-_AT_BEST = 0.95
-#: Times a cache, beyond which it is no help.
-_BEYOND = 4
-#: Works of less are too short to tell a bandwidth by, where nobody says how large the caches are.
-_LARGE_BYTES = 2**26
+#: Share of its peak that a memory delivers at best. It estimates the peak of a device that the catalogue lacks.
+_BEST_MEMORY_SHARE = 0.95
+#: A working set of more than this many caches does not gain from the cache.
+_CACHES_WITHOUT_GAIN = 4
+#: Cache size to assume if it is unknown: shorter works do not show a bandwidth.
+_ASSUMED_CACHE_BYTES = 2**26
 _DIRECTIONS = ("h2d", "d2h")
-#: Of the data sheet's peak; below that, works of the recording were never bound by memory.
-_LEAST_SHARE = 0.2
+#: Share of the peak below which no work of the recording was memory-bound.
+_LEAST_MEMORY_SHARE = 0.2
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Best rates of single works, alone; 0 where no work of the recording could tell.
+    """Best rates that single works reached alone; 0 if no work shows the rate.
 
     Parameters
     ----------
     memory_bytes_per_s : float
-        Of works that compute next to nothing and that no cache helps.
+        Rate of works that compute next to nothing and do not gain from the cache.
     flops_per_s : mapping of str to float
-        By type.
+        FLOP/s by data type.
     host_link_bytes_per_s : (float, float)
-        Into the device, out of it.
+        Rates of the host link into the device and out of it.
     """
 
     memory_bytes_per_s: float
@@ -56,7 +54,7 @@ class Ceilings:
     host_link_bytes_per_s: tuple[float, float]
 
     def bound_by_memory(self, work: RecordedWork) -> bool:
-        """Return whether a work's bytes take longer than its FLOP at these rates.
+        """Tell whether the bytes of a work take longer than its FLOP at these rates.
 
         Examples
         --------
@@ -72,37 +70,38 @@ class Ceilings:
 
 def ceilings_of(recording: ContentionRecording) -> Ceilings:
     """Return the best rates that single works of a recording reached alone, on all compute units."""
-    cache = recording.device.l2_bytes or _LARGE_BYTES
+    cache = recording.device.l2_bytes or _ASSUMED_CACHE_BYTES
     memory, flops, link = 0.0, dict[str, float](), [0.0, 0.0]
     for name in sorted({work for work, units, _ in recording.alone if not units}):
         work = recording.works[name]
         seconds = recording.alone_ns(name) / 1e9
-        if work.working_set_bytes > _BEYOND * cache and not work.host_bytes and not work.flops:
+        if work.working_set_bytes > _CACHES_WITHOUT_GAIN * cache and not work.host_bytes and not work.flops:
             memory = max(memory, work.bytes_moved / seconds)
         if work.flops:
             flops[work.dtype] = max(flops.get(work.dtype, 0.0), work.flops / seconds)
         if work.host_bytes and work.direction in _DIRECTIONS:
-            way = _DIRECTIONS.index(work.direction)
-            link[way] = max(link[way], work.host_bytes / seconds)
+            direction = _DIRECTIONS.index(work.direction)
+            link[direction] = max(link[direction], work.host_bytes / seconds)
     return Ceilings(memory, MappingProxyType(flops), (link[0], link[1]))
 
 
 def hardware_of_recording(recording: ContentionRecording, ceilings: Ceilings) -> Hardware:
-    """Return the catalogue's device where it knows the name, else one made of what the recording says.
+    """Return the hardware of the catalogue, or one built from the recording if the catalogue lacks the device.
 
-    The link to the host is as fast as it was measured.
+    Compute units and copy engines are those of the recording, if it tells them. The host link has its measured rates.
     """
     facts = recording.device
-    base = _catalogued(recording)
+    base = _catalogue_hardware(recording)
     if base is None:
-        base = Hardware(_made(recording, ceilings), "recording")
+        base = Hardware(_device_from(recording, ceilings), "recording")
     units = facts.compute_units or base.compute_units
     engines = float(facts.copy_engines or base.copy_engines)
     link = ceilings.host_link_bytes_per_s
     return replace(base, compute_units=units, copy_engines=engines, host_link_bytes_per_s=link)
 
 
-def _catalogued(recording: ContentionRecording) -> Hardware | None:
+def _catalogue_hardware(recording: ContentionRecording) -> Hardware | None:
+    """Return the hardware of the catalogue's device; None if it has none with a memory bandwidth."""
     try:
         device = find_device(recording.device.name)
     except NotFoundError:
@@ -110,11 +109,12 @@ def _catalogued(recording: ContentionRecording) -> Hardware | None:
     return hardware_named(device, "recording") if "memory_gbps" in device.figures else None
 
 
-def _made(recording: ContentionRecording, ceilings: Ceilings) -> Device | None:
+def _device_from(recording: ContentionRecording, ceilings: Ceilings) -> Device | None:
+    """Return a device with figures from the recording; None if no work shows the memory bandwidth."""
     if not ceilings.memory_bytes_per_s:
         return None
     facts = recording.device
-    figures = {"memory_gbps": _figure(ceilings.memory_bytes_per_s / _AT_BEST / 1e9, "GB/s")}
+    figures = {"memory_gbps": _figure(ceilings.memory_bytes_per_s / _BEST_MEMORY_SHARE / 1e9, "GB/s")}
     if facts.l2_bytes:
         figures["l2_mb"] = _figure(facts.l2_bytes / 2**20, "MB")
     if facts.compute_units:
@@ -127,49 +127,53 @@ def _figure(value: float, unit: str) -> Figure:
 
 
 def as_measured(parameters: Parameters, hardware: Hardware, ceilings: Ceilings) -> Parameters:
-    """Return parameters in which memory delivers what it was measured to deliver, rather than its data sheet's peak."""
+    """Return parameters in which memory delivers its measured bandwidth, not the peak of the data sheet."""
     if hardware.device is None or not ceilings.memory_bytes_per_s:
         return parameters
     share = ceilings.memory_bytes_per_s / hardware.device.memory_bytes_per_s
-    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))] if share >= _LEAST_SHARE else [])
+    if share < _LEAST_MEMORY_SHARE:
+        return parameters
+    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))])
 
 
-#: In the order in which tables show them.
+#: Resources that members compete for, in the order of tables.
 MECHANISMS = ("SM", "L2", "HBM", "copy engine", "host link")
 
 
 def mechanism_of(recording: ContentionRecording, scenario: RecordedScenario, ceilings: Ceilings) -> str:
-    """Return one of `MECHANISMS`.
+    """Return the resource that the members of a scenario compete for, one of `MECHANISMS`.
 
-    - ``"host link"``: two members or more cross the link to the host in one direction, whatever carries them.
-    - ``"copy engine"``: a member is carried by an engine; what it takes from the others is memory bandwidth.
-    - ``"L2"``: all others are bound by memory, and one of them goes over a buffer again that fits the cache.
-    - ``"HBM"``: all are bound by memory, or they ask for more than all of its bandwidth together.
-    - ``"SM"``: at least one is bound by arithmetic, and memory would do for all.
+    - ``"host link"``: two or more members cross the host link in one direction.
+    - ``"copy engine"``: a copy engine carries a member, which takes memory bandwidth from the others.
+    - ``"L2"``: all members without host traffic are memory-bound, and the buffer of one fits the cache.
+    - ``"HBM"``: all of them are memory-bound, or the demands for memory bandwidth exceed all of it.
+    - ``"SM"``: at least one member is compute-bound, and memory bandwidth suffices for all.
 
     Parameters
     ----------
     recording : ContentionRecording
+        Recording of the scenario.
     scenario : RecordedScenario
+        Scenario to classify.
     ceilings : Ceilings
-        Of the recording.
+        Best rates of single works in the recording.
     """
     works = [recording.works[member.work] for member in scenario.members]
-    ways = [work.direction for work in works if work.host_bytes]
-    if any(ways.count(way) > 1 for way in ways):
+    directions = [work.direction for work in works if work.host_bytes]
+    if any(directions.count(direction) > 1 for direction in directions):
         return "host link"
     if any(work.kind == "copy_engine" for work in works):
         return "copy engine"
-    inside = [work for work in works if not work.host_bytes]
-    if len(inside) > 1 and all(ceilings.bound_by_memory(work) for work in inside):
+    on_device = [work for work in works if not work.host_bytes]
+    if len(on_device) > 1 and all(ceilings.bound_by_memory(work) for work in on_device):
         cache = recording.device.l2_bytes or 0
-        return "L2" if any(work.working_set_bytes <= cache for work in inside) else "HBM"
-    asked = sum(_share_of_memory(recording, work, ceilings) for work in works)
-    return "HBM" if asked > 1 else "SM"
+        return "L2" if any(work.working_set_bytes <= cache for work in on_device) else "HBM"
+    demand = sum(_memory_share(recording, work, ceilings) for work in works)
+    return "HBM" if demand > 1 else "SM"
 
 
-def _share_of_memory(recording: ContentionRecording, work: RecordedWork, ceilings: Ceilings) -> float:
-    """Return what of the measured bandwidth a work uses alone; none where its buffer fits the cache."""
+def _memory_share(recording: ContentionRecording, work: RecordedWork, ceilings: Ceilings) -> float:
+    """Return the share of the measured memory bandwidth that a work uses alone; 0 if its buffer fits the cache."""
     if not ceilings.memory_bytes_per_s or work.working_set_bytes <= (recording.device.l2_bytes or 0):
         return 0.0
     rate = work.bytes_moved / (recording.alone_ns(work.name) / 1e9)
@@ -178,24 +182,26 @@ def _share_of_memory(recording: ContentionRecording, work: RecordedWork, ceiling
 
 #: Works that run side by side.
 Lineup = Sequence[RecordedMember]
-#: What names say of the way of a transfer, as a profiler writes it.
-_WAYS = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD", "": ""}
+#: Directions of copies, as a profiler writes them in names.
+_DIRECTION_NAMES = {"h2d": "HtoD", "d2h": "DtoH", "d2d": "DtoD", "": ""}
+#: Kinds of operators by kind of work; all others are copies.
 _OPERATORS = {"gemm": "matmul", "softmax": "softmax", "read": "reduction", "elementwise": "elementwise"}
-_LEAST_PART = 1e-10
+#: Smallest share of a partition, since shares are above zero.
+_LEAST_PARTITION = 1e-10
 
 
 @dataclass(frozen=True)
 class _Batch:
-    """Lineups that share a policy, each on a device of its own in one graph.
+    """Lineups with the same partitions, each on a device of its own in one graph.
 
     Parameters
     ----------
     graph : KernelGraph
-        Without demands.
+        Graph of all lineups, without demands.
     last : array of int64
-        The last task of each member.
+        Row of the last task of each member.
     slots : array of int64
-        Where each member stands among all.
+        Position of each member among the members of all lineups.
     """
 
     graph: KernelGraph
@@ -205,16 +211,18 @@ class _Batch:
 
 @dataclass(frozen=True)
 class ScenarioModel:
-    """Lineups of one recording, ready to be predicted under any parameters.
+    """Lineups of one recording, ready to be predicted with any parameters.
 
     Parameters
     ----------
     batches : tuple of _Batch
+        Graphs of the lineups, by partition of the device.
     lineup : array of int64
-        Of each member, in the order in which they were given: the number of its lineup.
+        Number of the lineup of each member, in the given order.
     count : int
-        Lineups.
+        Number of lineups.
     ceilings : Ceilings
+        Best rates of single works in the recording.
     """
 
     batches: tuple[_Batch, ...]
@@ -223,7 +231,7 @@ class ScenarioModel:
     ceilings: Ceilings
 
     def ends_ns(self, parameters: Parameters) -> Floats:
-        """Return when each member is done, in the order in which they were given, from the first start."""
+        """Return the predicted end of each member from the first start, in the given order."""
         ends = np.zeros(len(self.lineup))
         for batch in self.batches:
             graph = replace(batch.graph, policy=dispatch_of(batch.graph.policy, parameters))
@@ -231,17 +239,24 @@ class ScenarioModel:
         return ends
 
     def times_ns(self, ends_ns: Floats) -> Floats:
-        """Return when all members of each lineup are done."""
+        """Return the time until all members are done, per lineup."""
         times = np.zeros(self.count)
         np.maximum.at(times, self.lineup, ends_ns)
         return times
 
 
 def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) -> ScenarioModel:
-    """Return the graphs of lineups.
+    """Build the graphs of lineups.
 
-    A member is a chain of launches on its stream, each as long as it was measured alone on all compute units; the
-    streams are let go in the order of the members. Whose `units` are given runs on a partition of its own.
+    A member is a chain of launches on its stream. Each launch takes its measured duration alone on all compute units.
+    Streams start in the order of the members. A member with `units` runs on a partition of its own.
+
+    Parameters
+    ----------
+    recording : ContentionRecording
+        Recording with the works of the lineups.
+    lineups : sequence of sequence of RecordedMember
+        Members that run side by side, per lineup.
 
     Raises
     ------
@@ -250,54 +265,55 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
     """
     ceilings = ceilings_of(recording)
     hardware = hardware_of_recording(recording, ceilings)
-    by_parts: dict[tuple[int, ...], list[int]] = {}
+    by_partition: dict[tuple[int, ...], list[int]] = {}
     for number, lineup in enumerate(lineups):
-        by_parts.setdefault(tuple(member.units for member in lineup if member.units), []).append(number)
+        by_partition.setdefault(tuple(member.units for member in lineup if member.units), []).append(number)
     starts = np.cumsum([0, *(len(lineup) for lineup in lineups)])
     batches = []
-    for units, numbers in by_parts.items():
-        work, last, slots = Assembly(), [], []
-        # Of this batch only: there may be as many batches as lineups.
-        used = sorted({member.work for number in numbers for member in lineups[number]})
-        operators = {name: i for i, name in enumerate(used)}
+    for units, numbers in by_partition.items():
+        assembly, last, slots = Assembly(), [], []
+        # Operators of this batch only: there may be as many batches as lineups.
+        works = sorted({member.work for number in numbers for member in lineups[number]})
+        operators = {name: i for i, name in enumerate(works)}
         for device, number in enumerate(numbers):
             first = min(member.lag_ns for member in lineups[number])
-            apart = 0
+            partition = 0
             for stream, member in enumerate(lineups[number]):
-                apart += bool(member.units)
-                columns = _columns(recording, member, operators[member.work])
-                columns["cu_mask"] = 1 << apart if member.units else -1
+                partition += bool(member.units)
+                columns = _task_columns(recording, member, operators[member.work])
+                columns["cu_mask"] = 1 << partition if member.units else -1
                 columns["release_ns"] = np.where(np.arange(member.launches) == 0, member.lag_ns - first, 0.0)
-                lane = work.lane(device=device, stream=stream)
-                tasks = work.tasks(_name(recording.works[member.work]), lane, columns)
-                work.chain(tasks)
+                lane = assembly.lane(device=device, stream=stream)
+                tasks = assembly.tasks(_kernel_name(recording.works[member.work]), lane, columns)
+                assembly.chain(tasks)
                 last.append(int(tasks[-1]))
                 slots.append(int(starts[number]) + stream)
-        graph = work.graph(hardware, _policy(units, hardware.compute_units))
-        graph = replace(graph, operators=tuple(_operator(recording.works[name]) for name in used))
+        graph = assembly.graph(hardware, _partition_policy(units, hardware.compute_units))
+        graph = replace(graph, operators=tuple(_operator(recording.works[name]) for name in works))
         batches.append(_Batch(graph, np.array(last), np.array(slots)))
-    of = np.repeat(np.arange(len(lineups)), [len(lineup) for lineup in lineups])
-    return ScenarioModel(tuple(batches), of, len(lineups), ceilings)
+    lineup_of = np.repeat(np.arange(len(lineups)), [len(lineup) for lineup in lineups])
+    return ScenarioModel(tuple(batches), lineup_of, len(lineups), ceilings)
 
 
-def _policy(units: tuple[int, ...], whole: int) -> SharingPolicy:
-    """Return partitions: first what is left for all, then one for each member that has its own."""
-    parts = [one / whole for one in units]
-    rest = 1.0 - sum(parts)
-    if rest < -_LEAST_PART:
-        raise InvalidInputError(f"{sum(units)} compute units set apart of {whole}")
-    # Partitions are above zero; what no member may use is the least that can be.
-    return SharingPolicy((1.0,) if not parts else (max(rest, _LEAST_PART), *parts))
+def _partition_policy(units: tuple[int, ...], device_units: int) -> SharingPolicy:
+    """Return a policy with the units of all other members first, then one partition per member with its own units."""
+    shares = [count / device_units for count in units]
+    rest = 1.0 - sum(shares)
+    if rest < -_LEAST_PARTITION:
+        raise InvalidInputError(f"members have {sum(units)} compute units of their own, the device has {device_units}")
+    # A partition is above zero, even if its members reserve all units of the device.
+    return SharingPolicy((1.0,) if not shares else (max(rest, _LEAST_PARTITION), *shares))
 
 
-def _columns(recording: ContentionRecording, member: RecordedMember, operator: int) -> dict[str, npt.ArrayLike]:
+def _task_columns(recording: ContentionRecording, member: RecordedMember, operator: int) -> dict[str, npt.ArrayLike]:
+    """Return the task columns of a member's launches."""
     work = recording.works[member.work]
-    each = recording.alone_ns(member.work, member.launches) / member.launches
+    launch_ns = recording.alone_ns(member.work, member.launches) / member.launches
     by_engine = work.kind == "copy_engine"
     return {
         "kind": int(TaskKind.COPY if by_engine else TaskKind.KERNEL),
         "class_": -1 if by_engine else CLASSES.index(KINDS[work.kind]),
-        "duration_ns": np.full(member.launches, each),
+        "duration_ns": np.full(member.launches, launch_ns),
         "workgroups": 0 if by_engine else work.workgroups,
         "bytes": work.host_bytes or (work.bytes_read if by_engine else 0),
         "operator": -1 if by_engine else operator,
@@ -305,11 +321,14 @@ def _columns(recording: ContentionRecording, member: RecordedMember, operator: i
     }
 
 
-def _name(work: RecordedWork) -> str:
-    return f"Memcpy {_WAYS[work.direction]}" if work.kind == "copy_engine" else f"{work.kind} {_WAYS[work.direction]}"
+def _kernel_name(work: RecordedWork) -> str:
+    """Return the name that a profiler would give the kernel or copy."""
+    kind = "Memcpy" if work.kind == "copy_engine" else work.kind
+    return f"{kind} {_DIRECTION_NAMES[work.direction]}"
 
 
 def _operator(work: RecordedWork) -> Operator:
+    """Return the operator that a work computes."""
     kind = _OPERATORS.get(work.kind, "copy")
     dims = (1, work.m, work.n, work.k) if kind == "matmul" else (work.m, work.n)
     return Operator(

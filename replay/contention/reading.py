@@ -1,8 +1,8 @@
-"""Reading recordings of kernels that ran side by side.
+"""Reader of recordings of kernels and copies that ran side by side.
 
-Tables of a recording: Parquet files with columns of known types, within bounds; what is not is named by row.
-
-Read the folder of a recording: `environment.json`, `works.parquet`, `alone.parquet`, `together.parquet`.
+A recording is a folder with `environment.json`, `works.parquet`, `alone.parquet` and `together.parquet`, as
+`benchmarks/gpu/README.md` describes. It is not trusted: sizes are checked before anything is unpacked, and each error
+names the file and the row. `read_rows` reads one Parquet table within bounds; `read_recording` joins the tables.
 """
 
 import hashlib
@@ -30,24 +30,27 @@ from replay.contention.recording import (
     RecordedWork,
 )
 
-#: Of a file, of what its columns unpack to, and of its rows: a plan of ten minutes has some twenty thousand.
-_LARGEST_TABLE_BYTES, _UNPACKED, _ROWS = 2**28, 2**28, 400_000
-_TEXT = 300
-#: Rows that are read at a time.
-_BATCH = 2**16
+#: Bounds on the bytes of a file, the unpacked bytes of its columns, and its rows. A recording of ten minutes has about
+#: 20,000 rows.
+_MOST_TABLE_BYTES, _MOST_UNPACKED_BYTES, _MOST_ROWS = 2**28, 2**28, 400_000
+#: Characters of a text.
+_LONGEST_TEXT = 300
+#: Rows read at a time.
+_BATCH_ROWS = 2**16
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column may hold.
+    """A column of a table, and the values that it may hold.
 
     Parameters
     ----------
     name : str
+        Name of the column.
     low, high : int, optional
-        Of whole numbers; without them, it is text.
+        Bounds of whole numbers. A column without bounds holds text.
     optional : bool
-        Whether null may stand for what is not known.
+        Whether null may stand for an unknown value.
     """
 
     name: str
@@ -57,36 +60,45 @@ class Column:
 
 
 def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file, of these columns only.
+    """Yield the rows of a Parquet file, with the given columns only.
 
     Parameters
     ----------
     file : Path
+        The Parquet file.
     columns : sequence of Column
+        Columns to read, with their bounds.
 
     Raises
     ------
     NotFoundError
         There is no such file.
     InvalidInputError
-        It is no Parquet, too large, without a row, lacks a column, has it twice or as another type; or a value is out
-        of bounds: file and row (from 1) are named.
+        The file is no Parquet, too large or empty. Or a column is missing, repeated or of another type, or a value is
+        out of bounds; the message names file and row (from 1).
     """
-    names, first = [column.name for column in columns], 1
+    names, first_row = [column.name for column in columns], 1
     # One pass over the rows, some us each.
     for batch in _batches(file, columns):
-        values = [_values(file, batch.column(column.name), column, first) for column in columns]
+        values = [_values(file, batch.column(column.name), column, first_row) for column in columns]
         yield from (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
-        first += batch.num_rows
+        first_row += batch.num_rows
 
 
 def regular_file(file: Path, what: str) -> None:
-    """Refuse what is no regular file; `what` is said where there is nothing at all.
+    """Check that `file` is a regular file.
+
+    Parameters
+    ----------
+    file : Path
+        The file to check.
+    what : str
+        Advice that the message gives if nothing is there.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is nothing; or a folder, a pipe or a device.
+        Nothing is there; or a folder, a pipe or a device.
     """
     if file.is_file():
         return
@@ -96,132 +108,148 @@ def regular_file(file: Path, what: str) -> None:
 
 
 def _batches(file: Path, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    """Yield batches of the given columns; types and sizes are checked before anything is unpacked."""
     regular_file(file, "a recording has works.parquet, alone.parquet and together.parquet")
-    if file.stat().st_size > _LARGEST_TABLE_BYTES:
-        raise InvalidInputError(f"{file}: larger than {_LARGEST_TABLE_BYTES} bytes, so no table of a recording")
+    if file.stat().st_size > _MOST_TABLE_BYTES:
+        raise InvalidInputError(f"{file}: larger than {_MOST_TABLE_BYTES} bytes; no table of a recording is")
     names = [column.name for column in columns]
     try:
         with pq.ParquetFile(file) as parquet:
             metadata = parquet.metadata
             _check_columns(file, parquet.schema_arrow, columns)
             _check_size(file, metadata, names)
-        # A text that many rows have is then in memory once, however long it is.
+        # Dictionaries hold a repeated text once in memory, however long it is.
         texts = [column.name for column in columns if column.low is None]
         with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
-            yield from parquet.iter_batches(_BATCH, columns=names)
+            yield from parquet.iter_batches(_BATCH_ROWS, columns=names)
     except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, ValueError) as error:
-        raise InvalidInputError(f"{file}: cannot be read as Parquet ({str(error)[:_TEXT]})") from error
+        raise InvalidInputError(f"{file}: cannot be read as Parquet ({str(error)[:_LONGEST_TEXT]})") from error
 
 
 def _check_columns(file: Path, schema: pa.Schema, columns: Sequence[Column]) -> None:
+    """Check that each column is there once, with its type."""
     names = [column.name for column in columns]
     for column in columns:
         if schema.names.count(column.name) != 1:
-            what = "no column" if column.name not in schema.names else "more than one column"
-            raise InvalidInputError(f"{file}: {what} {column.name!r}; needed once each are {', '.join(names)}")
+            problem = "no column" if column.name not in schema.names else "more than one column"
+            raise InvalidInputError(f"{file}: {problem} {column.name!r}; each of {', '.join(names)} is needed once")
         type_ = schema.field(column.name).type
-        held = type_.value_type if pa.types.is_dictionary(type_) else type_
-        fine, wanted = pa.types.is_integer(type_), "whole numbers"
+        value_type = type_.value_type if pa.types.is_dictionary(type_) else type_
+        matches, expected = pa.types.is_integer(type_), "whole numbers"
         if column.low is None:
-            fine, wanted = pa.types.is_string(held) or pa.types.is_large_string(held), "text"
-        # A column of nulls alone has no other type.
-        if not (fine or pa.types.is_null(held)):
-            raise InvalidInputError(f"{file}: column {column.name} is {str(type_)[:_TEXT]}, not {wanted}")
+            matches, expected = pa.types.is_string(value_type) or pa.types.is_large_string(value_type), "text"
+        # A column that holds only nulls has the type null.
+        if not (matches or pa.types.is_null(value_type)):
+            raise InvalidInputError(f"{file}: column {column.name} is {str(type_)[:_LONGEST_TEXT]}, not {expected}")
 
 
 def _check_size(file: Path, metadata: pq.FileMetaData, names: Sequence[str]) -> None:
-    """Refuse what a small file may unpack to, before it does."""
-    if not 0 < metadata.num_rows <= _ROWS:
-        raise InvalidInputError(f"{file}: {metadata.num_rows} rows; a table has 1 to {_ROWS}")
-    unpacked = 0
+    """Check rows and unpacked bytes by the metadata, before a small file unpacks to a large table."""
+    if not 0 < metadata.num_rows <= _MOST_ROWS:
+        raise InvalidInputError(f"{file}: {metadata.num_rows} rows; a table has 1 to {_MOST_ROWS}")
+    total = 0
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         chunks = map(group.column, range(group.num_columns))
-        unpacked += sum(one.total_uncompressed_size for one in chunks if one.path_in_schema in names)
-    if unpacked > _UNPACKED:
-        raise InvalidInputError(f"{file}: unpacks to {unpacked} bytes; a table of a recording has at most {_UNPACKED}")
+        total += sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in names)
+    if total > _MOST_UNPACKED_BYTES:
+        raise InvalidInputError(
+            f"{file}: unpacks to {total} bytes; a table of a recording has at most {_MOST_UNPACKED_BYTES}"
+        )
 
 
-def _values(file: Path, found: pa.Array, column: Column, first: int) -> list[Any]:
-    """Return the values of a column; `first` is the number of its first row."""
+def _values(file: Path, array: pa.Array, column: Column, first_row: int) -> list[Any]:
+    """Return the checked values of a column; `first_row` is the number of its first row."""
     try:
-        values = found.cast(pa.int64()).to_pylist() if column.low is not None else _texts(found)
+        values = array.cast(pa.int64()).to_pylist() if column.low is not None else _texts(array)
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        wanted = "text" if column.low is None else "whole numbers"
-        raise InvalidInputError(f"{file}: column {column.name} is no {wanted} ({str(error)[:_TEXT]})") from error
-    # A comparison a value, about 0.1 us each.
-    for row, value in enumerate(values, first):
-        if not _fine(value, column):
+        expected = "text" if column.low is None else "whole numbers"
+        raise InvalidInputError(
+            f"{file}: column {column.name} is no {expected} ({str(error)[:_LONGEST_TEXT]})"
+        ) from error
+    # A Python loop over values, about 0.1 us each.
+    for row, value in enumerate(values, first_row):
+        if not _is_valid(value, column):
             raise InvalidInputError(f"{file}: row {row}: {column.name} is {value!r:.60}; {_rule(column)}")
     return list(values)
 
 
-def _texts(found: pa.Array) -> list[str | None]:
-    if not pa.types.is_dictionary(found.type):
-        return list(found.cast(pa.string()).to_pylist())
-    texts = found.dictionary.to_pylist()
-    return [None if place is None else texts[place] for place in found.indices.to_pylist()]
+def _texts(array: pa.Array) -> list[str | None]:
+    """Return the texts of a column, decoded from its dictionary if it has one."""
+    if not pa.types.is_dictionary(array.type):
+        return list(array.cast(pa.string()).to_pylist())
+    texts = array.dictionary.to_pylist()
+    return [None if index is None else texts[index] for index in array.indices.to_pylist()]
 
 
-def _fine(value: Any, column: Column) -> bool:
+def _is_valid(value: Any, column: Column) -> bool:
+    """Tell whether a value is within the bounds of its column."""
     if value is None:
         return column.optional
     if column.low is None or column.high is None:
-        return len(value) <= _TEXT
+        return len(value) <= _LONGEST_TEXT
     return bool(column.low <= value <= column.high)
 
 
 def _rule(column: Column) -> str:
+    """Return the bounds of a column as text."""
     null = ", or null where it is not known" if column.optional else ""
     if column.low is None:
-        return f"it must be a text of at most {_TEXT} characters{null}"
+        return f"it must be a text of at most {_LONGEST_TEXT} characters{null}"
     return f"it must be {column.low} to {column.high}{null}"
 
 
-#: The table by which a folder is taken for a recording of contention.
+#: Table that marks a folder as a recording of contention.
 TABLE = "together.parquet"
 _FILES = ("environment.json", "works.parquet", "alone.parquet", TABLE)
-_LONGEST_NS, _SIZE, _LARGEST_FILE_BYTES, _FLOPS = 10**12, 10**9, 10**15, 10**18
-_LAUNCHES, _UNITS, _STREAMS, _TAKES = 10_000, 100_000, 8, 1000
-#: Scenarios and their launches: each launch is a task that a prediction replays. A plan of ten minutes has 1400
-#: scenarios of 120 000 launches, and at most 17 policies of a group, each two of which are compared.
-_SCENARIOS, _TASKS, _POLICIES = 20_000, 2_000_000, 500
-#: Works: a plan of ten minutes has 170.
+#: Bounds on values: durations, extents of an operation, bytes, FLOP.
+_MOST_NS, _MOST_EXTENT, _MOST_BYTES, _MOST_FLOPS = 10**12, 10**9, 10**15, 10**18
+_MOST_LAUNCHES, _MOST_UNITS, _MOST_STREAMS, _MOST_TAKES = 10_000, 100_000, 8, 1000
+#: Bounds on scenarios, on their launches and on the policies of a group. Each launch is a task that a prediction
+#: replays, and policies of a group are compared in pairs. A recording of ten minutes has 1,400 scenarios of 120,000
+#: launches, and at most 17 policies of a group.
+_MOST_SCENARIOS, _MOST_TASKS, _MOST_POLICIES = 20_000, 2_000_000, 500
+#: Bound on works; a recording of ten minutes has 170.
 _MOST_WORKS = 10_000
 _DIRECTIONS = ("", "h2d", "d2h", "d2d")
-_TAKE, _PART = Column("take", 0, _TAKES), Column("part")
+_TAKE, _PART = Column("take", 0, _MOST_TAKES), Column("part")
 _WORKS = (
     *(Column(name) for name in ("work", "kind", "dtype")),
-    *(Column(name, 1, _SIZE) for name in ("m", "n", "k")),
-    Column("flops", 0, _FLOPS),
-    *(Column(name, 0, _LARGEST_FILE_BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
+    *(Column(name, 1, _MOST_EXTENT) for name in ("m", "n", "k")),
+    Column("flops", 0, _MOST_FLOPS),
+    *(Column(name, 0, _MOST_BYTES) for name in ("bytes_read", "bytes_written", "host_bytes")),
     Column("direction", optional=True),
     Column("hint", optional=True),
-    *(Column(name, 0, _SIZE * 10, optional=True) for name in ("blocks", "workgroups")),
+    *(Column(name, 0, _MOST_EXTENT * 10, optional=True) for name in ("blocks", "workgroups")),
 )
-_UNITS_COLUMN, _LAUNCHES_COLUMN = Column("units", 0, _UNITS, optional=True), Column("launches", 1, _LAUNCHES)
+_UNITS_COLUMN, _LAUNCHES_COLUMN = Column("units", 0, _MOST_UNITS, optional=True), Column("launches", 1, _MOST_LAUNCHES)
 _REPETITION = Column("repetition", 0, 10**6)
 _ALONE = (
     _PART, _TAKE, Column("work"), _UNITS_COLUMN, _REPETITION, _LAUNCHES_COLUMN,
-    Column("duration_ns", 1, _LONGEST_NS),
+    Column("duration_ns", 1, _MOST_NS),
 )  # fmt: skip
 _TOGETHER = (
     _PART, _TAKE, *(Column(name) for name in ("group", "scenario", "policy")), _REPETITION,
     Column("member", 0, 10**6), Column("work"), _LAUNCHES_COLUMN, Column("priority", -100, 100), _UNITS_COLUMN,
-    Column("lag_ns", 0, _LONGEST_NS), Column("start_ns", 0, _LONGEST_NS), Column("end_ns", 0, _LONGEST_NS),
+    Column("lag_ns", 0, _MOST_NS), Column("start_ns", 0, _MOST_NS), Column("end_ns", 0, _MOST_NS),
 )  # fmt: skip
 _FACTS = ("compute_units", "memory_bytes", "l2_bytes", "copy_engines")
-_ENVIRONMENT_BYTES = 2**24
-#: Scenario, then its rows by (take, repetition).
-_Runs = dict[tuple[int, int], dict[int, Mapping[str, Any]]]
+_MOST_ENVIRONMENT_BYTES = 2**24
+#: Rows of one scenario by (take, repetition), then by member.
+_RunRows = dict[tuple[int, int], dict[int, Mapping[str, Any]]]
 
 
 def read_contention(path: str | Path) -> list[ContentionRecording]:
-    """Read a recording, or every one among the subfolders of a folder, as `datasets/measured` has them.
+    """Read a recording, or every recording in the subfolders of a folder.
+
+    Parameters
+    ----------
+    path : str or Path
+        Folder of a recording, or of several, such as `datasets/measured`.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is none; or as `read_recording`.
+        The folder holds no recording; or as `read_recording`.
     """
     root = Path(path)
     if not root.is_dir():
@@ -241,14 +269,15 @@ def read_recording(folder: str | Path) -> ContentionRecording:
     Parameters
     ----------
     folder : str or Path
-        As `benchmarks/gpu/README.md` describes it. It is not trusted: sizes and values are bounded.
+        Folder with the files that `benchmarks/gpu/README.md` describes.
 
     Raises
     ------
     NotFoundError
         A file is missing.
     InvalidInputError
-        A table is none, a value cannot be, or tables contradict each other: file and row are named.
+        A table cannot be read, a value is out of bounds, or tables contradict each other. The message names file and
+        row.
     """
     root = Path(folder)
     device = _device(root / "environment.json")
@@ -263,50 +292,53 @@ def read_recording(folder: str | Path) -> ContentionRecording:
 
 
 def _device(file: Path) -> DeviceFacts:
-    regular_file(file, "it says what device a recording is of")
-    if file.stat().st_size > _ENVIRONMENT_BYTES:
-        raise InvalidInputError(f"{file}: larger than {_ENVIRONMENT_BYTES} bytes, so no environment of a recording")
+    """Return the properties of the device, which all takes agree on."""
+    regular_file(file, "it names the device of a recording")
+    if file.stat().st_size > _MOST_ENVIRONMENT_BYTES:
+        raise InvalidInputError(f"{file}: larger than {_MOST_ENVIRONMENT_BYTES} bytes; no such file of a recording is")
     try:
         takes = json.loads(file.read_bytes())
         devices = [dict(take["device"]) for take in takes]
-        found = [_facts(file, number, device) for number, device in enumerate(devices)]
+        facts = [_facts(file, number, device) for number, device in enumerate(devices)]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         why = f"{type(error).__name__}: {error}"[:200]
-        raise InvalidInputError(f"{file}: no list of takes, each with its device ({why})") from error
-    if not found:
-        raise InvalidInputError(f"{file}: there is no take")
-    if len(set(found)) > 1:
-        other = next(one for one in found if one != found[0])
-        raise InvalidInputError(f"{file}: takes are of different devices, {found[0]} and {other}; keep them apart")
-    return found[0]
+        raise InvalidInputError(f"{file}: not a list of takes with a device each ({why})") from error
+    if not facts:
+        raise InvalidInputError(f"{file}: no take; a recording has one or more")
+    if len(set(facts)) > 1:
+        different = next(each for each in facts if each != facts[0])
+        raise InvalidInputError(f"{file}: takes are of different devices, {facts[0]} and {different}; keep them apart")
+    return facts[0]
 
 
 def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
+    """Return the checked properties of the device of one take."""
     texts = {name: device.get(name) or "" for name in ("name", "vendor", "architecture")}
     for name, value in texts.items():
         if not isinstance(value, str) or len(value) > 200:
             raise InvalidInputError(f"{file}: take {number}: {name} is {value!r:.60}; it must be text")
     counts = {name: device.get(name) for name in _FACTS}
     for name, count in counts.items():
-        if count is not None and not (type(count) is int and 0 <= count <= _LARGEST_FILE_BYTES):
+        if count is not None and not (type(count) is int and 0 <= count <= _MOST_BYTES):
             raise InvalidInputError(f"{file}: take {number}: {name} is {count!r:.60}; it must be a number, or null")
     units, memory, cache, engines = (count or None for count in counts.values())
     return DeviceFacts(texts["name"], texts["vendor"], texts["architecture"], units, memory, cache, engines)
 
 
 def _works(file: Path) -> Mapping[str, RecordedWork]:
-    found: dict[str, RecordedWork] = {}
+    """Return the works by name. Takes may repeat a work, if they agree on it."""
+    works: dict[str, RecordedWork] = {}
     for number, row in enumerate(read_rows(file, _WORKS), 1):
-        place = f"{file}: row {number}"
+        where = f"{file}: row {number}"
         if row["kind"] not in KINDS:
-            raise InvalidInputError(f"{place}: no kind {row['kind']!r:.60}; there are {', '.join(KINDS)}")
+            raise InvalidInputError(f"{where}: no kind {row['kind']!r:.60}; there are {', '.join(KINDS)}")
         if (row["direction"] or "") not in _DIRECTIONS:
-            raise InvalidInputError(f"{place}: no direction {row['direction']!r:.60}; give h2d, d2h, d2d or null")
+            raise InvalidInputError(f"{where}: no direction {row['direction']!r:.60}; give h2d, d2h, d2d or null")
         if not row["flops"] + row["bytes_read"] + row["bytes_written"] + row["host_bytes"]:
-            raise InvalidInputError(f"{place}: {row['work']!r:.80} neither computes nor moves anything")
+            raise InvalidInputError(f"{where}: {row['work']!r:.80} neither computes nor moves anything")
         shape = {name: row[name] for name in ("kind", "dtype", "m", "n", "k", "flops", "bytes_read", "bytes_written")}
         groups = row["workgroups"] or row["blocks"] or 0
-        one = RecordedWork(
+        work = RecordedWork(
             row["work"],
             **shape,
             host_bytes=row["host_bytes"],
@@ -314,92 +346,99 @@ def _works(file: Path) -> Mapping[str, RecordedWork]:
             workgroups=groups,
             hint=row["hint"] or "",
         )
-        if _essence(found.setdefault(one.name, one)) != _essence(one):
-            raise InvalidInputError(f"{place}: {one.name!r:.80} is there before as another work")
-        if len(found) > _MOST_WORKS:
-            raise InvalidInputError(f"{place}: more than {_MOST_WORKS} works; that many are read")
-    return MappingProxyType(found)
+        if _without_grid(works.setdefault(work.name, work)) != _without_grid(work):
+            raise InvalidInputError(f"{where}: {work.name!r:.80} is there before as another work")
+        if len(works) > _MOST_WORKS:
+            raise InvalidInputError(f"{where}: more than {_MOST_WORKS} works; that many are read")
+    return MappingProxyType(works)
 
 
-def _essence(work: RecordedWork) -> RecordedWork:
-    """Return a work without what a profiler told of it, which takes may tell or not."""
+def _without_grid(work: RecordedWork) -> RecordedWork:
+    """Return `work` without its workgroups, which only some takes know from a profiler."""
     return replace(work, workgroups=0)
 
 
-def _known(place: str, work: str, works: Mapping[str, RecordedWork]) -> None:
+def _check_work(where: str, work: str, works: Mapping[str, RecordedWork]) -> None:
+    """Check that works.parquet has a work of that name."""
     if work not in works:
-        raise InvalidInputError(f"{place}: work {work!r:.80} is not in works.parquet")
+        raise InvalidInputError(f"{where}: work {work!r:.80} is not in works.parquet")
 
 
 def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, int, int], tuple[AloneTime, ...]]:
+    """Return the durations of works alone, by work, compute units (0: all) and take."""
     times: dict[tuple[str, int, int], dict[int, list[int]]] = {}
     for number, row in enumerate(read_rows(file, _ALONE), 1):
-        _known(f"{file}: row {number}", row["work"], works)
+        _check_work(f"{file}: row {number}", row["work"], works)
         key = (row["work"], row["units"] or 0, row["take"])
         times.setdefault(key, {}).setdefault(row["launches"], []).append(row["duration_ns"])
     return MappingProxyType(
         {
-            key: tuple(_time(launches, several) for launches, several in sorted(by_launches.items()))
+            key: tuple(_alone_time(launches, repeated) for launches, repeated in sorted(by_launches.items()))
             for key, by_launches in times.items()
         }
     )
 
 
-def _time(launches: int, durations: list[int]) -> AloneTime:
+def _alone_time(launches: int, durations: list[int]) -> AloneTime:
+    """Return the median and spread of repeated durations."""
     low, median, high = np.quantile(durations, (0.1, 0.5, 0.9)).tolist()
     return AloneTime(launches, median, (high - low) / median, len(durations))
 
 
 def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFacts) -> tuple[RecordedScenario, ...]:
-    rows: dict[tuple[str, str, str], _Runs] = {}
+    """Return the scenarios, each with its runs; bounds are checked row by row."""
+    by_scenario: dict[tuple[str, str, str], _RunRows] = {}
     for number, row in enumerate(read_rows(file, _TOGETHER), 1):
-        place = f"{file}: row {number}"
-        _known(place, row["work"], works)
+        where = f"{file}: row {number}"
+        _check_work(where, row["work"], works)
         if row["end_ns"] <= row["start_ns"]:
-            raise InvalidInputError(f"{place}: it ends at {row['end_ns']} ns and began at {row['start_ns']} ns")
-        scenario = rows.setdefault((row["group"], row["scenario"], row["policy"]), {})
-        if len(rows) > _SCENARIOS:
-            raise InvalidInputError(f"{place}: more than {_SCENARIOS} scenarios; that many are read")
-        run = scenario.setdefault((row["take"], row["repetition"]), {})
+            raise InvalidInputError(f"{where}: it ends at {row['end_ns']} ns and began at {row['start_ns']} ns")
+        runs = by_scenario.setdefault((row["group"], row["scenario"], row["policy"]), {})
+        if len(by_scenario) > _MOST_SCENARIOS:
+            raise InvalidInputError(f"{where}: more than {_MOST_SCENARIOS} scenarios; that many are read")
+        run = runs.setdefault((row["take"], row["repetition"]), {})
         if row["member"] in run:
-            raise InvalidInputError(f"{place}: member {row['member']} of this repetition is there already")
-        if len(run) == _STREAMS:
-            raise InvalidInputError(f"{place}: more than {_STREAMS} members side by side; that many streams are read")
-        run[row["member"]] = {**row, "place": place}
-    found = tuple(_scenario(key, runs, device) for key, runs in rows.items())
-    for group, count in Counter(one.group for one in found).most_common(1):
-        if count > _POLICIES:
+            raise InvalidInputError(f"{where}: member {row['member']} of this repetition is there already")
+        if len(run) == _MOST_STREAMS:
             raise InvalidInputError(
-                f"{file}: {count} scenarios of the group {group!r:.80}; at most {_POLICIES} are read"
+                f"{where}: more than {_MOST_STREAMS} members side by side; that many streams are read"
             )
-    tasks = sum(member.launches for one in found for member in one.members)
-    if tasks > _TASKS:
-        raise InvalidInputError(f"{file}: {tasks} launches in all scenarios; at most {_TASKS} are replayed")
-    return found
+        run[row["member"]] = {**row, "where": where}
+    scenarios = tuple(_scenario(key, runs, device) for key, runs in by_scenario.items())
+    for group, count in Counter(scenario.group for scenario in scenarios).most_common(1):
+        if count > _MOST_POLICIES:
+            raise InvalidInputError(
+                f"{file}: {count} scenarios of the group {group!r:.80}; at most {_MOST_POLICIES} are read"
+            )
+    tasks = sum(member.launches for scenario in scenarios for member in scenario.members)
+    if tasks > _MOST_TASKS:
+        raise InvalidInputError(f"{file}: {tasks} launches in all scenarios; at most {_MOST_TASKS} are replayed")
+    return scenarios
 
 
-def _scenario(key: tuple[str, str, str], runs: _Runs, device: DeviceFacts) -> RecordedScenario:
+def _scenario(key: tuple[str, str, str], runs: _RunRows, device: DeviceFacts) -> RecordedScenario:
+    """Return one scenario from its rows; all of its runs have the same members."""
     members: tuple[RecordedMember, ...] = ()
-    done = []
+    finished = []
     for (take, repetition), run in sorted(runs.items()):
         ordered = [run[number] for number in sorted(run)]
-        place = ordered[0]["place"]
+        where = ordered[0]["where"]
         if sorted(run) != list(range(len(run))):
-            raise InvalidInputError(f"{place}: members {sorted(run)} of a repetition; they count from 0 without a gap")
-        mine = tuple(_member(row) for row in ordered)
-        if members and mine != members:
-            raise InvalidInputError(f"{place}: {key[1]!r:.80} has other members than in the repetition before")
-        members = mine
+            raise InvalidInputError(f"{where}: members {sorted(run)} of a repetition; they count from 0 without a gap")
+        of_run = tuple(_member(row) for row in ordered)
+        if members and of_run != members:
+            raise InvalidInputError(f"{where}: {key[1]!r:.80} has other members than in the repetition before")
+        members = of_run
         first = min(row["start_ns"] for row in ordered)
         starts, ends = (tuple(row[name] - first for row in ordered) for name in ("start_ns", "end_ns"))
-        done.append(RecordedRun(take, repetition, starts, ends))
+        finished.append(RecordedRun(take, repetition, starts, ends))
     row = next(iter(next(iter(runs.values())).values()))
-    apart = sum(member.units for member in members)
-    if device.compute_units is not None and apart > device.compute_units:
+    reserved = sum(member.units for member in members)
+    if device.compute_units is not None and reserved > device.compute_units:
         raise InvalidInputError(
-            f"{row['place']}: members have {apart} compute units of their own, the device has {device.compute_units}"
+            f"{row['where']}: members have {reserved} compute units of their own, the device has {device.compute_units}"
         )
-    return RecordedScenario(key[0], key[1], key[2], row["part"], members, tuple(done))
+    return RecordedScenario(key[0], key[1], key[2], row["part"], members, tuple(finished))
 
 
 def _member(row: Mapping[str, Any]) -> RecordedMember:
@@ -411,9 +450,10 @@ def _check_alone(
     scenarios: tuple[RecordedScenario, ...],
     alone: Mapping[tuple[str, int, int], tuple[AloneTime, ...]],
 ) -> None:
-    known = {work for work, units, _ in alone if not units}
-    for one in scenarios:
-        if missing := next((member.work for member in one.members if member.work not in known), None):
+    """Check that every member's work was timed alone on all compute units."""
+    timed = {work for work, units, _ in alone if not units}
+    for scenario in scenarios:
+        if missing := next((member.work for member in scenario.members if member.work not in timed), None):
             raise InvalidInputError(
-                f"{file}: {one.name!r:.80}: alone.parquet has no time of {missing!r:.80} on all compute units"
+                f"{file}: {scenario.name!r:.80}: alone.parquet has no time of {missing!r:.80} on all compute units"
             )

@@ -1,15 +1,14 @@
-"""Recordings of kernels that ran side by side.
+"""Recordings of kernels and copies that ran alone, and side by side, on one device.
 
-`ContentionRecording`: works that were measured alone, and side by side, on one device.
-
-Which scenarios are fitted and which are scored: by group, so that the same works are never on both sides.
+A `ContentionRecording` holds works (`RecordedWork`): kernels or copies with their sizes. Each work was timed alone
+(`AloneTime`). Each `RecordedScenario` runs several works side by side; `kin_of` and `fold_of` decide which scenarios
+are fitted and which are scored, so that the same works are never on both sides.
 """
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from types import MappingProxyType
 
 import numpy as np
@@ -17,9 +16,9 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.graph.operators import DTYPE_BYTES
 
-#: Architecture of a device that is a program (`benchmarks/gpu/virtual`).
+#: Architecture of a simulated device (`benchmarks/gpu/virtual`).
 SIMULATED = "virtual"
-#: What a work can be, and the class that the profiler's kernels of that kind have.
+#: Kinds of works, with the class that kernels of the kind have in a trace.
 KINDS: Mapping[str, str] = MappingProxyType(
     {
         "gemm": "gemm",
@@ -32,10 +31,10 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "update": "elementwise",
     }
 )
-#: Works that go over one buffer again and again; launches of the others find other operands each
+#: Kinds whose launches all use one buffer. Each launch of the other kinds has operands of its own
 #: (benchmarks/gpu/README.md).
 REUSING = ("read", "update")
-#: Works that only move data, and what carries them.
+#: Kinds that only move data, with the engine that carries them.
 TRANSFERS: Mapping[str, str] = MappingProxyType(
     {"copy_engine": "copy engine", "copy_kernel": "SM copies", "zero_copy": "SM copies"}
 )
@@ -43,14 +42,16 @@ TRANSFERS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What a recording says of its device; None is not known.
+    """The properties of a recorded device; None if unknown.
 
     Parameters
     ----------
     name : str
+        Name, as the driver gives it.
     vendor, architecture : str
-        Empty where not known.
+        Vendor and architecture; empty if unknown.
     compute_units, memory_bytes, l2_bytes, copy_engines : int, optional
+        Number of compute units, size of memory and of the last-level cache, and number of copy engines.
     """
 
     name: str
@@ -64,23 +65,24 @@ class DeviceFacts:
 
 @dataclass(frozen=True)
 class RecordedWork:
-    """What one launch does; sizes in bytes count each operand once.
+    """A kernel or copy that was recorded; its sizes are those of one launch, and count each operand once.
 
     Parameters
     ----------
     name, kind, dtype : str
-        `kind` is one of `KINDS`.
+        Name, kind (one of `KINDS`) and data type.
     m, n, k : int
+        Shape of the operation; 1 for dimensions that it does not have.
     flops, bytes_read, bytes_written : int
-        `bytes_read` and `bytes_written` of the device's memory.
+        FLOP, and bytes read from and written to device memory.
     host_bytes : int
-        Across the link to the host.
+        Bytes across the link to the host.
     direction : str
-        ``"h2d"``, ``"d2h"``, ``"d2d"`` or empty.
+        Direction of a copy: ``"h2d"``, ``"d2h"``, ``"d2d"`` or empty.
     workgroups : int
-        0 where not known.
+        Workgroups of the grid; 0 if unknown.
     hint : str
-        ``"streaming"`` where it asks that nothing of it is kept in a cache.
+        ``"streaming"`` if it asks the cache to keep none of its data.
     """
 
     name: str
@@ -99,32 +101,34 @@ class RecordedWork:
 
     @property
     def bytes_moved(self) -> int:
-        """Of the device's memory."""
+        """Bytes read from and written to device memory."""
         return self.bytes_read + self.bytes_written
 
     @property
     def working_set_bytes(self) -> float:
-        """What launches behind each other go over: their own buffer in `REUSING`, else so many that no cache helps."""
+        """Bytes that successive launches use again: the buffer of `REUSING` kinds, infinite for the others."""
         return float(max(self.bytes_read, self.bytes_written)) if self.kind in REUSING else float("inf")
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element."""
+        """Bytes of one element of the data type."""
         return DTYPE_BYTES.get(self.dtype, 4)
 
 
 @dataclass(frozen=True)
 class AloneTime:
-    """How long some launches of a work took with nothing beside them.
+    """The measured duration of some launches of a work that ran alone.
 
     Parameters
     ----------
     launches : int
+        Number of successive launches.
     median_ns : float
-        Over the repetitions of a take.
+        Median duration of all launches, over the repetitions of a take.
     spread : float
-        Central 80 % of the repetitions over the median.
+        Central 80 % of the repetitions, over the median.
     repetitions : int
+        Number of repetitions.
     """
 
     launches: int
@@ -135,7 +139,21 @@ class AloneTime:
 
 @dataclass(frozen=True)
 class RecordedMember:
-    """A work that ran beside others; see `benchmarks/gpu/README.md`."""
+    """A work as it ran beside others in a scenario; see `benchmarks/gpu/README.md`.
+
+    Parameters
+    ----------
+    work : str
+        Name of the work.
+    launches : int
+        Number of successive launches on the member's stream.
+    priority : int
+        Priority of the stream; higher is dispatched first.
+    units : int
+        Compute units reserved for the member; 0 if it has no partition of its own.
+    lag_ns : int
+        Delay of the first launch.
+    """
 
     work: str
     launches: int = 1
@@ -146,13 +164,14 @@ class RecordedMember:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """When the members of a scenario began and ended, once.
+    """Starts and ends of the members of a scenario in one repetition.
 
     Parameters
     ----------
     take, repetition : int
+        Numbers of the recording session and of the repetition in it.
     start_ns, end_ns : tuple of int
-        By member, from the first start.
+        Start and end of each member, from the first start.
     """
 
     take: int
@@ -163,14 +182,16 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class RecordedScenario:
-    """Works side by side under a policy.
+    """Works that ran side by side under a sharing policy.
 
     Parameters
     ----------
     group, name, policy, part : str
-        Scenarios of one group do the same work.
+        Group, name, sharing policy, and part of the recording plan. Scenarios of one group run the same works.
     members : tuple of RecordedMember
+        Works that ran side by side, each on a stream of its own.
     runs : tuple of RecordedRun
+        Repetitions, by take.
     """
 
     group: str
@@ -182,20 +203,20 @@ class RecordedScenario:
 
     @cached_property
     def ends_ns(self) -> tuple[float, ...]:
-        """By member, from the first start: median over repetitions, then over takes."""
+        """End of each member from the first start: median over repetitions, then over takes."""
         takes = [np.median([r.end_ns for r in runs], axis=0) for runs in self._by_take]
         return tuple(np.median(takes, axis=0).tolist())
 
     @cached_property
     def measured_ns(self) -> float:
-        """Until all are done: median over repetitions, then over takes."""
+        """Time until all members are done: median over repetitions, then over takes."""
         return float(np.median(self._medians))
 
     @cached_property
     def spread(self) -> float:
-        """How far takes differ, over their median; of one take, the central 80 % of its repetitions.
+        """Relative difference between takes, or the central 80 % of the repetitions if there is one take.
 
-        No claim about this scenario is finer than that.
+        Predictions of this scenario cannot be checked more finely.
         """
         if len(self._medians) > 1:
             return share_between_takes(self._medians)
@@ -204,7 +225,7 @@ class RecordedScenario:
 
     @property
     def takes(self) -> int:
-        """How often it was recorded."""
+        """Number of takes."""
         return len(self._by_take)
 
     @cached_property
@@ -217,7 +238,7 @@ class RecordedScenario:
 
 
 def share_between_takes(times: Sequence[float]) -> float:
-    """Return the largest less the smallest, over the median.
+    """Return the range of `times` over their median.
 
     Examples
     --------
@@ -229,19 +250,22 @@ def share_between_takes(times: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class ContentionRecording:
-    """A recording of one device, checked.
+    """A checked recording of one device.
 
     Parameters
     ----------
     source : str
-        Name of its folder.
+        Name of the folder.
     device : DeviceFacts
+        Properties of the device.
     works : mapping of str to RecordedWork
+        Works by name.
     alone : mapping of (work, units, take) to tuple of AloneTime
-        One a number of launches, ascending; `units` is 0 for all.
+        Durations alone, one per number of launches, ascending. `units` is 0 for all compute units.
     scenarios : tuple of RecordedScenario
+        Scenarios of works side by side.
     digest : str
-        SHA-256 of its tables.
+        SHA-256 of the tables.
     """
 
     source: str
@@ -252,97 +276,118 @@ class ContentionRecording:
     digest: str
 
     def alone_ns(self, work: str, launches: int = 1, units: int = 0) -> float:
-        """Return how long launches of a work take alone: the median over takes.
+        """Return the isolated duration of some launches of a work: the median over takes.
 
-        Where that number was not measured, the nearest that was, in proportion.
+        If that number of launches was not measured, the nearest measured number is scaled in proportion.
+
+        Parameters
+        ----------
+        work : str
+            Name of the work.
+        launches : int
+            Number of successive launches.
+        units : int
+            Number of compute units; 0 for all.
 
         Raises
         ------
         InvalidInputError
-            It was never measured alone on so many compute units.
+            The work was never measured alone on that number of compute units.
         """
-        found = []
-        for times in (self.alone[key] for key in self._places.get((work, units), ())):
-            near = min(times, key=lambda one: (abs(np.log(one.launches / launches)), one.launches))
-            found.append(near.median_ns * launches / near.launches)
-        if not found:
+        durations = []
+        for times in (self.alone[key] for key in self._keys_by_units.get((work, units), ())):
+            nearest = min(times, key=lambda time: (abs(np.log(time.launches / launches)), time.launches))
+            durations.append(nearest.median_ns * launches / nearest.launches)
+        if not durations:
             raise InvalidInputError(f"{self.source}: {work} was not measured alone on {units or 'all'} compute units")
-        return float(np.median(found))
+        return float(np.median(durations))
 
     def units_alone(self, work: str) -> tuple[int, ...]:
-        """Return the numbers of compute units, below all, on which a work was measured alone."""
+        """Return the numbers of compute units, other than all, on which a work was measured alone."""
         return self._units.get(work, ())
 
     def launches_alone(self, work: str, units: int) -> int:
-        """Return the least number of launches with which a work was measured alone on so many compute units."""
-        return min(time.launches for key in self._places[work, units] for time in self.alone[key])
+        """Return the smallest number of launches of a work that was measured alone on that number of compute units."""
+        return min(time.launches for key in self._keys_by_units[work, units] for time in self.alone[key])
 
     @cached_property
     def noise_alone(self) -> float:
-        """How far takes of the same launches differ alone: the median over works; 0 with one take."""
-        found = []
-        for work, units in self._places:
-            times = [self.alone[key][0] for key in self._places[work, units]]
+        """Relative difference between takes of the same launches alone: the median over works; 0 with one take."""
+        differences = []
+        for work, units in self._keys_by_units:
+            times = [self.alone[key][0] for key in self._keys_by_units[work, units]]
             if len(times) > 1:
-                found.append(share_between_takes([one.median_ns / one.launches for one in times]))
-        return float(np.median(found)) if found else 0.0
+                differences.append(share_between_takes([time.median_ns / time.launches for time in times]))
+        return float(np.median(differences)) if differences else 0.0
 
     @cached_property
-    def _places(self) -> dict[tuple[str, int], list[tuple[str, int, int]]]:
-        found: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
+    def _keys_by_units(self) -> dict[tuple[str, int], list[tuple[str, int, int]]]:
+        """Keys of `alone`, one per take, by work and compute units."""
+        keys: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
         for key in self.alone:
-            found.setdefault(key[:2], []).append(key)
-        return found
+            keys.setdefault(key[:2], []).append(key)
+        return keys
 
     @cached_property
     def _units(self) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
-        for work, units in sorted(self._places):
-            found[work] = (*found.get(work, ()), *([units] if units else []))
-        return found
+        """Numbers of compute units, other than all, by work."""
+        counts: dict[str, tuple[int, ...]] = {}
+        for work, units in sorted(self._keys_by_units):
+            counts[work] = (*counts.get(work, ()), *([units] if units else []))
+        return counts
 
     def digests_of(self, scenario: RecordedScenario) -> tuple[str, str]:
-        """Return what tells a scenario's group, and its works, on such a device: by these a fit knows what it has seen.
+        """Return digests of a scenario's group and of its works, by which a fit recognises scenarios that it has seen.
 
-        A second recording of the same works on such a device counts as the same, whatever its groups are called.
+        A second recording of the same works on the same device is recognised under any name of its group.
         """
         works = "\n".join(sorted({member.work for member in scenario.members}))
         keys = (f"{self.device.name}\n{scenario.group}", f"{self.device.name}\nworks\n{works}")
-        group, same = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in keys)
-        return group, same
+        group_digest, works_digest = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in keys)
+        return group_digest, works_digest
 
 
 def kin_of(recordings: Sequence[ContentionRecording]) -> Mapping[str, str]:
-    """Return for each group the first, by name, of those that it must not be parted from.
+    """Label each group with the first name in its connected component.
 
-    Groups that run the same set of works belong together, whatever they are called, in all recordings.
+    Groups are linked if they run the same set of works, in any recording. No set of works is then both fitted and
+    scored.
     """
     root: dict[str, str] = {}
 
-    def find(one: str) -> str:
-        while root[one] != one:
-            # Each step halves the way for the next, so that a long chain is not walked for every group of it.
-            root[one] = one = root[root[one]]
-        return one
+    def label(group: str) -> str:
+        while root[group] != group:
+            # Halving the path keeps long chains of groups short for later calls.
+            root[group] = group = root[root[group]]
+        return group
 
-    first: dict[frozenset[str], str] = {}
+    group_of_works: dict[frozenset[str], str] = {}
     # A pass over the scenarios, about 2 us each.
     for recording in recordings:
         for scenario in recording.scenarios:
             root.setdefault(scenario.group, scenario.group)
             works = frozenset(member.work for member in scenario.members)
-            a, b = sorted((find(scenario.group), find(first.setdefault(works, scenario.group))))
-            root[b] = a
-    return {group: find(group) for group in root}
+            first_name, other_name = sorted(
+                (label(scenario.group), label(group_of_works.setdefault(works, scenario.group)))
+            )
+            root[other_name] = first_name
+    return {group: label(group) for group in root}
 
 
 def fold_of(kin: str, folds: int) -> int:
-    """Return which of so many parts a group and all its kin belong to: by a hash, so no time is looked at.
+    """Return the fold of a component of groups, by a hash of its label, so that no measured time decides.
+
+    Parameters
+    ----------
+    kin : str
+        Label of the component, as `kin_of` returns it.
+    folds : int
+        Number of folds, 2 or more.
 
     Raises
     ------
     InvalidInputError
-        There are fewer than two parts.
+        There are fewer than two folds.
 
     Examples
     --------
@@ -350,5 +395,5 @@ def fold_of(kin: str, folds: int) -> int:
     [0, 1]
     """
     if folds < 2:
-        raise InvalidInputError(f"{folds} parts; what is fitted and what is scored are two at least")
-    return int(sha256(kin.encode()).hexdigest(), 16) % folds
+        raise InvalidInputError(f"{folds} folds; give 2 or more, so that fitted and scored scenarios differ")
+    return int(hashlib.sha256(kin.encode()).hexdigest(), 16) % folds

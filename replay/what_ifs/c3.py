@@ -1,6 +1,7 @@
-"""Ways to run a product and a collective side by side, as data.
+"""C3 what-if: collectives beside kernels are dispatched first, get their own compute units, or run on DMA engines.
 
-What if collectives beside other work were dispatched first, or elsewhere? (C3 and ConCCL, arXiv 2412.14335)
+`POLICIES` holds the policies of C3 and ConCCL (arXiv 2412.14335) as data, for `replay.studies.c3`. The what-if `c3`
+applies them to the collectives of a trace.
 """
 
 from collections.abc import Mapping
@@ -18,26 +19,27 @@ from replay.what_ifs.dispatch import change_priority, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
 
-#: Compute units that a partition can have for the collective.
+#: Numbers of compute units that a partition may reserve for the collective.
 PARTITIONS = (8, 16, 32, 64, 128)
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How a product and a collective share a device.
+    """A policy by which a matrix product and a collective share a device.
 
     Parameters
     ----------
     name : str
+        Key in `POLICIES`.
     carrier : str
-        What moves the collective's bytes: ``"units"`` (a kernel) or ``"dma"`` (copies on DMA engines).
+        Engine that moves the bytes of the collective: ``"units"`` (a kernel) or ``"dma"`` (copies on DMA engines).
     order : str
-        What is dispatched first: ``"product"``, ``"transfer"``, ``"fewest workgroups"``, or ``"either"`` as it
-        happens.
+        Side that is dispatched first: ``"product"``, ``"transfer"``, ``"fewest workgroups"``, or ``"either"`` (no set
+        order).
     partition : str
-        Of the compute units: ``"none"``, or ``"chosen"`` among `PARTITIONS` by the run-time's rule.
+        Partition of the compute units: ``"none"``, or ``"chosen"`` among `PARTITIONS` by the run-time's rule.
     spared : int
-        Compute units that memory-bound products leave idle.
+        Number of compute units that memory-bound products leave idle.
     """
 
     name: str
@@ -47,11 +49,11 @@ class Policy:
     spared: int = 0
 
 
-#: By name, in the order in which the paper brings them; before them, what order can cost at most.
+#: Policies by name, in the order of the paper. The first one is not in it: the worst order of dispatch.
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        policy.name: policy
+        for policy in (
             Policy("c3_product_first", order="product"),
             Policy("c3_base"),
             Policy("c3_sp", order="fewest workgroups"),
@@ -65,12 +67,12 @@ POLICIES: Mapping[str, Policy] = MappingProxyType(
 
 
 def find_policy(name: str) -> Policy:
-    """Return a policy by name.
+    """Return the policy of that name.
 
     Raises
     ------
     NotFoundError
-        There is none of that name; those that are there are listed.
+        There is no such policy; the message lists them.
 
     Examples
     --------
@@ -82,22 +84,26 @@ def find_policy(name: str) -> Policy:
     return POLICIES[name]
 
 
-_POLICIES = ("sp", "rp", "sp_rp", "dma", "dma_rp")
-#: Compute units of the device on which C3 tries `PARTITIONS`: MI300X.
-_OF = 304
-_SOME = 1e-6
+_MODES = ("sp", "rp", "sp_rp", "dma", "dma_rp")
+#: Compute units of MI300X, the device on which C3 tries `PARTITIONS`.
+_C3_UNITS = 304
+#: Times and shares that differ by less are equal.
+_ROUNDING = 1e-6
 
 
 def c3(policy: str) -> WhatIf:
-    """Collectives that run beside other work are dispatched by another policy.
+    """Dispatch collectives that run beside other tasks by a policy of C3 or ConCCL.
 
-    - ``sp``: first (schedule prioritisation).
-    - ``rp``: on compute units of their own, 8, 16, 32, 64 or 128 of 304, or none: whichever ends first in a replay.
+    - ``sp`` (schedule prioritisation): collectives are dispatched first.
+    - ``rp`` (resource partitioning): collectives get their own 8, 16, 32, 64 or 128 of 304 compute units, or none. The
+      fastest replay decides.
     - ``sp_rp``: both.
-    - ``dma``: by DMA engines, those without arithmetic (ConCCL); ``dma_rp``: and the others as ``rp``.
+    - ``dma`` (ConCCL): collectives without arithmetic run on DMA engines.
+    - ``dma_rp``: as ``dma``, and the other collectives as ``rp``.
 
-    Not modelled: caches that memory-bound kernels use better on fewer compute units, from which the paper's last policy
-    gains as well; a collective that the trace shows beside other work was let in by the dispatcher already.
+    Not modelled: caches that memory-bound kernels use better on fewer compute units. The paper's last policy gains from
+    that as well. A collective that the trace shows beside other tasks already got its compute units from the
+    dispatcher.
 
     Source: C3 and ConCCL (arXiv 2412.14335).
 
@@ -106,62 +112,59 @@ def c3(policy: str) -> WhatIf:
     NotFoundError
         There is no such policy.
     """
-    if policy not in _POLICIES:
-        raise unknown("c3 has no policy", policy, _POLICIES)
-    return WhatIf(f"c3:{policy}", _Policy(policy))
+    if policy not in _MODES:
+        raise unknown("c3 has no policy", policy, _MODES)
+    mechanisms = policy.split("_")
 
-
-class _Policy:
-    def __init__(self, name: str) -> None:
-        self._parts = name.split("_")
-
-    def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        before = replay_graph(graph)
-        if not _beside(before):
+    def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        if not _has_overlap(replay_graph(graph)):
             reason = "no collective runs beside other work of its device"
-            return graph.with_notes([f"c3:{'_'.join(self._parts)}: nothing to apply it to: {reason}"])
-        if "sp" in self._parts:
+            return graph.with_notes([f"c3:{policy}: nothing to apply it to: {reason}"])
+        if "sp" in mechanisms:
             graph = change_priority("collectives", 1)(graph, parameters)
-        if "dma" in self._parts:
+        if "dma" in mechanisms:
             graph = dma_collectives()(graph, parameters)
-        return _best_partition(graph, parameters, "_".join(self._parts)) if "rp" in self._parts else graph
+        return _best_partition(graph, parameters, policy) if "rp" in mechanisms else graph
+
+    return WhatIf(f"c3:{policy}", transform)
 
 
-def _beside(timeline: Timeline) -> bool:
-    """Return whether a collective runs, or waits for compute units, while something else runs on its device."""
+def _has_overlap(timeline: Timeline) -> bool:
+    """Tell whether a collective runs, or waits for compute units, while another task runs on its device."""
     tasks = timeline.graph.tasks
     start = np.where(tasks.kind == TaskKind.COLLECTIVE, timeline.arrivals_ns(), timeline.start_ns)
     total, exposed = replace(timeline, start_ns=np.minimum(start, timeline.end_ns)).communication_ns()
-    return bool((total - exposed > _SOME).any())
+    return bool((total - exposed > _ROUNDING).any())
 
 
 def _best_partition(graph: KernelGraph, parameters: Parameters, policy: str) -> KernelGraph:
+    """Return `graph` with the partition for collectives whose replay ends first, or without any."""
     tasks = graph.tasks
     on_units = (tasks.kind == TaskKind.COLLECTIVE) & (tasks.occupies > 0)
     if not on_units.any():
         return graph.with_notes([f"c3:{policy}: no collective is left on compute units, so none are set aside"])
     units = graph.hardware.compute_units
-    tried = {}
+    by_share = {}
     for count in PARTITIONS:
-        share = max(round(units * count / _OF), 1) / units
-        if share < 1 - _SOME:
-            tried[share] = partition("collectives", share)(graph, parameters)
-    if not tried:
+        share = max(round(units * count / _C3_UNITS), 1) / units
+        if share < 1 - _ROUNDING:
+            by_share[share] = partition("collectives", share)(graph, parameters)
+    if not by_share:
         return graph.with_notes([f"c3:{policy}: the device has too few compute units to set any aside"])
-    tried[0.0] = graph
-    best = min(tried, key=lambda share: (replay_graph(tried[share]).makespan_ns, share))
+    by_share[0.0] = graph
+    best = min(by_share, key=lambda share: (replay_graph(by_share[share]).makespan_ns, share))
     if not best:
         return graph.with_notes([f"c3:{policy}: no partition that is tried ends sooner than sharing all compute units"])
     note = f"c3:{policy}: {round(best * units)} of {units} compute units for collectives"
-    return replace(tried[best], notes=(*graph.notes, note))
+    return replace(by_share[best], notes=(*graph.notes, note))
 
 
 RECIPES = (
     Recipe(
         "c3",
         c3,
-        (Argument("policy", "how collectives get their compute units", choices=_POLICIES),),
-        "Collectives beside other work go first, have compute units of their own, or go by DMA (C3, ConCCL).",
+        (Argument("policy", "how collectives get compute units: first, reserved, or DMA", choices=_MODES),),
+        "Collectives beside other tasks go first, get reserved compute units, or run on DMA engines (C3, ConCCL).",
         "c3:sp_rp",
         "communication",
     ),

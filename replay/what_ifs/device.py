@@ -1,7 +1,7 @@
-"""What if the job ran on another device, or with other links?
+"""Device what-ifs: the job runs on another device of the catalogue, or with other links.
 
-Relative re-timing: a traced duration is scaled by the ratio of what models say of the two devices; how far the
-efficiency of kernels on another device may differ from that is in the interval.
+Durations are re-timed relative to the trace: a traced duration is scaled by the ratio of the models' durations on the
+two devices. Kernels may reach another efficiency on the new device; the interval of a projection covers that.
 """
 
 from dataclasses import replace
@@ -21,27 +21,28 @@ _CU = RESOURCES.index("cu")
 
 
 def scale_device(name: str | Device) -> WhatIf:
-    """Every device task is re-timed for another device of the catalogue (`replay.costs.retiming`).
+    """Re-time every device task for another device of the catalogue.
 
-    - A matrix product, convolution or fused attention whose shape is known: T_d = T_o * M_d / M_o, with M what
-      models of durations say of it on the two devices, at the rate that each sustains in its data type.
-    - One whose shape is not known: above `product_floor_ns` by those rates and, below one wave of workgroups, by
-      the rate of one compute unit.
-    - Every other kernel, and a copy on the device: above `kernel_floor_ns` by the memory bandwidth that streaming
-      kernels sustain. Floors are those of the vendor.
-    - A collective goes by link bandwidth, less `collective_latency_ns`.
-    - Copies between host and device, and the host, stay as they are.
+    - A matrix product, convolution or fused attention of known shape: T_new = T_old * M_new / M_old. M is the model's
+      duration on each device, at the rate that the device sustains in the kernel's data type.
+    - The same kernels of unknown shape: the time above `product_floor_ns` follows those rates. Grids below one wave of
+      workgroups follow the rate of one compute unit.
+    - Every other kernel, and a copy on the device: the time above `kernel_floor_ns` follows the memory bandwidth that
+      streaming kernels sustain. Floors depend on the vendor.
+    - A collective: the time above `collective_latency_ns` follows the link bandwidth.
+    - Host calls, and copies between host and device, stay as they are.
 
-    Scaling to the same device changes nothing, and going there and back returns what was traced.
+    Scaling to the same device changes nothing. Going there and back restores the traced durations.
 
-    Not modelled: cache effects, power, and other kernels that a library would choose there.
+    Not modelled: cache effects, power, and other kernels that a library would choose on the new device.
 
-    Source: `replay.costs.retiming`; wave scaling as in Habitat (USENIX ATC 2021); errors in docs/devices.md.
+    Source: `replay.costs.retiming`; wave scaling as in Habitat (USENIX ATC 2021); docs/devices.md has the measured
+    errors.
 
     Raises
     ------
     NotFoundError
-        The catalogue has no such device; the nearest names are offered.
+        The catalogue has no such device; the message offers the nearest names.
     """
     target = find_device(name) if isinstance(name, str) else name
 
@@ -53,25 +54,25 @@ def scale_device(name: str | Device) -> WhatIf:
 
 
 def moved_to(graph: KernelGraph, target: Device, units: int, parameters: Parameters) -> KernelGraph:
-    """Return `graph` with its device tasks re-timed for `target` of `units` compute units, and run on it."""
+    """Return `graph` with its device tasks re-timed for `target`, run on `units` of its compute units."""
     tasks = graph.tasks
-    duration = _collectives(graph, target, parameters, retimed(graph, target, units, parameters))
+    duration = _with_collectives(graph, target, parameters, retimed(graph, target, units, parameters))
     changed = duration != tasks.duration_ns
     moved = graph.with_tasks(
         duration_ns=duration,
         basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
     )
     moved = replace(moved, hardware=replace(hardware_named(target, "what-if"), compute_units=units))
-    return _same_engines(graph, with_demands(moved, parameters))
+    return _with_same_engines(graph, with_demands(moved, parameters))
 
 
 def source_device(graph: KernelGraph) -> Device:
-    """Return the device of a graph.
+    """Return the device of the trace.
 
     Raises
     ------
     InvalidInputError
-        The trace does not name it.
+        The trace does not name its device.
     """
     if graph.hardware.device is None:
         raise InvalidInputError(
@@ -80,8 +81,8 @@ def source_device(graph: KernelGraph) -> Device:
     return graph.hardware.device
 
 
-def _same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
-    """Keep on the new device what an earlier what-if took off the compute units or put on DMA engines."""
+def _with_same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
+    """Keep an earlier what-if's choice of tasks that use no compute units, or DMA engines."""
     old, new = before.tasks.demand, after.tasks.demand
     kept = np.where(old == 0.0, 0.0, np.where(new == 0.0, old, new))
     demand = np.where(before.on_device()[:, None], kept, new)
@@ -89,7 +90,8 @@ def _same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
     return after.with_tasks(demand=demand, occupies=occupies)
 
 
-def _collectives(graph: KernelGraph, target: Device, parameters: Parameters, duration: Floats) -> Floats:
+def _with_collectives(graph: KernelGraph, target: Device, parameters: Parameters, duration: Floats) -> Floats:
+    """Return `duration` with the collectives re-timed by link bandwidth."""
     collective = graph.tasks.kind == TaskKind.COLLECTIVE
     if not collective.any() or ("link_gbps" not in target.figures and target.name == source_device(graph).name):
         return duration
@@ -99,9 +101,9 @@ def _collectives(graph: KernelGraph, target: Device, parameters: Parameters, dur
 
 
 def scale_links(factor: float) -> WhatIf:
-    """Links between devices have `factor` times their bandwidth; a collective's latency stays.
+    """Scale the bandwidth of the links between devices by FACTOR; the latency of a collective stays.
 
-    Not modelled: another algorithm that a library would choose then, and which links a collective crosses.
+    Not modelled: another algorithm that the communication library would choose, and which links a collective crosses.
 
     Source: `collective_latency_ns` of `datasets/parameters.toml`.
 
@@ -130,8 +132,8 @@ RECIPES = (
     Recipe(
         "scale_device",
         lambda device: scale_device(device),
-        (Argument("device", "of `seqpoint devices`"),),
-        "Every kernel is re-timed for another device by what models say of it on both.",
+        (Argument("device", "name of a device (`seqpoint devices` lists them)"),),
+        "Every device task is re-timed for another device, by the models' ratio between the two.",
         "scale_device:H100-SXM5-80GB",
         "device",
         scale_device.__doc__ or "",
@@ -139,7 +141,7 @@ RECIPES = (
     Recipe(
         "scale_links",
         scale_links,
-        (Argument("factor", "of their bandwidth", "number"),),
+        (Argument("factor", "new link bandwidth over old", "number"),),
         "Links between devices have FACTOR times their bandwidth.",
         "scale_links:2",
         "communication",

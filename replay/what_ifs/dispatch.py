@@ -1,4 +1,4 @@
-"""What if compute units were given out otherwise: by priority, by partition, or in equal parts?"""
+"""Dispatch what-ifs: another priority, a partition of the compute units, or another order of dispatch."""
 
 from dataclasses import replace
 
@@ -10,93 +10,95 @@ from replay.graph.graph import KernelGraph
 from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, unknown, written
 
 _ORDERS = ("fair", "in_order")
-_HIGHEST = 100
+_HIGHEST_LEVEL = 100
 
 
 def change_priority(tasks: str, level: int) -> WhatIf:
-    """Chosen tasks are dispatched with another priority: the higher first, all others have 0.
+    """Dispatch chosen tasks with another priority.
 
-    Workgroups that run already stay until they are done; what waits is then taken in the order of priority.
+    A higher LEVEL is dispatched first; every other task has level 0. Workgroups that already run keep their compute
+    units until they finish. Waiting workgroups are then taken in the order of priority.
 
-    Not modelled: preemption, and that hardware has few levels (three on CUDA and HIP streams).
+    Not modelled: preemption. Hardware has few levels (CUDA and HIP streams have three); here any level counts.
 
-    Source: dispatch by priority without preemption, as in C3 (arXiv 2412.14335); `replay.engine.sharing` says how.
+    Source: dispatch by priority without preemption, as in C3 (arXiv 2412.14335); `replay.engine.sharing` has the rules.
 
     Raises
     ------
     InvalidInputError
-        `tasks` can choose none, or the level is beyond -100 to 100.
+        `tasks` is no valid choice, or the level is outside -100 to 100.
     """
     choice = TaskChoice(tasks)
-    if not -_HIGHEST <= level <= _HIGHEST:
-        raise InvalidInputError(f"a priority of {level}: give {-_HIGHEST} to {_HIGHEST}")
+    if not -_HIGHEST_LEVEL <= level <= _HIGHEST_LEVEL:
+        raise InvalidInputError(f"a priority of {level}: give a level from {-_HIGHEST_LEVEL} to {_HIGHEST_LEVEL}")
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
-        rows = choice.rows(graph)
-        priority = np.where(rows, level, graph.tasks.priority)
-        return graph.with_tasks(priority=priority).with_notes([f"change_priority: {int(rows.sum())} tasks"])
+        chosen = choice.rows(graph)
+        priority = np.where(chosen, level, graph.tasks.priority)
+        return graph.with_tasks(priority=priority).with_notes([f"change_priority: {int(chosen.sum())} tasks"])
 
     return WhatIf(written("change_priority", tasks, level), transform, patterns=choice.patterns)
 
 
 def partition(tasks: str, share: float) -> WhatIf:
-    """Chosen tasks have a share of the compute units to themselves, and everything else has the rest.
+    """Reserve a share of the compute units for chosen tasks; all other tasks run on the rest.
 
-    Neither uses what the other leaves. Given twice, the second share is taken from what everything else still has.
+    Neither side uses units that the other leaves idle. A second partition takes its share from the rest of the first.
 
-    Not modelled: that a kernel tuned for the whole device chooses another grid on a part of it.
+    Not modelled: a kernel that is tuned for the whole device may choose another grid on a part of it.
 
-    Source: CU masks, as in C3 and ConCCL (arXiv 2412.14335); `replay.engine.sharing` says how.
+    Source: compute-unit masks, as in C3 and ConCCL (arXiv 2412.14335); `replay.engine.sharing` has the rules.
 
     Raises
     ------
     InvalidInputError
-        `tasks` can choose none, or the share is not between 0 and 1; when applied: it or the rest has less than one
-        compute unit.
+        `tasks` is no valid choice, or the share is not between 0 and 1. When applied: the share, or the rest, is less
+        than one compute unit.
     """
     choice = TaskChoice(tasks)
     if not 0 < share < 1:
         raise InvalidInputError(f"a partition of {share:g} of the compute units: give a share between 0 and 1")
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
-        rows = choice.rows(graph)
-        if not rows.any():
+        chosen = choice.rows(graph)
+        if not chosen.any():
             return graph.with_notes(["partition: no task is chosen, so nothing changes"])
-        first, *others = graph.policy.partitions
-        if first - share <= 1e-9:
+        common, *reserved = graph.policy.partitions
+        if common - share <= 1e-9:
             raise InvalidInputError(
-                f"a share of {share:g} of the compute units leaves none of the {first:g} for the rest"
+                f"a share of {share:g} of the compute units leaves none of the {common:g} for the rest"
             )
         units = graph.hardware.compute_units
-        if min(share, first - share) * units < 1 - 1e-9:
+        if min(share, common - share) * units < 1 - 1e-9:
             raise InvalidInputError(
-                f"a share of {share:g} of the {units} compute units leaves {share * units:.3g} for what is chosen and "
-                f"{(first - share) * units:.3g} for the rest; each needs one at least"
+                f"a share of {share:g} of the {units} compute units leaves {share * units:.3g} for chosen tasks and "
+                f"{(common - share) * units:.3g} for the rest; each needs one at least"
             )
-        # Bit 0 is what everything else runs on.
-        rest = graph.tasks.cu_mask & ((1 << (1 + len(others))) - 1)
-        mask = np.where(rows, 1 << (1 + len(others)), rest)
-        policy = replace(graph.policy, partitions=(first - share, *others, share))
-        note = f"partition: {int(rows.sum())} tasks on {share:g} of the compute units"
+        # Bit 0 stands for the units of all tasks that no partition reserves any for.
+        common_mask = graph.tasks.cu_mask & ((1 << (1 + len(reserved))) - 1)
+        mask = np.where(chosen, 1 << (1 + len(reserved)), common_mask)
+        policy = replace(graph.policy, partitions=(common - share, *reserved, share))
+        note = f"partition: {int(chosen.sum())} tasks on {share:g} of the compute units"
         return replace(graph.with_tasks(cu_mask=mask), policy=policy).with_notes([note])
 
     return WhatIf(written("partition", tasks, share), transform, patterns=choice.patterns)
 
 
 def cu_order(order: str) -> WhatIf:
-    """Compute units are given out in the order of dispatch (``in_order``), or in equal parts (``fair``).
+    """Give out compute units in the order of dispatch (``in_order``), or in equal parts (``fair``).
 
-    In order, what comes later gets what is left, which is how devices dispatch and how traces are replayed. In equal
-    parts, all that is active gets the same up to what it asks: the bound that a perfectly interleaving scheduler has.
+    With ``in_order``, a kernel that is dispatched later gets the units that earlier ones leave. Devices dispatch so,
+    and traces are replayed so. With ``fair``, all active kernels get equal parts, each up to its demand. That is the
+    bound of a scheduler that interleaves kernels perfectly.
 
-    Not modelled: what interleaving costs in caches beyond `replay.engine.sharing`'s footprints.
+    Not modelled: the cache misses that interleaving adds, beyond the cache footprints in `replay.engine.sharing`.
 
     Source: the two policies that C3 compares (arXiv 2412.14335).
 
     Raises
     ------
     NotFoundError
-        There is no such order.
+        `order` is neither ``in_order`` nor ``fair``.
     """
     if order not in _ORDERS:
         raise unknown("cu_order has no order", order, _ORDERS)
@@ -107,12 +109,12 @@ def cu_order(order: str) -> WhatIf:
     return WhatIf(written("cu_order", order), transform)
 
 
-_CHOSEN = Argument("tasks", "all, kernels, collectives, copies, a class, or a name with * and ?")
+_TASKS = Argument("tasks", "tasks to change: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
 RECIPES = (
     Recipe(
         "change_priority",
         change_priority,
-        (_CHOSEN, Argument("level", "-100 to 100; higher is dispatched first", "whole")),
+        (_TASKS, Argument("level", "-100 to 100; a higher level is dispatched first", "whole")),
         "Chosen tasks are dispatched with another priority.",
         "change_priority:collectives:1",
         "scheduling",
@@ -120,15 +122,15 @@ RECIPES = (
     Recipe(
         "partition",
         partition,
-        (_CHOSEN, Argument("share", "of the compute units", "number")),
-        "Chosen tasks have a share of the compute units to themselves, everything else the rest.",
+        (_TASKS, Argument("share", "share of the compute units, between 0 and 1", "number")),
+        "Chosen tasks run on a reserved share of the compute units; all other tasks run on the rest.",
         "partition:collectives:0.1",
         "scheduling",
     ),
     Recipe(
         "cu_order",
         cu_order,
-        (Argument("order", "how compute units are given out", choices=_ORDERS),),
+        (Argument("order", "how compute units are given out: fair or in_order", choices=_ORDERS),),
         "Compute units are given out in the order of dispatch, or in equal parts.",
         "cu_order:fair",
         "scheduling",

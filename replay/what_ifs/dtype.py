@@ -1,4 +1,4 @@
-"""What if what is computed in one data type were computed in another?"""
+"""Data type what-if: kernels of one data type compute in another."""
 
 import numpy as np
 
@@ -14,13 +14,13 @@ _TYPES = tuple(DTYPES)
 
 
 def change_dtype(old: str, new: str) -> WhatIf:
-    """Kernels that compute in `old` compute in `new`, with operands of its size.
+    """Run kernels of data type OLD in data type NEW, with operands of its size.
 
-    Products, convolutions and attention go by the rate that the device sustains in the type, and by the bytes of their
-    operands; other kernels of the type by the bytes alone. A kernel whose type neither its name nor its operator tells
-    stays as it is.
+    Matrix products, convolutions and attention are re-timed by the sustained rates of the two types and by the bytes of
+    their operands. Other kernels of the type are re-timed by the bytes alone. A kernel stays as it is if neither its
+    name nor its operator tells its type.
 
-    Not modelled: casts that a mixed precision adds or makes needless, and accuracy.
+    Not modelled: casts that mixed precision adds or removes, and numerical accuracy.
 
     Source: `replay.costs.retiming`.
 
@@ -29,7 +29,7 @@ def change_dtype(old: str, new: str) -> WhatIf:
     NotFoundError
         There is no such data type.
     InvalidInputError
-        When applied: the device's figures have no peak for `new`.
+        When applied: the device has no peak for `new`.
     """
     for dtype in (old, new):
         if dtype not in DTYPES:
@@ -40,8 +40,8 @@ def change_dtype(old: str, new: str) -> WhatIf:
         if old == new:
             return graph
         if f"{new}_tflops" not in device.figures:
-            have = [dtype for dtype in _TYPES if f"{dtype}_tflops" in device.figures]
-            raise InvalidInputError(f"{device.name} does not compute in {new}; it does in {', '.join(have)}")
+            available = [dtype for dtype in _TYPES if f"{dtype}_tflops" in device.figures]
+            raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device()
         duration = np.where(chosen, retyped(graph, old, new, parameters), tasks.duration_ns)
         changed = duration != tasks.duration_ns
@@ -54,7 +54,7 @@ def change_dtype(old: str, new: str) -> WhatIf:
     return WhatIf(written("change_dtype", f"{old}->{new}"), transform)
 
 
-def _of_types(types: str) -> WhatIf:
+def _parsed(types: str) -> WhatIf:
     old, arrow, new = types.partition("->")
     if not arrow:
         raise InvalidInputError(f"data types {types!r}: write OLD->NEW, as in fp32->bf16")
@@ -64,9 +64,9 @@ def _of_types(types: str) -> WhatIf:
 RECIPES = (
     Recipe(
         "change_dtype",
-        _of_types,
-        (Argument("types", "OLD->NEW"),),
-        "Kernels that compute in data type OLD compute in NEW, with operands of its size.",
+        _parsed,
+        (Argument("types", "OLD->NEW, such as fp32->bf16"),),
+        "Kernels of data type OLD compute in NEW, with operands of its size.",
         "change_dtype:fp32->bf16",
         "kernels",
         change_dtype.__doc__ or "",

@@ -1,4 +1,4 @@
-"""What if products began on the first pieces of what is gathered or exchanged? (FiCCO, arXiv 2512.10236)"""
+"""FiCCO what-if: matrix products begin on the first pieces of a collective (arXiv 2512.10236)."""
 
 import numpy as np
 
@@ -20,15 +20,17 @@ _MOST_PIECES = 64
 
 
 def ficco(pieces: int = 8) -> WhatIf:
-    """An all-gather or all-to-all comes in pieces by DMA, and the product that reads it computes on each as it comes.
+    """Cut an all-gather or all-to-all into PIECES, and compute on each piece as soon as it has arrived (FiCCO).
 
-    The product (with at most three copies or conversions before it) is cut into as many kernels, of equal parts of its
-    rows; each takes whole waves of workgroups, so that pieces together may take longer (by the waves of the trace's
-    grid, where it is known). A transfer takes its part of the time that goes with bytes, one `dma_command_ns`, over
-    `dma_bandwidth_ratio`, and no compute units.
+    The what-if applies to a matrix product that reads the result of the collective. At most three copies or conversions
+    may stand between. The product becomes PIECES kernels of equal rows. Each takes whole waves of workgroups, so all
+    together may take longer than the product; kernels of unknown grid are assumed to lose nothing.
 
-    Not modelled: schedules that start on the local shard or cut in two dimensions (`replay.studies` has them,
-    for shapes), and a fabric on which pieces to all peers are faster than what the trace did.
+    DMA engines move the pieces, without compute units. Each takes its part of the collective's bandwidth time over
+    `dma_bandwidth_ratio`, plus `dma_command_ns`. The latency of the collective is paid once.
+
+    Not modelled: schedules that start on the local shard or cut in two dimensions (`replay.studies` has them, for given
+    shapes). A fabric may also move pieces to all peers faster than the traced collective.
 
     Source: FiCCO (arXiv 2512.10236).
 
@@ -38,7 +40,7 @@ def ficco(pieces: int = 8) -> WhatIf:
         `pieces` is not within 1 to 64.
     """
     if not 1 <= pieces <= _MOST_PIECES:
-        raise InvalidInputError(f"{pieces} pieces: give 1 to {_MOST_PIECES}")
+        raise InvalidInputError(f"{pieces} pieces: give a number from 1 to {_MOST_PIECES}")
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         return _transform(graph, parameters, pieces)
@@ -52,20 +54,22 @@ def _transform(graph: KernelGraph, parameters: Parameters, pieces: int) -> Kerne
         return nothing_to_apply(graph, "ficco", targets)
     result = receive_in_pieces(graph, targets.found, [pieces] * len(targets.found))
     rows = np.stack(result.collectives)
-    whole = graph.tasks.duration_ns[rows[:, -1]]
-    moving = np.array([bytes_time(duration, parameters) for duration in whole.tolist()])
-    sharing = moving / pieces / parameters["dma_bandwidth_ratio"] + parameters["dma_command_ns"]
-    each = np.repeat(sharing[:, None], pieces, axis=1)
-    each[:, 0] += whole - moving
-    changed = without_units(result.graph, rows.ravel(), each.ravel())
+    traced_ns = graph.tasks.duration_ns[rows[:, -1]]
+    bandwidth_ns = np.array([bytes_time(duration, parameters) for duration in traced_ns.tolist()])
+    transfer_ns = bandwidth_ns / pieces / parameters["dma_bandwidth_ratio"] + parameters["dma_command_ns"]
+    piece_ns = np.repeat(transfer_ns[:, None], pieces, axis=1)
+    piece_ns[:, 0] += traced_ns - bandwidth_ns
+    changed = without_units(result.graph, rows.ravel(), piece_ns.ravel())
     demand, duration, basis = (getattr(changed.tasks, n).copy() for n in ("demand", "duration_ns", "basis"))
     demand[rows, _DMA] = 1.0
-    parts = np.concatenate(result.kernels)
-    duration[parts] *= quantisation(graph.tasks.waves[parts[:, -1:]], pieces)
-    basis[parts] = np.maximum(basis[parts], int(Basis.DERIVED))
+    product_rows = np.concatenate(result.kernels)
+    duration[product_rows] *= quantisation(graph.tasks.waves[product_rows[:, -1:]], pieces)
+    basis[product_rows] = np.maximum(basis[product_rows], int(Basis.DERIVED))
     changed = changed.with_tasks(demand=demand, duration_ns=duration, basis=basis)
-    unknown = sum(graph.tasks.waves[target.kernels[-1]] <= 0 for target in targets.found)
-    lossless = f"; {unknown} products of unknown grid are taken to lose nothing in pieces" if unknown else ""
+    unknown_grids = sum(graph.tasks.waves[target.kernels[-1]] <= 0 for target in targets.found)
+    lossless = (
+        f"; {unknown_grids} products of unknown grid are taken to lose nothing in pieces" if unknown_grids else ""
+    )
     return changed.with_notes([f"ficco: {targets.note}{lossless}"])
 
 
@@ -73,8 +77,8 @@ RECIPES = (
     Recipe(
         "ficco",
         ficco,
-        (Argument("pieces", "of each collective and product", "whole", default="8"),),
-        "Products begin on the first pieces of what is gathered or exchanged, which DMA engines bring (FiCCO).",
+        (Argument("pieces", "number of pieces of each collective and product, 1 to 64", "whole", default="8"),),
+        "Products begin on the first pieces of an all-gather or all-to-all, moved by DMA engines (FiCCO).",
         "ficco:8",
         "communication",
     ),

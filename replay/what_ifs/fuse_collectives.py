@@ -1,4 +1,4 @@
-"""What if kernels sent their own results, slice by slice? (fused computation-collectives, arXiv 2305.06942)"""
+"""Fused collectives what-if: a kernel sends its own result slice by slice (arXiv 2305.06942)."""
 
 from dataclasses import replace
 
@@ -21,16 +21,18 @@ _KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")
 
 
 def fuse_collectives() -> WhatIf:
-    """A kernel whose result is exchanged or reduced sends each slice itself as soon as it is done.
+    """Fuse an embedding or matrix product with the all-to-all or all-reduce that follows it.
 
-    An embedding or product and the all-to-all or all-reduce that follows become one persistent kernel with a slice a
-    rank (8 where the trace does not tell). Registers for communication cost it `persistent_occupancy_loss` of its
-    throughput; what packed the buffer is gone, since slices are stored where they belong; so are the launches of what
-    follows the kernel; each slice pays `put_latency_ns` and its part of the collective's time that goes with bytes. The
-    transfers take no compute units of their own.
+    The two become one persistent kernel, which sends each slice of its result as soon as it is computed. There is one
+    slice per rank, or 8 if the trace does not tell the number of ranks. The registers that communication needs cost the
+    kernel `persistent_occupancy_loss` of its throughput. Kernels that pack the buffer disappear, since slices are
+    stored where they belong. The launches after the kernel disappear as well.
 
-    Not modelled: whether what packs does more than move data, and how slices to other nodes differ from those in the
-    node (`replay.studies.fused` does, for given sizes).
+    Each slice pays `put_latency_ns` and its part of the collective's bandwidth time. Transfers use no compute units of
+    their own.
+
+    Not modelled: packing kernels that do more than move data. Slices to other nodes cost the same as those in the node;
+    `replay.studies.fused` tells them apart, for given sizes.
 
     Source: fused computation-collectives (arXiv 2305.06942).
     """
@@ -43,14 +45,16 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         return nothing_to_apply(graph, "fuse_collectives", targets)
     slices = ranks_of(graph, targets.found)
     result = send_in_pieces(graph, targets.found, slices)
-    moving = [bytes_time(float(graph.tasks.duration_ns[target.collective]), parameters) for target in targets.found]
-    each = np.repeat(np.array(moving) / slices + parameters["put_latency_ns"], slices)
-    changed = without_units(_one_kernel(result, parameters), np.concatenate(result.collectives), each)
-    return _unlaunched(changed, graph, result).with_notes([f"fuse_collectives: {targets.note}"])
+    bandwidth_ns = [
+        bytes_time(float(graph.tasks.duration_ns[target.collective]), parameters) for target in targets.found
+    ]
+    slice_ns = np.repeat(np.array(bandwidth_ns) / slices + parameters["put_latency_ns"], slices)
+    changed = without_units(_with_fused_kernels(result, parameters), np.concatenate(result.collectives), slice_ns)
+    return _without_launches(changed, graph, result).with_notes([f"fuse_collectives: {targets.note}"])
 
 
-def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
-    """Return the graph with slower kernels that send, and nothing left of what packed."""
+def _with_fused_kernels(result: Pipeline, parameters: Parameters) -> KernelGraph:
+    """Return the graph with slower kernels that send, and without time in kernels that pack."""
     tasks = result.graph.tasks
     duration, demand, occupies = tasks.duration_ns.copy(), tasks.demand.copy(), tasks.occupies.copy()
     basis, waves = tasks.basis.copy(), tasks.waves.copy()
@@ -62,17 +66,17 @@ def _one_kernel(result: Pipeline, parameters: Parameters) -> KernelGraph:
     return result.graph.with_tasks(duration_ns=duration, demand=demand, occupies=occupies, basis=basis, waves=waves)
 
 
-def _unlaunched(changed: KernelGraph, graph: KernelGraph, result: Pipeline) -> KernelGraph:
-    """Return the graph in which what packs and sends waits for no launch of its own, nor for a pause before it."""
+def _without_launches(changed: KernelGraph, graph: KernelGraph, result: Pipeline) -> KernelGraph:
+    """Return the graph without the launches of packs and transfers, and without the pauses before them."""
     group = np.full(len(changed.tasks), -1)
-    rest = np.zeros(len(changed.tasks), dtype=np.bool_)
+    fused = np.zeros(len(changed.tasks), dtype=np.bool_)
     for number, (kernels, sent) in enumerate(zip(result.kernels, result.collectives, strict=True)):
         follows = np.concatenate([kernels[1:].ravel(), sent, [graph.arrival_of(int(sent[-1]))]])
-        rest[follows] = True
+        fused[follows] = True
         group[kernels[0]] = group[follows] = number
     edges = changed.edges
-    inside = rest[edges.target] & (group[edges.source] == group[edges.target])
-    launches = rest[edges.target] & np.isin(edges.kind, sorted(LAUNCH_EDGES))
+    inside = fused[edges.target] & (group[edges.source] == group[edges.target])
+    launches = fused[edges.target] & np.isin(edges.kind, sorted(LAUNCH_EDGES))
     edges = replace(edges, lag_ns=np.where(inside, 0.0, edges.lag_ns))
     return replace(changed, edges=edges.select(~launches))
 

@@ -1,4 +1,4 @@
-"""What if the job's own device had another clock, more compute units, or faster memory?"""
+"""Device figure what-ifs: another clock, number of compute units, or memory bandwidth of the traced device."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,11 +14,11 @@ _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
 
 
 def scale_clock(factor: float) -> WhatIf:
-    """The device's compute units run at `factor` times their clock; its memory and links stay.
+    """Scale the clock of the compute units by FACTOR; memory and links stay.
 
-    Arithmetic, and latency within kernels whose shape is known, go by the clock.
+    Compute-bound kernels follow the clock, and so do the parts of known-shape kernels that are latency.
 
-    Not modelled: the power limit, which may not allow a higher one (`limit_power`).
+    Not modelled: the power limit, which may not allow a higher clock (`limit_power`).
 
     Source: `replay.costs.retiming`.
 
@@ -27,13 +27,13 @@ def scale_clock(factor: float) -> WhatIf:
     InvalidInputError
         `factor` is not within 1e-6 to 1e6.
     """
-    return _modified("scale_clock", factor, dict.fromkeys(("clock_mhz", "llc_gbps", *_PEAKS), factor))
+    return _with_scaled_figures("scale_clock", factor, dict.fromkeys(("clock_mhz", "llc_gbps", *_PEAKS), factor))
 
 
 def scale_compute_units(factor: float) -> WhatIf:
-    """The device has `factor` times as many compute units, rounded to whole ones; its memory and links stay.
+    """Scale the number of compute units by FACTOR, rounded to a whole number; memory and links stay.
 
-    Not modelled: another grid that a library would choose for them.
+    Not modelled: another grid that a library would choose for that number.
 
     Source: `replay.costs.retiming`.
 
@@ -42,13 +42,13 @@ def scale_compute_units(factor: float) -> WhatIf:
     InvalidInputError
         `factor` is not within 1e-6 to 1e6.
     """
-    return _modified("scale_compute_units", factor, dict.fromkeys(("compute_units", *_PEAKS), factor))
+    return _with_scaled_figures("scale_compute_units", factor, dict.fromkeys(("compute_units", *_PEAKS), factor))
 
 
 def scale_memory_bandwidth(factor: float) -> WhatIf:
-    """The device's memory has `factor` times its bandwidth; its compute units and links stay.
+    """Scale the bandwidth of the device memory by FACTOR; compute units and links stay.
 
-    Not modelled: its latency, and caches, which stay.
+    Not modelled: memory latency and caches, which stay.
 
     Source: `replay.costs.retiming`.
 
@@ -57,31 +57,31 @@ def scale_memory_bandwidth(factor: float) -> WhatIf:
     InvalidInputError
         `factor` is not within 1e-6 to 1e6.
     """
-    return _modified("scale_memory_bandwidth", factor, {"memory_gbps": factor})
+    return _with_scaled_figures("scale_memory_bandwidth", factor, {"memory_gbps": factor})
 
 
-def _modified(what: str, factor: float, changes: Mapping[str, float]) -> WhatIf:
-    check_factor(what, factor)
+def _with_scaled_figures(name: str, factor: float, factors: Mapping[str, float]) -> WhatIf:
+    check_factor(name, factor)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         source = source_device(graph)
-        target = _changed(source, f"what-if {written(what, factor)}", changes)
+        target = _scaled(source, f"what-if {written(name, factor)}", factors)
         if target == source:
             return graph
         # The profiler may have seen fewer units than the catalogue lists: a partition, or an early model.
         units = max(round(graph.hardware.compute_units * target.compute_units / source.compute_units), 1)
         return moved_to(graph, target, units, parameters)
 
-    return WhatIf(written(what, factor), transform)
+    return WhatIf(written(name, factor), transform)
 
 
-def _changed(device: Device, source: str, changes: Mapping[str, float]) -> Device:
-    """Return `device` with some figures scaled; a count stays whole, and what is a peak of it follows the count."""
-    if "compute_units" in changes:
-        whole = max(round(device.compute_units * changes["compute_units"]), 1)
-        changes = dict.fromkeys(changes, whole / device.compute_units)
+def _scaled(device: Device, source: str, factors: Mapping[str, float]) -> Device:
+    """Return `device` with scaled figures. Compute units stay a whole number, and the peaks follow that number."""
+    if "compute_units" in factors:
+        units = max(round(device.compute_units * factors["compute_units"]), 1)
+        factors = dict.fromkeys(factors, units / device.compute_units)
     figures = dict(device.figures)
-    for name, factor in changes.items():
+    for name, factor in factors.items():
         if name in figures and factor != 1.0:
             value = figures[name].value * factor
             value = float(round(value)) if name == "compute_units" else value
@@ -95,7 +95,7 @@ def _changed(device: Device, source: str, changes: Mapping[str, float]) -> Devic
     return replace(device, figures=figures)
 
 
-_FACTOR = (Argument("factor", "of what the device has", "number"),)
+_FACTOR = (Argument("factor", "new value over that of the traced device", "number"),)
 RECIPES = (
     Recipe(
         "scale_clock",
@@ -117,7 +117,7 @@ RECIPES = (
         "scale_memory_bandwidth",
         scale_memory_bandwidth,
         _FACTOR,
-        "The device's memory has FACTOR times its bandwidth.",
+        "The device memory has FACTOR times its bandwidth; compute units and links stay.",
         "scale_memory_bandwidth:1.5",
         "device",
     ),

@@ -1,4 +1,4 @@
-"""What if overlap were removed, cost nothing, or hid all communication?"""
+"""Overlap what-ifs: no overlap at all, overlap without contention, or the bound of any overlap."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,7 +13,7 @@ from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
 from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
 
-#: What ``overlap:all`` asks of a trace: each published way to hide communication, and the bounds.
+#: What-ifs that ``overlap:all`` stands for: each published way to hide communication, and the bounds.
 OVERLAPS: tuple[str, ...] = (
     "c3:sp",
     "c3:rp",
@@ -29,21 +29,21 @@ OVERLAPS: tuple[str, ...] = (
 
 
 def overlap(mode: str) -> WhatIf:
-    """Change what runs beside what.
+    """Change which device tasks run side by side.
 
-    - ``none``: on every device one task at a time, in the order in which they start.
-    - ``no_contention``: collectives and copies take no share of any resource, so they slow nothing.
-    - ``ideal``: as ``no_contention``, and nothing but other communication waits for a collective: the bound
-      that no schedule of the same work can beat.
+    - ``none``: each device runs one task at a time, in the order of their starts.
+    - ``no_contention``: collectives and copies use no shared resource, so they slow no kernel.
+    - ``ideal``: as ``no_contention``, and only other communication waits for a collective. No schedule of the same
+      tasks can be faster.
 
-    Not modelled: what a schedule that comes near to the bound would cost.
+    Not modelled: the cost of a schedule that comes close to the bound.
 
     Raises
     ------
     NotFoundError
         There is no such mode.
     InvalidInputError
-        It is ``all``, which stands for `OVERLAPS`.
+        The mode is ``all``, which stands for `OVERLAPS` and is given by itself.
     """
     if mode == "all":
         raise InvalidInputError("overlap:all stands for several what-ifs: give it by itself, to project or report")
@@ -56,14 +56,14 @@ def _serial(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     start, end = simulate(graph)
     rows = np.flatnonzero(graph.on_device())
     order = rows[np.lexsort((rows, end[rows], start[rows], graph.tasks.device[rows]))]
-    same = graph.tasks.device[order][1:] == graph.tasks.device[order][:-1]
-    chain = _edges(order[:-1][same], order[1:][same])
-    # Order by start alone replaces "starts a little before its predecessor ends".
+    same_device = graph.tasks.device[order][1:] == graph.tasks.device[order][:-1]
+    chain = _chain_edges(order[:-1][same_device], order[1:][same_device])
+    # The chain replaces edges that let a task start shortly before its predecessor ends.
     kept = graph.edges.select(~(graph.edges.from_start & (graph.edges.kind == EdgeKind.STREAM)))
     return replace(graph, edges=kept.joined(chain))
 
 
-def _edges(source: Ints, target: Ints) -> Edges:
+def _chain_edges(source: Ints, target: Ints) -> Edges:
     n = len(source)
     return Edges(source, target, np.zeros(n), np.zeros(n, dtype=bool), np.full(n, int(EdgeKind.STREAM)))
 
@@ -82,27 +82,27 @@ def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     communication = (tasks.kind == TaskKind.COLLECTIVE) | _arrivals(graph)
     leaving = communication[edges.source] & ~communication[edges.target] & (edges.kind != EdgeKind.RENDEZVOUS)
     entering = ~communication[edges.source] & communication[edges.target]
-    # What stood before a collective on its stream still comes before what stood after it.
-    before = {
+    # The predecessor of a collective on its stream still runs before the successor.
+    predecessor = {
         int(t): int(s)
         for s, t in zip(edges.source[entering], edges.target[entering], strict=True)
         if _same_lane(graph, s, t)
     }
     bridges = [
-        (before[begin], int(t))
+        (predecessor[arrival], int(t))
         for s, t in zip(edges.source[leaving], edges.target[leaving], strict=True)
-        if _same_lane(graph, s, t) and (begin := graph.arrival_of(int(s))) in before
+        if _same_lane(graph, s, t) and (arrival := graph.arrival_of(int(s))) in predecessor
     ]
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
-    return replace(graph, edges=edges.select(~leaving).joined(_edges(pairs[:, 0], pairs[:, 1])))
+    return replace(graph, edges=edges.select(~leaving).joined(_chain_edges(pairs[:, 0], pairs[:, 1])))
 
 
-def _same_lane(graph: KernelGraph, one: int, other: int) -> bool:
-    return bool(graph.tasks.lane[one] == graph.tasks.lane[other])
+def _same_lane(graph: KernelGraph, source: int, target: int) -> bool:
+    return bool(graph.tasks.lane[source] == graph.tasks.lane[target])
 
 
 def _arrivals(graph: KernelGraph) -> npt.NDArray[np.bool_]:
-    """Return which marks are the arrival of a rank at a collective, or their meeting."""
+    """Mark the tasks at which a rank arrives at a collective, or at which all ranks have arrived."""
     meets = graph.edges.kind == EdgeKind.RENDEZVOUS
     arrivals = np.zeros(len(graph.tasks), dtype=bool)
     arrivals[graph.edges.source[meets]] = True
@@ -118,8 +118,8 @@ RECIPES = (
     Recipe(
         "overlap",
         overlap,
-        (Argument("mode", "none, no_contention, ideal, or by itself all"),),
-        "Device work runs one at a time; communication slows nothing; nothing waits for it; or all ways, ranked.",
+        (Argument("mode", "none, no_contention or ideal; all, given by itself, ranks every way"),),
+        "Device tasks run one at a time, communication slows nothing, nothing waits for it, or all ways ranked.",
         "overlap:ideal",
         "communication",
     ),

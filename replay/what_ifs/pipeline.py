@@ -1,12 +1,8 @@
-"""Pairs of kernels and collectives, cut into chunks that overlap.
+"""Pipelines of kernels and collectives: tasks cut into pieces, so that computing and communicating overlap.
 
-Tasks in pieces: a kernel as stages, a collective as chunks, in the graph that they are part of.
-
-Where a graph has what overlap could hide: collectives, what made what they send, and what reads what they bring.
-
-Kernels and the collective that carries their data, piece by piece beside each other instead of one after another.
-
-What T3, FiCCO and fused collectives have in common: pieces of collectives, and what a note says of targets.
+`t3`, `ficco` and `fuse_collectives` share this module. `producers` and `consumers` search a graph for collectives whose
+data a kernel has just computed, or reads next. `split` cuts tasks into equal pieces. `send_in_pieces` and
+`receive_in_pieces` join the two: a piece is sent when it is computed, or computed when it has arrived.
 """
 
 from collections import Counter
@@ -26,11 +22,11 @@ from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 from replay.graph.operators import Operator
 
-#: Of one task; more is a mistake.
+#: Pieces of one task; more is a mistake.
 MOST_PIECES = 4096
 _NAN = float("nan")
-#: What pieces share out.
-_SHARED = ("duration_ns", "waves", "bytes", "workgroups")
+#: Columns whose value is divided among the pieces of a task.
+_DIVIDED = ("duration_ns", "waves", "bytes", "workgroups")
 
 
 @dataclass(frozen=True)
@@ -40,14 +36,14 @@ class Split:
     Parameters
     ----------
     graph : KernelGraph
-        A task's last piece has the task's own number, so that what waited for its end still does; the others stand
-        behind all tasks that there were.
+        The last piece of a task keeps the task's row, so tasks that wait for its end still do. The other pieces stand
+        behind all original tasks.
     rows : array of int64, shape (n,)
-        The tasks that were split, in ascending order.
+        Rows of the tasks that were split, in ascending order.
     counts : array of int64, shape (n,)
-        Pieces of each.
+        Number of pieces of each split task.
     first : array of int64
-        Of each task, its first piece; of one that was not split, and of a piece, itself.
+        Row of the first piece of each task; tasks that were not split, and pieces, have their own row.
     """
 
     graph: KernelGraph
@@ -56,89 +52,100 @@ class Split:
     first: Ints
 
     def of(self, row: int) -> Ints:
-        """Return the pieces of a task in their order; of one that was not split, itself."""
-        at = int(np.searchsorted(self.rows, row))
-        if at == len(self.rows) or self.rows[at] != row:
+        """Return the rows of a task's pieces in their order, or the row itself if the task was not split."""
+        position = int(np.searchsorted(self.rows, row))
+        if position == len(self.rows) or self.rows[position] != row:
             return np.array([row])
         first = int(self.first[row])
-        return np.append(np.arange(first, first + self.counts[at] - 1), row)
+        return np.append(np.arange(first, first + self.counts[position] - 1), row)
 
 
 def split(graph: KernelGraph, rows: npt.ArrayLike, counts: npt.ArrayLike) -> Split:
     """Return `graph` with tasks in equal pieces that follow each other.
 
-    Pieces share out duration, waves, workgroups and bytes; each demands what the task did. What the task waited for,
-    its first piece waits for; what counts from its start counts from that of its first piece. Put together again by
-    their chain, they take the task's time.
+    Duration, waves, workgroups and bytes are divided among the pieces; each piece has the demand of the task. The first
+    piece waits for everything that the task waited for. Lags that count from the start of the task count from the start
+    of its first piece. Run as a chain, the pieces take the duration of the task.
 
     Parameters
     ----------
     graph : KernelGraph
+        The graph to change.
     rows : array of int, shape (n,)
-        Different tasks.
+        Rows of different tasks.
     counts : int or array of int, shape (n,)
-        Pieces of each, 1 to `MOST_PIECES`.
+        Number of pieces of each task, 1 to `MOST_PIECES`.
 
     Raises
     ------
     InvalidInputError
-        A task is named twice or does not exist, or a number of pieces is beyond these bounds.
+        A task is named twice or does not exist, or a number of pieces is out of bounds.
     """
-    rows_, counts_ = np.broadcast_arrays(np.asarray(rows, dtype=np.int64), np.asarray(counts, dtype=np.int64))
-    order = np.argsort(rows_, kind="stable")
-    rows_, counts_ = rows_[order], counts_[order]
+    sorted_rows, n_pieces = np.broadcast_arrays(np.asarray(rows, dtype=np.int64), np.asarray(counts, dtype=np.int64))
+    order = np.argsort(sorted_rows, kind="stable")
+    sorted_rows, n_pieces = sorted_rows[order], n_pieces[order]
     n = len(graph.tasks)
-    if len(rows_) and (rows_[0] < 0 or rows_[-1] >= n or not np.diff(rows_).all()):
-        raise InvalidInputError("tasks to split have to be different ones of the graph")
-    if len(rows_) and not (counts_.min() >= 1 and counts_.max() <= MOST_PIECES):
-        raise InvalidInputError(f"a task is split in 1 to {MOST_PIECES} pieces")
-    first = np.arange(n + int((counts_ - 1).sum()))
-    first[rows_] = np.where(counts_ > 1, n + np.cumsum(counts_ - 1) - (counts_ - 1), rows_)
+    if len(sorted_rows) and (sorted_rows[0] < 0 or sorted_rows[-1] >= n or not np.diff(sorted_rows).all()):
+        raise InvalidInputError("rows of tasks to split must be different, and rows of the graph")
+    if len(sorted_rows) and not (n_pieces.min() >= 1 and n_pieces.max() <= MOST_PIECES):
+        raise InvalidInputError(f"a task is split into 1 to {MOST_PIECES} pieces")
+    first = np.arange(n + int((n_pieces - 1).sum()))
+    first[sorted_rows] = np.where(n_pieces > 1, n + np.cumsum(n_pieces - 1) - (n_pieces - 1), sorted_rows)
     edges = graph.edges
     moved = replace(
         edges, source=np.where(edges.from_start, first[edges.source], edges.source), target=first[edges.target]
     )
-    pieces = _pieces(graph.tasks, rows_, counts_, first)
-    changed = replace(graph, tasks=pieces, edges=moved.joined(_chains(n, rows_, counts_)))
-    return Split(changed, rows_, counts_, first)
+    split_tasks = _pieces(graph.tasks, sorted_rows, n_pieces, first)
+    changed = replace(graph, tasks=split_tasks, edges=moved.joined(_chains(n, sorted_rows, n_pieces)))
+    return Split(changed, sorted_rows, n_pieces, first)
 
 
 def _pieces(tasks: Tasks, rows: Ints, counts: Ints, first: Ints) -> Tasks:
+    """Return the columns of all tasks, with the other pieces of split tasks behind them."""
     parent = np.repeat(rows, counts - 1)
-    columns = {one.name: getattr(tasks, one.name).copy() for one in fields(Tasks)}
-    parts = np.ones(len(tasks), dtype=np.int64)
-    parts[rows] = counts
-    for name in _SHARED:
-        shared = columns[name] / parts
-        columns[name] = np.ceil(shared).astype(np.int64) if columns[name].dtype == np.int64 else shared
-    changed = {name: np.concatenate([values, values[parent]]) for name, values in columns.items()}
-    is_piece = np.concatenate([parts > 1, np.ones(len(parent), dtype=np.bool_)])
+    columns = {column.name: getattr(tasks, column.name).copy() for column in fields(Tasks)}
+    n_pieces = np.ones(len(tasks), dtype=np.int64)
+    n_pieces[rows] = counts
+    for name in _DIVIDED:
+        divided = columns[name] / n_pieces
+        columns[name] = np.ceil(divided).astype(np.int64) if columns[name].dtype == np.int64 else divided
+    joined = {name: np.concatenate([values, values[parent]]) for name, values in columns.items()}
+    is_piece = np.concatenate([n_pieces > 1, np.ones(len(parent), dtype=np.bool_)])
     for name in ("measured_start_ns", "measured_end_ns"):
-        changed[name] = np.where(is_piece, _NAN, changed[name])
-    # Only a first piece waits for the release.
+        joined[name] = np.where(is_piece, _NAN, joined[name])
+    # Only the first piece of a task waits for its release.
     later = is_piece.copy()
     later[first[rows]] = False
-    changed["release_ns"] = np.where(later, 0.0, changed["release_ns"])
-    return Tasks(**changed)
+    joined["release_ns"] = np.where(later, 0.0, joined["release_ns"])
+    return Tasks(**joined)
 
 
 def _chains(n: int, rows: Ints, counts: Ints) -> Edges:
-    """Return the edges from each piece to the next."""
+    """Return the edges from each piece of a task to the next."""
     source = np.arange(n, n + int((counts - 1).sum()))
     last = np.zeros(len(source), dtype=np.bool_)
     last[np.cumsum(counts - 1)[counts > 1] - 1] = True
     target = np.where(last, np.repeat(rows, counts - 1), source + 1)
-    m = len(source)
-    return Edges(source, target, np.zeros(m), np.zeros(m, dtype=np.bool_), np.full(m, int(EdgeKind.STREAM)))
+    n_edges = len(source)
+    return Edges(
+        source, target, np.zeros(n_edges), np.zeros(n_edges, dtype=np.bool_), np.full(n_edges, int(EdgeKind.STREAM))
+    )
 
 
 def quantisation(waves: npt.ArrayLike, pieces: npt.ArrayLike) -> Floats:
-    """Return by how much longer kernels of so many waves of workgroups take in pieces, for want of whole waves.
+    """Return the factor by which kernels take longer in pieces, since each piece runs whole waves of workgroups.
 
-    Kernels whose waves are unknown (0) are taken to lose nothing.
+    Parameters
+    ----------
+    waves : array of float
+        Waves of workgroups of each kernel; 0 if unknown, and then the factor is 1.
+    pieces : int or array of int
+        Number of pieces of each kernel.
 
-    Source: a kernel takes a whole number of waves: ceil(waves / pieces) * pieces over ceil(waves); the decomposition
-    loss of FiCCO (arXiv 2512.10236) for tiles that stay.
+    Notes
+    -----
+    A kernel takes a whole number of waves, so the factor is ceil(waves / pieces) * pieces over ceil(waves). This is the
+    decomposition loss of FiCCO (arXiv 2512.10236) for tiles of unchanged size.
 
     Examples
     --------
@@ -150,15 +157,16 @@ def quantisation(waves: npt.ArrayLike, pieces: npt.ArrayLike) -> Floats:
     return np.asarray(np.where(w > 0, np.ceil(w / k - 1e-9) * k / np.maximum(whole, 1.0), 1.0))
 
 
-#: Kernels that only move or convert data: what packs a buffer before it is sent, or unpacks it.
-_MOVES = frozenset({"copy", "elementwise"})
-#: Of them, up to this many stand between.
-_MOST_MOVES = 3
-#: A kernel wrote, or reads, what is sent where the bytes agree within this factor; a collective that gathers or
-#: exchanges counts its whole buffer, of which one rank has a part.
-_FACTOR = 2.0
-#: In `_in_pieces`: a row that stands for a task that has another row already.
-_ANOTHER = 2
+#: Classes of kernels that only move or convert data, and so may pack or unpack a buffer.
+_PACKING = frozenset({"copy", "elementwise"})
+#: Packing kernels that may stand between a collective and the kernel that computes.
+_MOST_PACKING = 3
+#: Bytes of a kernel and its collective agree within this factor. A collective that gathers or exchanges counts its
+#: whole buffer, and one rank has a part of it.
+_BYTES_FACTOR = 2.0
+#: Mark of `_in_pieces` for a piece that is not the first.
+_LATER_PIECE = 2
+#: Kinds of edges that order device tasks.
 _ORDER = frozenset(
     {
         EdgeKind.STREAM,
@@ -173,19 +181,19 @@ _ORDER = frozenset(
 
 @dataclass(frozen=True)
 class Target:
-    """A collective and the kernels beside it that its data goes through.
+    """A collective, and the kernels that compute or read its data.
 
     Parameters
     ----------
     collective : int
-        Its task.
+        Row of the collective.
     kernels : tuple of int
-        Tasks in the order in which they run: of a producer, what computes and then what packs; of a consumer, what
-        unpacks and then what computes.
+        Rows of the kernels, in the order in which they run. A producer computes first and packs then; a consumer
+        unpacks first and computes then.
     meeting : int
-        The mark at which all ranks have arrived; -1 where the graph has none.
+        Row of the mark at which all ranks have arrived; -1 if the graph has none.
     by_order : bool
-        Whether only the order of tasks says so: shapes or sizes that could confirm it are not known.
+        Whether the match rests on the order of tasks alone, because shapes or sizes are unknown.
     """
 
     collective: int
@@ -196,13 +204,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Targets:
-    """What was found.
+    """The targets of a search, and the collectives that are none.
 
     Parameters
     ----------
     found : tuple of Target
+        Collectives that match, with their kernels.
     missed : mapping of str to int
-        Why collectives are not among them, and how many for each reason.
+        Number of collectives that do not match, by reason.
     """
 
     found: tuple[Target, ...]
@@ -210,26 +219,28 @@ class Targets:
 
     @property
     def note(self) -> str:
-        """For people: how many were found, how many of them by order alone, and why others were not."""
+        """Number of targets, number of those matched by order alone, and the reasons of the misses, as text."""
         reasons = "".join(f"; {count} not: {reason}" for reason, count in self.missed.items())
         by_order = sum(target.by_order for target in self.found)
-        alone = f" ({by_order} by order alone: shapes or sizes are not known)" if by_order else ""
-        return f"{len(self.found)} collectives matched{alone}{reasons}"
+        unconfirmed = f" ({by_order} by order alone: shapes or sizes are not known)" if by_order else ""
+        return f"{len(self.found)} collectives matched{unconfirmed}{reasons}"
 
 
 def producers(graph: KernelGraph, kinds: Collection[str], classes: Collection[str]) -> Targets:
     """Return the collectives whose data a kernel of some classes has just computed.
 
-    The kernel is the last one on its device that the collective waits for; up to three kernels that copy or convert
-    may stand between. Where shapes are known, what it writes has to be what is sent, within a factor of two.
+    The kernel is the last one on its device that the collective waits for. Up to three kernels that copy or convert may
+    stand between. If shapes are known, the bytes that the kernel writes agree with the bytes sent, within a factor of
+    two.
 
     Parameters
     ----------
     graph : KernelGraph
+        The graph to search.
     kinds : collection of str
-        Of collectives, as `COLLECTIVE_KINDS`; those of others are counted as missed.
+        Kinds of collectives, as in `COLLECTIVE_KINDS`. Collectives of other kinds are counted as missed.
     classes : collection of str
-        Of kernels, as `profilers.trace.kernels.CLASSES`.
+        Classes of kernels, as in `profilers.trace.kernels.CLASSES`.
     """
     return _Search(graph, backward=True).targets(kinds, classes)
 
@@ -240,33 +251,36 @@ def consumers(graph: KernelGraph, kinds: Collection[str], classes: Collection[st
 
 
 class _Search:
-    """The neighbours of every task, in one direction."""
+    """A search along the edges of a graph, backward for producers or forward for consumers.
+
+    A kernel belongs to one target at most, so the search keeps the kernels that it has assigned.
+    """
 
     def __init__(self, graph: KernelGraph, *, backward: bool) -> None:
         self._graph, self._backward = graph, backward
         edges = graph.edges
         ordered = np.isin(edges.kind, sorted(_ORDER)) & ~edges.from_start
-        near, far = (edges.target, edges.source) if backward else (edges.source, edges.target)
-        order = np.argsort(near[ordered], kind="stable")
-        self._near, self._far = near[ordered][order], far[ordered][order]
+        start, neighbour = (edges.target, edges.source) if backward else (edges.source, edges.target)
+        order = np.argsort(start[ordered], kind="stable")
+        self._near_end, self._far_end = start[ordered][order], neighbour[ordered][order]
         forward = np.argsort(edges.source, kind="stable")
         self._source, self._target = edges.source[forward], edges.target[forward]
         self._inside = (np.isin(edges.kind, sorted(_ORDER)) | edges.from_start)[forward]
         self._meeting = np.full(len(graph.tasks), -1)
         meets = (edges.kind == EdgeKind.RENDEZVOUS) & (graph.tasks.kind[edges.target] == TaskKind.COLLECTIVE)
         self._meeting[edges.target[meets]] = edges.source[meets]
-        self._taken: set[int] = set()
+        self._assigned: set[int] = set()
         self._in_pieces = _in_pieces(graph)
 
     @cached_property
     def _start(self) -> npt.NDArray[np.float64]:
-        """When tasks start in a replay: unlike what was measured, never before what they wait for."""
+        """Starts in a replay. Unlike measured starts, they are never before the end of a predecessor."""
         return simulate(self._graph)[0]
 
     def targets(self, kinds: Collection[str], classes: Collection[str]) -> Targets:
-        """Look at every collective of the iteration; a Python loop of some 100 us each."""
+        """Search every collective of the iteration; a Python loop of about 100 us each."""
         tasks = self._graph.tasks
-        rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _ANOTHER))
+        rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _LATER_PIECE))
         found: list[Target] = []
         missed: Counter[str] = Counter()
         for row in rows.tolist():
@@ -277,112 +291,115 @@ class _Search:
             if self._in_pieces[row]:
                 missed["they are in pieces already"] += 1
                 continue
-            way = self._way(row, frozenset(classes))
-            reason = way if isinstance(way, str) else self._disagreement(row, kind, way) or self._detour(way)
-            if reason:
+            path = self._kernels_beside(row, frozenset(classes))
+            if isinstance(path, str):
+                missed[path] += 1
+            elif reason := self._bytes_mismatch(row, kind, path) or self._outside_wait(path):
                 missed[reason] += 1
             else:
-                assert not isinstance(way, str)
-                self._taken.update(way)
-                found.append(Target(row, way, int(self._meeting[row]), not self._has_sizes(row, way)))
+                self._assigned.update(path)
+                found.append(Target(row, path, int(self._meeting[row]), not self._has_sizes(row, path)))
         return Targets(tuple(found), dict(missed.most_common()))
 
-    def _way(self, collective: int, classes: frozenset[str]) -> tuple[int, ...] | str:
-        """Return the kernels between the one of `classes` and the collective, as they run; or why there are none."""
+    def _kernels_beside(self, collective: int, classes: frozenset[str]) -> tuple[int, ...] | str:
+        """Return the kernels from the one of `classes` to the collective, as they run; or why there are none."""
         tasks = self._graph.tasks
         side = "before" if self._backward else "after"
-        way: list[int] = []
-        at = self._next(self._graph.arrival_of(collective) if self._backward else collective, collective)
-        while at >= 0 and at not in self._taken:
-            if self._in_pieces[at]:
+        path: list[int] = []
+        kernel = self._closest(self._graph.arrival_of(collective) if self._backward else collective, collective)
+        while kernel >= 0 and kernel not in self._assigned:
+            if self._in_pieces[kernel]:
                 return f"what comes {side} them is in pieces already"
-            way.append(at)
-            label = CLASSES[tasks.class_[at]] if tasks.class_[at] >= 0 else "copy"
+            path.append(kernel)
+            label = CLASSES[tasks.class_[kernel]] if tasks.class_[kernel] >= 0 else "copy"
             if label in classes:
-                return tuple(reversed(way)) if self._backward else tuple(way)
-            if label not in _MOVES:
+                return tuple(reversed(path)) if self._backward else tuple(path)
+            if label not in _PACKING:
                 return f"{label} comes {side} them"
-            if len(way) > _MOST_MOVES:
-                return f"more than {_MOST_MOVES} kernels {side} them only move data"
-            at = self._next(at, at)
-        return f"no kernel {side} them" if at < 0 else f"the kernel {side} them is another's already"
+            if len(path) > _MOST_PACKING:
+                return f"more than {_MOST_PACKING} kernels {side} them only move data"
+            kernel = self._closest(kernel, kernel)
+        return f"no kernel {side} them" if kernel < 0 else f"the kernel {side} them is another's already"
 
-    def _next(self, one: int, other: int) -> int:
-        """Return the neighbour of two tasks on their device that runs closest to them; -1 for none."""
+    def _closest(self, task: int, collective: int) -> int:
+        """Return the neighbour of `task` or `collective` that runs closest to them on the device; -1 for none."""
         tasks = self._graph.tasks
-        near = np.concatenate([self._neighbours(task) for task in {one, other}])
-        works = np.isin(tasks.kind[near], (TaskKind.KERNEL, TaskKind.COPY)) & (
-            tasks.device[near] == tasks.device[other]
+        neighbours = np.concatenate([self._neighbours(row) for row in {task, collective}])
+        on_device = np.isin(tasks.kind[neighbours], (TaskKind.KERNEL, TaskKind.COPY)) & (
+            tasks.device[neighbours] == tasks.device[collective]
         )
-        near = near[works & tasks.own[near]]
-        if not len(near):
+        neighbours = neighbours[on_device & tasks.own[neighbours]]
+        if not len(neighbours):
             return -1
-        time = tasks.measured_end_ns[near] if self._backward else -tasks.measured_start_ns[near]
-        return int(near[np.lexsort((near, np.nan_to_num(time, nan=-np.inf)))[-1]])
+        closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]
+        return int(neighbours[np.lexsort((neighbours, np.nan_to_num(closeness, nan=-np.inf)))[-1]])
 
     def _neighbours(self, task: int) -> Ints:
-        first, last = np.searchsorted(self._near, (task, task + 1))
-        return self._far[first:last]
+        """Return the tasks at the other ends of a task's edges, in the direction of the search."""
+        first, last = np.searchsorted(self._near_end, (task, task + 1))
+        return self._far_end[first:last]
 
-    def _kernel(self, way: tuple[int, ...]) -> int:
-        """Return the one that computes."""
-        return way[0] if self._backward else way[-1]
+    def _computing_kernel(self, path: tuple[int, ...]) -> int:
+        """Return the kernel of a path that computes."""
+        return path[0] if self._backward else path[-1]
 
-    def _has_sizes(self, collective: int, way: tuple[int, ...]) -> bool:
+    def _has_sizes(self, collective: int, path: tuple[int, ...]) -> bool:
+        """Tell whether the bytes of the collective and the shapes of the kernel are known."""
         tasks = self._graph.tasks
-        return bool(tasks.bytes[collective] > 0 and tasks.operator[self._kernel(way)] >= 0)
+        return bool(tasks.bytes[collective] > 0 and tasks.operator[self._computing_kernel(path)] >= 0)
 
-    def _disagreement(self, collective: int, kind: str, way: tuple[int, ...]) -> str:
-        """Return why the kernel cannot have written, or does not read, what is sent; empty where nothing says so."""
+    def _bytes_mismatch(self, collective: int, kind: str, path: tuple[int, ...]) -> str:
+        """Return why the bytes of kernel and collective disagree; empty if they agree, or are unknown."""
         tasks = self._graph.tasks
-        if not self._has_sizes(collective, way):
+        if not self._has_sizes(collective, path):
             return ""
-        kernel, sent = self._kernel(way), int(tasks.bytes[collective])
+        kernel, sent = self._computing_kernel(path), int(tasks.bytes[collective])
         operator: Operator = self._graph.operators[tasks.operator[kernel]]
-        most = operator.bytes_written if self._backward else operator.bytes_read
+        moved = operator.bytes_written if self._backward else operator.bytes_read
         parts = max(int(tasks.ranks[collective]), 1) if kind in ("all_gather", "reduce_scatter") else 1
-        if sent / parts > _FACTOR * most or (self._backward and sent * _FACTOR * parts < most):
+        if sent / parts > _BYTES_FACTOR * moved or (self._backward and sent * _BYTES_FACTOR * parts < moved):
             verb = "writes" if self._backward else "reads"
             return f"the kernel beside them {verb} another amount than is sent"
         return ""
 
-    def _detour(self, way: tuple[int, ...]) -> str:
-        """Return why kernels cannot run piece by piece: something else waits for one and is waited for by a later one.
+    def _outside_wait(self, path: tuple[int, ...]) -> str:
+        """Return why the kernels cannot run piece by piece; empty if they can.
 
-        Looks at what starts before the last of them does: a handful of tasks.
+        They cannot if another task waits for one of them, and a later one of them waits for that task. Only tasks that
+        start before the last kernel are visited: a handful.
         """
-        if len(way) == 1:
+        if len(path) == 1:
             return ""
         start = self._start
-        latest, seen = start[way[-1]], set(way)
-        ahead = [(kernel, True) for kernel in way[:-1]]
-        while ahead:
-            task, inside = ahead.pop()
+        latest, seen = start[path[-1]], set(path)
+        pending = [(kernel, True) for kernel in path[:-1]]
+        while pending:
+            task, inside = pending.pop()
             first, last = np.searchsorted(self._source, (task, task + 1))
-            for e in range(first, last):
-                target = int(self._target[e])
-                if target in way and not (inside and self._inside[e]):
+            for edge in range(first, last):
+                target = int(self._target[edge])
+                if target in path and not (inside and self._inside[edge]):
                     return "the host, or another stream, waits between the kernels beside them"
                 if target not in seen and not start[target] > latest:
                     seen.add(target)
-                    ahead.append((target, False))
+                    pending.append((target, False))
         return ""
 
 
 def _in_pieces(graph: KernelGraph) -> Ints:
-    """Return 0 for what is whole; of a task that another what-if has cut, 1 for its first row, 2 for the others.
+    """Mark tasks that another what-if has split: 1 for the first piece, 2 for later ones, 0 for whole tasks.
 
-    Pieces stand for one event on one queue together.
+    Pieces of a task share its event, its lane and its iteration.
     """
     tasks = graph.tasks
     rows = np.flatnonzero(graph.on_device() & (tasks.event >= 0))
     key = tasks.event[rows] * (tasks.lane.max(initial=0) + 1) + tasks.lane[rows]
     key = key * len(graph.iterations) + tasks.iteration[rows]
-    _, first, which, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    cut = np.zeros(len(tasks), dtype=np.int64)
-    cut[rows[counts[which] > 1]] = _ANOTHER
-    cut[rows[first[counts > 1]]] = 1
-    return cut
+    _, first, group, counts = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    marks = np.zeros(len(tasks), dtype=np.int64)
+    marks[rows[counts[group] > 1]] = _LATER_PIECE
+    marks[rows[first[counts > 1]]] = 1
+    return marks
 
 
 @dataclass(frozen=True)
@@ -392,10 +409,11 @@ class Pipeline:
     Parameters
     ----------
     graph : KernelGraph
+        The graph with the pieces.
     kernels : tuple of array of int64, shape (n_kernels, n_pieces)
-        Of each target, the pieces of its kernels.
+        Rows of the pieces of each target's kernels.
     collectives : tuple of array of int64, shape (n_pieces + n_more,)
-        Of each target, the pieces of its collective.
+        Rows of the pieces of each target's collective.
     """
 
     graph: KernelGraph
@@ -406,137 +424,158 @@ class Pipeline:
 def send_in_pieces(
     graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int], more: Sequence[int] = ()
 ) -> Pipeline:
-    """Return a graph in which a collective sends each piece of its data as soon as that is computed and packed.
+    """Return a graph in which a collective sends each piece of its data as soon as it is computed and packed.
 
-    A piece is sent when all ranks that meet have computed theirs. What else a collective or kernel waited for, its
-    first piece waits for.
+    A piece is sent when all ranks of the collective have computed theirs. Other dependencies of a collective or kernel
+    become those of its first piece.
 
     Parameters
     ----------
     graph : KernelGraph
+        The graph to change.
     targets : sequence of Target
-        As `replay.what_ifs.pipeline.producers` finds them.
+        Targets that `producers` returned.
     pieces : sequence of int
-        Of each target.
+        Number of pieces of each target.
     more : sequence of int, optional
-        Of each target, pieces that its collective has behind those that carry data as it comes.
+        Number of further pieces of each collective, behind those that carry data as it is computed; 0 by default.
     """
-    return _joined(graph, targets, (pieces, more or [0] * len(targets)), _send)
+    return _rewired(graph, targets, (pieces, more or [0] * len(targets)), _send)
 
 
 def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int]) -> Pipeline:
-    """Return a graph in which kernels unpack and compute on each piece of data as soon as it is there.
+    """Return a graph in which kernels unpack and compute on each piece of data as soon as it has arrived.
 
     Parameters
     ----------
     graph : KernelGraph
+        The graph to change.
     targets : sequence of Target
-        As `replay.what_ifs.pipeline.consumers` finds them.
+        Targets that `consumers` returned.
     pieces : sequence of int
-        Of each target.
+        Number of pieces of each target.
     """
-    return _joined(graph, targets, (pieces, [0] * len(targets)), _receive)
+    return _rewired(graph, targets, (pieces, [0] * len(targets)), _receive)
 
 
-#: Of one target, its pieces and the split graph: pairs of tasks of which the second waits for the first.
-_Rewiring = Callable[[Target, Ints, Ints, Split], list[tuple[npt.ArrayLike, npt.ArrayLike]]]
+#: Pairs of rows: each task of the second waits for the task of the first.
+_Waits = list[tuple[npt.ArrayLike, npt.ArrayLike]]
+#: Function of a target, the pieces of its kernels and its collective, and the split graph; returns the new waits.
+_Rewiring = Callable[[Target, Ints, Ints, Split], _Waits]
 
 
-def _joined(
+def _rewired(
     graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], Sequence[int]], rewire: _Rewiring
 ) -> Pipeline:
-    parts: dict[int, int] = {}
+    """Return the graph with the targets in pieces, and with the edges of `rewire` between the pieces."""
+    n_pieces: dict[int, int] = {}
     for target, count, more in zip(targets, *counts, strict=True):
-        parts.update(dict.fromkeys(target.kernels, count))
-        parts[target.collective] = count + more
+        n_pieces.update(dict.fromkeys(target.kernels, count))
+        n_pieces[target.collective] = count + more
         if rewire is _send and target.meeting >= 0:
-            parts[target.meeting] = max(count, parts.get(target.meeting, 1))
-    found = split(graph, list(parts), list(parts.values()))
-    kernels = tuple(np.array([found.of(kernel) for kernel in target.kernels]) for target in targets)
-    collectives = tuple(found.of(target.collective) for target in targets)
-    new: list[tuple[npt.ArrayLike, npt.ArrayLike]] = []
-    group = _groups(graph, targets, found)
+            n_pieces[target.meeting] = max(count, n_pieces.get(target.meeting, 1))
+    pieces = split(graph, list(n_pieces), list(n_pieces.values()))
+    kernels = tuple(np.array([pieces.of(kernel) for kernel in target.kernels]) for target in targets)
+    collectives = tuple(pieces.of(target.collective) for target in targets)
+    pairs: _Waits = []
+    group = _target_of(graph, targets, pieces)
     for target, rows, sent in zip(targets, kernels, collectives, strict=True):
-        new += rewire(target, rows, sent, found)
-    edges = found.graph.edges
-    own = edges.source >= len(graph.tasks)  # of a piece to the next: they stay
-    same = (group[edges.source] >= 0) & (group[edges.source] == group[edges.target]) & ~own & ~edges.from_start
-    # What waited for the whole waits for the first piece, with the pause that there was.
-    eased = same & (edges.kind != EdgeKind.LAUNCH)
+        pairs += rewire(target, rows, sent, pieces)
+    edges = pieces.graph.edges
+    # Edges from one piece of a task to its next piece stay.
+    added = edges.source >= len(graph.tasks)
+    internal = (group[edges.source] >= 0) & (group[edges.source] == group[edges.target]) & ~added & ~edges.from_start
+    # Inside a target, an edge from a whole task becomes one from its first piece, with the same lag.
+    eased = internal & (edges.kind != EdgeKind.LAUNCH)
     if rewire is _send:
-        eased |= _met(graph, targets, found)
-    edges = replace(edges, source=np.where(eased, found.first[edges.source], edges.source))
-    return Pipeline(replace(found.graph, edges=edges.joined(_edges(new))), kernels, collectives)
+        eased |= _rendezvous_edges(graph, targets, pieces)
+    edges = replace(edges, source=np.where(eased, pieces.first[edges.source], edges.source))
+    return Pipeline(replace(pieces.graph, edges=edges.joined(_order_edges(pairs))), kernels, collectives)
 
 
-def _groups(graph: KernelGraph, targets: Sequence[Target], found: Split) -> Ints:
-    """Return for each task and piece the target that it is part of, with the arrival of its collective; -1 for none."""
-    group = np.full(len(found.graph.tasks), -1)
+def _target_of(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> Ints:
+    """Return the number of the target that each task and piece belongs to, arrivals included; -1 for none."""
+    group = np.full(len(pieces.graph.tasks), -1)
     for number, target in enumerate(targets):
         group[graph.arrival_of(target.collective)] = number
         for task in (*target.kernels, target.collective):
-            group[found.of(task)] = number
+            group[pieces.of(task)] = number
     return group
 
 
-def _send(target: Target, kernels: Ints, sent: Ints, found: Split) -> list[tuple[npt.ArrayLike, npt.ArrayLike]]:
-    last, pieces = kernels[-1], kernels.shape[1]
-    new = _one_after_another(kernels)
+def _send(target: Target, kernels: Ints, sent: Ints, pieces: Split) -> _Waits:
+    """Return the waits of a collective whose pieces are sent when all ranks have computed them."""
+    packed, n_pieces = kernels[-1], kernels.shape[1]
+    pairs = _piecewise_order(kernels)
     if target.meeting >= 0:
-        meeting = found.of(target.meeting)[:pieces]
-        new += [(last, meeting), (meeting, sent[:pieces])]
+        meeting = pieces.of(target.meeting)[:n_pieces]
+        pairs += [(packed, meeting), (meeting, sent[:n_pieces])]
     else:
-        new.append((last, sent[:pieces]))
-    return new
+        pairs.append((packed, sent[:n_pieces]))
+    return pairs
 
 
-def _receive(_target: Target, kernels: Ints, sent: Ints, _found: Split) -> list[tuple[npt.ArrayLike, npt.ArrayLike]]:
-    return [(sent, kernels[0]), *_one_after_another(kernels)]
+def _receive(_target: Target, kernels: Ints, sent: Ints, _pieces: Split) -> _Waits:
+    """Return the waits of kernels that begin when a piece has arrived."""
+    return [(sent, kernels[0]), *_piecewise_order(kernels)]
 
 
-def _one_after_another(kernels: Ints) -> list[tuple[npt.ArrayLike, npt.ArrayLike]]:
+def _piecewise_order(kernels: Ints) -> _Waits:
     """Return the order of pieces on their stream: all kernels of one piece, then those of the next."""
-    inside: list[tuple[npt.ArrayLike, npt.ArrayLike]] = list(pairwise(kernels))
+    inside: _Waits = list(pairwise(kernels))
     return [*inside, (kernels[-1][:-1], kernels[0][1:])]
 
 
-def _met(graph: KernelGraph, targets: Sequence[Target], found: Split) -> npt.NDArray[np.bool_]:
-    """Return the edges by which the collectives of targets waited for the whole of what all ranks bring."""
-    meeting = np.full(len(found.graph.tasks), -2)
+def _rendezvous_edges(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> npt.NDArray[np.bool_]:
+    """Mark the edges by which targets' collectives waited until all ranks had computed everything."""
+    meeting = np.full(len(pieces.graph.tasks), -2)
     for target in targets:
         if target.meeting >= 0:
-            meeting[found.of(target.collective)[0]] = target.meeting
-    edges = found.graph.edges
+            meeting[pieces.of(target.collective)[0]] = target.meeting
+    edges = pieces.graph.edges
     return np.asarray((edges.kind == EdgeKind.RENDEZVOUS) & (meeting[edges.target] == edges.source))
 
 
-def _edges(pairs: Sequence[tuple[npt.ArrayLike, npt.ArrayLike]]) -> Edges:
-    source = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(one) for one, _ in pairs)])
-    target = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(other) for _, other in pairs)])
+def _order_edges(pairs: _Waits) -> Edges:
+    """Return edges of stream order for pairs of tasks."""
+    source = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(source) for source, _ in pairs)])
+    target = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(target) for _, target in pairs)])
     n = len(source)
     return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(EdgeKind.STREAM)))
 
 
-#: Ranks of a collective whose group the trace does not tell.
+#: Assumed ranks of a collective whose group the trace does not tell.
 ANY_RANKS = 8
-#: Pieces that anything is cut into.
-_FEWEST, _MOST = 2, 64
+#: Bounds on the number of pieces of a target.
+_FEWEST_PIECES, _MOST_PIECES = 2, 64
 _CU = RESOURCES.index("cu")
 
 
 def ranks_of(graph: KernelGraph, targets: Sequence[Target]) -> list[int]:
-    """Return into how many pieces each target goes, one a rank of its collective, from 2 to 64; 8 where unknown."""
+    """Return the number of pieces of each target: one per rank of its collective, from 2 to 64, and 8 if unknown."""
     ranks = graph.tasks.ranks[[target.collective for target in targets]]
-    return [int(np.clip(n if n > 1 else ANY_RANKS, _FEWEST, _MOST)) for n in ranks.tolist()]
+    return [int(np.clip(n if n > 1 else ANY_RANKS, _FEWEST_PIECES, _MOST_PIECES)) for n in ranks.tolist()]
 
 
 def bytes_time(duration_ns: float, parameters: Parameters) -> float:
-    """Return what of a collective's time goes with its bytes: all but its latency, which is half of it at most."""
+    """Return the bandwidth time of a collective: its duration less the latency, which is half of it at most."""
     return duration_ns - min(parameters["collective_latency_ns"], duration_ns / 2)
 
 
 def without_units(graph: KernelGraph, rows: Ints, durations: Floats, hbm_factor: Floats | float = 1.0) -> KernelGraph:
-    """Return `graph` with transfers that use no compute units, take these times, and part of the memory bandwidth."""
+    """Return `graph` with transfers that use no compute units, and with their new durations.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph to change.
+    rows : array of int64, shape (n,)
+        Rows of the transfers.
+    durations : array of float64, shape (n,)
+        New isolated durations, ns.
+    hbm_factor : float or array of float64, shape (n,)
+        Factor on the demand for memory bandwidth; 1 by default.
+    """
     tasks = graph.tasks
     demand, occupies, duration = tasks.demand.copy(), tasks.occupies.copy(), tasks.duration_ns.copy()
     basis, waves = tasks.basis.copy(), tasks.waves.copy()
@@ -547,6 +586,6 @@ def without_units(graph: KernelGraph, rows: Ints, durations: Floats, hbm_factor:
 
 
 def nothing_to_apply(graph: KernelGraph, name: str, targets: Targets) -> KernelGraph:
-    """Return `graph` as it is, with a note of why nothing was changed."""
+    """Return `graph` unchanged, with a note of the reason."""
     reason = targets.note.removeprefix("0 collectives matched").removeprefix("; ")
     return graph.with_notes([f"{name}: nothing to apply it to: {reason or 'the iteration has no collective'}"])

@@ -1,4 +1,7 @@
-"""Plan files: several alternatives in TOML, each a list of steps with named arguments."""
+"""Plan files: alternatives in TOML, each a list of what-ifs with named arguments.
+
+A plan is not trusted: its size, its keys and its values are bounded, and each error names the alternative and step.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,24 +14,31 @@ from replay.calibration.parameters import load_parameters
 from replay.what_ifs.registry import compose, made, parse_what_if, recipe_named
 from replay.what_ifs.what_if import WhatIf, unknown
 
-#: A plan is written by hand; more is another file, or an attack.
-_BYTES, _ALTERNATIVES, _STEPS, _TITLE = 2**16, 1000, 64, 200
-#: A parameter is at most this far outside the range that is shipped.
-_FACTOR = 1000.0
-_WHAT_IF = "what_if"
+#: Bounds on bytes, alternatives, steps of an alternative, and characters of a title. Plans are written by hand.
+_MOST_BYTES, _MOST_ALTERNATIVES, _MOST_STEPS, _LONGEST_TITLE = 2**16, 1000, 64, 200
+#: A parameter may be outside its shipped range by this factor.
+_FACTOR_OUTSIDE = 1000.0
+#: Key of the name of a what-if in the table of a step.
+_WHAT_IF_KEY = "what_if"
 
 
 def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
-    """Return the alternatives of a plan file.
+    """Read the alternatives of a plan file.
+
+    Parameters
+    ----------
+    path : str or Path
+        A TOML file of at most 64 KiB; `parse_plan` describes its content.
 
     Raises
     ------
     NotFoundError
-        There is no such file, or no such what-if, argument or parameter as it names; the nearest are offered.
+        The file is missing, or it names an unknown what-if, argument or parameter. The message offers the nearest
+        names.
     BrokenFileError
-        It is no TOML, larger than 64 KiB, or has a key of more than 64 dots; the message says which.
+        The file is no TOML, larger than 64 KiB, or has a key of more than 64 dots.
     InvalidInputError
-        An entry is not what it has to be; the message says which.
+        An entry has a wrong type or value; the message names it.
     """
     path = Path(path)
     if not path.exists():
@@ -37,11 +47,11 @@ def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
         raise InvalidInputError(f"{path}: no regular file; a plan is a TOML file")
     try:
         with path.open("rb") as stream:
-            content = stream.read(_BYTES + 1)
+            content = stream.read(_MOST_BYTES + 1)
     except OSError as error:
         raise BrokenFileError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(content) > _BYTES:
-        raise BrokenFileError(f"{path}: a plan has {_BYTES} bytes at most")
+    if len(content) > _MOST_BYTES:
+        raise BrokenFileError(f"{path}: a plan has {_MOST_BYTES} bytes at most")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -50,16 +60,16 @@ def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
 
 
 def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
-    """Return the alternatives of a plan.
+    """Parse the alternatives of a plan.
 
     Parameters
     ----------
     text : str
-        TOML: ``[[alternative]]`` tables with ``steps``, each a text as the command line has it or a table with
-        ``what_if`` and its arguments by name; optionally ``title`` and a table ``parameters``, which stand in for those
-        of the models. A table ``parameters`` at the top is for all alternatives.
+        TOML: tables ``[[alternative]]`` with ``steps``. A step is a text as on the command line, or a table with
+        ``what_if`` and its arguments by name. An alternative may have a ``title``, and a table ``parameters`` that
+        replaces values of the models. A table ``parameters`` at the top holds for all alternatives.
     source : str
-        For messages.
+        Name of the plan in messages.
 
     Raises
     ------
@@ -72,103 +82,106 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     >>> parse_plan(plan)[0].label, parse_plan(plan)[0].name
     ('A', 'scale_links:2+dma_collectives')
     """
-    content = _loaded(text, source)
-    _only(content, ("alternative", "parameters", "title"), source)
-    _title(content, source)
+    content = _parsed_toml(text, source)
+    _check_keys(content, ("alternative", "parameters", "title"), source)
+    _checked_title(content, source)
     alternatives = content.get("alternative")
-    if not isinstance(alternatives, list) or not 1 <= len(alternatives) <= _ALTERNATIVES:
-        raise InvalidInputError(f"{source}: a plan has 1 to {_ALTERNATIVES} tables [[alternative]]")
-    common = _parameters(content, source)
-    found = tuple(_alternative(one, common, f"{source}: alternative {i}") for i, one in enumerate(alternatives, 1))
-    titles = ["baseline", *(what_if.title for what_if in found if what_if.title)]
-    if twice := {title for title in titles if titles.count(title) > 1}:
-        raise InvalidInputError(f"{source}: title {min(twice)!r} is used twice; results go by it")
-    return found
+    if not isinstance(alternatives, list) or not 1 <= len(alternatives) <= _MOST_ALTERNATIVES:
+        raise InvalidInputError(f"{source}: a plan has 1 to {_MOST_ALTERNATIVES} tables [[alternative]]")
+    common = _checked_parameters(content, source)
+    what_ifs = tuple(
+        _alternative(entry, common, f"{source}: alternative {i}") for i, entry in enumerate(alternatives, 1)
+    )
+    titles = ["baseline", *(what_if.title for what_if in what_ifs if what_if.title)]
+    if repeated := {title for title in titles if titles.count(title) > 1}:
+        raise InvalidInputError(f"{source}: title {min(repeated)!r} is used twice; give each alternative its own title")
+    return what_ifs
 
 
-def _loaded(text: str, source: str) -> dict[str, Any]:
-    if len(text) > _BYTES:
-        raise BrokenFileError(f"{source}: a plan has {_BYTES} bytes at most")
+def _parsed_toml(text: str, source: str) -> dict[str, Any]:
+    if len(text) > _MOST_BYTES:
+        raise BrokenFileError(f"{source}: a plan has {_MOST_BYTES} bytes at most")
     try:
         return parse_toml(text)
     except ValueError as error:
         raise BrokenFileError(f"{source}: no TOML: {error}") from error
 
 
-def _alternative(entry: object, common: Mapping[str, float], place: str) -> WhatIf:
-    table = _table(entry, place)
-    title = _title(table, place)
+def _alternative(entry: object, common: Mapping[str, float], where: str) -> WhatIf:
+    table = _checked_table(entry, where)
+    title = _checked_title(table, where)
     if title:
-        place = f"{place} ({title[:40]})"
-    _only(table, ("title", "steps", "parameters"), place)
+        where = f"{where} ({title[:40]})"
+    _check_keys(table, ("title", "steps", "parameters"), where)
     steps = table.get("steps")
-    if not isinstance(steps, list) or not 1 <= len(steps) <= _STEPS:
-        raise InvalidInputError(f"{place}: steps is a list of 1 to {_STEPS} steps")
-    parts = [_step(step, f"{place}, step {i}") for i, step in enumerate(steps, 1)]
-    parameters = {**common, **_parameters(table, place)}
+    if not isinstance(steps, list) or not 1 <= len(steps) <= _MOST_STEPS:
+        raise InvalidInputError(f"{where}: steps is a list of 1 to {_MOST_STEPS} steps")
+    parts = [_step(step, f"{where}, step {i}") for i, step in enumerate(steps, 1)]
+    parameters = {**common, **_checked_parameters(table, where)}
     what_if = parts[0] if len(parts) == 1 else compose(*parts)
     return replace(what_if, title=title, parameters=tuple(sorted(parameters.items())))
 
 
-def _step(entry: object, place: str) -> WhatIf:
+def _step(entry: object, where: str) -> WhatIf:
     try:
         if isinstance(entry, str):
             return parse_what_if(entry)
-        table = dict(_table(entry, place))
-        name = table.pop(_WHAT_IF, None)
+        table = dict(_checked_table(entry, where))
+        name = table.pop(_WHAT_IF_KEY, None)
         if not isinstance(name, str):
-            raise InvalidInputError(f'a step is a text, or a table with {_WHAT_IF} = "NAME"')
+            raise InvalidInputError(f'a step is a text, or a table with {_WHAT_IF_KEY} = "NAME"')
         recipe = recipe_named(name)
         for key, value in table.items():
             if not isinstance(value, str | int | float) or isinstance(value, bool):
-                raise InvalidInputError(f"{key} is a {_type(value)}; it has to be a text or a number")
+                raise InvalidInputError(f"{key} is a {_type_name(value)}; it has to be a text or a number")
         return made(recipe, recipe.texts(table))
     except SeqPointError as error:
         text = str(error)
-        raise type(error)(text if text.startswith(place) else f"{place}: {text}") from error
+        raise type(error)(text if text.startswith(where) else f"{where}: {text}") from error
 
 
-def _parameters(table: Mapping[str, Any], place: str) -> dict[str, float]:
-    known = load_parameters().known
-    found = {}
-    for name, value in _table(table.get("parameters", {}), f"{place}: parameters").items():
-        if name not in known:
-            raise unknown(f"{place}: no parameter is called", name, known)
+def _checked_parameters(table: Mapping[str, Any], where: str) -> dict[str, float]:
+    shipped = load_parameters().known
+    values = {}
+    for name, value in _checked_table(table.get("parameters", {}), f"{where}: parameters").items():
+        if name not in shipped:
+            raise unknown(f"{where}: no parameter is called", name, shipped)
         if name == "replay_error":
-            raise InvalidInputError(f"{place}: replay_error cannot be given; it is the replay's, not an alternative's")
+            raise InvalidInputError(f"{where}: replay_error cannot be given; it is the replay's, not an alternative's")
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
-            raise InvalidInputError(f"{place}: parameter {name} has to be a finite number, not a {_type(value)}")
-        one = known[name]
-        least, most = one.low / _FACTOR, 1.0 if one.unit.startswith("share") else one.high * _FACTOR
+            raise InvalidInputError(f"{where}: parameter {name} has to be a finite number, not a {_type_name(value)}")
+        parameter = shipped[name]
+        least = parameter.low / _FACTOR_OUTSIDE
+        most = 1.0 if parameter.unit.startswith("share") else parameter.high * _FACTOR_OUTSIDE
         if not least <= value <= most:
             shown = f"{value:g}" if abs(value) < 2**63 else "too large"
             raise InvalidInputError(
-                f"{place}: parameter {name} is {shown}, in {one.unit}: not plausible; {least:g} to {most:g} is taken"
+                f"{where}: parameter {name} is {shown}, in {parameter.unit}: not plausible; give {least:g} to {most:g}"
             )
-        found[name] = float(value)
-    return found
+        values[name] = float(value)
+    return values
 
 
-def _title(table: Mapping[str, Any], place: str) -> str:
+def _checked_title(table: Mapping[str, Any], where: str) -> str:
     title = table.get("title", "")
-    if not isinstance(title, str) or len(title) > _TITLE:
-        raise InvalidInputError(f"{place}: title is a text of {_TITLE} characters at most")
+    if not isinstance(title, str) or len(title) > _LONGEST_TITLE:
+        raise InvalidInputError(f"{where}: title is a text of {_LONGEST_TITLE} characters at most")
     return title
 
 
-def _only(table: Mapping[str, Any], keys: tuple[str, ...], place: str) -> None:
+def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
     for key in table:
         if key not in keys:
-            raise unknown(f"{place}: there is no key", key, keys)
+            raise unknown(f"{where}: there is no key", key, keys)
 
 
-def _table(value: object, place: str) -> Mapping[str, Any]:
+def _checked_table(value: object, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInputError(f"{place}: this has to be a table, not a {_type(value)}")
+        raise InvalidInputError(f"{where}: this has to be a table, not a {_type_name(value)}")
     return value
 
 
-def _type(value: object) -> str:
+def _type_name(value: object) -> str:
     names = {
         str: "text",
         bool: "boolean",

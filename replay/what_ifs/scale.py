@@ -1,4 +1,4 @@
-"""What if the kernels of a class, or the host, were faster or slower?"""
+"""Scaling what-ifs: kernels of one class, or the host, are faster or slower by a factor."""
 
 from dataclasses import replace
 
@@ -11,18 +11,19 @@ from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, unkn
 
 
 def scale_kernels(class_: str, factor: float) -> WhatIf:
-    """Kernels of `class_` (``"all"`` or ``"*"`` for every class) take `factor` times as long, alone.
+    """Scale the isolated duration of all kernels of a class by FACTOR.
 
-    Shares of bandwidth and of compute units stay, so how much they slow each other does.
+    CLASS is a class of kernels, or ``all`` (also ``*``) for every class, collectives included. Demands stay as they
+    are, and so does how much kernels slow each other.
 
-    Not modelled: why they would; the factor is an assumption, and durations that rest on it are marked so.
+    Not modelled: the reason for the change. FACTOR is an assumption, and the scaled durations are marked as assumed.
 
     Raises
     ------
     NotFoundError
         There is no such class.
     InvalidInputError
-        `factor` is neither zero nor within 1e-6 to 1e6.
+        `factor` is neither 0 nor within 1e-6 to 1e6.
     """
     class_ = "all" if class_ == "*" else class_
     if class_ != "all" and class_ not in CLASSES:
@@ -42,14 +43,16 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
 
 
 def scale_host(factor: float) -> WhatIf:
-    """Calls on the host, and the time between them, take `factor` times as long; waiting for devices does not.
+    """Scale host calls, and the host time between them, by FACTOR.
 
-    Not modelled: the lag from a call to its kernel, which stays, and why the host would be faster.
+    Time in which the host waits for a device does not change.
+
+    Not modelled: the lag from a call to its kernel, which stays, and the reason why the host is faster.
 
     Raises
     ------
     InvalidInputError
-        `factor` is neither zero nor within 1e-6 to 1e6.
+        `factor` is neither 0 nor within 1e-6 to 1e6.
     """
     check_factor("scale_host", factor, zero=True)
 
@@ -72,8 +75,8 @@ RECIPES = (
         "scale_kernels",
         scale_kernels,
         (
-            Argument("class", "all (collectives, too), or a class of kernels"),
-            Argument("factor", "of their time", "number"),
+            Argument("class", "a class of kernels, or all (with collectives)"),
+            Argument("factor", "new duration over old", "number"),
         ),
         "Kernels of a class take FACTOR times as long.",
         "scale_kernels:gemm:0.5",
@@ -82,7 +85,7 @@ RECIPES = (
     Recipe(
         "scale_host",
         scale_host,
-        (Argument("factor", "of the host's time", "number"),),
+        (Argument("factor", "new host time over old", "number"),),
         "Calls on the host, and the time between them, take FACTOR times as long.",
         "scale_host:0.5",
         "host",

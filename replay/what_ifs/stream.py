@@ -1,4 +1,9 @@
-"""What if kernels ran on another stream?"""
+"""Stream what-if: chosen tasks run on another stream of their device.
+
+Moving a task changes four groups of edges. The order on its old stream closes over it (`_reordered`). The task still
+waits for its old predecessor (`_inputs`). It gets an order on its new stream (`_new_order`). Events and host waits that
+followed it on the old stream wait for it as well (`_waits`).
+"""
 
 from dataclasses import dataclass, replace
 
@@ -11,36 +16,40 @@ from replay.engine.engine import simulate
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
 from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, written
 
-#: Edges by which something off a stream waits for work on it.
-_LEAVES = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
+#: Edges by which another stream, or the host, waits for a stream.
+_WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
 _ON_STREAM = sorted(STREAM_EDGES)
 
 
 def change_stream(tasks: str, stream: str) -> WhatIf:
-    """Chosen tasks run on another stream of their device: ``new``, one for each old stream, or the number of one.
+    """Move chosen tasks to another stream of their device.
 
-    A trace says in which order kernels ran and not which needs whose result, so this is assumed: a moved task still
-    waits for what stood before it on its old stream; what stands after it on that stream does not wait for it any more;
-    whatever waited, by an event or on the host, for the old stream past the moved task waits for it too. On the new
-    stream it takes its place by when it started.
+    STREAM is the number of a stream, or ``new`` for one new stream per old stream. A moved task takes its place on the
+    new stream by its start in the replay.
 
-    Not modelled: a kernel that follows on the old stream and does need the result; the gain is then too high, so choose
-    kernels whose result is used later (gradient reductions, prefetches, logging).
+    A trace shows the order of kernels, but not which kernel needs which result. The what-if therefore assumes:
+
+    - A moved task still waits for its predecessors on the old stream.
+    - Later tasks on the old stream no longer wait for the moved task.
+    - Events and host waits for the old stream, past the moved task, also wait for the moved task.
+
+    Not modelled: a later kernel on the old stream that does need the result; the gain is then too high. Choose kernels
+    whose result is used much later: gradient reductions, prefetches, logging.
 
     Source: the order that streams and events guarantee (CUDA and HIP programming guides).
 
     Raises
     ------
     InvalidInputError
-        `tasks` can choose none, or `stream` is no number of a stream.
+        `tasks` is no valid choice, or `stream` is no number of a stream.
     """
     choice = TaskChoice(tasks)
     if stream != "new" and not (stream.isascii() and stream.isdecimal() and len(stream) < 19):
-        raise InvalidInputError(f"a stream of {stream[:40]!r}: give its number, or new")
+        raise InvalidInputError(f"a stream of {stream[:40]!r}: give the number of a stream, or new")
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         chosen = choice.rows(graph)
-        lanes, lane = _lanes(graph, chosen, stream)
+        lanes, lane = _new_lanes(graph, chosen, stream)
         moved = lane != graph.tasks.lane
         note = (
             f"change_stream: {int((moved & chosen).sum())} tasks; nothing later on their stream is taken to need them"
@@ -49,9 +58,9 @@ def change_stream(tasks: str, stream: str) -> WhatIf:
             return graph.with_notes([note])
         start, end = simulate(graph)
         order = np.lexsort((np.arange(len(lane)), end, start))
-        sides = _Sides(graph, moved, order, lane)
-        edges = _reordered(sides)
-        release = _released(sides, start)
+        move = _Move(graph, moved, order, lane)
+        edges = _reordered(move)
+        release = _release_times(move, start)
         changed = replace(graph, lanes=lanes, edges=edges).with_tasks(lane=lane, release_ns=release)
         return changed.with_notes([note])
 
@@ -59,8 +68,20 @@ def change_stream(tasks: str, stream: str) -> WhatIf:
 
 
 @dataclass(frozen=True)
-class _Sides:
-    """A graph, which of its tasks move, all tasks in the order of start, and the lane of each afterwards."""
+class _Move:
+    """The lanes of a graph's tasks before and after a move.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph before the move.
+    moved : array of bool
+        Whether each task moves.
+    order : array of int64
+        All tasks, sorted by start.
+    lane : array of int64
+        Lane of each task after the move.
+    """
 
     graph: KernelGraph
     moved: Bools
@@ -68,109 +89,110 @@ class _Sides:
     lane: Ints
 
     def before(self) -> Ints:
-        """Return for each task the last one before it on its old lane that stays; -1 for none."""
-        return _last(self.graph.tasks.lane, self.order, ~self.moved)
+        """Return the last task that stays before each task on its old lane; -1 for none."""
+        return _previous(self.graph.tasks.lane, self.order, ~self.moved)
 
 
-def _lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[Lane, ...], Ints]:
-    """Return the lanes with those that are new, and the lane of each task; arrivals go with their collective."""
+def _new_lanes(graph: KernelGraph, chosen: Bools, stream: str) -> tuple[tuple[Lane, ...], Ints]:
+    """Return the lanes, new ones included, and the lane of each task. Arrivals move with their collective."""
     tasks = graph.tasks
-    arrives = (tasks.kind == TaskKind.MARK) & (tasks.event >= 0) & (tasks.device >= 0)
-    arrives[:-1] &= chosen[1:] & (tasks.event[:-1] == tasks.event[1:])
-    arrives[-1:] = False
-    goes = (chosen | arrives) & (tasks.lane >= 0)
+    arrivals = (tasks.kind == TaskKind.MARK) & (tasks.event >= 0) & (tasks.device >= 0)
+    arrivals[:-1] &= chosen[1:] & (tasks.event[:-1] == tasks.event[1:])
+    arrivals[-1:] = False
+    moves = (chosen | arrivals) & (tasks.lane >= 0)
     lanes, lane = list(graph.lanes), tasks.lane.copy()
-    for old in np.unique(tasks.lane[goes]).tolist():
-        place = graph.lanes[old]
-        here = [one.number for one in lanes if (one.rank, one.device) == (place.rank, place.device)]
-        target = Lane(place.rank, place.device, max(here) + 1 if stream == "new" else int(stream))
+    for old in np.unique(tasks.lane[moves]).tolist():
+        old_lane = graph.lanes[old]
+        numbers = [each.number for each in lanes if (each.rank, each.device) == (old_lane.rank, old_lane.device)]
+        target = Lane(old_lane.rank, old_lane.device, max(numbers) + 1 if stream == "new" else int(stream))
         if target not in lanes:
             lanes.append(target)
-        lane[goes & (tasks.lane == old)] = lanes.index(target)
+        lane[moves & (tasks.lane == old)] = lanes.index(target)
     return tuple(lanes), lane
 
 
-def _last(lane: Ints, order: Ints, which: Bools) -> Ints:
-    """Return for each task the last of `which` that comes before it on its lane; -1 for none."""
+def _previous(lane: Ints, order: Ints, among: Bools) -> Ints:
+    """Return the last task before each task on its lane, among the tasks in `among`; -1 for none."""
     by_lane = order[np.argsort(lane[order], kind="stable")]
-    place = np.where(which[by_lane], np.arange(len(by_lane)), -1)
-    seen = np.maximum.accumulate(np.concatenate([[-1], place[:-1]]))
-    same = (seen >= 0) & (lane[by_lane[np.maximum(seen, 0)]] == lane[by_lane])
-    found = np.full(len(lane), -1)
-    found[by_lane] = np.where(same, by_lane[np.maximum(seen, 0)], -1)
-    return found
+    position = np.where(among[by_lane], np.arange(len(by_lane)), -1)
+    latest = np.maximum.accumulate(np.concatenate([[-1], position[:-1]]))
+    on_lane = (latest >= 0) & (lane[by_lane[np.maximum(latest, 0)]] == lane[by_lane])
+    previous = np.full(len(lane), -1)
+    previous[by_lane] = np.where(on_lane, by_lane[np.maximum(latest, 0)], -1)
+    return previous
 
 
-def _reordered(sides: _Sides) -> Edges:
-    """Return the edges with order on old streams less what moved, order on new ones, and what waits past the old."""
-    graph, moved = sides.graph, sides.moved
+def _reordered(move: _Move) -> Edges:
+    """Return the edges after the move: without the old order of moved tasks, and with all new edges."""
+    graph, moved = move.graph, move.moved
     edges, tasks = graph.edges, graph.tasks
-    own = np.isin(edges.kind, _ON_STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
-    leaves = own & moved[edges.source] & ~moved[edges.target]
-    enters = own & ~moved[edges.source] & moved[edges.target]
+    on_stream = np.isin(edges.kind, _ON_STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
+    leaves = on_stream & moved[edges.source] & ~moved[edges.target]
+    enters = on_stream & ~moved[edges.source] & moved[edges.target]
     kept = replace(edges, kind=np.where(enters, int(EdgeKind.WAIT_INFERRED), edges.kind))
-    before = sides.before()
-    # Order on the old stream closes over what moved; the pause before the next one stays a pause.
+    before = move.before()
+    # The order on the old stream closes over the moved tasks; a pause before the next task stays a pause.
     target = edges.target[leaves]
     closing = before[target] >= 0
-    bridge = _edges(before[target][closing], target[closing], EdgeKind.STREAM)
+    bridge = _free_edges(before[target][closing], target[closing], EdgeKind.STREAM)
     lag = np.where(edges.from_start[leaves], 0.0, edges.lag_ns[leaves])[closing]
     bridge = replace(bridge, lag_ns=lag, kind=edges.kind[leaves][closing])
-    found = kept.select(~leaves)
-    for more in (bridge, _inputs(sides, before), _chain(sides), _waits(sides)):
-        found = found.joined(more)
-    return found
+    reordered = kept.select(~leaves)
+    for added in (bridge, _inputs(move, before), _new_order(move), _waits(move)):
+        reordered = reordered.joined(added)
+    return reordered
 
 
-def _inputs(sides: _Sides, before: Ints) -> Edges:
-    """Return edges by which moved tasks wait for what stood before them on the old stream."""
-    rows = np.flatnonzero(sides.moved & (before >= 0))
-    return _edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
+def _inputs(move: _Move, before: Ints) -> Edges:
+    """Return edges by which moved tasks wait for their predecessors on the old stream."""
+    rows = np.flatnonzero(move.moved & (before >= 0))
+    return _free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
 
 
-def _chain(sides: _Sides) -> Edges:
-    """Return the order on the new streams, where a neighbour has moved there."""
-    lane = sides.lane
-    before = _last(lane, sides.order, np.ones(len(lane), dtype=bool))
-    rows = np.flatnonzero((before >= 0) & (sides.graph.tasks.device >= 0))
-    joins = (sides.moved[rows] | sides.moved[before[rows]]) & np.isin(lane[rows], lane[sides.moved])
+def _new_order(move: _Move) -> Edges:
+    """Return the edges of the order on the new streams, next to moved tasks."""
+    lane = move.lane
+    before = _previous(lane, move.order, np.ones(len(lane), dtype=bool))
+    rows = np.flatnonzero((before >= 0) & (move.graph.tasks.device >= 0))
+    joins = (move.moved[rows] | move.moved[before[rows]]) & np.isin(lane[rows], lane[move.moved])
     rows = rows[joins]
-    return _edges(before[rows], rows, EdgeKind.STREAM)
+    return _free_edges(before[rows], rows, EdgeKind.STREAM)
 
 
-def _waits(sides: _Sides) -> Edges:
-    """Return edges from the last moved task before each one that something off its stream waits for."""
-    graph = sides.graph
+def _waits(move: _Move) -> Edges:
+    """Return edges to every event and host wait from the last moved task before it."""
+    graph = move.graph
     edges = graph.edges
-    latest = _last(graph.tasks.lane, sides.order, sides.moved)
-    leaves = np.isin(edges.kind, _LEAVES) & (latest[edges.source] >= 0)
+    latest = _previous(graph.tasks.lane, move.order, move.moved)
+    leaves = np.isin(edges.kind, _WAITS_FOR_STREAM) & (latest[edges.source] >= 0)
     leaves &= graph.tasks.lane[edges.source] != graph.tasks.lane[edges.target]
-    waits = _edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
+    waits = _free_edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
     return replace(waits, kind=edges.kind[leaves])
 
 
-def _released(sides: _Sides, start: Floats) -> Floats:
-    """Return the releases; what came after the first of a stream, which has moved, starts no earlier than that did."""
-    edges, tasks = sides.graph.edges, sides.graph.tasks
-    own = np.isin(edges.kind, _ON_STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
-    orphans = own & sides.moved[edges.source] & ~sides.moved[edges.target] & (sides.before()[edges.target] < 0)
+def _release_times(move: _Move, start: Floats) -> Floats:
+    """Return release times. If the first task of a stream moves, its successor still starts no earlier than it did."""
+    edges, tasks = move.graph.edges, move.graph.tasks
+    on_stream = np.isin(edges.kind, _ON_STREAM) & (tasks.lane[edges.source] == tasks.lane[edges.target])
+    orphans = on_stream & move.moved[edges.source] & ~move.moved[edges.target] & (move.before()[edges.target] < 0)
     release = tasks.release_ns.copy()
     np.maximum.at(release, edges.target[orphans], start[edges.source[orphans]])
     return release
 
 
-def _edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
+def _free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
+    """Return edges without lag."""
     n = len(source)
     return Edges(source, target, np.zeros(n), np.zeros(n, dtype=bool), np.full(n, int(kind)))
 
 
-_CHOSEN = Argument("tasks", "all, kernels, collectives, copies, a class, or a name with * and ?")
+_TASKS = Argument("tasks", "tasks to move: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
 RECIPES = (
     Recipe(
         "change_stream",
         change_stream,
-        (_CHOSEN, Argument("stream", "its number, or new")),
-        "Chosen tasks run on another stream of their device, and what follows them does not wait.",
+        (_TASKS, Argument("stream", "number of the new stream, or new")),
+        "Chosen tasks run on another stream of their device; later tasks on the old stream do not wait for them.",
         "change_stream:optimizer:new",
         "scheduling",
     ),

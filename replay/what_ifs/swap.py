@@ -1,4 +1,4 @@
-"""What if a kernel were another one?"""
+"""Swap what-if: kernels are replaced by others."""
 
 import re
 
@@ -22,26 +22,30 @@ from replay.what_ifs.what_if import (
 )
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
-#: More than any grid has.
+#: Workgroups of a grid; more is a mistake.
 _MOST_WORKGROUPS = 10**12
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-#: What a kernel takes over from the one that it is swapped for.
-_TAKEN = ("name", "class_", "workgroups", "dtype", "operator", "demand", "occupies", "waves", "footprint", "hit_share")
+#: Columns that a kernel copies from the kernel that replaces it.
+_COPIED = ("name", "class_", "workgroups", "dtype", "operator", "demand", "occupies", "waves", "footprint", "hit_share")
 
 
 def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) -> WhatIf:
-    """Chosen kernels are replaced: by a factor of their time, by a time, or by a kernel that the trace has.
+    """Replace chosen kernels by a factor of their duration, a duration, or another kernel of the trace.
 
-    KERNEL is a class, or a name with ``*`` and ``?`` (`seqpoint analyze` shows names). BY is a factor (``0.5``), a
-    time alone on the device (``120us``), or the name or pattern of another kernel, whose median call then stands for
-    each: its time alone, workgroups and demands. CLASS and WORKGROUPS say what the new kernel is where it differs;
-    what it then asks of the device is worked out anew.
+    KERNEL is a class, or a name with ``*`` and ``?`` (`seqpoint analyze` shows names). BY is one of three:
 
-    Not modelled: that a kernel at another place has other operands; give the time where you know it. With a factor or a
-    time, shares of bandwidth stay.
+    - a factor of the isolated duration (``0.5``);
+    - an isolated duration (``120us``);
+    - the name or pattern of another kernel. Its call of median duration replaces each chosen kernel, with its isolated
+      duration, workgroups and demands.
 
-    Source: a substitution, exact in what is given; times rest on it and are marked assumed, those of a kernel of the
-    trace derived.
+    CLASS and WORKGROUPS describe the new kernel if they differ; its demands are then computed anew.
+
+    Not modelled: other operands of the replacing kernel at its new position; give the duration if you know it. With a
+    factor or a duration, shares of bandwidth stay.
+
+    Source: a substitution, exact in the given values. Given durations are marked as assumed, those of a kernel of the
+    trace as derived.
 
     Raises
     ------
@@ -52,36 +56,36 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
     if class_ and class_ not in CLASSES:
         raise unknown("no class of kernels is called", class_, CLASSES)
     if not 0 <= workgroups <= _MOST_WORKGROUPS:
-        raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or none")
-    time, factor = duration_ns(by), _factor(by)
-    donors = kernel_choice("swap_kernel", by) if time is None and factor is None else None
+        raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or leave it out")
+    given_ns, factor = duration_ns(by), _parsed_factor(by)
+    donors = kernel_choice("swap_kernel", by) if given_ns is None and factor is None else None
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        rows = choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL)
-        note = f"swap_kernel: {int(rows.sum())} kernels"
-        if not rows.any():
+        chosen = choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL)
+        note = f"swap_kernel: {int(chosen.sum())} kernels"
+        if not chosen.any():
             return graph.with_notes([note])
         if donors is not None:
-            swapped = _taken(graph, rows, _median(graph, donors))
+            swapped = _copied_from(graph, chosen, _median_kernel(graph, donors))
         else:
-            old = graph.tasks.duration_ns
-            new = np.where(rows, time if time is not None else old * (factor or 0.0), old)
-            basis = np.where(rows & (new != old), int(Basis.ASSUMED), graph.tasks.basis)
-            swapped = graph.with_tasks(duration_ns=new, basis=basis)
-        return _described(swapped, rows, (class_, workgroups), parameters).with_notes([note])
+            old_ns = graph.tasks.duration_ns
+            new_ns = np.where(chosen, given_ns if given_ns is not None else old_ns * (factor or 0.0), old_ns)
+            basis = np.where(chosen & (new_ns != old_ns), int(Basis.ASSUMED), graph.tasks.basis)
+            swapped = graph.with_tasks(duration_ns=new_ns, basis=basis)
+        return _with_grid(swapped, chosen, (class_, workgroups), parameters).with_notes([note])
 
     patterns = choice.patterns + (donors.patterns if donors is not None else ())
-    more = (class_, str(workgroups))[: 2 if workgroups else 1 if class_ else 0]
-    return WhatIf(written("swap_kernel", kernel, by, *more), transform, patterns=patterns)
+    optional = (class_, str(workgroups))[: 2 if workgroups else 1 if class_ else 0]
+    return WhatIf(written("swap_kernel", kernel, by, *optional), transform, patterns=patterns)
 
 
 def duration_ns(text: str) -> float | None:
-    """Return the time that a text such as ``120us`` gives, in ns; None where it gives none."""
-    found = _DURATION.fullmatch(text)
-    return float(found[1]) * _NS[found[2]] if found else None
+    """Parse a duration such as ``120us``; return it in ns, or None if `text` is no duration."""
+    match = _DURATION.fullmatch(text)
+    return float(match[1]) * _NS[match[2]] if match else None
 
 
-def _factor(text: str) -> float | None:
+def _parsed_factor(text: str) -> float | None:
     try:
         factor = float(text)
     except ValueError:
@@ -90,8 +94,8 @@ def _factor(text: str) -> float | None:
     return factor
 
 
-def _median(graph: KernelGraph, donors: TaskChoice) -> int:
-    """Return the kernel that a pattern chooses, of median duration; of an even number the shorter."""
+def _median_kernel(graph: KernelGraph, donors: TaskChoice) -> int:
+    """Return the chosen kernel of median duration; of an even number, the shorter middle one."""
     rows = np.flatnonzero(donors.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL))
     if not len(rows):
         raise unknown("no kernel of this iteration is called", donors.text, graph.names)
@@ -99,32 +103,33 @@ def _median(graph: KernelGraph, donors: TaskChoice) -> int:
     return int(order[(len(order) - 1) // 2])
 
 
-def _taken(graph: KernelGraph, rows: npt.NDArray[np.bool_], donor: int) -> KernelGraph:
+def _copied_from(graph: KernelGraph, chosen: npt.NDArray[np.bool_], donor: int) -> KernelGraph:
+    """Return `graph` with the columns of `donor` in chosen rows."""
     tasks = graph.tasks
     columns = {}
-    for name in ("duration_ns", *_TAKEN):
+    for name in ("duration_ns", *_COPIED):
         column = getattr(tasks, name).copy()
-        column[rows] = column[donor]
+        column[chosen] = column[donor]
         columns[name] = column
     basis = np.maximum(tasks.basis, max(int(Basis.DERIVED), int(tasks.basis[donor])))
-    same = rows & (tasks.name == tasks.name[donor]) & (columns["duration_ns"] == tasks.duration_ns)
-    return graph.with_tasks(**columns, basis=np.where(rows & ~same, basis, tasks.basis))
+    unchanged = chosen & (tasks.name == tasks.name[donor]) & (columns["duration_ns"] == tasks.duration_ns)
+    return graph.with_tasks(**columns, basis=np.where(chosen & ~unchanged, basis, tasks.basis))
 
 
-def _described(
-    graph: KernelGraph, rows: npt.NDArray[np.bool_], what: tuple[str, int], parameters: Parameters
+def _with_grid(
+    graph: KernelGraph, chosen: npt.NDArray[np.bool_], class_and_workgroups: tuple[str, int], parameters: Parameters
 ) -> KernelGraph:
-    """Return `graph` with chosen kernels of another class or grid, and the demands that go with it."""
-    class_, workgroups = what
+    """Return `graph` with chosen kernels of another class or grid, and with the demands that follow."""
+    class_, workgroups = class_and_workgroups
     if not class_ and not workgroups:
         return graph
     tasks = graph.tasks
     changed = graph.with_tasks(
-        class_=np.where(rows, CLASSES.index(class_), tasks.class_) if class_ else tasks.class_,
-        workgroups=np.where(rows, workgroups, tasks.workgroups) if workgroups else tasks.workgroups,
-        operator=np.where(rows, -1, tasks.operator),
+        class_=np.where(chosen, CLASSES.index(class_), tasks.class_) if class_ else tasks.class_,
+        workgroups=np.where(chosen, workgroups, tasks.workgroups) if workgroups else tasks.workgroups,
+        operator=np.where(chosen, -1, tasks.operator),
     )
-    return with_demands_of(changed, rows, parameters)
+    return with_demands_of(changed, chosen, parameters)
 
 
 RECIPES = (
@@ -132,12 +137,12 @@ RECIPES = (
         "swap_kernel",
         lambda kernel, by, class_, workgroups: swap_kernel(kernel, by, class_=class_, workgroups=workgroups),
         (
-            Argument("kernel", "class, name, or pattern with * and ?"),
-            Argument("by", "factor, time (120us), or another kernel of the trace"),
-            Argument("class", "class of the new kernel", default=""),
-            Argument("workgroups", "of the new kernel", "whole", default="0"),
+            Argument("kernel", "class, kernel name, or pattern with * and ?"),
+            Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
+            Argument("class", "class of the new kernel, if it differs", default=""),
+            Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
         ),
-        "Kernels are replaced by others: another time, class or grid, or another kernel of the trace.",
+        "Kernels are replaced: another duration, class or grid, or another kernel of the trace.",
         "swap_kernel:*sgemm*:0.7",
         "kernels",
         swap_kernel.__doc__ or "",

@@ -1,4 +1,4 @@
-"""What if collectives that reduce ran under the product that makes their data? (T3, arXiv 2401.16677)"""
+"""T3 what-if: reducing collectives run under the matrix product that computes their data (arXiv 2401.16677)."""
 
 import numpy as np
 
@@ -12,18 +12,20 @@ _ALL_REDUCE = COLLECTIVE_KINDS.index("all_reduce")
 
 
 def t3() -> WhatIf:
-    """Each chunk of a product that is reduced over ranks is sent as it is computed, by hardware that tracks it.
+    """Send each chunk of a matrix product into its reduction as soon as it is computed (T3).
 
-    A product (or convolution) that an all-reduce or reduce-scatter follows, with at most three copies or conversions
-    between, runs in one stage a rank; the tracker triggers a DMA of each chunk, and memory adds it up. The
-    reduce-scatter then takes no compute units and (3N - 4) / (4N - 1) of its memory traffic for N ranks (reads N - 2
-    and writes 2 (N - 1) parts instead of 2 N - 1 and 2 N), and each chunk `chunk_trigger_ns`. The all-gather of an
-    all-reduce, half of its time, comes after as before. Where the trace does not tell the ranks, 8 are taken.
+    The what-if applies to a product or convolution that an all-reduce or reduce-scatter follows. At most three copies
+    or conversions may stand between. The product runs in one stage per rank. A hardware tracker triggers the DMA of
+    each chunk, and memory adds the chunks up.
 
-    Not modelled: a tracker that is too small, arbitration in the memory controller other than equal parts, and what the
-    host waits for in between; kernels between product and collective are cut with it.
+    The reduce-scatter then uses no compute units, and each chunk costs `chunk_trigger_ns`. For N ranks its memory
+    traffic scales by (3N - 4) / (4N - 1). It reads N - 2 parts instead of 2N - 1, and writes 2N - 2 instead of 2N. The
+    all-gather half of an all-reduce follows as before. If the trace does not tell the number of ranks, 8 are assumed.
 
-    Source: T3 (arXiv 2401.16677); traffic of a ring with N ranks counted.
+    Not modelled: a tracker that is too small, unequal arbitration in the memory controller, and waits of the host in
+    between. Kernels between product and collective are cut into the same stages.
+
+    Source: T3 (arXiv 2401.16677); the traffic is counted for a ring of N ranks.
     """
     return WhatIf("t3", _transform)
 
@@ -32,21 +34,21 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     targets = producers(graph, ("all_reduce", "reduce_scatter"), _CLASSES)
     if not targets.found:
         return nothing_to_apply(graph, "t3", targets)
-    pieces = ranks_of(graph, targets.found)
+    ranks = ranks_of(graph, targets.found)
     gathers = [int(graph.tasks.collective[target.collective] == _ALL_REDUCE) for target in targets.found]
-    result = send_in_pieces(graph, targets.found, pieces, gathers)
-    whole = graph.tasks.duration_ns[[target.collective for target in targets.found]]
-    rows, each, factors = [], [], []
-    for duration, sent, n, gather in zip(whole.tolist(), result.collectives, pieces, gathers, strict=True):
-        reducing = bytes_time(duration, parameters) / (1 + gather)
-        rows.append(sent[:n])
-        each.append(np.full(n, reducing / n + parameters["chunk_trigger_ns"]))
-        factors.append(np.full(n, (3 * n - 4) / (4 * n - 1)))
-    changed = without_units(result.graph, np.concatenate(rows), np.concatenate(each), np.concatenate(factors))
-    duration_ns = changed.tasks.duration_ns.copy()
+    result = send_in_pieces(graph, targets.found, ranks, gathers)
+    traced_ns = graph.tasks.duration_ns[[target.collective for target in targets.found]]
+    rows, chunk_ns, traffic = [], [], []
+    for duration_ns, chunks, n, gather in zip(traced_ns.tolist(), result.collectives, ranks, gathers, strict=True):
+        reduction_ns = bytes_time(duration_ns, parameters) / (1 + gather)
+        rows.append(chunks[:n])
+        chunk_ns.append(np.full(n, reduction_ns / n + parameters["chunk_trigger_ns"]))
+        traffic.append(np.full(n, (3 * n - 4) / (4 * n - 1)))
+    changed = without_units(result.graph, np.concatenate(rows), np.concatenate(chunk_ns), np.concatenate(traffic))
+    durations_ns = changed.tasks.duration_ns.copy()
     gathering = np.array(gathers, dtype=np.bool_)
-    duration_ns[np.array([sent[-1] for sent in result.collectives])[gathering]] = whole[gathering] / 2
-    changed = changed.with_tasks(duration_ns=duration_ns)
+    durations_ns[np.array([chunks[-1] for chunks in result.collectives])[gathering]] = traced_ns[gathering] / 2
+    changed = changed.with_tasks(duration_ns=durations_ns)
     return changed.with_notes([f"t3: {targets.note}"])
 
 
@@ -55,7 +57,7 @@ RECIPES = (
         "t3",
         t3,
         (),
-        "Reduce-scatters run under the product that makes their data, chunk by chunk, and add up in memory (T3).",
+        "Reduce-scatters run under the product that computes their data, chunk by chunk; memory adds up (T3).",
         "t3",
         "communication",
     ),
