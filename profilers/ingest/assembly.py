@@ -31,7 +31,7 @@ from profilers.ingest.iterations import (
 )
 from profilers.ingest.lengths import add_lengths
 from profilers.ingest.part import Part, combined_fingerprint
-from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, numbers, put
+from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
 from profilers.trace.columns import Lanes, by_lane, lookup, parts, sorting
 from profilers.trace.schema import KINDS, OWN_RANK
 from profilers.trace.trace import Quality, Trace, TraceMeta
@@ -301,20 +301,12 @@ def _periodic(parts: Sequence[Part], places: Sequence[Placement], rank: int, ext
         for table, cause in _caused(part, place, "kernels", ("rank", "name", "start_ns")):
             own = integers(table, "rank") == rank
             times.append(np.where(cause == MISSING, integers(table, "start_ns"), cause + shift)[own])
-            names.append(_codes(table["name"], codes)[own])
+            names.append(text_codes(table["name"], codes)[own])
     at = times.values()
     order = sorting(at)
     sequence = names.raw() if order is None else names.raw()[order]
     period = find_period(sequence)
     return None if period is None else periodic(rank, period, at if order is None else at[order], extent)
-
-
-def _codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
-    """Return a number for each text, the same in all batches; `codes` takes the new ones."""
-    column = texts.combine_chunks()
-    values = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
-    found: Ints = np.array(values)[numbers(column.indices, len(values) - 1)]
-    return found
 
 
 def _caused(part: Part, place: Placement, kind: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, Ints]]:

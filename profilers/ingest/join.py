@@ -11,8 +11,8 @@ Ranks are joined one by one: `match_nodes` needs the key columns of the events o
 
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, integers, strings
+from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, integers, strings, text_codes
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace
 
@@ -31,18 +31,18 @@ _RUN = 3
 #: Share of the shorter sequence that must agree for two threads to be the same.
 _SAME_THREAD = 0.5
 
-#: Names of the operators that each thread calls, in their order.
-Calls = Mapping[int, Sequence[str]]
+#: Names of the operators that each thread calls, in their order; numbers may stand for names.
+Calls = Mapping[int, Sequence[Hashable]]
 
 
-def align(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
+def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Return the positions at which two sequences of names agree, ascending in both.
 
     Linear in the length where the sequences agree; about 500 comparisons at each position where they do not.
 
     Parameters
     ----------
-    first, second : sequence of str
+    first, second : sequence
         Names in the order of the calls; either may hold names that the other lacks.
 
     Examples
@@ -61,7 +61,7 @@ def align(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
     return pairs
 
 
-def _next_runs(first: Sequence[str], second: Sequence[str], i: int, j: int) -> Iterator[tuple[int, int]]:
+def _next_runs(first: Sequence[Hashable], second: Sequence[Hashable], i: int, j: int) -> Iterator[tuple[int, int]]:
     """Yield the next positions at which a few names in a row agree, the nearest first."""
     for distance in range(1, _LOOK_AHEAD + 1):
         for skipped in range(distance + 1):
@@ -76,7 +76,7 @@ def pair_threads(first: Calls, second: Calls) -> list[tuple[int, int]]:
 
     Parameters
     ----------
-    first, second : mapping of int to sequence of str
+    first, second : mapping of int to sequence
         Names that each thread calls.
 
     Examples
@@ -96,22 +96,6 @@ def pair_threads(first: Calls, second: Calls) -> list[tuple[int, int]]:
     return pairs
 
 
-def by_thread(threads: Sequence[int], names: Sequence[str]) -> tuple[dict[int, list[str]], dict[int, list[int]]]:
-    """Return the names that each thread calls, and the position of each call.
-
-    Parameters
-    ----------
-    threads, names : sequence
-        Thread and name of each call, in the order of the calls.
-    """
-    called: dict[int, list[str]] = defaultdict(list)
-    positions: dict[int, list[int]] = defaultdict(list)
-    for position, (thread, name) in enumerate(zip(threads, names, strict=True)):
-        called[thread].append(name)
-        positions[thread].append(position)
-    return called, positions
-
-
 #: Kinds of event that are matched with nodes.
 EVENT_KINDS = ("ops", "ranges")
 #: Columns of events that matching reads.
@@ -124,25 +108,38 @@ _KEY = "execution_trace"
 #: Suffix that Chakra's converter adds to the names of operators that it split.
 _SPLIT_SUFFIX = re.compile(r"\(\d+\)$")
 
-#: Rows of the events (operators, then ranges) and of the nodes, pairwise.
-_Pairs = list[tuple[int, int]]
+#: Rows of events, and of the nodes that describe them.
+_Pairs = tuple[Ints, Ints]
 
 
-class _Calls:
-    """Rank, record function id, name, thread and time of operators, annotations or nodes."""
+class _CallColumns:
+    """Rank, record function id, name, thread and time of operators, annotations or nodes.
 
-    def __init__(self, *tables: pa.Table) -> None:
+    Parameters
+    ----------
+    tables : sequence of Table
+        One after the other, with the columns `EVENT_COLUMNS`.
+    codes : dict of str to int
+        Number of each name; takes the names that are new.
+    """
+
+    def __init__(self, tables: Sequence[pa.Table], codes: dict[str | None, int]) -> None:
         def joined(column: str) -> Ints:
             return np.concatenate([integers(table, column) for table in tables])
 
         self.rank, self.record = joined("rank"), joined("record_function_id")
-        self.name = np.concatenate([strings(table, "name") for table in tables])
+        self.name = np.concatenate([text_codes(table["name"], codes) for table in tables])
         (self.thread,) = dense_keys((joined("process"), joined("thread")))
         self.start, self.duration = joined("start_ns"), joined("dur_ns")
 
     def with_record(self, rank: int) -> Ints:
         """Return the rows of a rank that have a record function id."""
         return np.flatnonzero((self.rank == rank) & (self.record > 0))
+
+    def by_thread(self, rows: Ints) -> tuple[dict[int, list[int]], dict[int, Ints]]:
+        """Return the names that each thread calls in these rows, and their rows, in the order given."""
+        chosen = {thread: rows[self.thread[rows] == thread] for thread in np.unique(self.thread[rows]).tolist()}
+        return {thread: self.name[of_thread].tolist() for thread, of_thread in chosen.items()}, chosen
 
 
 def common_ranks(timeline: Sequence[int], execution_trace: Sequence[int]) -> list[int]:
@@ -254,21 +251,21 @@ def match_nodes(events: Mapping[str, pa.Table], nodes: pa.Table, ranks: Sequence
     ranks : sequence of int
         Ranks to match.
     """
-    called, listed = _Calls(*(events[kind] for kind in EVENT_KINDS)), _Calls(nodes)
-    pairs: _Pairs = []
+    codes: dict[str | None, int] = {}
+    called = _CallColumns([events[kind] for kind in EVENT_KINDS], codes)
+    listed = _CallColumns([nodes], codes)
+    unsplit = _unsplit(codes)
+    node_row = np.full(len(called.rank), -1)
     by_order = 0
     for rank in ranks:
-        matched = _by_record(called, listed, rank)
-        if not len(called.with_record(rank)):
-            matched = _by_order(called, listed, rank)
-            by_order += len(matched)
-        pairs += matched
-    node_row = np.full(len(called.rank), -1)
-    if pairs:
-        event_rows, node_rows = np.array(pairs).T
+        if len(called.with_record(rank)):
+            event_rows, node_rows = _by_record(called, listed, rank, unsplit)
+        else:
+            event_rows, node_rows = _by_order(called, listed, rank)
+            by_order += len(event_rows)
         node_row[event_rows] = node_rows
     ops = events["ops"].num_rows
-    counts = {"nodes_joined": len(pairs), "nodes_joined_by_order": by_order}
+    counts = {"nodes_joined": int((node_row >= 0).sum()), "nodes_joined_by_order": by_order}
     counts["ops_without_node"] = int((node_row[:ops] < 0).sum())
     return MatchedNodes(nodes, {"ops": node_row[:ops], "ranges": node_row[ops:]}, counts)
 
@@ -310,37 +307,42 @@ def join_execution_trace(trace: Trace, et: Trace) -> Trace:
     return trace.with_tables(**tables).with_quality(counts)
 
 
-def _by_record(events: _Calls, nodes: _Calls, rank: int) -> _Pairs:
-    event_row, node_row = _rows_by_record(events, rank), _rows_by_record(nodes, rank)
-    return [(row, node_row[key]) for key, row in event_row.items() if key in node_row]
+def _unsplit(codes: dict[str | None, int]) -> Ints:
+    """Return, by the number of a name, that of the name which Chakra's converter split."""
+    names = list(codes)
+    return np.array([codes.setdefault(_SPLIT_SUFFIX.sub("", name) if name else name, len(codes)) for name in names])
 
 
-def _rows_by_record(calls: _Calls, rank: int) -> dict[tuple[int, str], int]:
-    """Return the row of each (record function id, name) on a single row; a loop over the operators, 0.5 us each."""
-    row_of: dict[tuple[int, str], int] = {}
-    repeated: set[tuple[int, str]] = set()
-    rows = calls.with_record(rank)
-    for row, record, name in zip(rows.tolist(), calls.record[rows].tolist(), calls.name[rows], strict=True):
-        key = record, _SPLIT_SUFFIX.sub("", name)
-        if row_of.setdefault(key, row) != row:
-            repeated.add(key)
-    return {key: row for key, row in row_of.items() if key not in repeated}
+def _by_record(events: _CallColumns, nodes: _CallColumns, rank: int, unsplit: Ints) -> _Pairs:
+    """Return the pairs of a rank by (record function id, name), each of which is on a single row of both sides."""
+    sides = [(calls, calls.with_record(rank)) for calls in (events, nodes)]
+    keys = dense_keys(*((calls.record[rows], unsplit[calls.name[rows]]) for calls, rows in sides))
+    (event_keys, event_at), (node_keys, node_at) = map(_single, keys)
+    _, first, second = np.intersect1d(event_keys, node_keys, assume_unique=True, return_indices=True)
+    return sides[0][1][event_at[first]], sides[1][1][node_at[second]]
 
 
-def _by_order(events: _Calls, nodes: _Calls, rank: int) -> _Pairs:
+def _single(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the keys that occur once, and their positions."""
+    distinct, positions, counts = np.unique(keys, return_index=True, return_counts=True)
+    return distinct[counts == 1], positions[counts == 1]
+
+
+def _by_order(events: _CallColumns, nodes: _CallColumns, rank: int) -> _Pairs:
     """Return the pairs of a rank by the order of the calls of each thread; record function ids count up."""
     event_rows = np.flatnonzero(events.rank == rank)
     # Of the calls that begin at the same instant, the longest encloses the others.
     event_rows = event_rows[np.lexsort((event_rows, -events.duration[event_rows], events.start[event_rows]))]
     node_rows = nodes.with_record(rank)
     node_rows = node_rows[np.lexsort((node_rows, nodes.record[node_rows]))]
-    called, called_at = by_thread(events.thread[event_rows].tolist(), events.name[event_rows].tolist())
-    listed, listed_at = by_thread(nodes.thread[node_rows].tolist(), nodes.name[node_rows].tolist())
-    pairs: _Pairs = []
+    called, called_rows = events.by_thread(event_rows)
+    listed, listed_rows = nodes.by_thread(node_rows)
+    aligned = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for thread, other in pair_threads(called, listed):
-        for i, j in align(called[thread], listed[other]):
-            pairs.append((int(event_rows[called_at[thread][i]]), int(node_rows[listed_at[other][j]])))
-    return pairs
+        if pairs := align(called[thread], listed[other]):
+            first, second = np.array(pairs).T
+            aligned.append((called_rows[thread][first], listed_rows[other][second]))
+    return np.concatenate([rows for rows, _ in aligned]), np.concatenate([rows for _, rows in aligned])
 
 
 def _filled(table: pa.Table, column: str, rows: Ints, texts: npt.NDArray[np.object_]) -> pa.Array:
