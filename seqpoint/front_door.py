@@ -7,6 +7,7 @@ them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from glob import glob
 from os import PathLike, fspath
 from pathlib import Path
@@ -85,8 +86,9 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
         return load_trace(files[0])
     from profilers.ingest.pipeline import CollectOptions, collect, open_trace
 
-    limit = {} if limit_bytes is None else {"limit_bytes": limit_bytes}
-    options = CollectOptions(iterations, length, progress, **limit)
+    options = CollectOptions(iterations, length, progress)
+    if limit_bytes is not None:
+        options = replace(options, limit_bytes=limit_bytes)
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
 

@@ -17,6 +17,8 @@ from traces import step, write_trace
 
 import profilers.ingest.pipeline
 from profilers.errors import BrokenFileError, InvalidInputError
+from profilers.ingest.counters import join_counters
+from profilers.ingest.join import join_execution_trace
 from profilers.ingest.pipeline import CollectOptions, collect, ingest
 from profilers.trace.schema import SCHEMAS
 from profilers.trace.store import load_trace
@@ -79,6 +81,70 @@ def test_parts_of_one_rank_are_one_file(tmp_path: Path) -> None:
     stored = load_trace(tmp_path / "t.trace")
     assert stored.meta.ranks == (0,)
     assert same(stored, collect([tmp_path / "a.json", tmp_path / "b.json"]))
+
+
+def with_record_ids(path: Path) -> Path:
+    """Give each operator of a Kineto file the record function id that its node in `nodes_file` has."""
+    document = json.loads(path.read_text())
+    for event in document["traceEvents"]:
+        if event["cat"] == "cpu_op":
+            event["args"]["Record function id"] = 5 + int(event["ts"])
+    path.write_text(json.dumps(document))
+    return path
+
+
+def nodes_file(folder: Path, rank: int, steps: int = 2) -> Path:
+    """Write PyTorch's execution trace of the operators of `traces.write_trace`, and of one that it lacks."""
+    node = {"name": "aten::mm", "parent": 1, "fw_parent": 0, "seq_id": 3, "scope": 0, "tid": 1, "fw_tid": 0}
+    more = {"op_schema": "mm", "inputs": [rank], "input_shapes": [], "input_types": [], "outputs": []}
+    ids = [5 + 1000 * number + 10 for number in range(1, steps + 1)] + [99]
+    nodes = [{**node, **more, "id": 7 + n, "rf_id": record} for n, record in enumerate(ids)]
+    path = folder / f"et.{rank}.et.json"
+    path.write_text(json.dumps({"schema": "1.0.1", "pid": 7, "nodes": nodes}))
+    return path
+
+
+COUNTERS = """"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","dram__bytes_read.sum"
+"","","","","","","","Mbyte"
+"0","100","python","127.0.0.1","ampere_sgemm_128x64_nn","1","7","4.2"
+"1","100","python","127.0.0.1","other_kernel","1","7","1.5"
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path, ranks: int) -> None:
+    paths = [with_record_ids(rank_file(tmp_path, rank)) for rank in range(ranks)]
+    nodes = [nodes_file(tmp_path, rank) for rank in range(ranks)][: max(ranks - 1, 1)]  # one rank of three has none
+    (tmp_path / "counters.csv").write_text(COUNTERS)
+    options = CollectOptions(counters=(tmp_path / "counters.csv",), execution_traces=tuple(nodes))
+    summary = ingest(paths, tmp_path / "t.trace", options)
+    stored = load_trace(tmp_path / "t.trace")
+    assert same(stored, collect(paths, options))
+    assert summary.meta == stored.meta
+    assert summary.rows == {kind: table.num_rows for kind, table in stored.tables.items()}
+    assert hidden(tmp_path) == []
+    plain = join_counters(collect(paths), collect([tmp_path / "counters.csv"]))
+    assert same(stored, join_execution_trace(plain, collect(nodes)))
+    quality = stored.meta.quality
+    assert (quality["nodes_joined"], quality["nodes_without_event"]) == (2 * len(nodes), len(nodes))
+    assert quality["ops_without_node"] == stored.ops.num_rows - 2 * len(nodes)
+    assert (quality["counters_joined"], quality["counters_without_kernel"]) == (1, 1)
+    assert '"execution_trace":{"node":7,' in stored.ops["args"][0].as_py()
+
+
+def test_an_execution_trace_that_does_not_match_leaves_the_old_trace(tmp_path: Path) -> None:
+    path = rank_file(tmp_path, 0)
+    ingest([path], tmp_path / "t.trace")
+    old = content(tmp_path / "t.trace")
+    with_record_ids(path)
+    other = nodes_file(tmp_path, 0, steps=0)
+    with pytest.raises(InvalidInputError, match="no operator of the timeline is a node"):
+        ingest([path], tmp_path / "t.trace", CollectOptions(execution_traces=(other,)))
+    with pytest.raises(InvalidInputError, match=r"timeline has the ranks \[0\], the execution trace \[3\]"):
+        ingest([path], tmp_path / "t.trace", CollectOptions(execution_traces=(nodes_file(tmp_path, 3),)))
+    assert content(tmp_path / "t.trace") == old
+    ingest([path], tmp_path / "t.trace")
+    assert hidden(tmp_path) == []
 
 
 REAL = [

@@ -31,7 +31,7 @@ from profilers.ingest.iterations import (
 )
 from profilers.ingest.lengths import add_lengths
 from profilers.ingest.part import Part, combined_fingerprint
-from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, numbers, put
+from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
 from profilers.trace.columns import Lanes, by_lane, lookup, parts, sorting
 from profilers.trace.schema import KINDS, OWN_RANK
 from profilers.trace.trace import Quality, Trace, TraceMeta
@@ -100,7 +100,7 @@ _ID_COLUMNS = ("id", "launch_id", "op_id", "kernel_id", "collective_id")
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """How one part fits into the whole.
 
     Parameters
@@ -159,15 +159,19 @@ class Assembly:
     ----------
     meta : TraceMeta
         Its quality lacks what finishing the parts counts.
-    places : sequence of Place
+    placements : sequence of Placement
         One a part.
     iterations, collectives : Table
+        Those of all ranks.
+    next_id : int
+        The first id that no event has.
     """
 
     meta: TraceMeta
-    places: Sequence[Place]
+    placements: Sequence[Placement]
     iterations: pa.Table
     collectives: pa.Table
+    next_id: int
 
 
 def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Assembly:
@@ -194,10 +198,12 @@ def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Asse
     table = _iteration_table(spans)
     trace = trace.with_tables(iterations=table)
     trace = add_lengths(_with_annotations(trace, parts, places), length)
-    return Assembly(_meta(parts, places, trace.meta.quality), places, trace.iterations, trace.collectives)
+    meta = _meta(parts, places, trace.meta.quality)
+    next_id = sum(part.stage.rows for part in parts)
+    return Assembly(meta, places, trace.iterations, trace.collectives, next_id)
 
 
-def _numbered(parts: Sequence[Part], file_mode: bool) -> list[Place]:
+def _numbered(parts: Sequence[Part], file_mode: bool) -> list[Placement]:
     """Give each part its first id and its rank.
 
     Files that claim the same single rank at the same time become ranks in their order.
@@ -207,7 +213,7 @@ def _numbered(parts: Sequence[Part], file_mode: bool) -> list[Place]:
     if len(parts) > 1 and alone and not file_mode and not _follow(parts):
         ranks = list(range(len(parts)))
     first = np.cumsum([0, *(part.stage.rows for part in parts)])
-    return [Place(int(first[i]), ranks[i], {}, {}) for i in range(len(parts))]
+    return [Placement(int(first[i]), ranks[i], {}, {}) for i in range(len(parts))]
 
 
 def _follow(parts: Sequence[Part]) -> bool:
@@ -215,7 +221,7 @@ def _follow(parts: Sequence[Part]) -> bool:
     return all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def _on_one_clock(parts: Sequence[Part], places: list[Place]) -> list[Place]:
+def _on_one_clock(parts: Sequence[Part], places: list[Placement]) -> list[Placement]:
     shifts = base_shifts([part.meta for part in parts])
     return [
         replace(place, shift_ns={place.rank(rank): by_ns for rank in part.extents})
@@ -223,7 +229,7 @@ def _on_one_clock(parts: Sequence[Part], places: list[Place]) -> list[Place]:
     ]
 
 
-def _ranked(part: Part, place: Place) -> RankedFile:
+def _ranked(part: Part, place: Placement) -> RankedFile:
     """Return a part for comparison with others, under the rank that it has before files are numbered as ranks."""
     rank = part.meta.ranks[0] if part.meta.ranks else 0
     by_ns = next(iter(place.shift_ns.values()), 0)
@@ -239,7 +245,7 @@ def _ranked(part: Part, place: Place) -> RankedFile:
     )
 
 
-def _matched(parts: Sequence[Part], places: list[Place]) -> tuple[Trace, list[Place]]:
+def _matched(parts: Sequence[Part], places: list[Placement]) -> tuple[Trace, list[Placement]]:
     """Match collectives across ranks; where they prove the clocks of ranks apart, bring those together."""
     placed = [place.put(part.collectives) for part, place in zip(parts, places, strict=True)]
     table = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
@@ -257,7 +263,7 @@ def _matched(parts: Sequence[Part], places: list[Place]) -> tuple[Trace, list[Pl
     ), places
 
 
-def _spans(parts: Sequence[Part], places: Sequence[Place], iterations: str) -> list[dict[int, Spans]]:
+def _spans(parts: Sequence[Part], places: Sequence[Placement], iterations: str) -> list[dict[int, Spans]]:
     """Return the iterations of every rank of every part."""
     extents = [
         {place.rank(rank): extent.shifted(place.shift_ns[place.rank(rank)]) for rank, extent in part.extents.items()}
@@ -286,7 +292,7 @@ def _spans(parts: Sequence[Part], places: Sequence[Place], iterations: str) -> l
     return [{rank: spans[rank] for rank in found} for found in extents]
 
 
-def _periodic(parts: Sequence[Part], places: Sequence[Place], rank: int, extent: Extent) -> Spans | None:
+def _periodic(parts: Sequence[Part], places: Sequence[Placement], rank: int, extent: Extent) -> Spans | None:
     """Return the iterations that the kernels of a rank show, in the order in which they were launched."""
     codes: dict[str | None, int] = {}
     names, times = Narrowed(), Growing(np.int64)
@@ -295,7 +301,7 @@ def _periodic(parts: Sequence[Part], places: Sequence[Place], rank: int, extent:
         for table, cause in _caused(part, place, "kernels", ("rank", "name", "start_ns")):
             own = integers(table, "rank") == rank
             times.append(np.where(cause == MISSING, integers(table, "start_ns"), cause + shift)[own])
-            names.append(_codes(table["name"], codes)[own])
+            names.append(text_codes(table["name"], codes)[own])
     at = times.values()
     order = sorting(at)
     sequence = names.raw() if order is None else names.raw()[order]
@@ -303,15 +309,7 @@ def _periodic(parts: Sequence[Part], places: Sequence[Place], rank: int, extent:
     return None if period is None else periodic(rank, period, at if order is None else at[order], extent)
 
 
-def _codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
-    """Return a number for each text, the same in all batches; `codes` takes the new ones."""
-    column = texts.combine_chunks()
-    values = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
-    found: Ints = np.array(values)[numbers(column.indices, len(values) - 1)]
-    return found
-
-
-def _caused(part: Part, place: Place, kind: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, Ints]]:
+def _caused(part: Part, place: Placement, kind: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, Ints]]:
     """Yield placed kernels or copies with the columns named, and when each was caused in the time of the part."""
     row = 0
     for batch in part.stage.batches(kind, names):
@@ -331,7 +329,7 @@ def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:
     return table
 
 
-def _with_annotations(trace: Trace, parts: Sequence[Part], places: Sequence[Place]) -> Trace:
+def _with_annotations(trace: Trace, parts: Sequence[Part], places: Sequence[Placement]) -> Trace:
     """Return `trace` with the annotations and operators that can state a length."""
     tables = {}
     for kind, name in (("ranges", "marks"), ("ops", "length_ops")):
@@ -340,11 +338,11 @@ def _with_annotations(trace: Trace, parts: Sequence[Part], places: Sequence[Plac
     return trace.with_tables(**tables)
 
 
-def _timed(place: Place, table: pa.Table) -> pa.Table:
+def _timed(place: Placement, table: pa.Table) -> pa.Table:
     return put(table, "iteration", place.iterations(table, integers(table, "start_ns")))
 
 
-def _meta(parts: Sequence[Part], places: Sequence[Place], quality: Quality) -> TraceMeta:
+def _meta(parts: Sequence[Part], places: Sequence[Placement], quality: Quality) -> TraceMeta:
     metas = [part.meta for part in parts]
     sizes = {meta.world_size for meta in metas if meta.world_size is not None}
     devices = [
@@ -366,13 +364,15 @@ def _meta(parts: Sequence[Part], places: Sequence[Place], quality: Quality) -> T
     )
 
 
-def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
+def finished(
+    part: Part, place: Placement, collectives: pa.Table, counts: dict[str, int]
+) -> Iterator[tuple[str, pa.Table]]:
     """Yield (kind, rows) of one part as they stand in the trace; counts go into `counts` as they arise.
 
     Parameters
     ----------
     part : Part
-    place : Place
+    place : Placement
     collectives : Table
         Of the whole trace; those of this part are given.
     counts : dict
@@ -401,7 +401,7 @@ def finished(part: Part, place: Place, collectives: pa.Table, counts: dict[str, 
         yield "collectives", put(own, "iteration", lookup(kernels, iterations, integers(own, "kernel_id")))
 
 
-def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
+def _device_iterations(part: Part, place: Placement, kind: str) -> Ints:
     """Return the iteration of every row of kernels or copies."""
     result, orphans = Growing(np.int64), 0
     for table, cause in _caused(part, place, kind, ("rank", "start_ns", "launch_id")):
@@ -420,7 +420,7 @@ def _device_iterations(part: Part, place: Place, kind: str) -> Ints:
     return iterations
 
 
-def _fill_orphans(part: Part, place: Place, kind: str, iterations: Ints) -> None:
+def _fill_orphans(part: Part, place: Placement, kind: str, iterations: Ints) -> None:
     """Change the iterations of work without a launch to those of its neighbours."""
     numbers, lanes, starts, launched = Lanes(), Narrowed(), Growing(np.int64), Growing(np.bool_)
     for batch in part.stage.batches(kind, ("rank", "start_ns", "device", "stream", "launch_id")):

@@ -1,14 +1,19 @@
-"""Joining a Chakra execution trace to a Kineto trace of the same run.
+"""Join Chakra execution traces to a timeline of the same ranks.
 
-Which event of a timeline is which node, where neither names the other: both threads call the same in one order.
+A node of an execution trace and an operator or annotation of the timeline are the same if their rank, record function
+id and name are. A timeline without such ids (Kineto before 2024) is joined by the order of calls: each thread of the
+timeline calls the same operators, in the same order, as some thread of the execution trace. `pair_threads` finds that
+thread by the names that both call, and `align` the calls that both have.
 
-What an execution trace knows of the operators of a timeline of the same ranks.
+Ranks are joined one by one: `match_nodes` needs the key columns of the events of a rank, and its nodes;
+`MatchedNodes.fill` then adds what the nodes know to the events, a batch at a time.
 """
 
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,23 +21,29 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, dense_keys, integers, strings
+from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, integers, strings, text_codes
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace
 
-#: How far two sequences may run apart, and how many names in a row must agree to go on.
+#: Calls by which two sequences may run apart, and names in a row that must agree to go on.
 _LOOK_AHEAD = 32
 _RUN = 3
-#: Share of the shorter sequence that must agree, below which they are not the same thread.
+#: Share of the shorter sequence that must agree for two threads to be the same.
 _SAME_THREAD = 0.5
 
-Sequences = Mapping[int, Sequence[str]]
+#: Names of the operators that each thread calls, in their order; numbers may stand for names.
+Calls = Mapping[int, Sequence[Hashable]]
 
 
-def align(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
-    """Return pairs of places with the same name, ascending on both sides; either side may have some more.
+def align(first: Sequence[Hashable], second: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return the positions at which two sequences of names agree, ascending in both.
 
-    Linear in the length where the sequences agree; about 500 comparisons at each place where they do not.
+    Linear in the length where the sequences agree; about 500 comparisons at each position where they do not.
+
+    Parameters
+    ----------
+    first, second : sequence
+        Names in the order of the calls; either may hold names that the other lacks.
 
     Examples
     --------
@@ -46,86 +57,225 @@ def align(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, int]]:
             pairs.append((i, j))
             i, j = i + 1, j + 1
             continue
-        i, j = next(_steps(first, second, i, j), (i + 1, j + 1))
+        i, j = next(_next_runs(first, second, i, j), (i + 1, j + 1))
     return pairs
 
 
-def _steps(first: Sequence[str], second: Sequence[str], i: int, j: int) -> Iterator[tuple[int, int]]:
-    """Yield the next places at which a few names agree, the nearest first."""
-    for far in range(1, _LOOK_AHEAD + 1):
-        for skipped in range(far + 1):
-            a, b = i + skipped, j + far - skipped
+def _next_runs(first: Sequence[Hashable], second: Sequence[Hashable], i: int, j: int) -> Iterator[tuple[int, int]]:
+    """Yield the next positions at which a few names in a row agree, the nearest first."""
+    for distance in range(1, _LOOK_AHEAD + 1):
+        for skipped in range(distance + 1):
+            a, b = i + skipped, j + distance - skipped
             run = min(_RUN, len(first) - a, len(second) - b)
             if run > 0 and first[a : a + run] == second[b : b + run]:
                 yield a, b
 
 
-def pair_threads(first: Sequences, second: Sequences) -> list[tuple[int, int]]:
-    """Return which thread of `first` is which of `second`, by the names that they call.
+def pair_threads(first: Calls, second: Calls) -> list[tuple[int, int]]:
+    """Return the pairs of threads that call the same names, the longest thread of `first` first.
+
+    Parameters
+    ----------
+    first, second : mapping of int to sequence
+        Names that each thread calls.
 
     Examples
     --------
     >>> pair_threads({7: ["a", "b"], 8: ["c"]}, {1: ["c"], 2: ["a", "b"]})
     [(7, 2), (8, 1)]
     """
-    named = {thread: Counter(names) for thread, names in second.items()}
+    unpaired = {thread: Counter(names) for thread, names in second.items()}
     pairs = []
     for thread, names in sorted(first.items(), key=lambda item: (-len(item[1]), item[0])):
-        own = Counter(names)
-        alike = {other: sum((own & known).values()) for other, known in named.items()}
-        best = max(alike, key=lambda other: (alike[other], -other), default=None)
-        if best is not None and alike[best] >= _SAME_THREAD * min(len(names), len(second[best])) > 0:
+        called = Counter(names)
+        shared = {other: sum((called & counts).values()) for other, counts in unpaired.items()}
+        best = max(shared, key=lambda other: (shared[other], -other), default=None)
+        if best is not None and shared[best] >= _SAME_THREAD * min(len(names), len(second[best])) > 0:
             pairs.append((thread, best))
-            del named[best]
+            del unpaired[best]
     return pairs
 
 
-def by_thread(threads: Sequence[int], names: Sequence[str]) -> tuple[dict[int, list[str]], dict[int, list[int]]]:
-    """Return names, and their places, of each thread in the order given."""
-    called: dict[int, list[str]] = defaultdict(list)
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, (thread, name) in enumerate(zip(threads, names, strict=True)):
-        called[thread].append(name)
-        places[thread].append(place)
-    return called, places
-
-
-_KINDS = ("ops", "ranges")
+#: Kinds of event that are matched with nodes.
+EVENT_KINDS = ("ops", "ranges")
+#: Columns of events that matching reads.
+EVENT_COLUMNS = ("rank", "name", "start_ns", "dur_ns", "process", "thread", "record_function_id")
 _TEXTS = ("shapes", "dtypes", "strides")
 _NUMBERS = ("sequence_number", "forward_thread")
+#: Columns of nodes that matching and filling read.
+NODE_COLUMNS = (*EVENT_COLUMNS, *_NUMBERS, *_TEXTS, "args")
 _KEY = "execution_trace"
-#: What Chakra's converter adds to names of operators that it split.
-_PART = re.compile(r"\(\d+\)$")
+#: Suffix that Chakra's converter adds to the names of operators that it split.
+_SPLIT_SUFFIX = re.compile(r"\(\d+\)$")
 
-#: Rows of the timeline (operators, then ranges) and of the nodes, pairwise.
-Pairs = list[tuple[int, int]]
+#: Rows of events, and of the nodes that describe them.
+_Pairs = tuple[Ints, Ints]
 
 
-class _Side:
-    """Identity and place of events: those of the timeline's operators and ranges, or of nodes."""
+class _CallColumns:
+    """Rank, record function id, name, thread and time of operators, annotations or nodes.
 
-    def __init__(self, *tables: pa.Table) -> None:
+    Parameters
+    ----------
+    tables : sequence of Table
+        One after the other, with the columns `EVENT_COLUMNS`.
+    codes : dict of str to int
+        Number of each name; takes the names that are new.
+    """
+
+    def __init__(self, tables: Sequence[pa.Table], codes: dict[str | None, int]) -> None:
         def joined(column: str) -> Ints:
             return np.concatenate([integers(table, column) for table in tables])
 
         self.rank, self.record = joined("rank"), joined("record_function_id")
-        self.name = np.concatenate([strings(table, "name") for table in tables])
+        self.name = np.concatenate([text_codes(table["name"], codes) for table in tables])
         (self.thread,) = dense_keys((joined("process"), joined("thread")))
         self.start, self.duration = joined("start_ns"), joined("dur_ns")
 
-    def named(self, rank: int) -> Ints:
+    def with_record(self, rank: int) -> Ints:
         """Return the rows of a rank that have a record function id."""
         return np.flatnonzero((self.rank == rank) & (self.record > 0))
 
+    def by_thread(self, rows: Ints) -> tuple[dict[int, list[int]], dict[int, Ints]]:
+        """Return the names that each thread calls in these rows, and their rows, in the order given."""
+        chosen = {thread: rows[self.thread[rows] == thread] for thread in np.unique(self.thread[rows]).tolist()}
+        return {thread: self.name[of_thread].tolist() for thread, of_thread in chosen.items()}, chosen
+
+
+def common_ranks(timeline: Sequence[int], execution_trace: Sequence[int]) -> list[int]:
+    """Return the ranks that a timeline and an execution trace have in common.
+
+    Parameters
+    ----------
+    timeline, execution_trace : sequence of int
+        Ranks of each.
+
+    Raises
+    ------
+    InvalidInputError
+        They have no rank in common.
+    """
+    ranks = sorted(set(timeline) & set(execution_trace))
+    if not ranks:
+        raise InvalidInputError(
+            f"the timeline has the ranks {list(timeline)}, the execution trace {list(execution_trace)}: "
+            "collect both from the same ranks"
+        )
+    return ranks
+
+
+def check_joined(nodes_joined: int) -> None:
+    """Check that some node was matched.
+
+    Parameters
+    ----------
+    nodes_joined : int
+        Matched nodes of all ranks.
+
+    Raises
+    ------
+    InvalidInputError
+        No node was matched.
+    """
+    if not nodes_joined:
+        raise InvalidInputError("no operator of the timeline is a node; were both recorded in the same steps?")
+
+
+@dataclass(frozen=True)
+class MatchedNodes:
+    """The nodes of some ranks, and the operators and annotations that they describe.
+
+    Parameters
+    ----------
+    nodes : Table
+        Rows of ``ops`` with at least the columns `NODE_COLUMNS`.
+    node_rows : mapping of str to array of int64
+        For ``ops`` and ``ranges``, the row in `nodes` of each event; -1 if no node describes it.
+    counts : mapping of str to int
+        Quality counts of the match.
+    """
+
+    nodes: pa.Table
+    node_rows: Mapping[str, Ints]
+    counts: Mapping[str, int]
+
+    def fill(self, kind: str, table: pa.Table, first_row: int = 0) -> pa.Table:
+        """Return rows of events with what their nodes know.
+
+        Null columns of an operator are filled; the rest of the node comes under the key ``execution_trace`` in
+        ``args``.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of event; rows of kinds that have no nodes are returned as they are.
+        table : Table
+            Consecutive rows of the events that were matched.
+        first_row : int
+            Position of the first row of `table` among those events.
+        """
+        if kind not in self.node_rows:
+            return table
+        of_rows = self.node_rows[kind][first_row : first_row + table.num_rows]
+        rows = np.flatnonzero(of_rows >= 0)
+        if not len(rows):
+            return table
+        nodes = of_rows[rows]
+        columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
+        columns["args"] = _with_nodes(table, rows, self._texts("args", nodes))
+        if kind == "ops":
+            columns |= {name: _filled(table, name, rows, self._texts(name, nodes)) for name in _TEXTS}
+            # Calls that were matched by order may be those of another iteration, whose numbers are others.
+            same = integers(table, "record_function_id")[rows] > 0
+            for name in _NUMBERS:
+                numbers = integers(table, name).copy()
+                stated = numbers[rows[same]]
+                numbers[rows[same]] = np.where(stated == MISSING, integers(self.nodes, name)[nodes[same]], stated)
+                columns[name] = numbers
+        return make_table(kind, columns)
+
+    def _texts(self, column: str, rows: Ints) -> npt.NDArray[np.object_]:
+        """Return a text column of some nodes; only these become Python's strings."""
+        return strings(self.nodes.select([column]).take(arrow_array(rows)), column)
+
+
+def match_nodes(events: Mapping[str, pa.Table], nodes: pa.Table, ranks: Sequence[int]) -> MatchedNodes:
+    """Match the nodes of some ranks with their operators and annotations.
+
+    Parameters
+    ----------
+    events : mapping of str to Table
+        ``ops`` and ``ranges`` with at least the columns `EVENT_COLUMNS`.
+    nodes : Table
+        Rows of ``ops`` with at least the columns `NODE_COLUMNS`.
+    ranks : sequence of int
+        Ranks to match.
+    """
+    codes: dict[str | None, int] = {}
+    called = _CallColumns([events[kind] for kind in EVENT_KINDS], codes)
+    listed = _CallColumns([nodes], codes)
+    unsplit = _unsplit(codes)
+    node_row = np.full(len(called.rank), -1)
+    by_order = 0
+    for rank in ranks:
+        if len(called.with_record(rank)):
+            event_rows, node_rows = _by_record(called, listed, rank, unsplit)
+        else:
+            event_rows, node_rows = _by_order(called, listed, rank)
+            by_order += len(event_rows)
+        node_row[event_rows] = node_rows
+    ops = events["ops"].num_rows
+    counts = {"nodes_joined": int((node_row >= 0).sum()), "nodes_joined_by_order": by_order}
+    counts["ops_without_node"] = int((node_row[:ops] < 0).sum())
+    return MatchedNodes(nodes, {"ops": node_row[:ops], "ranges": node_row[ops:]}, counts)
+
 
 def join_execution_trace(trace: Trace, et: Trace) -> Trace:
-    """Return `trace` with what `et` knows of the same operators: node, inputs and outputs, dependencies.
+    """Return `trace` with what the nodes of `et` know of its operators: node, inputs and outputs, dependencies.
 
-    An operator or annotation of the timeline and a node are the same where rank, record function id and name are;
-    an id that stands on several rows of either side tells nothing. A rank whose timeline has no such id (Kineto
-    before 2024) is joined by order instead: its threads call the same operators in the same sequence; those are
-    counted apart. Columns of the timeline that are null are filled; the rest comes under the key
-    ``execution_trace`` in ``args``.
+    An operator or annotation and a node are the same if their rank, record function id and name are. An id on several
+    rows of either side is not matched. A rank whose timeline has no such id is joined by the order of its calls, which
+    is counted apart. `CollectOptions.execution_traces` joins while the files are read, with less memory.
 
     Parameters
     ----------
@@ -137,112 +287,82 @@ def join_execution_trace(trace: Trace, et: Trace) -> Trace:
     Raises
     ------
     InvalidInputError
-        They have no rank in common, or nothing matches.
+        They have no rank in common, or no node is matched.
 
     Examples
     --------
     >>> from profilers.trace import TraceMeta
-    >>> def one(**columns):
+    >>> def example(**columns):
     ...     row = {"id": [0], "rank": [0], "name": ["aten::mm"], "start_ns": [0], "record_function_id": [7], **columns}
     ...     return Trace(TraceMeta("example", ranks=(0,)), {"ops": make_table("ops", row)})
-    >>> joined = join_execution_trace(one(), one(shapes=["[[2,3],[3,4]]"], args=['{"node":12}']))
+    >>> joined = join_execution_trace(example(), example(shapes=["[[2,3],[3,4]]"], args=['{"node":12}']))
     >>> joined.ops["shapes"].to_pylist(), joined.ops["args"].to_pylist()
     (['[[2,3],[3,4]]'], ['{"execution_trace":{"node":12}}'])
     """
-    ranks = sorted(set(trace.meta.ranks) & set(et.meta.ranks))
-    if not ranks:
-        raise InvalidInputError(
-            f"the timeline has the ranks {list(trace.meta.ranks)}, the execution trace {list(et.meta.ranks)}: "
-            "collect both from the same ranks"
-        )
-    events, nodes = _Side(*(trace.tables[kind] for kind in _KINDS)), _Side(et.ops)
-    pairs: Pairs = []
-    by_order = 0
-    for rank in ranks:
-        found = _by_record(events, nodes, rank)
-        if not len(events.named(rank)):
-            found = _by_order(events, nodes, rank)
-            by_order += len(found)
-        pairs += found
-    if not pairs:
-        raise InvalidInputError("no operator of the timeline is a node; were both recorded in the same steps?")
-    return _with_nodes(trace, et, np.array(sorted(pairs)), by_order)
-
-
-def _with_nodes(trace: Trace, et: Trace, pairs: Ints, by_order: int) -> Trace:
-    first_range = trace.ops.num_rows
-    ops, ranges = (pairs[(pairs[:, 0] >= first_range) == later] for later in (False, True))
-    tables = {
-        "ops": _joined("ops", trace.ops, et.ops, ops),
-        "ranges": _joined("ranges", trace.ranges, et.ops, ranges - [first_range, 0]),
-    }
-    counts = {"nodes_joined": len(pairs), "nodes_joined_by_order": by_order}
-    counts["nodes_without_event"] = et.ops.num_rows - len(pairs)
-    counts["ops_without_node"] = first_range - len(ops)
+    ranks = common_ranks(trace.meta.ranks, et.meta.ranks)
+    matched = match_nodes(trace.tables, et.ops, ranks)
+    check_joined(matched.counts["nodes_joined"])
+    tables = {kind: matched.fill(kind, trace.tables[kind]) for kind in EVENT_KINDS}
+    counts = {**matched.counts, "nodes_without_event": et.ops.num_rows - matched.counts["nodes_joined"]}
     return trace.with_tables(**tables).with_quality(counts)
 
 
-def _by_record(events: _Side, nodes: _Side, rank: int) -> Pairs:
-    own, other = _records(events, rank), _records(nodes, rank)
-    return [(row, other[key]) for key, row in own.items() if key in other]
+def _unsplit(codes: dict[str | None, int]) -> Ints:
+    """Return, by the number of a name, that of the name which Chakra's converter split."""
+    names = list(codes)
+    return np.array([codes.setdefault(_SPLIT_SUFFIX.sub("", name) if name else name, len(codes)) for name in names])
 
 
-def _records(side: _Side, rank: int) -> dict[tuple[int, str], int]:
-    """Return the row of each (record function id, name) that is there once; a loop over the operators."""
-    found: dict[tuple[int, str], int] = {}
-    twice: set[tuple[int, str]] = set()
-    rows = side.named(rank)
-    for row, record, name in zip(rows.tolist(), side.record[rows].tolist(), side.name[rows], strict=True):
-        key = record, _PART.sub("", name)
-        if found.setdefault(key, row) != row:
-            twice.add(key)
-    return {key: row for key, row in found.items() if key not in twice}
+def _by_record(events: _CallColumns, nodes: _CallColumns, rank: int, unsplit: Ints) -> _Pairs:
+    """Return the pairs of a rank by (record function id, name), each of which is on a single row of both sides."""
+    sides = [(calls, calls.with_record(rank)) for calls in (events, nodes)]
+    keys = dense_keys(*((calls.record[rows], unsplit[calls.name[rows]]) for calls, rows in sides))
+    (event_keys, event_at), (node_keys, node_at) = map(_single, keys)
+    _, first, second = np.intersect1d(event_keys, node_keys, assume_unique=True, return_indices=True)
+    return sides[0][1][event_at[first]], sides[1][1][node_at[second]]
 
 
-def _by_order(events: _Side, nodes: _Side, rank: int) -> Pairs:
+def _single(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the keys that occur once, and their positions."""
+    distinct, positions, counts = np.unique(keys, return_index=True, return_counts=True)
+    return distinct[counts == 1], positions[counts == 1]
+
+
+def _by_order(events: _CallColumns, nodes: _CallColumns, rank: int) -> _Pairs:
     """Return the pairs of a rank by the order of the calls of each thread; record function ids count up."""
-    rows = np.flatnonzero(events.rank == rank)
-    # What begins at the same instant encloses the shorter one.
-    rows = rows[np.lexsort((rows, -events.duration[rows], events.start[rows]))]
-    given = nodes.named(rank)
-    given = given[np.lexsort((given, nodes.record[given]))]
-    called, places = by_thread(events.thread[rows].tolist(), events.name[rows].tolist())
-    listed, at = by_thread(nodes.thread[given].tolist(), nodes.name[given].tolist())
-    pairs: Pairs = []
+    event_rows = np.flatnonzero(events.rank == rank)
+    # Of the calls that begin at the same instant, the longest encloses the others.
+    event_rows = event_rows[np.lexsort((event_rows, -events.duration[event_rows], events.start[event_rows]))]
+    node_rows = nodes.with_record(rank)
+    node_rows = node_rows[np.lexsort((node_rows, nodes.record[node_rows]))]
+    called, called_rows = events.by_thread(event_rows)
+    listed, listed_rows = nodes.by_thread(node_rows)
+    aligned = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for thread, other in pair_threads(called, listed):
-        for i, j in align(called[thread], listed[other]):
-            pairs.append((int(rows[places[thread][i]]), int(given[at[other][j]])))
-    return pairs
+        if pairs := align(called[thread], listed[other]):
+            first, second = np.array(pairs).T
+            aligned.append((called_rows[thread][first], listed_rows[other][second]))
+    return np.concatenate([rows for rows, _ in aligned]), np.concatenate([rows for _, rows in aligned])
 
 
-def _joined(kind: str, table: pa.Table, nodes: pa.Table, pairs: Ints) -> pa.Table:
-    rows, at = pairs[:, 0], pairs[:, 1]
-    columns: dict[str, Any] = {name: table[name] for name in table.schema.names}
-    args = strings(table, "args").copy()
-    for row, text in zip(rows.tolist(), strings(nodes, "args")[at], strict=True):
-        args[row] = _with(args[row], text)
-    columns["args"] = pa.array(args.tolist(), pa.string())
-    if kind == "ops":
-        columns |= {name: _filled(strings(table, name), rows, strings(nodes, name)[at]) for name in _TEXTS}
-        # Calls that were matched by order may be those of another iteration, whose numbers are others.
-        same = pairs[integers(table, "record_function_id")[rows] > 0]
-        for name in _NUMBERS:
-            numbers = integers(table, name).copy()
-            own, given = numbers[same[:, 0]], integers(nodes, name)[same[:, 1]]
-            numbers[same[:, 0]] = np.where(own == MISSING, given, own)
-            columns[name] = numbers
-    return make_table(kind, columns)
+def _filled(table: pa.Table, column: str, rows: Ints, texts: npt.NDArray[np.object_]) -> pa.Array:
+    """Return a text column of events, with the texts of their nodes where it is null."""
+    values = strings(table, column)
+    for row, text in zip(rows.tolist(), texts, strict=True):
+        if values[row] is None:
+            values[row] = text
+    return pa.array(values.tolist(), pa.string())
 
 
-def _filled(values: npt.NDArray[np.object_], rows: Ints, given: npt.NDArray[np.object_]) -> pa.Array:
-    found = values.copy()
-    for row, text in zip(rows.tolist(), given, strict=True):
-        if found[row] is None:
-            found[row] = text
-    return pa.array(found.tolist(), pa.string())
+def _with_nodes(table: pa.Table, rows: Ints, nodes: npt.NDArray[np.object_]) -> pa.Array:
+    """Return the arguments of events, with those of their nodes in the rows given."""
+    args = strings(table, "args")
+    for row, node in zip(rows.tolist(), nodes, strict=True):
+        args[row] = _with_node(args[row], node)
+    return pa.array(args.tolist(), pa.string())
 
 
-def _with(args: str | None, node: str | None) -> str | None:
+def _with_node(args: str | None, node: str | None) -> str | None:
     """Return the arguments of an event with those of its node."""
     if node is None:
         return args

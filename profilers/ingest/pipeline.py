@@ -1,127 +1,62 @@
-"""One driver from trace files to a trace folder.
+"""One driver from trace files to a trace, in memory (`collect`) or in a ``.trace`` folder (`ingest`).
 
-Which files belong to one recording, in which order, and who reads them.
+Both run the same steps over a workspace, which says where parts and rows are kept:
 
-From files to one linked `Trace`.
+1. Read each recording into a part: its rows with ids, launches linked to kernels.
+2. Assemble the parts: one clock, one numbering of ranks and ids, iterations, matched collectives.
+3. Finish the rows of the parts that share a rank, a batch at a time; nodes of execution traces are joined here.
+4. Join counters, which point to finished kernels.
 
-From files to a `.trace` folder with bounded memory, in several processes, and again where it was broken off.
-
-What is read of a file waits in a work folder beside the target (`.NAME.trace.work/`) until all files are read;
-it stays there when the command is interrupted, and is taken up by the next one for the same files. The target
-itself changes in one step at the end.
+`ingest` reads in several processes with bounded memory, and goes on where an earlier run was interrupted. Its parts
+wait in a folder beside the target (``.NAME.trace.work/``) until all are read, and stay there after an interruption.
+The target itself changes in one step at the end.
 """
 
 import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from profilers.errors import InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.files import is_folder, replace_folder
-from profilers.ingest.assembly import Assembly, Place, assemble, finished
+from profilers.errors import InvalidInputError, SeqPointError
+from profilers.files import replace_folder
+from profilers.ingest.assembly import Assembly, Placement, assemble, finished
+from profilers.ingest.counters import KERNEL_COLUMNS, add_counters
 from profilers.ingest.iterations import annotation_pattern
+from profilers.ingest.join import EVENT_COLUMNS, NODE_COLUMNS, MatchedNodes, check_joined, common_ranks, match_nodes
 from profilers.ingest.lengths import length_op
-from profilers.ingest.part import PartOptions, lean_memory, load_part, read_part
-from profilers.readers.common.reader import GroupReader, Reader, find_reader
+from profilers.ingest.part import (
+    Part,
+    PartOptions,
+    Recording,
+    find_recordings,
+    lean_memory,
+    load_part,
+    read_part,
+)
+from profilers.readers.common.reader import Reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, ahead
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.schema import KINDS, empty_table
-from profilers.trace.store import TraceWriter, check_target, first_line, is_trace, load_trace, write_meta
+from profilers.trace.store import TraceWriter, check_target, first_line, is_trace, load_trace, read_kind, write_meta
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
-
-@dataclass(frozen=True)
-class Recording:
-    """Files that are read together.
-
-    Parameters
-    ----------
-    files : tuple of Path
-    reader : Reader
-    """
-
-    files: tuple[Path, ...]
-    reader: Reader
-
-    @property
-    def name(self) -> str:
-        """The name of the first file, for messages."""
-        return self.files[0].name
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files, folders included."""
-        plain = [inner for file in self.files for inner in (file.iterdir() if is_folder(file) else [file])]
-        return sum(file.stat().st_size for file in plain if file.is_file())
-
-
-def find_recordings(paths: Sequence[Path]) -> list[Recording]:
-    """Return the recordings among files and in folders, in the natural order of their names.
-
-    Raises
-    ------
-    NotFoundError
-        A file is missing, or a folder holds no trace.
-    UnknownFormatError
-        No reader knows a file that was named.
-    InvalidInputError
-        A folder is a ``.trace`` already.
-    """
-    found: list[tuple[Path, Reader]] = []
-    for path in paths:
-        found.extend(_in_folder(path) if is_folder(path) else [(path, find_reader(path))])
-    if not found:
-        raise NotFoundError("no file was named")
-    unique = {file.absolute(): (file, reader) for file, reader in found}
-    groups: dict[tuple[str, str], list[tuple[Path, Reader]]] = {}
-    for file, reader in sorted(unique.values(), key=lambda pair: (_natural(pair[0].name), str(pair[0]))):
-        key = reader.group(file) if isinstance(reader, GroupReader) else str(file.absolute())
-        groups.setdefault((reader.name, key), []).append((file, reader))
-    return [Recording(tuple(file for file, _ in members), members[0][1]) for members in groups.values()]
-
-
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts rank2 before rank10."""
-    return [(0, int(part[:30]), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
-
-
-def _in_folder(folder: Path) -> list[tuple[Path, Reader]]:
-    if (folder / "meta.json").is_file() and (folder / "kernels").is_dir():
-        raise InvalidInputError(f"{folder}: is a .trace already; every command but ingest takes it as it is")
-    known = _known(folder)
-    if known:
-        return known
-    try:
-        files = [f for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
-    except OSError as error:
-        raise NotFoundError(f"{folder}: cannot be read ({error.strerror}); check its rights") from error
-    known = [pair for file in files for pair in _known(file)]
-    if not known:
-        raise NotFoundError(f"{folder}: holds no trace that a reader knows ({len(files)} files looked at)")
-    return known
-
-
-def _known(path: Path) -> list[tuple[Path, Reader]]:
-    try:
-        return [(path, find_reader(path))]
-    except (UnknownFormatError, NotFoundError):
-        return []
+Paths = Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -131,20 +66,26 @@ class CollectOptions:
     Parameters
     ----------
     iterations : str
-        ``"auto"``, ``"file"`` (each file is one iteration), ``"whole"`` (everything is one), or a regular
+        ``"auto"``, ``"file"`` (each file is one iteration), ``"whole"`` (the trace is one iteration), or a regular
         expression for annotations.
     length : str, optional
-        See `profilers.ingest.lengths.add_lengths`.
+        Source of the sequence lengths; see `profilers.ingest.lengths.add_lengths`.
     progress : callable, optional
         Called with (bytes of the files read, bytes of all files, name of the file) now and then.
     limit_bytes : int
-        Refuse a packed file that unpacks to more.
+        Size that a packed file may unpack to; a larger one is refused.
+    counters : tuple of path
+        Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
+    execution_traces : tuple of path
+        Chakra execution traces of the same ranks, whose nodes are joined to the operators.
     """
 
     iterations: str = "auto"
     length: str | None = None
     progress: Callable[[int, int, str], None] | None = None
     limit_bytes: int = DEFAULT_LIMIT_BYTES
+    counters: tuple[str | os.PathLike[str], ...] = ()
+    execution_traces: tuple[str | os.PathLike[str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.iterations not in ("auto", "file", "whole"):
@@ -153,12 +94,41 @@ class CollectOptions:
 
     @property
     def part(self) -> PartOptions:
-        """What reading a single file needs of it."""
+        """The options that reading a single recording needs."""
         return PartOptions(self.limit_bytes, length_op(self.length))
 
 
+@dataclass(frozen=True)
+class Summary:
+    """The trace that `ingest` wrote.
+
+    Parameters
+    ----------
+    path : Path
+        Folder of the trace.
+    meta : TraceMeta
+        Description of the trace, with its quality.
+    rows : dict of str to int
+        Number of rows by kind of event, and of ``iterations``.
+    resumed : int
+        Number of recordings that an earlier, interrupted run had read.
+    """
+
+    path: Path
+    meta: TraceMeta
+    rows: dict[str, int]
+    resumed: int
+
+
 def open_trace(path: str | os.PathLike[str], options: CollectOptions | None = None) -> Trace:
-    """Return the trace at `path`: a ``.trace`` folder as it is, anything else collected.
+    """Return the trace at `path`: load a ``.trace`` folder, collect anything else.
+
+    Parameters
+    ----------
+    path : path
+        A ``.trace`` folder, a trace file, or a folder of trace files.
+    options : CollectOptions, optional
+        How files become a trace; a ``.trace`` folder is loaded as it is.
 
     Raises
     ------
@@ -168,13 +138,19 @@ def open_trace(path: str | os.PathLike[str], options: CollectOptions | None = No
     return load_trace(path) if is_trace(path) else collect([path], options)
 
 
-def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | None = None) -> Trace:
-    """Read files, and the traces in folders, into one trace in memory: linked, with iterations and collectives.
+def collect(paths: Paths, options: CollectOptions | None = None) -> Trace:
+    """Read trace files into one trace in memory: linked, with iterations and matched collectives.
 
-    Files that say no rank, overlap in time and are not one iteration each become ranks in the order of their
-    names; files of one rank that follow each other in time stay one rank. Files that hold the same events of a
-    rank are refused, unless each is an iteration. `profilers.ingest.pipeline` does the
-    same with bounded memory.
+    Files that state no rank, overlap in time and are not one iteration each become ranks in the order of their
+    names. Files of one rank that follow each other in time stay one rank. Files that hold the same events of a
+    rank are refused, unless each is an iteration.
+
+    Parameters
+    ----------
+    paths : iterable of path
+        Trace files, and folders of them.
+    options : CollectOptions, optional
+        How the files become a trace.
 
     Raises
     ------
@@ -186,109 +162,35 @@ def collect(paths: Iterable[str | os.PathLike[str]], options: CollectOptions | N
         The options do not fit the files, or two files hold the same events of a rank.
     """
     options = options or CollectOptions()
-    recordings = find_recordings([Path(p) for p in paths])
-    told = Told(options.progress, [recording.size for recording in recordings])
-    parts = []
-    for recording in recordings:
-        told.at(recording.name, 0)
-        advance = partial(told.at, recording.name)
-        parts.append(read_part(recording.files, recording.reader, None, options.part, advance))
-        told.done(recording.name, recording.size)
-    whole = assemble(parts, options.iterations, options.length)
-    found: dict[str, list[pa.Table]] = {kind: [] for kind in KINDS}
-    quality: dict[str, int] = {}
-    for part, place in zip(parts, whole.places, strict=True):
-        counts: dict[str, int] = {}
-        for kind, table in finished(part, place, whole.collectives, counts):
-            found[kind].append(table)
-        quality = {name: quality.get(name, 0) + n for name, n in counts.items()}
-    tables = {kind: _joined(kind, tables) for kind, tables in found.items()}
-    return Trace(replace(whole.meta), tables | {"iterations": whole.iterations}).with_quality(quality)
-
-
-class Told:
-    """Adds up what is told of several recordings.
-
-    Parameters
-    ----------
-    progress : callable, optional
-        See `CollectOptions`.
-    sizes : sequence of int
-        Bytes of each recording.
-    """
-
-    def __init__(self, progress: Callable[[int, int, str], None] | None, sizes: Sequence[int]) -> None:
-        self._progress = progress
-        self._all = sum(sizes)
-        self._done = 0
-
-    def at(self, name: str, position: int) -> None:
-        """Tell that `position` bytes of the recording that is being read are."""
-        if self._progress:
-            self._progress(min(self._done + position, self._all), self._all, name)
-
-    def done(self, name: str, size: int) -> None:
-        """Tell that a recording of `size` bytes is read."""
-        self._done += size
-        self.at(name, 0)
-
-
-def _joined(kind: str, tables: list[pa.Table]) -> pa.Table:
-    if not tables:
-        return empty_table(kind)
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What was written.
-
-    Parameters
-    ----------
-    path : Path
-    meta : TraceMeta
-    rows : dict of str to int
-        By kind, iterations included.
-    resumed : int
-        Recordings that an earlier run had read.
-    """
-
-    path: Path
-    meta: TraceMeta
-    rows: dict[str, int]
-    resumed: int
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What one process is asked to do: plain values, so that any scheduler can carry it."""
-
-    files: tuple[str, ...]
-    reader: Reader
-    folder: str
-    options: PartOptions
+    workspace = _MemoryWorkspace()
+    meta, _ = _run(_find_inputs(paths, options), options, workspace, _InThisProcess())
+    return Trace(meta, workspace.tables())
 
 
 def ingest(
-    paths: Iterable[str | os.PathLike[str]],
+    paths: Paths,
     target: str | os.PathLike[str],
     options: CollectOptions | None = None,
     *,
     executor: Executor | None = None,
 ) -> Summary:
-    """Read files, and the traces in folders, into the folder `target`, which shows all of it or what was there.
+    """Read trace files into the ``.trace`` folder `target`; a crash leaves its old content, or the whole new trace.
 
-    The result is that of `profilers.ingest.pipeline.collect` and `profilers.trace.store.save_trace`. Memory stays
-    bounded by what linking needs of the largest file, about 50 bytes an event of the host or the device.
+    The trace is that of `collect`. Memory stays bounded by what linking needs of the largest file, about 50 bytes an
+    event of the host or the device. An execution trace adds the nodes of one rank at a time.
 
     Parameters
     ----------
     paths : iterable of path
+        Trace files, and folders of them.
     target : path
+        Folder to write, or a ``.trace`` folder to replace.
     options : CollectOptions, optional
+        How the files become a trace.
     executor : Executor, optional
-        Anything with ``submit``, as a process pool or ``dask.distributed.Client.get_executor()``, whose workers
-        see the same files; by default one process a core where there are several recordings.
+        Runs the reading: any object with ``submit``, such as a process pool or
+        ``dask.distributed.Client.get_executor()``, whose workers see the same files. Without it, one process a core
+        reads if there are several recordings.
 
     Raises
     ------
@@ -296,52 +198,190 @@ def ingest(
         As `collect` and `save_trace`.
     """
     options = options or CollectOptions()
-    place = Path(target)
-    recordings = find_recordings([Path(p) for p in paths])
-    check_target(place)
-    work = place.parent / f".{place.name}.work"
-    with _locked(work):
-        folders = [_folder(work, recording, options.part) for recording in recordings]
+    path = Path(target)
+    inputs = _find_inputs(paths, options)
+    check_target(path)
+    workspace = _FolderWorkspace(path.parent / f".{path.name}.work")
+    with _locked(workspace.folder):
+        folders = [workspace.part_folder(recording, options.part) for recording in inputs.timeline]
         resumed = sum(folder.is_dir() for folder in folders)
-        with _pool(executor, len(recordings)) as pool:
-            _read_all(pool, recordings, folders, options)
-            whole = assemble([load_part(folder) for folder in folders], options.iterations, options.length)
-            new, old = work / "new", work / "old"
-            for folder in (new, old):  # a run that was killed may have left them
-                shutil.rmtree(folder, ignore_errors=True)
-            meta, rows = _write(pool, whole, folders, new)
-        replace_folder(new, place, old)
-        shutil.rmtree(work, ignore_errors=True)
-    return Summary(place, meta, rows, resumed)
+        with _pool(executor, len(folders)) as pool:
+            meta, rows = _run(inputs, options, workspace, pool)
+        write_meta(meta, workspace.new)
+        replace_folder(workspace.new, path, workspace.old)
+        shutil.rmtree(workspace.folder, ignore_errors=True)
+    return Summary(path, meta, rows, resumed)
 
 
-def _folder(work: Path, recording: Recording, options: PartOptions) -> Path:
-    """Return where what is read of a recording is kept: the name changes with whatever changes the result."""
-    stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in recording.files]
-    facts = [stats, recording.reader.name, options.limit_bytes, options.length_op, version("seqpoint")]
-    return work / f"part-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+@dataclass(frozen=True)
+class _Inputs:
+    """The recordings of the timeline, and the execution traces to join to it."""
+
+    timeline: Sequence[Recording]
+    execution_traces: Sequence[Recording]
+
+
+def _find_inputs(paths: Paths, options: CollectOptions) -> _Inputs:
+    timeline = find_recordings([Path(path) for path in paths])
+    nodes = [Path(path) for path in options.execution_traces]
+    return _Inputs(timeline, find_recordings(nodes) if nodes else ())
+
+
+#: A part in memory, or the folder that holds it.
+_PartSource = Part | Path
+
+
+def _loaded(source: _PartSource) -> Part:
+    return source if isinstance(source, Part) else load_part(source)
+
+
+class _RowWriter(Protocol):
+    """Takes finished rows and counts them by kind."""
+
+    rows: dict[str, int]
+
+    def write(self, kind: str, table: pa.Table) -> None: ...
+
+
+class _Workspace(Protocol):
+    """Where parts wait until the trace is assembled, and where its finished rows go."""
+
+    def part_folder(self, recording: Recording, options: PartOptions) -> Path | None:
+        """Return the folder for a part, or None to keep it in memory."""
+
+    def prepare(self) -> None:
+        """Make room for the finished rows."""
+
+    def groups(self, placements: Sequence[Placement]) -> list[list[int]]:
+        """Return the numbers of the parts that one process finishes together."""
+
+    @property
+    def writer(self) -> Callable[[], AbstractContextManager[_RowWriter]]:
+        """The function that opens a writer of finished rows; other processes can call it if parts are in folders."""
+
+    def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the finished rows of a kind."""
+
+    def replace(self, kind: str, table: pa.Table) -> None:
+        """Replace the finished rows of a kind."""
+
+
+class _MemoryWorkspace:
+    """Parts and finished rows in memory."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, list[pa.Table]] = defaultdict(list)
+
+    def part_folder(self, _recording: Recording, _options: PartOptions) -> None:
+        return None
+
+    def prepare(self) -> None:
+        """Do nothing: the lists are empty."""
+
+    def groups(self, placements: Sequence[Placement]) -> list[list[int]]:
+        return [list(range(len(placements)))]
+
+    @property
+    def writer(self) -> Callable[[], AbstractContextManager[_RowWriter]]:
+        return partial(_MemoryWriter, self._batches)
+
+    def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+        batches = self._batches[kind]
+        table = pa.concat_tables(batches).unify_dictionaries().combine_chunks() if batches else empty_table(kind)
+        return table if columns is None else table.select(columns)
+
+    def replace(self, kind: str, table: pa.Table) -> None:
+        self._batches[kind] = [table]
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the finished tables of the trace."""
+        return {kind: self.table(kind) for kind in (*KINDS, "iterations")}
+
+
+class _MemoryWriter:
+    def __init__(self, batches: Mapping[str, list[pa.Table]]) -> None:
+        self._batches = batches
+        self.rows: dict[str, int] = defaultdict(int)
+
+    def __enter__(self) -> "_MemoryWriter":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Do nothing: the rows are where they stay."""
+
+    def write(self, kind: str, table: pa.Table) -> None:
+        """Keep finished rows."""
+        self.rows[kind] += table.num_rows
+        self._batches[kind].append(table)
+
+
+class _FolderWorkspace:
+    """Parts and finished rows in one folder, on the disk of the target.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds a folder for each part, the trace that is being written (``new``), and the replaced trace (``old``).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.new, self.old = folder / "new", folder / "old"
+
+    def part_folder(self, recording: Recording, options: PartOptions) -> Path:
+        """Return the folder of a part; its name changes with whatever changes the rows."""
+        stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in recording.files]
+        facts = [stats, recording.reader.name, options.limit_bytes, options.length_op, version("seqpoint")]
+        return self.folder / f"part-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+
+    def prepare(self) -> None:
+        for folder in (self.new, self.old):  # a run that was killed may have left them
+            shutil.rmtree(folder, ignore_errors=True)
+        self.new.mkdir()
+
+    def groups(self, placements: Sequence[Placement]) -> list[list[int]]:
+        """Group parts that share a rank, since one process writes the files of a rank."""
+        groups: list[tuple[set[int], list[int]]] = []
+        for number, placement in enumerate(placements):
+            ranks, numbers = set(placement.spans), [number]
+            for group in [group for group in groups if group[0] & ranks]:
+                groups.remove(group)
+                ranks, numbers = ranks | group[0], group[1] + numbers
+            groups.append((ranks, numbers))
+        return [sorted(numbers) for _, numbers in groups]
+
+    @property
+    def writer(self) -> Callable[[], AbstractContextManager[_RowWriter]]:
+        return partial(TraceWriter, self.new)
+
+    def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+        return read_kind(self.new, kind, columns)
+
+    def replace(self, kind: str, table: pa.Table) -> None:
+        with self.writer() as writer:
+            writer.write(kind, table)
 
 
 @contextmanager
-def _locked(work: Path) -> Iterator[None]:
-    """Hold the work folder for this process; the system lets go when the process ends, however it ends."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder of a workspace for this process; the system releases it when the process ends."""
     try:
-        work.mkdir(exist_ok=True)
-        lock = (work / "lock").open("w")
+        folder.mkdir(exist_ok=True)
+        lock = (folder / "lock").open("w")
     except OSError as error:
-        raise InvalidInputError(f"{work}: cannot be written ({error.strerror})") from error
+        raise InvalidInputError(f"{folder}: cannot be written ({error.strerror})") from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise InvalidInputError(f"{work}: another ingest is writing this trace; wait for it") from error
+            raise InvalidInputError(f"{folder}: another ingest is writing this trace; wait for it") from error
         try:
             yield
         except OSError as error:
-            raise InvalidInputError(f"{work}: cannot be written ({first_line(error)})") from error
+            raise InvalidInputError(f"{folder}: cannot be written ({first_line(error)})") from error
         finally:
-            if not any(work.glob("part-*")):
-                shutil.rmtree(work, ignore_errors=True)
+            if not any(folder.glob("part-*")):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -362,13 +402,13 @@ def _pool(executor: Executor | None, recordings: int) -> Iterator[Executor]:
 
 
 def _ignore_interrupts() -> None:
-    """Let the process that asked decide what an interrupt of the terminal ends."""
+    """Leave an interrupt of the terminal to the process that started this one."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _InThisProcess(Executor):
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Call at once."""
+        """Call `function` at once."""
         future: Future[Any] = Future()
         try:
             future.set_result(function(*args, **kwargs))
@@ -377,86 +417,222 @@ class _InThisProcess(Executor):
         return future
 
 
+def _run(
+    inputs: _Inputs, options: CollectOptions, workspace: _Workspace, pool: Executor
+) -> tuple[TraceMeta, dict[str, int]]:
+    """Run all steps; return the description of the trace, and its rows by kind."""
+    timeline = _read_all(pool, inputs.timeline, workspace, options)
+    assembly = assemble([_loaded(source) for source in timeline], options.iterations, options.length)
+    nodes = None
+    if inputs.execution_traces:
+        sources = _read_all(pool, inputs.execution_traces, workspace, options)
+        nodes = _assembled_nodes(sources, assembly.meta.ranks, options)
+    workspace.prepare()
+    quality, rows = Quality(), dict.fromkeys((*KINDS, "iterations"), 0)
+    groups = _groups(workspace.groups(assembly.placements), timeline, assembly, nodes)
+    for future in [pool.submit(_finish, group, workspace.writer) for group in groups]:
+        counts, written = future.result()
+        quality += Quality(counts)
+        rows = {kind: count + written.get(kind, 0) for kind, count in rows.items()}
+    if nodes is not None:
+        check_joined(quality["nodes_joined"])
+        quality += Quality({"nodes_without_event": nodes.rows - quality["nodes_joined"]})
+    with workspace.writer() as writer:
+        writer.write("iterations", assembly.iterations)
+    rows["iterations"] = assembly.iterations.num_rows
+    if options.counters:
+        quality += _join_counters(workspace, assembly.next_id, options)
+        rows["counters"] = workspace.table("counters", ["id"]).num_rows
+    return replace(assembly.meta, quality=assembly.meta.quality + quality), rows
+
+
+class _Progress:
+    """Adds up the bytes read of several recordings.
+
+    Parameters
+    ----------
+    report : callable, optional
+        `CollectOptions.progress`.
+    sizes : sequence of int
+        Bytes of each recording.
+    """
+
+    def __init__(self, report: Callable[[int, int, str], None] | None, sizes: Sequence[int]) -> None:
+        self._report = report
+        self._total = sum(sizes)
+        self._done = 0
+
+    def at(self, name: str, position: int) -> None:
+        """Report `position` bytes of the recording that is being read."""
+        if self._report:
+            self._report(min(self._done + position, self._total), self._total, name)
+
+    def done(self, recording: Recording) -> None:
+        """Report that a recording is read."""
+        self._done += recording.size
+        self.at(recording.name, 0)
+
+
+@dataclass(frozen=True)
+class _ReadRequest:
+    """One recording to read in some process."""
+
+    files: tuple[Path, ...]
+    reader: Reader
+    folder: Path | None
+    options: PartOptions
+
+
 def _read_all(
-    pool: Executor, recordings: Sequence[Recording], folders: Sequence[Path], options: CollectOptions
-) -> None:
-    """Read what is not read yet; the first error ends it and leaves what was read."""
-    told = Told(options.progress, [recording.size for recording in recordings])
-    waiting: dict[Future[None], Recording] = {}
-    for recording, folder in zip(recordings, folders, strict=True):
-        told.at(recording.name, 0)
-        if not folder.is_dir():
-            task = _Task(tuple(map(str, recording.files)), recording.reader, str(folder), options.part)
-            if isinstance(pool, _InThisProcess):
-                _read(task, partial(told.at, recording.name))
-            else:
-                waiting[pool.submit(_read, task)] = recording
-                continue
-        told.done(recording.name, recording.size)
+    pool: Executor, recordings: Sequence[Recording], workspace: _Workspace, options: CollectOptions
+) -> list[_PartSource]:
+    """Read the recordings that no earlier run has read; the first error ends it, and parts in folders stay."""
+    progress = _Progress(options.progress, [recording.size for recording in recordings])
+    sources: dict[int, _PartSource] = {}
+    waiting: dict[Future[_PartSource], int] = {}
+    for number, recording in enumerate(recordings):
+        progress.at(recording.name, 0)
+        folder = workspace.part_folder(recording, options.part)
+        request = _ReadRequest(recording.files, recording.reader, folder, options.part)
+        if folder is not None and folder.is_dir():
+            sources[number] = folder
+        elif isinstance(pool, _InThisProcess):
+            sources[number] = _read(request, partial(progress.at, recording.name))
+        else:
+            waiting[pool.submit(_read, request)] = number
+            continue
+        progress.done(recording)
     for future in as_completed(waiting):
-        future.result()
-        told.done(waiting[future].name, waiting[future].size)
+        sources[waiting[future]] = future.result()
+        progress.done(recordings[waiting[future]])
+    return [sources[number] for number in range(len(recordings))]
 
 
-def _read(task: _Task, advance: Callable[[int], None] | None = None) -> None:
-    """Read one recording into its folder, which appears when it is complete."""
-    folder = Path(task.folder)
+def _read(request: _ReadRequest, advance: Callable[[int], None] | None = None) -> _PartSource:
+    """Read one recording; a part in a folder appears there when it is complete."""
+    folder = request.folder
+    if folder is None:
+        with lean_memory():
+            return read_part(request.files, request.reader, None, request.options, advance)
     if folder.is_dir():
-        return
+        return folder
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         with lean_memory():
-            read_part([Path(file) for file in task.files], task.reader, new, task.options, advance)
-        with suppress(OSError):  # another process was faster: its folder is the same
+            read_part(request.files, request.reader, new, request.options, advance)
+        with suppress(OSError):  # another process was faster: its folder holds the same rows
             new.rename(folder)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+    return folder
 
 
-def _write(pool: Executor, whole: Assembly, folders: Sequence[Path], new: Path) -> tuple[TraceMeta, dict[str, int]]:
-    """Write the finished trace to the folder `new`, the parts of one rank by one process."""
-    new.mkdir()
-    futures = [
-        pool.submit(_finish, [str(folders[n]) for n in numbers], [whole.places[n] for n in numbers], own, str(new))
-        for numbers, own in _by_rank(whole)
-    ]
-    quality, rows = whole.meta.quality, {"iterations": whole.iterations.num_rows}
-    for future in futures:
-        counts, written = future.result()
-        quality += Quality(counts)
-        rows = {kind: rows.get(kind, 0) + written.get(kind, 0) for kind in (*KINDS, "iterations")}
-    with TraceWriter(new) as writer:
-        writer.write("iterations", whole.iterations)
-    meta = replace(whole.meta, quality=quality)
-    write_meta(meta, new)
-    return meta, rows
+@dataclass(frozen=True)
+class _NodeParts:
+    """Execution traces, read and placed on their ranks.
+
+    Parameters
+    ----------
+    parts : sequence of (source, Placement)
+        One an execution trace.
+    rows : int
+        Number of operator nodes in all of them.
+    """
+
+    parts: Sequence[tuple[_PartSource, Placement]]
+    rows: int
 
 
-def _by_rank(whole: Assembly) -> list[tuple[list[int], pa.Table]]:
-    """Return which parts go together because they share a rank, with their collectives."""
-    groups: list[tuple[set[int], list[int]]] = []
-    for number, place in enumerate(whole.places):
-        ranks, numbers = set(place.spans), [number]
-        for group in [g for g in groups if g[0] & ranks]:
-            groups.remove(group)
-            ranks, numbers = ranks | group[0], group[1] + numbers
-        groups.append((ranks, numbers))
-    wanted = integers(whole.collectives, "rank")
-    return [
-        (sorted(numbers), whole.collectives.filter(arrow_array(np.isin(wanted, sorted(ranks)))))
-        for ranks, numbers in groups
-    ]
+def _assembled_nodes(
+    sources: Sequence[_PartSource], timeline_ranks: Sequence[int], options: CollectOptions
+) -> _NodeParts:
+    parts = [_loaded(source) for source in sources]
+    assembly = assemble(parts, options.iterations, options.length)
+    common_ranks(timeline_ranks, assembly.meta.ranks)
+    rows = sum(batch.num_rows for part in parts for batch in part.stage.batches("ops", ["id"]))
+    return _NodeParts(list(zip(sources, assembly.placements, strict=True)), rows)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Parts that one process finishes: plain values, so that any scheduler can carry them.
+
+    Parameters
+    ----------
+    parts : sequence of (source, Placement)
+        In the order of their files.
+    collectives : Table
+        The matched collectives of their ranks.
+    nodes : sequence of (source, Placement), optional
+        The execution traces of their ranks; None if the trace is joined to none.
+    """
+
+    parts: Sequence[tuple[_PartSource, Placement]]
+    collectives: pa.Table
+    nodes: Sequence[tuple[_PartSource, Placement]] | None
+
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks of the parts."""
+        return {rank for _, placement in self.parts for rank in placement.spans}
+
+
+def _groups(
+    numbers: Sequence[Sequence[int]], sources: Sequence[_PartSource], assembly: Assembly, nodes: _NodeParts | None
+) -> list[_Group]:
+    collective_ranks = integers(assembly.collectives, "rank")
+    groups = []
+    for members in numbers:
+        parts = [(sources[number], assembly.placements[number]) for number in members]
+        ranks = {rank for _, placement in parts for rank in placement.spans}
+        collectives = assembly.collectives.filter(arrow_array(np.isin(collective_ranks, sorted(ranks))))
+        with_nodes = None if nodes is None else [pair for pair in nodes.parts if ranks & set(pair[1].spans)]
+        groups.append(_Group(parts, collectives, with_nodes))
+    return groups
 
 
 def _finish(
-    folders: Sequence[str], places: Sequence[Place], collectives: pa.Table, new: str
+    group: _Group, open_writer: Callable[[], AbstractContextManager[_RowWriter]]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Write parts to the folder `new`; return quality counts, and rows by kind."""
+    """Write the finished rows of a group; return its quality counts, and its rows by kind."""
     quality = Quality()
-    with lean_memory(), TraceWriter(Path(new)) as writer:
-        for folder, place in zip(folders, places, strict=True):
+    with lean_memory(), open_writer() as writer:
+        matched = None if group.nodes is None else _matched_nodes(group)
+        for source, placement in group.parts:
             counts: dict[str, int] = {}
-            for kind, table in ahead(finished(load_part(Path(folder)), place, collectives, counts)):
-                writer.write(kind, table)
+            for kind, table in ahead(finished(_loaded(source), placement, group.collectives, counts)):
+                filled = table if matched is None else matched.fill(kind, table, writer.rows.get(kind, 0))
+                writer.write(kind, filled)
             quality += Quality(counts)
-    return dict(quality.counts), writer.rows
+        if matched is not None:
+            quality += Quality(matched.counts)
+    return dict(quality.counts), dict(writer.rows)
+
+
+def _matched_nodes(group: _Group) -> MatchedNodes:
+    """Match the nodes of a group's ranks with its operators and annotations, of which it reads the key columns."""
+    events = {kind: _placed(group.parts, kind, EVENT_COLUMNS) for kind in ("ops", "ranges")}
+    nodes = _placed(group.nodes or (), "ops", NODE_COLUMNS)
+    node_ranks = {rank for _, placement in group.nodes or () for rank in placement.spans}
+    return match_nodes(events, nodes, sorted(group.ranks & node_ranks))
+
+
+def _placed(parts: Sequence[tuple[_PartSource, Placement]], kind: str, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of all rows of a kind, with the ranks and times of the trace."""
+    batches = [
+        placement.put(batch) for source, placement in parts for batch in _loaded(source).stage.batches(kind, columns)
+    ]
+    return pa.concat_tables([empty_table(kind).select(columns), *batches]).unify_dictionaries().combine_chunks()
+
+
+def _join_counters(workspace: _Workspace, next_id: int, options: CollectOptions) -> Quality:
+    """Add the counters of other files to those of the timeline; this holds all counters in memory."""
+    quality = Quality()
+    kernels, counters = workspace.table("kernels", KERNEL_COLUMNS), workspace.table("counters")
+    for path in options.counters:
+        counted = collect([path], replace(options, counters=(), execution_traces=()))
+        counters, counts = add_counters(kernels, counters, counted, next_id)
+        next_id += counts["counters_joined"]
+        quality += Quality(counts)
+    workspace.replace("counters", counters)
+    return quality

@@ -67,6 +67,28 @@ def strings(table: pa.Table, column: str) -> npt.NDArray[np.object_]:
     return texts
 
 
+def text_codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
+    """Return a number for each text of a dictionary-encoded column, the same number in all tables.
+
+    Parameters
+    ----------
+    texts : ChunkedArray
+        A dictionary-encoded column; null has a number too.
+    codes : dict of str to int
+        The number of each text; takes the texts that are new.
+
+    Examples
+    --------
+    >>> codes = {}
+    >>> text_codes(pa.chunked_array([pa.array(["mm", "add", "mm"]).dictionary_encode()]), codes).tolist()
+    [0, 1, 0]
+    """
+    column = texts.combine_chunks()
+    known = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
+    result: Ints = np.array(known)[numbers(column.indices, len(known) - 1)]
+    return result
+
+
 def arrow_array(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
     """Return an Arrow array of the same numbers or flags, null where `missing`; without a copy of the numbers.
 

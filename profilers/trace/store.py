@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from io import BufferedWriter
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
-from profilers.trace.schema import SCHEMAS, empty_table
+from profilers.trace.schema import SCHEMAS
 from profilers.trace.trace import MEANINGS, DeviceProperties, Quality, Trace, TraceMeta
 
 _META = "meta.json"
@@ -199,12 +199,32 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
     if not (folder / _META).is_file():
         raise NotFoundError(f"{folder}: not a .trace folder (it has no {_META})")
     meta = _read_meta(folder / _META)
-    return Trace(meta, {kind: _read_kind(folder / kind, kind) for kind in SCHEMAS})
+    return Trace(meta, {kind: read_kind(folder, kind) for kind in SCHEMAS})
 
 
-def _read_kind(folder: Path, kind: str) -> pa.Table:
-    parts = [_read_part(file, kind) for file in sorted(folder.glob("rank=*.parquet"), key=_rank_of)]
-    return pa.concat_tables(parts).unify_dictionaries().combine_chunks() if parts else empty_table(kind)
+def read_kind(trace: Path, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return the rows of one kind of event, rank by rank.
+
+    Parameters
+    ----------
+    trace : Path
+        The folder of the trace.
+    kind : str
+        One of `profilers.trace.schema.KINDS`, or ``"iterations"``.
+    columns : sequence of str, optional
+        Columns to read, in their order in the result; all by default.
+
+    Raises
+    ------
+    BrokenFileError
+        A file is damaged.
+    """
+    schema = SCHEMAS[kind] if columns is None else pa.schema([SCHEMAS[kind].field(name) for name in columns])
+    files = sorted((trace / kind).glob("rank=*.parquet"), key=_rank_of)
+    tables = [_read_file(file, schema) for file in files]
+    if not tables:
+        return pa.Table.from_batches([], schema)
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _rank_of(file: Path) -> tuple[int, str]:
@@ -212,10 +232,10 @@ def _rank_of(file: Path) -> tuple[int, str]:
     return (int(digits) if digits.isdigit() else -1, file.stem)
 
 
-def _read_part(file: Path, kind: str) -> pa.Table:
+def _read_file(file: Path, schema: pa.Schema) -> pa.Table:
     try:
         # Not `read_table`, which loads Arrow's datasets, and with them pandas: 0.15 s.
-        return _as_schema(pq.ParquetFile(file).read(), SCHEMAS[kind])
+        return _as_schema(pq.ParquetFile(file).read(schema.names), schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.assembly import Place, base_shifts, collective_shifts
+from profilers.ingest.assembly import Placement, base_shifts, collective_shifts
 from profilers.ingest.collectives import match_collectives
 from profilers.ingest.part import combined_fingerprint
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
@@ -113,7 +113,7 @@ def merge(traces: Sequence[Trace]) -> Trace:
     metas = [trace.meta for trace in traces]
     placed, first = [], 0
     for trace, shift in zip(traces, base_shifts(metas), strict=True):
-        place = Place(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
+        place = Placement(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
         placed.append({kind: place.put(table) for kind, table in trace.tables.items()})
         first += max(
             (int(integers(trace.tables[k], "id").max()) + 1 for k in KINDS if trace.tables[k].num_rows), default=0
@@ -170,6 +170,6 @@ def _aligned(trace: Trace) -> Trace:
     shifts = collective_shifts(trace.collectives)
     if not shifts:
         return trace
-    place = Place(0, 0, {rank: shifts.get(rank, 0) for rank in trace.meta.ranks}, {})
+    place = Placement(0, 0, {rank: shifts.get(rank, 0) for rank in trace.meta.ranks}, {})
     moved = trace.with_tables(**{kind: place.put(table) for kind, table in trace.tables.items()})
     return moved.with_quality({"clock_shift_max_ns": int(np.max(np.abs(list(shifts.values()))))})

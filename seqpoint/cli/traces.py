@@ -87,11 +87,10 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from profilers.ingest.pipeline import CollectOptions, ingest
 
-    options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]))
+    joined = {"counters": more["counters"], "execution_traces": more["traces"]}
+    options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
     with _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
         found = ingest(files, output, options, executor=executor)
-    if more["counters"] or more["traces"]:
-        found = _joined(found, more["counters"], more["traces"], options)
     if found.resumed:
         message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
     if more["json_"]:
@@ -101,24 +100,6 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     say(f"{found.path}: {sources} files, ranks {list(found.meta.ranks)}, {found.rows['iterations']} iterations")
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in found.rows.items() if kind != "iterations"])
     print_table("Quality", ("count~", "n", "meaning~"), list(found.meta.quality.rows()))
-
-
-def _joined(found: Any, counters: tuple[str, ...], traces: tuple[str, ...], options: Any) -> Any:
-    """Join counters and execution traces to the trace just written; this holds it in memory."""
-    from dataclasses import replace
-
-    from profilers.ingest.counters import join_counters
-    from profilers.ingest.join import join_execution_trace
-    from profilers.ingest.pipeline import collect
-    from profilers.trace.store import load_trace, save_trace
-
-    trace = load_trace(found.path)
-    for path in counters:
-        trace = join_counters(trace, collect([path], options))
-    if traces:
-        trace = join_execution_trace(trace, collect(traces, options))
-    save_trace(trace, found.path)
-    return replace(found, meta=trace.meta, rows={kind: table.num_rows for kind, table in trace.tables.items()})
 
 
 @click.command("merge")
