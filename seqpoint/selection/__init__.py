@@ -1,4 +1,9 @@
-"""Which iterations stand for a run, with their weights, estimates and intervals; kernels inside an iteration."""
+"""Selection of the iterations that stand for a run, and estimates from them with intervals.
+
+Read `log` first, then `seqpoint` (the selector of the paper) and `estimate` (totals and speed-ups). `baselines` and
+`stratified` hold the other selectors, `kernels` the sampling of kernels within an iteration, `selecting` the selectors
+by name, and `evaluation` their errors on held-out iterations.
+"""
 
 from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (
