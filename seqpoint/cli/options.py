@@ -20,8 +20,9 @@ def reading_options(function: F) -> F:
         default="auto",
         show_default=True,
         metavar="HOW",
-        help="How iterations are found: auto (marks of the profiler, annotations, or the period of kernels), file (each "
-        "file is an iteration), whole (everything is one iteration), or a regular expression that annotations match.",
+        help="How iterations are found: auto (marks of the profiler, annotations, or the period of kernels), file "
+        "(each file is an iteration), whole (everything is one iteration), or a regular expression that annotations "
+        "match.",
     )
     length = click.option(
         "--length",
