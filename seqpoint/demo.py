@@ -1,4 +1,4 @@
-"""The main job on what the project ships: a recorded epoch and a synthetic multi-GPU job."""
+"""The demo: selection on a recorded epoch, and projection on a synthetic multi-GPU job, from shipped data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from seqpoint.iteration_table import iteration_table
 from seqpoint.projecting import ProjectOptions, TraceProjection, project_trace
 from seqpoint.selection.selecting import RunEstimate, SelectionResult, estimate_run, select
 
-#: What the demo asks of the synthetic job.
+#: What-ifs that the demo projects on the synthetic job.
 DEMO_WHAT_IFS = (
     "overlap:none",
     "overlap:no_contention",
@@ -31,18 +31,20 @@ _DEVICE = "MI300X"
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demo found.
+    """Results of the demo.
 
     Parameters
     ----------
     epoch : Description
-        Of the recorded epoch, one thread.
+        Description of the recorded epoch, on one thread.
     selection : SelectionResult
+        Points selected on that epoch.
     other : RunEstimate
-        The estimate of the same epoch on two threads, from the points chosen on one.
+        Estimate of the same epoch on two threads, from those points.
     job : Description
-        Of the synthetic job.
+        Description of the synthetic job.
     job_selection : SelectionResult
+        Points selected on the synthetic job.
     projection : TraceProjection
         The what-ifs on the synthetic job.
     """
@@ -56,30 +58,32 @@ class Demo:
 
 
 def run_demo(folder: Path, tell: Callable[[str], None]) -> Demo:
-    """Run the main job, write its traces into `folder`, and return what it found.
+    """Run the demo, write its traces into a folder, and return its results.
 
     Parameters
     ----------
     folder : Path
-        Created if it is not there.
+        Folder for the traces; created if it does not exist.
     tell : callable
-        Told each step.
+        Called with a sentence at the start of each step.
 
     Raises
     ------
     InvalidInputError
-        The folder cannot be made.
+        The folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInputError(f"{folder}: cannot be made ({error.strerror}); choose another with --output") from error
+        raise InvalidInputError(
+            f"{folder}: cannot be created ({error.strerror}); choose another with --output"
+        ) from error
     tell("1/4 reading an epoch of training that was recorded with the PyTorch profiler on a CPU, 112 iterations")
     epochs = [_recorded(threads, folder) for threads in (1, 2)]
     tell("2/4 choosing the iterations that stand for it, and predicting the run on two threads from them")
     tables = [iteration_table(epoch) for epoch in epochs]
     selection = select(tables[0])
-    other = estimate_run(selection.to_dict(), (tables[0], tables[1]))
+    estimate = estimate_run(selection.to_dict(), (tables[0], tables[1]))
     tell(f"3/4 synthesising a transformer on 4 x {_DEVICE} with tensor-parallel all-reduce (synthetic, not measured)")
     job = synthesize(TransformerJob(), _DEVICE)
     save_trace(job, folder / "synthetic.trace")
@@ -87,7 +91,7 @@ def run_demo(folder: Path, tell: Callable[[str], None]) -> Demo:
     job_selection = select(iteration_table(job))
     what_ifs = [parse_what_if(text) for text in DEMO_WHAT_IFS]
     projection = project_trace(job, what_ifs, ProjectOptions(max_points=len(job_selection.rows)))
-    return Demo(describe(epochs[0]), selection, other, describe(job), job_selection, projection)
+    return Demo(describe(epochs[0]), selection, estimate, describe(job), job_selection, projection)
 
 
 def _recorded(threads: int, folder: Path) -> Trace:

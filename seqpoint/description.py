@@ -1,4 +1,4 @@
-"""What is in a trace: devices, iterations, where the time goes, and what the trace can be trusted for."""
+"""Description of a trace: devices, steps, time by class of kernel, overlap, and the quality of the data."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +20,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ClassTime:
-    """Kernels of one class: how many, and their time in ns, summed."""
+    """Number and time of the kernels of a class.
+
+    Parameters
+    ----------
+    class_ : str
+        Class of kernel, such as ``"gemm"``.
+    kernels : int
+        Number of kernels.
+    time_ns : int
+        Sum of their durations.
+    share : float
+        Share of the time of all kernels.
+    """
 
     class_: str
     kernels: int
@@ -30,21 +42,22 @@ class ClassTime:
 
 @dataclass(frozen=True)
 class DeviceActivity:
-    """What one device did between its first and its last work; times in ns.
+    """Activity of a device between its first and its last task; times in ns.
 
     Parameters
     ----------
     rank, device : int
+        Rank, and number of its device; -1 if the trace does not number it.
     name : str
-        As the profiler wrote it; "" where it did not.
+        Name as the profiler wrote it, or "".
     span_ns : int
-        From the first start to the last end.
+        Time from the first start to the last end.
     busy_ns : int
-        With at least one kernel or copy.
+        Time with at least one kernel or copy.
     communication_ns : int
-        With at least one collective.
+        Time with at least one collective.
     exposed_ns : int
-        With a collective and nothing else.
+        Time with a collective and nothing else.
     """
 
     rank: int
@@ -57,26 +70,28 @@ class DeviceActivity:
 
     @property
     def overlapped_ns(self) -> int:
-        """With a collective and other work beside it."""
+        """Time with a collective and another task."""
         return self.communication_ns - self.exposed_ns
 
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of one device, or of a rank without one; times in ns.
+    """Steps of a device, or of a rank without a device; times in ns.
 
     Parameters
     ----------
     rank : int
+        Rank of the steps.
     device : int, optional
-        None for a rank without a device.
+        Number of the device; None for a rank without a device.
     steps : int
+        Number of steps.
     elapsed_ns : int
-        The step times added up: the time from the first completion, or the beginning, to the last.
+        Sum of the step times: the time from the first completion, or the beginning, to the last.
     step_ns, latency_ns : float
-        The median step time, and the median latency.
+        Median step time, and median latency.
     busy_ns : float, optional
-        Of the elapsed time, while the device has at least one kernel or copy.
+        Part of the elapsed time in which the device has at least one kernel or copy.
     """
 
     rank: int
@@ -90,16 +105,20 @@ class RankSteps:
 
 @dataclass(frozen=True)
 class Description:
-    """A trace in a page.
+    """Description of a trace.
 
     Parameters
     ----------
     trace : Trace
+        The trace.
     iterations : IterationTable
+        Iterations of all ranks, with their statistics.
     classes : tuple of ClassTime
-        By time, longest first.
+        Time by class of kernel, longest first.
     devices : tuple of DeviceActivity
+        Activity of each device.
     steps : tuple of RankSteps
+        Steps of each device, or of a rank without a device.
     """
 
     trace: Trace
@@ -109,7 +128,7 @@ class Description:
     steps: tuple[RankSteps, ...]
 
     def table(self) -> "pd.DataFrame":
-        """Return the steps of each rank and device, a row each; times in ns."""
+        """Return a row for each rank and device, with its steps; times in ns."""
         import pandas as pd
 
         return pd.DataFrame([asdict(row) for row in self.steps])
@@ -184,7 +203,7 @@ def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
 
 
 def describe(trace: Trace) -> Description:
-    """Return what is in `trace`."""
+    """Return the description of a trace: devices, steps, kernels by class, and iterations."""
     return Description(trace, iteration_table(trace), _classes(trace), _devices(trace), _steps(trace))
 
 
@@ -193,60 +212,60 @@ def _steps(trace: Trace) -> tuple[RankSteps, ...]:
     devices = busy_in_steps(trace, steps)
     rows = []
     for rank in np.unique(steps.rank).tolist():
-        mine = steps.rank == rank
-        step, latency = float(np.median(steps.step_ns[mine])), float(np.median(steps.latency_ns[mine]))
-        common = (int(mine.sum()), int(steps.step_ns[mine].sum()), step, latency)
-        of_rank = [RankSteps(rank, d.device, *common, d.busy_ns) for d in devices if d.rank == rank]
-        rows += of_rank or [RankSteps(rank, None, *common, None)]
+        of_rank = steps.rank == rank
+        step, latency = float(np.median(steps.step_ns[of_rank])), float(np.median(steps.latency_ns[of_rank]))
+        common = (int(of_rank.sum()), int(steps.step_ns[of_rank].sum()), step, latency)
+        of_devices = [RankSteps(rank, d.device, *common, d.busy_ns) for d in devices if d.rank == rank]
+        rows += of_devices or [RankSteps(rank, None, *common, None)]
     return tuple(rows)
 
 
 def _classes(trace: Trace) -> tuple[ClassTime, ...]:
     names = strings(trace.kernels, "name")
-    known = {name: classify(name) for name in set(names)}
-    labels = np.array([known[name] for name in names], dtype=object)
+    class_of = {name: classify(name) for name in set(names)}
+    classes = np.array([class_of[name] for name in names], dtype=object)
     duration = integers(trace.kernels, "dur_ns")
     duration = np.where(duration == MISSING, 0, duration)
     total = int(duration.sum())
     rows = [
         ClassTime(
-            label,
-            int(mine.sum()),
-            int(duration[mine].sum()),
-            float(duration[mine].sum() / total) if total else 0.0,
+            class_,
+            int(in_class.sum()),
+            int(duration[in_class].sum()),
+            float(duration[in_class].sum() / total) if total else 0.0,
         )
-        for label in sorted(set(known.values()))
-        for mine in [labels == label]
+        for class_ in sorted(set(class_of.values()))
+        for in_class in [classes == class_]
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
 
 
 def _devices(trace: Trace) -> tuple[DeviceActivity, ...]:
-    names = {(p.rank, p.device): p.name for p in trace.meta.devices}
-    same = {p.name for p in trace.meta.devices}
-    anyone = same.pop() if len(same) == 1 else ""
+    names = {(device.rank, device.device): device.name for device in trace.meta.devices}
+    distinct = {device.name for device in trace.meta.devices}
+    common_name = distinct.pop() if len(distinct) == 1 else ""
     tables = (trace.kernels, trace.copies)
-    rank, device = (np.concatenate([integers(t, column) for t in tables]) for column in ("rank", "device"))
+    ranks, devices = (np.concatenate([integers(t, column) for t in tables]) for column in ("rank", "device"))
     start = np.concatenate([integers(t, "start_ns") for t in tables])
     end = np.concatenate([ends(t) for t in tables])
     kernel_names = strings(trace.kernels, "name")
-    known = {name: classify(name) == COLLECTIVE for name in set(kernel_names)}
-    communicates = np.zeros(len(rank), dtype=bool)
-    communicates[: len(kernel_names)] = [known[name] for name in kernel_names]
-    places = sorted(set(zip(rank.tolist(), device.tolist(), strict=True)))
+    is_collective = {name: classify(name) == COLLECTIVE for name in set(kernel_names)}
+    communicates = np.zeros(len(ranks), dtype=bool)
+    communicates[: len(kernel_names)] = [is_collective[name] for name in kernel_names]
     rows = []
-    for place in places:
-        mine = (rank == place[0]) & (device == place[1])
-        number = -1 if place[1] == MISSING else place[1]
-        name = names.get((place[0], number), anyone)
-        rows.append(DeviceActivity(place[0], number, name, *_activity(start[mine], end[mine], communicates[mine])))
+    for rank, device in sorted(set(zip(ranks.tolist(), devices.tolist(), strict=True))):
+        on_device = (ranks == rank) & (devices == device)
+        number = -1 if device == MISSING else device
+        activity = _activity(start[on_device], end[on_device], communicates[on_device])
+        rows.append(DeviceActivity(rank, number, names.get((rank, number), common_name), *activity))
     return tuple(rows)
 
 
 def _activity(
     start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], communicates: npt.NDArray[np.bool_]
 ) -> tuple[int, int, int, int]:
+    """Return the span of a device, and its busy, communication and exposed time."""
     busy = int(union_length(start, end))
     communication = int(union_length(start[communicates], end[communicates]))
-    other = int(union_length(start[~communicates], end[~communicates]))
-    return int(end.max() - start.min()), busy, communication, busy - other
+    without_communication = int(union_length(start[~communicates], end[~communicates]))
+    return int(end.max() - start.min()), busy, communication, busy - without_communication

@@ -1,10 +1,8 @@
-"""Windows of steps from a trace, replayed and analysed.
+"""Kernel graphs of a trace's steps: their windows, their unchanged replay, and the analysis of a step.
 
-Windows of a trace's iterations in which their steps can be timed.
-
-`replay_trace`: the steps of a trace replayed unchanged, against what was measured.
-
-Analyse the step of one iteration of a trace in the steady state, as it is and as a what-if leaves it.
+A step cannot be timed alone: earlier iterations are still running when it starts. `step_windows` yields the kernel
+graph of each step together with those iterations. `replay_trace` replays the windows unchanged and compares step times
+with the measured ones. `analyze_trace` analyses a step in the steady state, as it is and under a what-if.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -46,32 +44,51 @@ from seqpoint.units import duration
 if TYPE_CHECKING:
     import pandas as pd
 
+_NO_ITERATION = "the trace has no iteration; read it again with --iterations (see docs/traces.md)"
+
 Progress = Callable[[int, int, str], None]
-#: Figures of `replay.analysis.Exposure` that the JSON of an analysis has for each device.
-_OVERLAP = (
+#: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device.
+_OVERLAP_FIELDS = (
     *("span_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns"),
     *("exposed_ns", "hidden_ns", "beside_compute_ns", "exposed_copy_ns"),
 )
-#: Iterations before one that are replayed with it at most, with itself; and iterations in one window.
-_LONGEST_RUN, _LONGEST_WINDOW = 16, 32
+#: Most iterations in the window of a single iteration.
+_MAX_SPAN = 16
+#: Most iterations in a window of several iterations.
+_MAX_WINDOW = 32
 
 
 def all_iterations(trace: Trace) -> list[int]:
-    """Return the numbers of a trace's iterations.
+    """Return the numbers of a trace's iterations, ascending.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
 
     Raises
     ------
     InvalidInputError
-        It has none.
+        The trace has no iteration.
     """
-    have = sorted(set(trace.iterations["iteration"].to_pylist()))
-    if not have:
-        raise InvalidInputError("the trace has no iteration")
-    return have
+    numbers = sorted(set(trace.iterations["iteration"].to_pylist()))
+    if not numbers:
+        raise InvalidInputError(_NO_ITERATION)
+    return numbers
 
 
 def given_hardware(device: str | None) -> Hardware | None:
-    """Return the hardware of a device that a user names; None where nobody names one.
+    """Return the hardware of the device that a user names.
+
+    Parameters
+    ----------
+    device : str or None
+        Name of a device of the catalogue, or None.
+
+    Returns
+    -------
+    Hardware or None
+        None if no device is named.
 
     Raises
     ------
@@ -89,20 +106,22 @@ def step_windows(
     device: str | None = None,
     progress: Progress | None = None,
 ) -> Iterator[StepWindow]:
-    """Yield windows in which the steps of some iterations can be timed, one after another to hold one at a time.
+    """Yield the windows in which the steps of iterations can be timed, a window at a time to bound memory.
 
-    The window of an iteration begins with the iterations that its hosts had not waited for when it started, and holds
-    at least one before it, if the trace does. The first iteration of a recording has the one behind it instead.
-    Windows that overlap are one, up to 32 iterations.
+    The window of an iteration begins with the earliest iteration that was still running when it started, and holds at
+    least the iteration before it, if the trace has one. For the first iteration of a recording it holds the next one
+    instead. Windows that overlap are joined, up to 32 iterations.
 
     Parameters
     ----------
     trace : Trace
+        The trace that holds the iterations.
     iterations : sequence of int
-    weights : sequence of float
-        How many steps each iteration stands for; by default one.
+        Numbers of the iterations to time.
+    weights : sequence of float, optional
+        Number of steps that each iteration stands for; by default 1.
     device : str, optional
-        What the trace was recorded on, where it does not say.
+        Device that the trace was recorded on, if the trace does not say.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -118,17 +137,17 @@ def step_windows(
     index.check_iterations(iterations)
     spans = _merged([_span(steps, of_job, row_of[n]) for n in sorted(set(iterations))])
     weight_of = dict(zip(iterations, weights or [1.0] * len(iterations), strict=True))
-    taken: set[int] = set()
+    timed: set[int] = set()
     for count, (first, last) in enumerate(spans):
         window = of_job.iteration[first : last + 1].tolist()
         if progress:
             progress(count, len(spans), f"graph of iteration {window[-1]}")
         graph = build_graph(index, window, hardware)
-        asked = [p for p, n in enumerate(graph.iterations) if n in weight_of and n not in taken]
-        numbers = [graph.iterations[p] for p in asked]
-        taken.update(numbers)
-        measured = [float(of_job.step_ns[first + p]) for p in asked]
-        yield StepWindow.of(graph, asked, weights=[weight_of[n] for n in numbers], measured_ns=measured)
+        positions = [i for i, number in enumerate(graph.iterations) if number in weight_of and number not in timed]
+        numbers = [graph.iterations[i] for i in positions]
+        timed.update(numbers)
+        measured = [float(of_job.step_ns[first + i]) for i in positions]
+        yield StepWindow.of(graph, positions, weights=[weight_of[n] for n in numbers], measured_ns=measured)
 
 
 def _span(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
@@ -136,23 +155,23 @@ def _span(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
     run = of_job.run_of(row)
     if row == run[0]:
         return (row, row + 1) if len(run) > 1 else (row, row)
-    mine = steps.iteration == of_job.iteration[row]
-    starts = dict(zip(steps.rank[mine].tolist(), steps.start_ns[mine].tolist(), strict=True))
+    of_iteration = steps.iteration == of_job.iteration[row]
+    starts = dict(zip(steps.rank[of_iteration].tolist(), steps.start_ns[of_iteration].tolist(), strict=True))
     first = row - 1
-    while first > run[0] and row - first < _LONGEST_RUN - 1:
+    while first > run[0] and row - first < _MAX_SPAN - 1:
         before = np.flatnonzero(steps.iteration == of_job.iteration[first - 1])
         pairs = zip(steps.rank[before].tolist(), steps.completion_ns[before].tolist(), strict=True)
-        if not any(rank in starts and done > starts[rank] for rank, done in pairs):
+        if not any(rank in starts and completion > starts[rank] for rank, completion in pairs):
             break
         first -= 1
     return first, row
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans with those joined that overlap, as long as they are not too long together."""
+    """Return the spans, with overlapping ones joined up to the largest window."""
     merged: list[tuple[int, int]] = []
     for first, last in spans:
-        if merged and first <= merged[-1][1] and last - merged[-1][0] < _LONGEST_WINDOW:
+        if merged and first <= merged[-1][1] and last - merged[-1][0] < _MAX_WINDOW:
             merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
         else:
             merged.append((first, last))
@@ -161,30 +180,32 @@ def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class ReplayedStep:
-    """One step as measured and as replayed; times in ns, of the job: over all ranks.
+    """A step as measured and as replayed, over all ranks; times in ns.
 
     Parameters
     ----------
     iteration : int
+        Number of the iteration.
     tasks, edges : int
-        Of this iteration.
+        Number of tasks of the iteration, and of edges that lead to them.
     measured_ns, replayed_ns : float
-        The step time: from the completion of the iteration before it to its own.
+        Step time: from the completion of the iteration before to its own.
     latency_ns : float
-        As measured, from its start on the host to its completion.
+        Measured time from the start of the iteration on the host to its completion.
     start_error_ns : float
-        By how much a kernel or copy starts too early or too late, at worst.
+        Largest error of the start of a kernel or copy.
     steady_ns : float
-        The step time when its window repeats until the period has settled.
+        Step time in the steady state, in which the window repeats.
     settled : bool
+        Whether the period of the repeated window settled.
     device_busy : float
-        Share of the replayed step during which a device works, on average over devices.
+        Share of the replayed step during which a device is busy, on average over devices.
     unexplained : float
-        Share of the time of its window that is waiting which no recorded event explains.
+        Share of the time of the window that no recorded event explains.
     dependencies : Dependencies
-        Of its window.
+        Edges of the window, by kind.
     notes : tuple of str
-        Of its window.
+        Notes on the graph of the window.
     """
 
     iteration: int
@@ -203,22 +224,22 @@ class ReplayedStep:
 
     @property
     def error(self) -> float:
-        """Of the replayed step time, against the measured one."""
+        """Relative error of the replayed step time."""
         return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
 
 
 @dataclass(frozen=True)
 class TraceReplay:
-    """The steps asked for, and what their windows wait for.
+    """Steps of a trace replayed unchanged.
 
     Parameters
     ----------
     steps : tuple of ReplayedStep
-        In the order of their iterations.
+        The steps, in the order of their iterations.
     dependencies : tuple of Dependencies
-        Of each window.
+        Edges of each window, by kind.
     first : Timeline
-        Of the first window.
+        Timeline of the first window.
     """
 
     steps: tuple[ReplayedStep, ...]
@@ -231,13 +252,13 @@ class TraceReplay:
         return np.abs([step.error for step in self.steps])
 
     def table(self) -> "pd.DataFrame":
-        """Return a row a step, with its measured, replayed and repeated time; times in ns."""
+        """Return a row for each step, with its measured, replayed and repeated time; times in ns."""
         import pandas as pd
 
         return pd.DataFrame(self.to_dict()["iterations"]).drop(columns="notes")
 
     def edges_table(self) -> "pd.DataFrame":
-        """Return the kinds of edges, and how many of each decided when a task started."""
+        """Return the number of edges of each kind, and of those that decided when a task started."""
         import pandas as pd
 
         return pd.DataFrame(_edge_kinds(self.dependencies))
@@ -259,24 +280,26 @@ class TraceReplay:
         }
 
     def notes(self) -> tuple[str, ...]:
-        """Return the notes of all windows; those that hold for some iterations name them."""
+        """Return the notes of all windows; a note on some iterations names them."""
         return joined_notes([step.notes for step in self.steps], [step.iteration for step in self.steps])
 
     def summary(self) -> list[str]:
-        """Return by how much replayed and repeated steps differ from the measured ones."""
+        """Return the errors of the replayed and the repeated steps, in a sentence."""
         measured = sum(step.measured_ns for step in self.steps)
-        apart = abs(sum(step.steady_ns for step in self.steps) / measured - 1) if measured else 0.0
+        steady_error = abs(sum(step.steady_ns for step in self.steps) / measured - 1) if measured else 0.0
         worst = 100 * float(self.errors.max())
-        return [f"unchanged, steps are off by {worst:.4f} % at worst; repeated, their sum by {100 * apart:.1f} %"]
+        return [
+            f"unchanged, steps are off by {worst:.4f} % at worst; repeated, their sum by {100 * steady_error:.1f} %"
+        ]
 
     def _repr_html_(self) -> str:
-        shown = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy"]
-        tables = {"Steps": self.table()[shown], "What tasks wait for": self.edges_table()}
+        columns = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy"]
+        tables = {"Steps": self.table()[columns], "What tasks wait for": self.edges_table()}
         return as_html("Replay", [*self.summary(), *self.notes()], tables)
 
 
 def _step_facts(step: ReplayedStep) -> dict[str, Any]:
-    waits = step.dependencies
+    dependencies = step.dependencies
     return {
         "iteration": step.iteration,
         "tasks": step.tasks,
@@ -290,21 +313,21 @@ def _step_facts(step: ReplayedStep) -> dict[str, Any]:
         "start_error": step.start_error_ns / step.measured_ns if step.measured_ns else 0.0,
         "device_busy": step.device_busy,
         "unexplained": step.unexplained,
-        "recorded_edges": waits.recorded_share(),
-        "recorded_binding": waits.recorded_share("binding"),
-        "recorded_critical": waits.recorded_share("critical"),
+        "recorded_edges": dependencies.recorded_share(),
+        "recorded_binding": dependencies.recorded_share("binding"),
+        "recorded_critical": dependencies.recorded_share("critical"),
         "notes": list(step.notes),
     }
 
 
 def _edge_kinds(dependencies: Sequence[Dependencies]) -> list[dict[str, Any]]:
-    """Return the edges of all iterations together, a row a kind that occurs."""
+    """Return the edges of all windows together, a row for each kind that occurs."""
     rows = []
     for kind in EdgeKind:
-        mine = [row for several in dependencies for row in several.kinds if row.kind == kind.name.lower()]
-        if mine:
+        of_kind = [row for window in dependencies for row in window.kinds if row.kind == kind.name.lower()]
+        if of_kind:
             names = ("edges", "binding", "critical", "critical_lag_ns")
-            total = {name: sum(getattr(row, name) for row in mine) for name in names}
+            total = {name: sum(getattr(row, name) for row in of_kind) for name in names}
             rows.append({"kind": kind.name.lower(), "recorded": kind in RECORDED_EDGES, **total})
     return rows
 
@@ -317,9 +340,11 @@ def replay_trace(
     Parameters
     ----------
     trace : Trace
+        The trace to replay.
     iterations : sequence of int
+        Numbers of the iterations to replay.
     device : str, optional
-        What the trace was recorded on, where it does not say.
+        Device that the trace was recorded on, if the trace does not say.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -331,77 +356,83 @@ def replay_trace(
     steps = step_times(trace)
     of_job = job_steps(steps)
     latency = dict(zip(of_job.iteration.tolist(), of_job.latency_ns.tolist(), strict=True))
-    found: list[ReplayedStep] = []
-    known, first = [], None
+    replayed: list[ReplayedStep] = []
+    all_dependencies, first = [], None
     for window in step_windows(trace, iterations, device=device, progress=progress):
-        line = replay(window.graph)
-        first = first or line
-        known.append(dependencies(line))
-        found.extend(_steps(window, line, known[-1], (steps, latency)))
+        timeline = replay(window.graph)
+        first = first or timeline
+        all_dependencies.append(dependencies(timeline))
+        replayed.extend(_replayed_steps(window, timeline, all_dependencies[-1], (steps, latency)))
     assert first is not None
-    return TraceReplay(tuple(sorted(found, key=lambda step: step.iteration)), tuple(known), first)
+    in_order = tuple(sorted(replayed, key=lambda step: step.iteration))
+    return TraceReplay(in_order, tuple(all_dependencies), first)
 
 
-def _steps(
-    window: StepWindow, line: Timeline, waits: Dependencies, times: tuple[StepTimes, dict[int, int]]
+def _replayed_steps(
+    window: StepWindow,
+    timeline: Timeline,
+    window_dependencies: Dependencies,
+    times: tuple[StepTimes, dict[int, int]],
 ) -> list[ReplayedStep]:
     graph, tasks, steady = window.graph, window.graph.tasks, window.steady()
-    of_ranks, latency = times
+    steps, latency = times
     measured = Timeline(graph, tasks.measured_start_ns, np.nan_to_num(tasks.measured_end_ns))
-    # By how much each iteration completes later than measured.
-    late = np.append(0.0, line.completions_ns() - measured.completions_ns())
-    start_error = np.abs(line.start_ns - tasks.measured_start_ns)
-    unexplained = line.unexplained_ns() / line.makespan_ns if line.makespan_ns else 0.0
+    delay = np.append(0.0, timeline.completions_ns() - measured.completions_ns())
+    start_error = np.abs(timeline.start_ns - tasks.measured_start_ns)
+    unexplained = timeline.unexplained_ns() / timeline.makespan_ns if timeline.makespan_ns else 0.0
     rows = []
-    for at, step_ns in zip(window.chosen, window.measured_ns, strict=True):
-        mine, number = tasks.iteration == at, graph.iterations[at]
+    for position, step_ns in zip(window.chosen, window.measured_ns, strict=True):
+        of_iteration, number = tasks.iteration == position, graph.iterations[position]
         rows.append(
             ReplayedStep(
                 iteration=number,
-                tasks=int(mine.sum()),
-                edges=int(mine[graph.edges.target].sum()),
+                tasks=int(of_iteration.sum()),
+                edges=int(of_iteration[graph.edges.target].sum()),
                 measured_ns=step_ns,
-                replayed_ns=step_ns + float(late[at + 1] - late[at]),
+                replayed_ns=step_ns + float(delay[position + 1] - delay[position]),
                 latency_ns=float(latency[number]),
-                start_error_ns=float(start_error[mine & graph.on_device()].max(initial=0.0)),
-                steady_ns=float(steady.step_ns[at]),
+                start_error_ns=float(start_error[of_iteration & graph.on_device()].max(initial=0.0)),
+                steady_ns=float(steady.step_ns[position]),
                 settled=steady.settled,
-                device_busy=_busy(line, at, of_ranks, number),
+                device_busy=_busy_share(timeline, position, steps, number),
                 unexplained=unexplained,
-                dependencies=waits,
+                dependencies=window_dependencies,
                 notes=graph.notes,
             )
         )
     return rows
 
 
-def _busy(line: Timeline, at: int, steps: StepTimes, number: int) -> float:
-    """Return which share of the step of its rank each device works, on average over the devices."""
-    graph, tasks = line.graph, line.graph.tasks
+def _busy_share(timeline: Timeline, position: int, steps: StepTimes, number: int) -> float:
+    """Return the share of the step of its rank during which a device is busy, on average over the devices."""
+    graph, tasks = timeline.graph, timeline.graph.tasks
     ranks = np.array([*(lane.rank for lane in graph.lanes), -1])[tasks.lane]
     shares = []
-    for place, (rank, _) in enumerate(graph.devices):
+    for device, (rank, _) in enumerate(graph.devices):
         row = np.flatnonzero((steps.rank == rank) & (steps.iteration == number))
-        ends = line.end_ns[(ranks == rank) & tasks.own & (tasks.iteration <= at)]
+        ends = timeline.end_ns[(ranks == rank) & tasks.own & (tasks.iteration <= position)]
         if len(row) and len(ends) and steps.step_ns[row[0]]:
-            until, step = float(ends.max()), float(steps.step_ns[row[0]])
-            shares.append(replace(line, interval=(until - step, until)).busy_ns()[place] / step)
+            end, step = float(ends.max()), float(steps.step_ns[row[0]])
+            shares.append(replace(timeline, interval=(end - step, end)).busy_ns()[device] / step)
     return float(np.mean(shares)) if shares else 0.0
 
 
 @dataclass(frozen=True)
 class TimelineAnalysis:
-    """What a timeline says of itself.
+    """Analysis of the timeline of a step.
 
     Parameters
     ----------
     timeline : Timeline
+        The timeline of the step.
     path : Attribution
-        Of its critical path.
+        Time on the critical path by cause, class and name.
     exposure : Exposure
+        Overlap of computation, communication and copies on each device.
     idle : Idle
+        Idle time of each device by cause.
     pace : Pace
-        What sets the step time.
+        Resources on the critical path of the step in the steady state.
     """
 
     timeline: Timeline
@@ -413,21 +444,25 @@ class TimelineAnalysis:
 
 @dataclass(frozen=True)
 class Analysis:
-    """One step, unchanged and as a what-if leaves it.
+    """Analysis of a step, unchanged and under a what-if.
 
     Parameters
     ----------
     iteration : int
+        Number of the iteration.
     measured_ns : float
-        Its step time as measured.
+        Measured step time.
     repeats : bool
-        Whether the trace holds a neighbour of the iteration, so that it is analysed in the steady state. Otherwise the
-        step is the iteration by itself.
+        Whether the trace holds a neighbour of the iteration, so that the step is that of the steady state. Otherwise
+        the iteration is analysed by itself.
     before : TimelineAnalysis
         The step replayed unchanged.
     what_if : WhatIf, optional
+        The what-if, if any.
     after : TimelineAnalysis, optional
+        The step under the what-if.
     difference : Difference, optional
+        Change by class, kind and lane.
     """
 
     iteration: int
@@ -440,18 +475,18 @@ class Analysis:
 
     @property
     def sides(self) -> tuple[TimelineAnalysis, ...]:
-        """The step unchanged and, if there is a what-if, as it leaves the step."""
+        """The step unchanged and, if there is a what-if, the step under it."""
         return (self.before,) if self.after is None else (self.before, self.after)
 
     def timelines(self) -> dict[str, Timeline]:
-        """Return the timelines by name: the step unchanged, and as the what-if leaves it."""
+        """Return the timelines by name: the step unchanged, and under the what-if."""
         named = {"before": self.before.timeline.cut()}
         if self.after is not None and self.what_if is not None:
             named[f"after {self.what_if.name}"] = self.after.timeline.cut()
         return named
 
     def table(self) -> "pd.DataFrame":
-        """Return the time on the critical path by cause, a row a cause, a column a side; times in ns."""
+        """Return the time on the critical path by cause, with a column for each side; times in ns."""
         import pandas as pd
 
         sides = {f"{name}_ns": side.path.by_cause for name, side in zip(("before", "after"), self.sides, strict=False)}
@@ -461,8 +496,8 @@ class Analysis:
         """Return the timeline of the step, or both one above the other, as a HoloViews object."""
         from seqpoint.plots import before_after, timeline_lanes
 
-        (name, line), *changed = self.timelines().items()
-        return before_after(line, changed[0][1], (name, changed[0][0])) if changed else timeline_lanes(line)
+        (name, timeline), *changed = self.timelines().items()
+        return before_after(timeline, changed[0][1], (name, changed[0][0])) if changed else timeline_lanes(timeline)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint analyze --json` prints."""
@@ -481,7 +516,7 @@ class Analysis:
         return tuple(dict.fromkeys(note for side in self.sides for note in side.timeline.graph.notes))
 
     def summary(self) -> list[str]:
-        """Return which step was analysed, and how."""
+        """Return the number of the iteration, its step time, and how it was analysed, in a sentence."""
         devices = len(self.before.timeline.graph.devices)
         how = "repeated until its period settles" if self.repeats else "by itself: the trace holds no neighbour of it"
         return [
@@ -495,7 +530,7 @@ class Analysis:
 
 
 def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
-    hidden, idle = side.exposure, side.idle
+    exposed, idle = side.exposure, side.idle
     return {
         "makespan_ns": side.path.makespan_ns,
         "pace": _pace_facts(side.pace),
@@ -504,52 +539,53 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
             {
                 "rank": rank,
                 "device": device,
-                **{name: float(getattr(hidden, name)[i]) for name in _OVERLAP},
+                **{name: float(getattr(exposed, name)[i]) for name in _OVERLAP_FIELDS},
                 "earlier_ns": float(idle.earlier_ns[i]),
                 "idle_ns": dict(zip(IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
                 "slowed_ns": float(idle.slowed_ns[i]),
             }
-            for i, (rank, device) in enumerate(hidden.devices)
+            for i, (rank, device) in enumerate(exposed.devices)
         ],
         "notes": list(side.timeline.graph.notes),
     }
 
 
-def _pace_facts(found: Pace) -> dict[str, Any]:
-    by = {name: dict(getattr(found, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    sides = {name: getattr(found, name) for name in ("host_room", "device_room", "host_bound", "device_bound")}
-    return {"step_ns": found.step_ns, **by, **sides}
+def _pace_facts(of_step: Pace) -> dict[str, Any]:
+    shares = {name: dict(getattr(of_step, name)) for name in ("by_resource", "by_rank", "by_iteration")}
+    bounds = {name: getattr(of_step, name) for name in ("host_room", "device_room", "host_bound", "device_bound")}
+    return {"step_ns": of_step.step_ns, **shares, **bounds}
 
 
-def _change_facts(found: Difference) -> dict[str, Any]:
-    by = ("by_class", "by_kind", "by_lane")
+def _change_facts(change: Difference) -> dict[str, Any]:
+    tables = ("by_class", "by_kind", "by_lane")
     return {
-        "change_ns": found.after_ns - found.before_ns,
-        "path_by_cause": found.path_by_cause,
-        "path_by_class": found.path_by_class,
-        **{name: [asdict(row) for row in getattr(found, name)] for name in by},
+        "change_ns": change.after_ns - change.before_ns,
+        "path_by_cause": change.path_by_cause,
+        "path_by_class": change.path_by_class,
+        **{name: [asdict(row) for row in getattr(change, name)] for name in tables},
     }
 
 
 def analyze_trace(
     trace: Trace, iteration: int | None = None, *, what_if: WhatIf | None = None, device: str | None = None
 ) -> Analysis:
-    """Return the analysis of the step of one iteration of a trace.
+    """Analyse the step of an iteration in the steady state, unchanged and under a what-if.
 
     Parameters
     ----------
     trace : Trace
+        The trace that holds the iteration.
     iteration : int, optional
-        By default the one of median step time.
+        Number of the iteration; by default that of median step time.
     what_if : WhatIf, optional
-        Applied to its graph, for the difference.
+        What-if to compare the step with.
     device : str, optional
-        What the trace was recorded on, where it does not say.
+        Device that the trace was recorded on, if the trace does not say.
 
     Raises
     ------
     SeqPointError
-        The trace has no iteration, or not this one; the device is unknown; the what-if cannot be applied.
+        The iteration or the device is unknown, or the what-if cannot be applied.
     """
     number = typical_iteration(trace) if iteration is None else iteration
     (window,) = step_windows(trace, [number], device=device)
@@ -564,25 +600,31 @@ def analyze_trace(
 
 
 def _analyzed(state: SteadyState, position: int) -> TimelineAnalysis:
-    line = state.at_step(position)
-    path = attribution(critical_path(line))
-    return TimelineAnalysis(line, path, exposure(line), idle_by_cause(line), pace(state, position))
+    timeline = state.at_step(position)
+    path = attribution(critical_path(timeline))
+    return TimelineAnalysis(timeline, path, exposure(timeline), idle_by_cause(timeline), pace(state, position))
 
 
 def graph_of(
     trace: Trace, iteration: int | None = None, *, what_if: WhatIf | None = None, device: str | None = None
 ) -> tuple[int, KernelGraph]:
-    """Return which iteration `analyze_trace` would take, and its graph by itself as a what-if leaves it.
+    """Return the number of an iteration, and its kernel graph without its neighbours.
 
     Parameters
     ----------
-    trace, iteration, what_if, device
-        As `analyze_trace` takes them.
+    trace : Trace
+        The trace that holds the iteration.
+    iteration : int, optional
+        Number of the iteration; by default that of median step time.
+    what_if : WhatIf, optional
+        What-if to apply to the graph.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
 
     Raises
     ------
     SeqPointError
-        As `analyze_trace`.
+        The iteration or the device is unknown, or the what-if cannot be applied.
     """
     number = typical_iteration(trace) if iteration is None else iteration
     graph = build_graph(trace, number, given_hardware(device))
@@ -590,7 +632,12 @@ def graph_of(
 
 
 def typical_iteration(trace: Trace) -> int:
-    """Return the iteration of median step time; of an even number the shorter of the two.
+    """Return the iteration of median step time; of an even number, the shorter of the middle two.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
 
     Raises
     ------
@@ -599,8 +646,8 @@ def typical_iteration(trace: Trace) -> int:
     """
     steps = job_steps(step_times(trace))
     if not len(steps):
-        raise InvalidInputError("the trace has no iteration")
-    # Steps that longer work of an earlier one hides take no time, and are no example.
+        raise InvalidInputError(_NO_ITERATION)
+    # A step that is hidden behind an earlier one takes no time, and is not typical.
     timed = np.flatnonzero(steps.step_ns > 0) if (steps.step_ns > 0).any() else np.arange(len(steps))
     order = timed[np.lexsort((steps.iteration[timed], steps.step_ns[timed]))]
     return int(steps.iteration[order[(len(order) - 1) // 2]])

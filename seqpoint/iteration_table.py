@@ -1,4 +1,4 @@
-"""`IterationTable`: one row an iteration, with its length and its statistics."""
+"""Table of iterations with their sequence lengths and statistics, from a trace or from a log."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from seqpoint.notebook import as_html
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The statistics that a trace gives for each iteration, with their units. The duration is the step time, from the
-#: completion of the iteration before to its own; the latency counts from its start on the host.
+#: Statistics that a trace gives for each iteration, with their units. "duration" is the step time, from the completion
+#: of the iteration before to its own. "latency" counts from the start of the iteration on the host.
 UNITS: Mapping[str, str] = MappingProxyType(
     {
         "kernel_time": "ns",
@@ -43,11 +43,13 @@ class IterationTable:
     Parameters
     ----------
     rank, iteration : array of int64, shape (n,)
+        Rank and number of each iteration.
     start_ns : array of int64, shape (n,)
+        Start on the host.
     sequence_length : array of float64, shape (n,)
-        NaN where unknown.
+        Padded sequence length; NaN if unknown.
     statistics : mapping of str to array of float64, shape (n,)
-        Units are in `UNITS`; those of a user's log are the user's.
+        Statistics by name, in the units of `UNITS`, or of the user for a log.
     found_by, length_found_by : tuple of str
         How the limits and the length of each iteration were found.
     """
@@ -89,12 +91,12 @@ class IterationTable:
         )
 
     def statistic(self, name: str) -> Floats:
-        """Return one statistic.
+        """Return a statistic by its name.
 
         Raises
         ------
         InvalidInputError
-            The table does not have it; the message lists what it has.
+            The table has no such statistic; the message lists those it has.
         """
         if name not in self.statistics:
             raise InvalidInputError(f"no statistic {name!r}; there are {', '.join(self.statistics)}")
@@ -102,19 +104,19 @@ class IterationTable:
 
     @property
     def default_statistic(self) -> str:
-        """Time in kernels where there is any, else the step time."""
+        """Name of the time in kernels, or of the step time if the trace has no kernels."""
         kernel_time = self.statistics.get("kernel_time")
         return "kernel_time" if kernel_time is not None and kernel_time.any() else "duration"
 
     def table(self) -> "pd.DataFrame":
-        """Return a row an iteration, with its length and statistics; the length is NaN where it is unknown."""
+        """Return a row for each iteration, with its length (NaN if unknown) and statistics."""
         import pandas as pd
 
         columns = {"rank": self.rank, "iteration": self.iteration, "sequence_length": self.sequence_length}
         return pd.DataFrame({**columns, **self.statistics, "found_by": self.found_by})
 
     def plot(self, statistic: str | None = None) -> Any:
-        """Return the chart of a statistic of every iteration in their order, as a HoloViews object."""
+        """Return the chart of a statistic over the iterations, as a HoloViews object."""
         from seqpoint.plots import statistic_by_iteration
 
         name = statistic or self.default_statistic
@@ -141,7 +143,7 @@ class IterationTable:
 
 
 def iteration_table(trace: Trace) -> IterationTable:
-    """Return the iterations of a trace with what each costs."""
+    """Return the iterations of a trace with their sequence lengths and statistics."""
     table = trace.iterations
     rank, number = integers(table, "rank"), integers(table, "iteration")
     start = integers(table, "start_ns")
@@ -178,41 +180,45 @@ def _durations(table: pa.Table) -> Ints:
 
 
 def _sums(table: pa.Table, values: npt.NDArray[np.int64] | Floats, keys: dict[tuple[int, int], int]) -> Floats:
-    """Return the sum of `values` over the rows of each iteration."""
+    """Return the sum of `values` over the rows of each iteration, given the position of each (rank, iteration)."""
     width = np.int64(1) << 32
-    known = np.array(sorted(rank * int(width) + number for rank, number in keys), dtype=np.int64)
-    positions = np.array([keys[divmod(int(key), int(width))] for key in known.tolist()], dtype=np.int64)
+    codes = np.array(sorted(rank * int(width) + number for rank, number in keys), dtype=np.int64)
+    positions = np.array([keys[divmod(int(code), int(width))] for code in codes.tolist()], dtype=np.int64)
     iteration = integers(table, "iteration")
     inside = iteration != MISSING
-    wanted = integers(table, "rank")[inside] * width + iteration[inside]
-    at = np.searchsorted(known, wanted)
+    row_codes = integers(table, "rank")[inside] * width + iteration[inside]
     total = np.zeros(len(keys))
-    np.add.at(total, positions[at], np.asarray(values, dtype=np.float64)[inside])
+    np.add.at(total, positions[np.searchsorted(codes, row_codes)], np.asarray(values, dtype=np.float64)[inside])
     return total
 
 
 def read_log(path: str | Path) -> IterationTable:
-    """Return the iterations of a user's own log, CSV or Parquet.
+    """Read the iterations of a user's log.
 
-    The columns ``sequence_length`` and ``duration_ns`` (or another statistic) are needed; ``iteration`` and
-    ``rank`` are taken where they are there. Every other column of numbers is a statistic.
+    The columns ``sequence_length`` and ``duration_ns`` (or another statistic) are required; ``iteration`` and ``rank``
+    are optional. Every other column of numbers is a statistic.
+
+    Parameters
+    ----------
+    path : str or Path
+        The log, CSV or Parquet.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        The file is missing, or lacks a column, or a value is no number; the line is named.
+        The file is missing or lacks a column, or a value is not a number; the message names the row.
     """
     file = Path(path)
     table = _read_table(file)
     n = table.num_rows
     if "sequence_length" not in table.column_names or not n:
-        have = ", ".join(table.column_names) or "none"
+        columns = ", ".join(table.column_names) or "none"
         raise InvalidInputError(
-            f"{file}: a log needs rows and a column sequence_length (it has {n} rows; columns: {have})"
+            f"{file}: a log needs rows and a column sequence_length (it has {n} rows; columns: {columns})"
         )
     numbers = {name: _numbers(table, name, file) for name in table.column_names if _is_number(table[name].type)}
-    places = ("rank", "iteration", "start_ns", "sequence_length")
-    statistics = {name.removesuffix("_ns"): values for name, values in numbers.items() if name not in places}
+    keys = ("rank", "iteration", "start_ns", "sequence_length")
+    statistics = {name.removesuffix("_ns"): values for name, values in numbers.items() if name not in keys}
     if not statistics or "sequence_length" not in numbers:
         raise InvalidInputError(f"{file}: a log needs a column of numbers beside the lengths, such as duration_ns")
     return IterationTable(
@@ -236,7 +242,7 @@ def _read_table(file: Path) -> pa.Table:
 
 
 def _is_number(type_: pa.DataType) -> bool:
-    """Return whether a column holds numbers; one that is missing in every row will be said to be missing."""
+    """Return whether a column holds numbers, or nulls alone, which `_numbers` reports as missing."""
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_null(type_))
 
 
@@ -251,5 +257,7 @@ def _numbers(table: pa.Table, name: str, file: Path) -> Floats:
 def _whole(values: Floats, name: str, file: Path) -> Ints:
     bad = np.flatnonzero((values != np.floor(values)) | (values < 0))
     if len(bad):
-        raise InvalidInputError(f"{file}: row {int(bad[0]) + 1}: {name} {values[bad[0]]:g} is no whole number")
+        raise InvalidInputError(
+            f"{file}: row {int(bad[0]) + 1}: {name} {values[bad[0]]:g} is not a whole number, 0 or more"
+        )
     return values.astype(np.int64)

@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook: a heading, a few sentences and tables, as escaped HTML."""
+"""HTML of a result in a notebook: a heading, a few sentences and tables, with all text escaped."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -18,11 +18,11 @@ def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.Dat
     Parameters
     ----------
     heading : str
-        What the result is, in a few words.
+        Name of the result.
     sentences : sequence of str
-        What it says, a paragraph each.
+        Sentences below the heading, a paragraph each.
     tables : mapping of str to pandas.DataFrame
-        Its tables by caption. Of each, the first 20 rows are shown.
+        Tables by caption; the first 20 rows of each are shown.
 
     Examples
     --------
@@ -32,8 +32,7 @@ def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.Dat
     """
     parts = [f"<h4>{escape(heading)}</h4>", *(f"<p>{escape(sentence)}</p>" for sentence in sentences)]
     for caption, table in tables.items():
-        hidden = max(0, len(table) - _SHOWN_ROWS)
-        more = f" (the first {_SHOWN_ROWS} of {len(table)} rows)" if hidden else ""
+        more = f" (the first {_SHOWN_ROWS} of {len(table)} rows)" if len(table) > _SHOWN_ROWS else ""
         parts.append(f"<p><b>{escape(caption)}</b>{more}</p>")
         parts.append(table.head(_SHOWN_ROWS).to_html(index=False, escape=True, border=0, float_format="{:,.4g}".format))
     return "<div>" + "\n".join(parts) + "</div>"

@@ -1,8 +1,8 @@
-"""Projections of what-ifs on a trace, and their JSON.
+"""Projections of what-ifs on a trace: made, read from JSON, and computed again.
 
-Project what-ifs over a whole trace: choose iterations, build their graphs, weigh them.
-
-The result of a projection as JSON: what is written, how it is read, and how it is computed again.
+`project_trace` chooses iterations, builds the windows of their steps, and projects each what-if on them. A result is
+written as JSON with the provenance that `reproduce` needs to compute every number again. `read_result` checks such a
+file, which may come from anybody.
 """
 
 import json
@@ -30,37 +30,42 @@ from seqpoint.units import duration
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What is projected when nothing is asked for.
+#: What-ifs that are projected by default.
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
-#: Stands for all of `replay.what_ifs.OVERLAPS`, which are then ranked.
+#: Name for all of `replay.what_ifs.OVERLAPS`, ranked by speed-up.
 ALL_OVERLAPS = "overlap:all"
-#: Figures of a row of a projection, as JSON has them.
-_NAMES = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
-#: Shares of the critical path below this are not shown.
-_SHOWN = 0.005
-#: By which share steady state and measurement may differ before a note says so.
-_APART = 0.02
-#: The share of the critical path, beyond an equal one of the rest, from which on a rank holds up the others.
-_MOST = 0.5
+#: Numbers of a row of a projection, by their JSON keys.
+_ROW_FIELDS = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
+#: Smallest share of the critical path that is shown.
+_MIN_SHARE = 0.005
+#: Relative difference of the steady state from the measurement, above which a note says so.
+_STEADY_TOLERANCE = 0.02
+#: A rank holds up the others if its share of the critical path exceeds this, plus an equal share of the rest.
+_DOMINANT_SHARE = 0.5
 
 
 @dataclass(frozen=True)
 class ProjectOptions:
-    """How a trace is projected.
+    """Options of a projection of a trace.
 
     Parameters
     ----------
     iterations : sequence of int
-        Only these; by default all where they are few, else representatives.
+        Iterations to project; by default all if they are few, else representatives.
     max_points : int
-        Representatives at most.
+        Most representatives.
     device : str, optional
-        What the trace was recorded on, where it does not say.
+        Device that the trace was recorded on, if the trace does not say.
     weights : sequence of float
-        How many iterations each of `iterations` stands for; by default one.
-    draws, seed, jobs : int
+        Number of iterations that each of `iterations` stands for; by default 1.
+    draws : int
+        Number of draws of the parameters from their ranges, for the interval.
+    seed : int
+        Seed of the draws.
+    jobs : int
+        Draws at a time; 0 for one on each core.
     parameters : Parameters, optional
-        See `replay.projection.ProjectionOptions`.
+        Parameters of the models with their ranges, see `replay.projection.ProjectionOptions`.
     progress : callable, optional
         Called with (steps done, steps in all, what).
     """
@@ -78,7 +83,7 @@ class ProjectOptions:
 
 @dataclass(frozen=True)
 class TraceProjection:
-    """What what-ifs would gain on a trace.
+    """Speed-ups of what-ifs on a trace.
 
     Parameters
     ----------
@@ -90,20 +95,20 @@ class TraceProjection:
 
     @property
     def rows(self) -> tuple[ProjectionRow, ...]:
-        """A row a what-if, with its speed-up and interval."""
+        """A row for each what-if, with its speed-up and interval."""
         return self.projection.rows
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """What the numbers rest on: enough to compute them again."""
+        """Everything that is needed to compute the numbers again."""
         return self.projection.provenance
 
     def with_facts(self, facts: Mapping[str, Any]) -> "TraceProjection":
-        """Return the same projection with more facts in its provenance."""
+        """Return the same projection with `facts` added to its provenance."""
         return TraceProjection(with_provenance(self.projection, dict(facts)))
 
     def ranked(self) -> "TraceProjection":
-        """Return the same projection with the what-ifs ordered by speed-up, largest first; so is its provenance."""
+        """Return the same projection with what-ifs, and their provenance, ordered by speed-up, largest first."""
         rows, facts = self.rows, self.provenance
         order = sorted(range(len(rows)), key=lambda i: (-rows[i].speedup, i))
         what_ifs = [facts["what_ifs"][i] for i in order]
@@ -114,15 +119,15 @@ class TraceProjection:
 
     def timelines(self) -> dict[str, Timeline]:
         """Return the timelines of the first window by name: unchanged, and under the first what-if."""
-        lines, label = self.projection.timelines, self.rows[0].label
-        return {"before": lines["baseline"], f"after {label}": lines[label]}
+        timelines, label = self.projection.timelines, self.rows[0].label
+        return {"before": timelines["baseline"], f"after {label}": timelines[label]}
 
     def table(self) -> "pd.DataFrame":
-        """Return a row a what-if: speed-up with its interval, projected time in ns, and shares of evidence."""
+        """Return a row for each what-if: speed-up with its interval, projected time in ns, and shares of evidence."""
         import pandas as pd
 
-        rows = [{"what_if": row.label, **{name: getattr(row, name) for name in _NAMES}} for row in self.rows]
-        return pd.DataFrame(rows, columns=["what_if", *_NAMES])
+        rows = [{"what_if": row.label, **{name: getattr(row, name) for name in _ROW_FIELDS}} for row in self.rows]
+        return pd.DataFrame(rows, columns=["what_if", *_ROW_FIELDS])
 
     def plot(self) -> Any:
         """Return the chart of speed-ups with their intervals, as a HoloViews object."""
@@ -131,14 +136,14 @@ class TraceProjection:
         return projection_intervals(self.projection)
 
     def plot_timelines(self, what_if: str | None = None) -> Any:
-        """Return the first window unchanged above the same under a what-if, by default the first."""
+        """Return the timelines of the first window, unchanged and under a what-if, by default the first what-if."""
         from seqpoint.plots import before_after
 
         label = what_if or self.rows[0].label
-        lines = self.projection.timelines
-        if label not in lines:
-            raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(lines)}")
-        return before_after(lines["baseline"], lines[label], ("baseline", label))
+        timelines = self.projection.timelines
+        if label not in timelines:
+            raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(timelines)}")
+        return before_after(timelines["baseline"], timelines[label], ("baseline", label))
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
@@ -156,7 +161,7 @@ class TraceProjection:
                 {
                     "title": row.title,
                     "what_if": list(row.what_if),
-                    **{name: getattr(row, name) for name in _NAMES},
+                    **{name: getattr(row, name) for name in _ROW_FIELDS},
                     "notes": list(row.notes),
                 }
                 for row in projection.rows
@@ -165,7 +170,7 @@ class TraceProjection:
         }
 
     def summary(self) -> list[str]:
-        """Return what the speed-ups count from: the step times of which iterations, on which device."""
+        """Return the baseline of the speed-ups in a sentence: its step times, iterations and device."""
         facts, baseline = self.provenance, self.projection.baseline_ns
         label, source = (" (synthetic)", "synthesised") if facts["synthetic"] else ("", "measured")
         n = len(facts["iterations"])
@@ -176,7 +181,7 @@ class TraceProjection:
         ]
 
     def notes(self) -> tuple[str, ...]:
-        """Return what limits a step, and the notes of all what-ifs."""
+        """Return the pace of a step, and the notes of all what-ifs."""
         notes = dict.fromkeys(note for row in self.rows for note in row.notes)
         return (*pace_lines(self.projection), *(f"note: {note}" for note in notes))
 
@@ -186,7 +191,17 @@ class TraceProjection:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Iterations to replay, how many each stands for, and how they were chosen."""
+    """Iterations to project.
+
+    Parameters
+    ----------
+    iterations : list of int
+        Numbers of the iterations.
+    weights : list of float
+        Number of iterations that each stands for.
+    how : str
+        How they were chosen, in a few words.
+    """
 
     iterations: list[int]
     weights: list[float]
@@ -194,38 +209,56 @@ class Chosen:
 
 
 def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
-    """Return the what-ifs of texts; one that starts with ``@`` names a plan file, with several, as has ``overlap:all``.
+    """Return the what-ifs that texts name.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        What-ifs such as ``"overlap:ideal"``. ``"@FILE.toml"`` names a plan, and ``"overlap:all"`` all overlaps; each
+        gives several what-ifs.
 
     Raises
     ------
     SeqPointError
-        As `replay.what_ifs.parse_what_if` and `replay.what_ifs.read_plan`.
+        A what-if is unknown, or a plan cannot be read.
 
     Examples
     --------
     >>> [what_if.name for what_if in asked_what_ifs(["overlap:ideal", "scale_links:2"])]
     ['overlap:ideal', 'scale_links:2']
     """
-    return [one for text in texts for one in _asked(text)]
+    return [what_if for text in texts for what_if in _parsed(text)]
 
 
-def _asked(text: str) -> Sequence[WhatIf]:
+def _parsed(text: str) -> Sequence[WhatIf]:
     if text.startswith("@"):
         return read_plan(text[1:])
-    return [parse_what_if(one) for one in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
+    return [parse_what_if(name) for name in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
 
 
 def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int = 8) -> Chosen:
-    """Return the iterations asked for, all where they are few, else SeqPoints, else evenly spaced ones.
+    """Return the iterations to project.
+
+    These are the iterations of `asked`, or all of the trace if they are few. Otherwise they are SeqPoints if sequence
+    lengths are known, and evenly spaced iterations if not.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    asked : sequence of int, optional
+        Numbers of the iterations that a user names.
+    max_points : int, default 8
+        Most iterations, unless they are named.
 
     Raises
     ------
     InvalidInputError
         The trace has no iteration.
     """
-    have = list(dict.fromkeys(asked)) or all_iterations(trace)
-    if asked or len(have) <= max_points:
-        return Chosen(have, [1.0] * len(have), "as asked" if asked else "all")
+    numbers = list(dict.fromkeys(asked)) or all_iterations(trace)
+    if asked or len(numbers) <= max_points:
+        return Chosen(numbers, [1.0] * len(numbers), "as asked" if asked else "all")
     table = iteration_table(trace)
     if np.isfinite(table.sequence_length).any():
         # scikit-learn takes half a second to load.
@@ -235,10 +268,10 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
         return Chosen([int(n) for n in result.iterations.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
     # The step of an iteration that follows another is timed from its completion; the first fills the queues.
     steps = job_steps(step_times(trace))
-    inside = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
-    inside = sorted(inside) if len(inside) >= max_points else have
-    spaced = [inside[i] for i in np.unique(np.linspace(0, len(inside) - 1, max_points).round().astype(int))]
-    return Chosen(spaced, [len(have) / len(spaced)] * len(spaced), "evenly spaced")
+    timed = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
+    timed = sorted(timed) if len(timed) >= max_points else numbers
+    spaced = [timed[i] for i in np.unique(np.linspace(0, len(timed) - 1, max_points).round().astype(int))]
+    return Chosen(spaced, [len(numbers) / len(spaced)] * len(spaced), "evenly spaced")
 
 
 def _steps(projection: Projection) -> str:
@@ -247,41 +280,58 @@ def _steps(projection: Projection) -> str:
 
 
 def pace_lines(projection: Projection) -> list[str]:
-    """Return what sets the time of a step, how much room there is, and how far the steady state is from the trace."""
+    """Return sentences on the pace of a step, its bounds, and the difference of the steady state from the trace.
+
+    Parameters
+    ----------
+    projection : Projection
+        The projection, with the pace of its baseline.
+    """
     lines = []
     if projection.pace:
         shares = sorted(projection.pace.items(), key=lambda item: -item[1])
-        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _SHOWN)
+        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _MIN_SHARE)
         lines.append(f"pace: the critical path of a step is {text} (all {_steps(projection)})")
         for name, bound in projection.bound.items():
             costs = f"{name}s {100 * projection.room[name]:.0f} % slower would cost nothing"
             lines.append(f"pace: if {name}s took no time, steps would be {bound:.2f} times as fast; {costs}")
-        rank, most = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
+        rank, largest = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
         ranks = len(projection.pace_by_rank)
-        if ranks > 1 and most > _MOST + (1 - _MOST) / ranks:
-            lines.append(f"pace: rank {rank} has {100 * most:.0f} % of the critical path; the other ranks wait for it")
-    apart = projection.steady_ns / projection.measured_ns - 1 if projection.measured_ns else 0.0
-    if abs(apart) > _APART:
-        more = f"{100 * abs(apart):.1f} % {'longer' if apart > 0 else 'less'}"
+        if ranks > 1 and largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / ranks:
+            lines.append(
+                f"pace: rank {rank} has {100 * largest:.0f} % of the critical path; the other ranks wait for it"
+            )
+    drift = projection.steady_ns / projection.measured_ns - 1 if projection.measured_ns else 0.0
+    if abs(drift) > _STEADY_TOLERANCE:
+        change = f"{100 * abs(drift):.1f} % {'longer' if drift > 0 else 'less'}"
         lines.append(
-            f"note: repeated, these iterations take {more} than in the recording, which is not in a steady state: "
+            f"note: repeated, these iterations take {change} than in the recording, which is not in a steady state: "
             "queues grow or shrink in it. Intervals are wider for that."
         )
     facts = projection.provenance
     missing = (facts.get("world_size") or 0) - len(facts.get("ranks", ()))
-    if missing > 0 and projection.pace.get("communication", 0.0) > _APART:
+    if missing > 0 and projection.pace.get("communication", 0.0) > _STEADY_TOLERANCE:
         absent = f"{missing} of {facts['world_size']} ranks are not in the trace"
         lines.append(f"note: {absent}: collectives contain the wait for them, which faster links need not shorten")
     return lines
 
 
 def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOptions | None = None) -> TraceProjection:
-    """Return the projection of what-ifs over a trace, with what it rests on.
+    """Project what-ifs on the steps of a trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    what_ifs : sequence of WhatIf
+        The what-ifs, a row each.
+    options : ProjectOptions, optional
+        Iterations, device and draws.
 
     Raises
     ------
     SeqPointError
-        As `choose_iterations`, `step_windows` and `replay.projection.project`.
+        The device or an iteration is unknown, or a what-if cannot be applied.
     """
     options = options or ProjectOptions()
     chosen = choose_iterations(trace, options.iterations, options.max_points)
@@ -299,78 +349,85 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     return TraceProjection(with_provenance(result, facts))
 
 
-#: What is compared.
-_COMPARED = ("baseline_ns", "measured_ns", "device_busy_share", "rows")
-_BYTES, _DRAWS, _ITERATIONS, _WHAT_IFS, _SHOWN_CHARACTERS = 2**26, 100_000, 1_000_000, 10_000, 100
-_TEXT = 500
-#: Numbers of a record, and by how much those of a parameter's range may differ: what models can multiply.
-_LARGEST, _WIDEST = 1e18, 1e12
-_WRITES = "what `seqpoint project --json` writes"
+#: Keys of a result that are compared.
+_COMPARED_KEYS = ("baseline_ns", "measured_ns", "device_busy_share", "rows")
+#: Limits of a result file, which may come from anybody.
+_MAX_BYTES, _MAX_DRAWS, _MAX_ITERATIONS, _MAX_WHAT_IFS, _MAX_TEXT = 2**26, 100_000, 1_000_000, 10_000, 500
+#: Largest number of a result, and largest ratio of a parameter's range: models can still multiply them.
+_MAX_NUMBER, _MAX_RATIO = 1e18, 1e12
+#: Most differences that a reproduction lists.
+_MAX_DIFFERENCES = 100
+_EXPECTED = "what `seqpoint project --json` writes"
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
-    """Return what a file holds that `seqpoint project --json` wrote.
+    """Read a result of `seqpoint project --json`, and check it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
 
     Raises
     ------
     NotFoundError
         There is no such file.
     BrokenFileError
-        It is no JSON, larger than 64 MiB, or not the result of a projection with all that it stands on.
+        The file is not JSON, is larger than 64 MiB, or is not the result of a projection with its provenance.
     """
     path = Path(path)
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file; give what `seqpoint project --json` wrote")
     with path.open("rb") as stream:
-        content = stream.read(_BYTES + 1)
-    if len(content) > _BYTES:
-        raise BrokenFileError(f"{path}: larger than {_BYTES} bytes, so not the result of a projection")
-    found = _loaded(content, str(path))
-    facts = found.get("provenance") if isinstance(found, dict) else None
+        content = stream.read(_MAX_BYTES + 1)
+    if len(content) > _MAX_BYTES:
+        raise BrokenFileError(f"{path}: larger than {_MAX_BYTES} bytes, so not the result of a projection")
+    result = _loaded(content, str(path))
+    facts = result.get("provenance") if isinstance(result, dict) else None
     if not isinstance(facts, dict):
-        raise BrokenFileError(f"{path}: has no provenance, so it is not what `seqpoint project --json` wrote")
-    for key in _COMPARED:
-        if key not in found:
-            raise BrokenFileError(f"{path}: has no {key}, so it is not what `seqpoint project --json` wrote")
+        raise BrokenFileError(f"{path}: has no provenance, so it is not {_EXPECTED}")
+    for key in _COMPARED_KEYS:
+        if key not in result:
+            raise BrokenFileError(f"{path}: has no {key}, so it is not {_EXPECTED}")
     _check_facts(facts, str(path))
-    assert isinstance(found, dict)
-    return found
+    assert isinstance(result, dict)
+    return result
 
 
-def _loaded(content: bytes, place: str) -> Any:
+def _loaded(content: bytes, file: str) -> Any:
     try:
         return json.loads(content)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BrokenFileError(f"{place}: no JSON: {error}") from error
+        raise BrokenFileError(f"{file}: not JSON: {error}") from error
     except RecursionError as error:
-        raise BrokenFileError(f"{place}: no JSON: nested too deep") from error
-    except ValueError as error:  # Python reads no number that is longer
-        raise BrokenFileError(f"{place}: a number has thousands of digits") from error
+        raise BrokenFileError(f"{file}: not JSON: nested too deep") from error
+    except ValueError as error:  # Python refuses numbers of thousands of digits
+        raise BrokenFileError(f"{file}: a number has thousands of digits") from error
 
 
-def _check_facts(facts: dict[str, Any], place: str) -> None:
+def _check_facts(facts: dict[str, Any], file: str) -> None:
     weights, iterations = facts.get("weights") or [], facts.get("iterations") or []
-    fine = {
+    checks = {
         "trace_fingerprint": isinstance(facts.get("trace_fingerprint"), str),
-        "draws": _whole(facts.get("draws")) and 1 <= facts["draws"] <= _DRAWS,
+        "draws": _whole(facts.get("draws")) and 1 <= facts["draws"] <= _MAX_DRAWS,
         "seed": _whole(facts.get("seed")) and facts["seed"] >= 0,
-        "iterations": _is_list(iterations, _ITERATIONS) and all(_whole(one) for one in iterations),
-        "weights": _is_list(weights, _ITERATIONS) and all(_number(w) and w > 0 for w in weights),
+        "iterations": _is_list(iterations, _MAX_ITERATIONS) and all(map(_whole, iterations)),
+        "weights": _is_list(weights, _MAX_ITERATIONS) and all(_number(w) and w > 0 for w in weights),
         "parameters": isinstance(facts.get("parameters"), dict),
-        "what_ifs": _is_list(facts.get("what_ifs"), _WHAT_IFS) and all(map(_is_alternative, facts["what_ifs"])),
+        "what_ifs": _is_list(facts.get("what_ifs"), _MAX_WHAT_IFS) and all(map(_is_alternative, facts["what_ifs"])),
         "device": facts.get("device") is None or isinstance(facts["device"], str),
         "reading": _is_reading(facts.get("reading")),
     }
-    for key, good in fine.items():
-        if not good:
-            raise BrokenFileError(f"{place}: provenance.{key} is missing or not {_WRITES}")
+    for key, passed in checks.items():
+        if not passed:
+            raise BrokenFileError(f"{file}: provenance.{key} is missing or not {_EXPECTED}")
     for name, value in facts["parameters"].items():
         if not _is_range(value):
-            raise BrokenFileError(f"{place}: provenance.parameters.{name[:60]} is not {_WRITES}: value, low and high")
+            raise BrokenFileError(f"{file}: provenance.parameters.{name[:60]} is not {_EXPECTED}: value, low and high")
     if digest(facts["parameters"]) != facts.get("parameters_sha256"):
-        raise BrokenFileError(f"{place}: provenance.parameters has not its parameters_sha256; the file was changed")
+        raise BrokenFileError(f"{file}: provenance.parameters do not match parameters_sha256; the file was changed")
     if len(weights) != len(iterations):
-        raise BrokenFileError(f"{place}: provenance has {len(iterations)} iterations and {len(weights)} weights")
+        raise BrokenFileError(f"{file}: provenance has {len(iterations)} iterations and {len(weights)} weights")
 
 
 def _whole(value: object) -> bool:
@@ -378,7 +435,7 @@ def _whole(value: object) -> bool:
 
 
 def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
 
 
 def _is_list(value: object, most: int) -> bool:
@@ -389,7 +446,7 @@ def _is_range(value: object) -> bool:
     if not isinstance(value, list) or len(value) != 3 or not all(map(_number, value)):
         return False
     nominal, low, high = value
-    return bool(low <= nominal <= high and (low <= 0 or high <= _WIDEST * low))
+    return bool(low <= nominal <= high and (low <= 0 or high <= _MAX_RATIO * low))
 
 
 def _is_alternative(value: object) -> bool:
@@ -410,23 +467,23 @@ def _is_reading(value: object) -> bool:
     if value is None:
         return True
     texts = [value.get("iterations"), value.get("length")] if isinstance(value, dict) else [0]
-    return all(text is None or (isinstance(text, str) and len(text) <= _TEXT) for text in texts)
+    return all(text is None or (isinstance(text, str) and len(text) <= _MAX_TEXT) for text in texts)
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A projection computed again from what it stands on.
+    """A projection computed again from its provenance, compared with the recorded one.
 
     Parameters
     ----------
     identical : bool
         Whether every number and text is the same, bit for bit.
     compared : int
-        Numbers and texts compared.
+        Number of compared numbers and texts.
     differences : tuple of (where, recorded, now)
-        At most 100.
+        The first 100 differences.
     notes : tuple of str
-        What the two stand on that is not the same: versions, fits, devices.
+        Differences of the provenance: versions, fits, devices.
     """
 
     identical: bool
@@ -440,24 +497,26 @@ def reproduce(
 ) -> Reproduction:
     """Compute a recorded projection again, from its provenance and the trace alone, and compare.
 
-    Iterations, weights, what-ifs, parameters, draws and seed are those of the record, also where this version has
-    other defaults.
+    Iterations, weights, what-ifs, parameters, draws and seed are those of the record, even if this version has other
+    defaults.
 
     Parameters
     ----------
     trace : Trace
+        The trace of the projection.
     recorded : dict
-        As `read_result` returns it.
+        The recorded result, as `read_result` returns it.
     jobs : int
-        Of no influence on the numbers.
+        Draws at a time; it does not change the numbers.
     progress : callable, optional
+        Called with (steps done, steps in all, what).
 
     Raises
     ------
     InvalidInputError
-        The trace is another one, by its fingerprint; or this version has not the same parameters.
+        The fingerprint of the trace is another, or this version has other parameters.
     SeqPointError
-        As `seqpoint.projecting.project_trace`.
+        The projection cannot be computed, see `project_trace`.
     """
     facts = recorded["provenance"]
     if trace.meta.fingerprint != facts["trace_fingerprint"]:
@@ -476,56 +535,60 @@ def reproduce(
         parameters=_parameters(facts["parameters"]),
     )
     again = json.loads(json.dumps(project_trace(trace, _what_ifs(facts), options).to_dict()))
-    pairs = list(_compared({key: recorded[key] for key in _COMPARED}, {key: again[key] for key in _COMPARED}, ""))
-    different = tuple(pair for pair in pairs if not _same(pair[1], pair[2]))
-    return Reproduction(
-        not different, len(pairs), different[:_SHOWN_CHARACTERS], tuple(_notes(facts, again["provenance"]))
+    leaves = list(
+        _leaves({key: recorded[key] for key in _COMPARED_KEYS}, {key: again[key] for key in _COMPARED_KEYS}, "")
     )
+    differences = tuple(leaf for leaf in leaves if not _same(leaf[1], leaf[2]))
+    changes = tuple(_provenance_changes(facts, again["provenance"]))
+    return Reproduction(not differences, len(leaves), differences[:_MAX_DIFFERENCES], changes)
 
 
 def _what_ifs(facts: dict[str, Any]) -> list[WhatIf]:
-    found = []
-    for one in facts["what_ifs"]:
-        parts = [parse_what_if(step) for step in one["steps"]]
-        what_if = parts[0] if len(parts) == 1 else compose(*parts)
-        parameters = tuple(sorted((name, float(value)) for name, value in one["parameters"].items()))
-        found.append(replace(what_if, title=one["title"], parameters=parameters))
-    return found
+    what_ifs = []
+    for record in facts["what_ifs"]:
+        steps = [parse_what_if(step) for step in record["steps"]]
+        what_if = steps[0] if len(steps) == 1 else compose(*steps)
+        parameters = tuple(sorted((name, float(value)) for name, value in record["parameters"].items()))
+        what_ifs.append(replace(what_if, title=record["title"], parameters=parameters))
+    return what_ifs
 
 
 def _parameters(recorded: dict[str, Sequence[float]]) -> Parameters:
     """Return the recorded parameters, in the order in which this version draws them."""
-    own = load_parameters().known
-    if odd := sorted(set(own) ^ set(recorded)):
-        raise InvalidInputError(f"this version has not the parameters of the result: {', '.join(odd)[:200]} differ")
-    known = {
-        name: replace(one, value=float(value), low=float(low), high=float(high), source="the result")
-        for name, one in own.items()
+    shipped = load_parameters().known
+    if different := sorted(set(shipped) ^ set(recorded)):
+        names = ", ".join(different)[:200]
+        raise InvalidInputError(
+            f"this version has other parameters than the result: {names}; use the version that wrote it"
+        )
+    parameters = {
+        name: replace(parameter, value=float(value), low=float(low), high=float(high), source="the result")
+        for name, parameter in shipped.items()
         for value, low, high in [recorded[name]]
     }
-    return Parameters(known, {name: one.value for name, one in known.items()})
+    return Parameters(parameters, {name: parameter.value for name, parameter in parameters.items()})
 
 
-def _compared(one: object, other: object, where: str) -> Iterator[tuple[str, Any, Any]]:
-    """Yield where, recorded and now for every leaf of either."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in sorted(set(one) | set(other)):
-            yield from _compared(one.get(key), other.get(key), f"{where}.{key}".lstrip("."))
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for i, (a, b) in enumerate(zip(one, other, strict=True)):
-            yield from _compared(a, b, f"{where}[{i}]")
+def _leaves(recorded: object, now: object, where: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the path, the recorded and the new value of every leaf of either."""
+    if isinstance(recorded, dict) and isinstance(now, dict):
+        for key in sorted(set(recorded) | set(now)):
+            yield from _leaves(recorded.get(key), now.get(key), f"{where}.{key}".lstrip("."))
+    elif isinstance(recorded, list) and isinstance(now, list) and len(recorded) == len(now):
+        for i, (a, b) in enumerate(zip(recorded, now, strict=True)):
+            yield from _leaves(a, b, f"{where}[{i}]")
     else:
-        yield where, one, other
+        yield where, recorded, now
 
 
-def _same(one: object, other: object) -> bool:
-    """Return whether two leaves are the same; a number that JSON cannot hold was written as null."""
-    if isinstance(other, float) and not math.isfinite(other):
-        return one is None
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+def _same(recorded: object, now: object) -> bool:
+    """Return whether two leaves are the same; JSON holds null for a number that is not finite."""
+    if isinstance(now, float) and not math.isfinite(now):
+        return recorded is None
+    return recorded == now and isinstance(recorded, bool) == isinstance(now, bool)
 
 
-def _notes(recorded: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+def _provenance_changes(recorded: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     for key in ("version", "libraries", "models_sha256", "device", "device_known_by"):
         if recorded.get(key) != now.get(key):
             yield f"{key} was {str(recorded.get(key))[:200]} and is {str(now.get(key))[:200]}"

@@ -1,11 +1,11 @@
-"""Times as people read them."""
+"""Text of times, in the unit that gives one to three digits before the point."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """A unit of time and how many ns it has."""
+    """Unit of time: its name, and its length in ns."""
 
     name: str
     ns: float
@@ -13,11 +13,17 @@ class TimeUnit:
 
 _UNITS = (TimeUnit("s", 1e9), TimeUnit("ms", 1e6), TimeUnit("us", 1e3), TimeUnit("ns", 1.0))
 
-_RESIDUE = 0.0005
+#: Times below this, in ns, are residues of rounding and count as zero.
+_RESIDUE_NS = 0.0005
 
 
 def time_unit(ns: float) -> TimeUnit:
-    """Return the unit in which a time of `ns` has one to three digits before the point.
+    """Return the unit in which a time has one to three digits before the point.
+
+    Parameters
+    ----------
+    ns : float
+        The time in ns.
 
     Examples
     --------
@@ -28,14 +34,19 @@ def time_unit(ns: float) -> TimeUnit:
 
 
 def duration(ns: float) -> str:
-    """Return a time, four digits; what is below 0.0005 ns is the residue of rounding, and nothing.
+    """Return a time as text with four digits; below 0.0005 ns, which is a residue of rounding, it is zero.
+
+    Parameters
+    ----------
+    ns : float
+        The time in ns.
 
     Examples
     --------
     >>> duration(1_234_567)
     '1.235 ms'
     """
-    if abs(ns) < _RESIDUE:
+    if abs(ns) < _RESIDUE_NS:
         return "0 ns"
     unit = time_unit(ns)
     return f"{ns / unit.ns:.4g} {unit.name}"

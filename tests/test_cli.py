@@ -274,7 +274,7 @@ def test_wrong_arguments_are_one_clear_line(run: Run, trace: Path, arguments: tu
         ("sequence_length,duration_ns\n-5,1\n6,7\n", "Negative values"),
         ("sequence_length,duration_ns\n5,-1\n6,7\n", "y[0] is -1"),
         ("sequence_length,duration_ns\n5,0\n6,0\n", "zero in every iteration"),
-        ("iteration,sequence_length,duration_ns\n0.5,5,1\n", "iteration 0.5 is no whole number"),
+        ("iteration,sequence_length,duration_ns\n0.5,5,1\n", "iteration 0.5 is not a whole number"),
         ('"unclosed', "cannot be read as a log"),
     ],
 )  # fmt: skip

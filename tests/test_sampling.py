@@ -258,8 +258,8 @@ BAD = {
     "unknown": ({"name": ["a"], "dur_ns": [1], "colour": [1]}, "no column .'colour'"),
     "absent": ({"name": ["a"]}, "'dur_ns'"),
     "ragged": ({"name": ["a"], "dur_ns": [1, 2]}, "different lengths"),
-    "no column": ({"name": ["a"], "dur_ns": 3}, "no one-dimensional column"),
-    "two dimensions": ({"name": ["a"], "dur_ns": np.ones((1, 1))}, "no one-dimensional column"),
+    "no column": ({"name": ["a"], "dur_ns": 3}, "not a one-dimensional column"),
+    "two dimensions": ({"name": ["a"], "dur_ns": np.ones((1, 1))}, "not a one-dimensional column"),
 }
 
 

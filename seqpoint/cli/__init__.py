@@ -16,38 +16,38 @@ from seqpoint.cli.lazy import LazyGroup
 
 __all__ = ["COMMANDS", "cli", "main"]
 
-#: Command, ``module:function`` in this package, and its line in the help.
+#: By name of a command: ``module:function`` in this package, and its line in the help.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "ingest": ("traces:ingest_command", "Read trace files into one .trace folder."),
-    "merge": ("traces:merge_command", "Put traces of different ranks together."),
-    "slice": ("traces:slice_command", "Cut some iterations, ranks or a time out of a trace."),
+    "ingest": ("traces:ingest_command", "Read trace files into a .trace folder."),
+    "merge": ("traces:merge_command", "Merge traces of different ranks."),
+    "slice": ("traces:slice_command", "Cut iterations, ranks or a time span out of a trace."),
     "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
-    "describe": ("describe:command", "Show devices, ranks, iterations, kernels by class, overlap and quality."),
+    "describe": ("describe:command", "Show devices, steps, kernels by class, overlap and data quality."),
     "iterations": ("select:iterations_command", "List the iterations with their lengths and statistics."),
-    "select": ("select:select_command", "Choose the iterations that stand for the run (SeqPoints)."),
+    "select": ("select:select_command", "Select the iterations that stand for the run (SeqPoints)."),
     "estimate": ("select:estimate_command", "Estimate a run's total from a selection made on another run."),
-    "replay": ("replay:command", "Replay iterations unchanged and compare with what was measured."),
-    "analyze": ("analyze:command", "Show the critical path, overlap, idle time by cause, and what a what-if changes."),
-    "project": ("project:project_command", "Project what what-ifs would gain, with intervals."),
-    "what-ifs": ("project:what_ifs_command", "List the what-ifs."),
-    "synthesize": ("synthesize:command", "Predict a training job that nobody ran, and write its trace."),
-    "validate": ("validate:command", "Score what the toolkit says against what was measured."),
+    "replay": ("replay:command", "Replay iterations unchanged, and compare with what was measured."),
+    "analyze": ("analyze:command", "Show the critical path, overlap and idle time of a step."),
+    "project": ("project:project_command", "Project the speed-up of what-ifs, with intervals."),
+    "what-ifs": ("project:what_ifs_command", "List the what-ifs, or describe one."),
+    "synthesize": ("synthesize:command", "Predict a training job without running it, and write its trace."),
+    "validate": ("validate:command", "Score predictions against measurements."),
     "calibrate": ("calibrate:command", "Fit models to your own measurements."),
     "devices": ("listings:devices_command", "List the device catalogue."),
     "readers": ("listings:readers_command", "List the trace formats that can be read."),
     "selectors": ("listings:selectors_command", "List the selectors of iterations."),
-    "report": ("project:report_command", "Write a self-contained HTML report."),
-    "demo": ("demo:command", "Run the whole path on what the project ships."),
+    "report": ("project:report_command", "Write a report as a self-contained page of HTML."),
+    "demo": ("demo:command", "Run the whole path on the data that the project ships."),
 }
 
 
-_PLACES = {name: (f"seqpoint.cli.{function}", text) for name, (function, text) in COMMANDS.items()}
+_COMMANDS = {name: (f"seqpoint.cli.{function}", text) for name, (function, text) in COMMANDS.items()}
 
 
-@click.group(cls=LazyGroup, places=_PLACES, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seqpoint")
 def cli() -> None:
-    """Choose the iterations worth profiling, and project what overlap, devices and schedules would gain.
+    """Profile GPU jobs from their traces: select iterations, replay them, and project what-ifs.
 
     Start with `seqpoint demo`, or with your own PyTorch trace:
     `seqpoint ingest TRACE.json.gz -o job.trace`, then `seqpoint describe job.trace`.
@@ -56,7 +56,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
-    # Loading modules makes a million objects that stay; looking for garbage among them took a twelfth of the time.
+    # Imports make a million objects that stay. Collecting garbage among them took a twelfth of the start-up time.
     gc.set_threshold(100_000, 20, 20)
     try:
         status = cli.main(args=None if arguments is None else list(arguments), standalone_mode=False)
@@ -80,4 +80,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(part for part in "".join(c if c.isprintable() else " " for c in text).split(" ") if part)
+    return " ".join(word for word in "".join(c if c.isprintable() else " " for c in text).split(" ") if word)

@@ -1,4 +1,4 @@
-"""`seqpoint analyze`."""
+"""The command `analyze`: where a step spends its time, printed as tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,30 +13,30 @@ from seqpoint.cli.output import message, print_json, print_table, say
 from seqpoint.graphs import Analysis
 from seqpoint.units import duration
 
-#: Names of kernels and streams that a table shows; --json has all.
-_SHOWN = 12
-_NAME = 60
+#: Most rows of a table of kernels or streams, and most characters of a name; --json has all.
+_MAX_ROWS = 12
+_NAME_LENGTH = 60
 
 
 @click.command("analyze")
 @trace_argument
-@click.option("--iteration", "-i", type=int, help="Which one.  [default: the one of median step time]")
+@click.option("--iteration", "-i", type=int, help="Iteration to analyse.  [default: that of median step time]")
 @click.option(
     "--what-if",
     "-w",
     "text",
     metavar="NAME:ARGUMENT[+...]",
-    help="Also what this changes; + composes. `seqpoint what-ifs` lists them.",
+    help="What-if to compare the step with; a + composes what-ifs. `seqpoint what-ifs` lists them.",
 )
 @perfetto_option
 @hardware_option
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
-    """Show where one step of TRACE spends its time: what sets its pace, overlap, why devices idle, what would change.
+    """Show where a step of TRACE spends its time: pace, critical path, overlap, and why devices idle.
 
-    A step lasts from the completion of the iteration before to its own. The iteration, with those before it that its
-    hosts had not waited for, is repeated until its period settles; a step of that is analysed. An iteration without a
-    neighbour in the trace is analysed by itself.
+    A step lasts from the completion of the iteration before to its own. The iteration is repeated, together with the
+    earlier iterations that were still running, until its period settles. A step of that steady state is analysed. An
+    iteration without a neighbour in the trace is analysed by itself.
 
     \b
     seqpoint analyze job.trace
@@ -67,23 +67,23 @@ def _show(result: Analysis) -> None:
     for sentence in result.summary():
         say(sentence)
     _show_pace([side.pace for side in sides])
-    _show_path("Critical path by cause", [side.path.by_cause for side in sides])
-    _show_path("Critical path by class of kernel", [side.path.by_class for side in sides])
-    _show_path("Critical path by name", [before.path.by_name], _SHOWN)
-    for name, side in zip(("", "after: "), sides, strict=False):
+    _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
+    _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
+    _show_path("Critical path by name", "name", [before.path.by_name], _MAX_ROWS)
+    for label, side in zip(("", "after: "), sides, strict=False):
         if side.exposure.devices:
-            _show_overlap(f"{name}{'o' if name else 'O'}verlap", side.exposure)
-            _show_idle(f"{name}{'w' if name else 'W'}hy devices idle", side.idle)
+            _show_overlap(f"{label}{'o' if label else 'O'}verlap", side.exposure)
+            _show_idle(f"{label}{'w' if label else 'W'}hy devices idle", side.idle)
     if result.difference is not None and result.what_if is not None:
         _show_difference(result.what_if.name, result.difference)
     for note in result.notes():
         say(f"note: {note}")
 
 
-def _show_path(title: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:
-    """Print what the path goes into; of two timelines side by side, with the change."""
+def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:
+    """Print the time on the critical path by `heading`; of two timelines side by side, with the change."""
     names = list(dict.fromkeys(name for side in sides for name in side))[:limit]
-    left = len(sides[0]) - limit if limit is not None and len(sides) == 1 else 0
+    hidden = len(sides[0]) - limit if limit is not None and len(sides) == 1 else 0
     rows = []
     for name in names:
         times = [side.get(name, 0.0) for side in sides]
@@ -91,24 +91,25 @@ def _show_path(title: str, sides: Sequence[Mapping[str, float]], limit: int | No
             text for time, side in zip(times, sides, strict=True) for text in (duration(time), _percent(time, side))
         ]
         change = [_signed(times[1] - times[0])] if len(sides) == 2 else []
-        rows.append((name[:_NAME], *cells, *change))
+        rows.append((name[:_NAME_LENGTH], *cells, *change))
     columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
-    print_table(f"{title} ({left} more not shown)" if left > 0 else title, ("what~", *columns), rows)
+    print_table(f"{title} ({hidden} more not shown)" if hidden > 0 else title, (f"{heading}~", *columns), rows)
 
 
 def _show_pace(sides: Sequence[Pace]) -> None:
-    """Print what a step waits for, by resource, and how much room hosts and devices have."""
-    _show_path("What sets the pace: time on the critical path of the step", [side.by_resource for side in sides])
+    """Print the pace of a step by resource, and by how much hosts and devices could be slower at no cost."""
+    title = "What sets the pace: time on the critical path of the step"
+    _show_path(title, "resource", [side.by_resource for side in sides])
     ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
     if any(len(side) > 1 for side in ranks):
-        _show_path("The same by rank", ranks, _SHOWN)
+        _show_path("The same by rank", "rank", ranks, _MAX_ROWS)
     if any(len(side.by_iteration) > 1 for side in sides):
-        _show_path("The same by iteration", [_by_distance(side.by_iteration) for side in sides])
-    for when, side in zip(("", "after: "), sides, strict=False):
+        _show_path("The same by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
+    for label, side in zip(("", "after: "), sides, strict=False):
         for name in ("host", "device"):
             bound, slower = getattr(side, f"{name}_bound"), 100 * getattr(side, f"{name}_room")
             costs = f"{name}s {slower:.0f} % slower would cost nothing"
-            say(f"{when}if {name}s took no time, the step would be {bound:.2f} times as fast; {costs}")
+            say(f"{label}if {name}s took no time, the step would be {bound:.2f} times as fast; {costs}")
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
@@ -119,19 +120,19 @@ def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
     }
 
 
-def _show_overlap(title: str, found: Exposure) -> None:
+def _show_overlap(title: str, exposure: Exposure) -> None:
     columns = ("busy_ns", "compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "copy_ns", "exposed_copy_ns")
     print_table(
         title,
         ("rank", "device", "working", "compute", "communication", "hidden", "exposed", "copies", "copies exposed"),
         [
-            (rank, device, *(duration(getattr(found, name)[i]) for name in columns))
-            for i, (rank, device) in enumerate(found.devices)
+            (rank, device, *(duration(getattr(exposure, name)[i]) for name in columns))
+            for i, (rank, device) in enumerate(exposure.devices)
         ],
     )
 
 
-def _show_idle(title: str, found: Idle) -> None:
+def _show_idle(title: str, idle: Idle) -> None:
     print_table(
         f"{title} (slowed: by contention, all tasks added up)",
         ("rank", "device", "working %", "earlier %", *(f"{cause} %" for cause in IDLE_CAUSES), "slowed"),
@@ -140,27 +141,31 @@ def _show_idle(title: str, found: Idle) -> None:
                 rank,
                 device,
                 *(
-                    f"{100 * time / max(found.span_ns, 1e-9):.1f}"
-                    for time in (found.busy_ns[i], found.earlier_ns[i], *found.cause_ns[i])
+                    f"{100 * time / max(idle.span_ns, 1e-9):.1f}"
+                    for time in (idle.busy_ns[i], idle.earlier_ns[i], *idle.cause_ns[i])
                 ),
-                duration(found.slowed_ns[i]),
+                duration(idle.slowed_ns[i]),
             )
-            for i, (rank, device) in enumerate(found.devices)
+            for i, (rank, device) in enumerate(idle.devices)
         ],
     )
 
 
-def _show_difference(what_if: str, found: Difference) -> None:
-    change = found.after_ns - found.before_ns
-    ratio = f", {found.before_ns / found.after_ns:.3f} times as fast" if found.after_ns else ""
-    say(f"{what_if}: {duration(found.before_ns)} to {duration(found.after_ns)}, {_signed(change)}{ratio}")
-    for title, rows in (("class", found.by_class), ("kind", found.by_kind), ("stream or thread", found.by_lane)):
+def _show_difference(what_if: str, difference: Difference) -> None:
+    change = difference.after_ns - difference.before_ns
+    ratio = f", {difference.before_ns / difference.after_ns:.3f} times as fast" if difference.after_ns else ""
+    say(f"{what_if}: {duration(difference.before_ns)} to {duration(difference.after_ns)}, {_signed(change)}{ratio}")
+    for title, rows in (
+        ("class", difference.by_class),
+        ("kind", difference.by_kind),
+        ("stream or thread", difference.by_lane),
+    ):
         print_table(
-            f"Change by {title}{f' ({len(rows) - _SHOWN} more not shown)' if len(rows) > _SHOWN else ''}",
+            f"Change by {title}{f' ({len(rows) - _MAX_ROWS} more not shown)' if len(rows) > _MAX_ROWS else ''}",
             (f"{title}~", "before", "after", "change", "tasks", "exposed before", "exposed after"),
             [
                 (
-                    row.label[:_NAME],
+                    row.label[:_NAME_LENGTH],
                     duration(row.before_ns),
                     duration(row.after_ns),
                     _signed(row.change_ns),
@@ -170,7 +175,7 @@ def _show_difference(what_if: str, found: Difference) -> None:
                     duration(row.before_exposed_ns),
                     duration(row.after_exposed_ns),
                 )
-                for row in rows[:_SHOWN]
+                for row in rows[:_MAX_ROWS]
             ],
         )
 

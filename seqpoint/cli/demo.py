@@ -1,4 +1,4 @@
-"""`seqpoint demo`."""
+"""The command `demo`: the whole path on the data that the project ships."""
 
 from pathlib import Path
 
@@ -19,10 +19,13 @@ from seqpoint.units import duration
     default="seqpoint-demo",
     show_default=True,
     type=click.Path(),
-    help="Folder for what it writes.",
+    help="Folder for the traces, the timeline and the report.",
 )
 def command(output: str) -> None:
-    """Run the whole path on what the project ships: no GPU, no network; the first time it compiles for a minute.
+    """Run the whole path on the data that the project ships, without a GPU or a network.
+
+    It selects iterations of a recorded epoch, predicts a run from them, and projects what-ifs on a synthetic job. The
+    first call after an installation compiles for some seconds.
 
     \b
     seqpoint demo
@@ -30,9 +33,9 @@ def command(output: str) -> None:
     folder = Path(output)
     demo = run_demo(folder, message)
     _show(demo)
-    lines = demo.projection.projection.timelines
+    timelines = demo.projection.projection.timelines
     after = "overlap:ideal"
-    write_perfetto(folder / "before_after.json", {"before": lines["baseline"], f"after {after}": lines[after]})
+    write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
     job = (demo.job, demo.job_selection, demo.projection.projection)
     sections = (
         ReportSection("A recorded epoch of training on a CPU", "", demo.epoch, demo.selection, None),
@@ -46,12 +49,12 @@ def command(output: str) -> None:
 def _show(demo: Demo) -> None:
     say("A recorded epoch of training on a CPU, one thread")
     select.show(demo.selection)
-    other = demo.other
-    measured, error = other.measured or 0.0, other.error or 0.0
+    estimate = demo.other
+    measured, error = estimate.measured or 0.0, estimate.error or 0.0
     say(
-        f"The same epoch on two threads, predicted from those iterations alone: {duration(other.estimate)}, measured "
-        f"{duration(measured)} (error {100 * error:.2f} %); "
-        f"speed-up {other.speedup:.3f} [{other.speedup_low:.3f}, {other.speedup_high:.3f}]"
+        f"The same epoch on two threads, predicted from those iterations alone: {duration(estimate.estimate)}, "
+        f"measured {duration(measured)} (error {100 * error:.2f} %); "
+        f"speed-up {estimate.speedup:.3f} [{estimate.speedup_low:.3f}, {estimate.speedup_high:.3f}]"
     )
     say("")
     say("Transformer on 4 x MI300X (synthetic: nobody measured these times)")

@@ -1,4 +1,4 @@
-"""`seqpoint describe`."""
+"""The command `describe`: the content of a trace, printed as tables."""
 
 import click
 
@@ -13,7 +13,9 @@ from seqpoint.units import duration
 @trace_argument
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool) -> None:
-    """Show what is in TRACE, a .trace folder or a trace file.
+    """Show the content of TRACE: devices, ranks, steps, kernels by class, overlap, and the quality of the data.
+
+    TRACE is a .trace folder or a trace file of any profiler.
 
     \b
     seqpoint describe job.trace

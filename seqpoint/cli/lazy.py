@@ -1,8 +1,8 @@
-"""Commands whose modules load when they are called, and the notice while code is compiled.
+"""Start-up of the command line: commands load when they are called, and compilation is announced.
 
-The notice that functions are compiled: the first call after an installation takes several seconds.
-
-`LazyGroup`: a group of commands whose modules, and the libraries they need, load when they are called.
+`LazyGroup` knows the commands by name and imports the module of a command, and the libraries it needs, when it is
+called. `compile_notice` prints a line on stderr if functions are compiled meanwhile, which takes several seconds on the
+first call after an installation.
 """
 
 import logging
@@ -18,14 +18,14 @@ _LOGGER = logging.getLogger("profilers.trace.compiled")
 
 
 class _Notice(logging.Handler):
-    """Writes one line to stderr at the first compilation."""
+    """Log handler that prints a line on stderr at the first compilation."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._written = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, unless it has been written."""
+        """Print the line, unless it has been printed."""
         if not self._written:
             self._written = True
             click.echo("compiling, once after an installation: up to 10 s", err=True)
@@ -33,7 +33,7 @@ class _Notice(logging.Handler):
 
 @contextmanager
 def compile_notice() -> Iterator[None]:
-    """Say once on stderr that functions are compiled. Functions that load from disk cause no notice."""
+    """Print once on stderr that functions are compiled. Functions that load from disk cause no notice."""
     notice, level = _Notice(), _LOGGER.level
     _LOGGER.addHandler(notice)
     _LOGGER.setLevel(logging.INFO)
@@ -45,12 +45,12 @@ def compile_notice() -> Iterator[None]:
 
 
 class LazyGroup(click.Group):
-    """A group whose commands load when they are called.
+    """Group of commands whose modules load when they are called.
 
     Parameters
     ----------
     places : mapping of str to (str, str)
-        Of a command, ``module:name`` and its line in the help.
+        By name of the command: ``module:name`` of its function, and its line in the help.
     """
 
     def __init__(self, *arguments: Any, places: Mapping[str, tuple[str, str]], **options: Any) -> None:
@@ -58,11 +58,11 @@ class LazyGroup(click.Group):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, in the order of a user's work."""
+        """Return the names of the commands, in the order of a user's tasks."""
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load and return one command."""
+        """Load and return a command."""
         if cmd_name not in self._places:
             return None
         module, _, name = self._places[cmd_name][0].partition(":")
@@ -72,6 +72,6 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands without loading any."""
+        """Write the list of commands, without loading any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self._places.items()])

@@ -25,12 +25,12 @@ def devices_command(name: str | None, json_: bool) -> None:
     seqpoint devices MI300X
     """
     if name is None:
-        _catalogue(json_)
+        _print_catalogue(json_)
     else:
-        _one(name, json_)
+        _print_device(name, json_)
 
 
-def _one(name: str, json_: bool) -> None:
+def _print_device(name: str, json_: bool) -> None:
     device = find_device(name)
     rows = [(k, f"{f.value:g}", f.unit, f.certainty, f.source) for k, f in device.figures.items()]
     if json_:
@@ -40,7 +40,7 @@ def _one(name: str, json_: bool) -> None:
         print_table(device.name, ("figure~", "value", "unit~", "certainty~", "source~"), rows)
 
 
-def _catalogue(json_: bool) -> None:
+def _print_catalogue(json_: bool) -> None:
     columns = ("compute_units", "clock_mhz", "fp32_tflops", "fp16_tflops", "memory_gbps", "link_gbps")
     rows = [
         (d.name, d.vendor, *(f"{d.figures[c].value:g}" if c in d.figures else "-" for c in columns))

@@ -20,9 +20,16 @@ def reading_options(function: F) -> F:
         default="auto",
         show_default=True,
         metavar="HOW",
-        help="auto, file (each file is one iteration), whole (all is one), or a regular expression for annotations.",
+        help="How iterations are found: auto (marks of the profiler, annotations, or the period of kernels), file "
+        "(each file is an iteration), whole (everything is one iteration), or a regular expression that annotations "
+        "match.",
     )
-    length = click.option("--length", metavar="RULE", help="Sequence length: OP:ARGUMENT:DIMENSION, or a CSV file.")
+    length = click.option(
+        "--length",
+        metavar="RULE",
+        help="Where sequence lengths come from: OPERATOR:ARGUMENT:DIMENSION, such as aten::embedding:1:1, or the name "
+        "of a CSV file.",
+    )
     return marker(length(function))
 
 
@@ -33,35 +40,46 @@ def trace_argument(function: F) -> F:
 
 def as_json(function: F) -> F:
     """Add the option --json."""
-    return click.option("--json", "json_", is_flag=True, help="Print JSON with stable keys.")(function)
+    return click.option(
+        "--json", "json_", is_flag=True, help="Print the result as JSON with stable keys, with all rows and digits."
+    )(function)
 
 
 def gate_option(function: F) -> F:
     """Add the option --gate."""
-    return click.option("--gate", is_flag=True, help="Exit 1 where a limit is missed.")(function)
+    return click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")(function)
 
 
 def verbose_option(function: F) -> F:
     """Add the option --verbose."""
-    return click.option("--verbose", "-v", is_flag=True, help="Also errors by size, and the files.")(function)
+    return click.option("--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too.")(
+        function
+    )
 
 
 def hardware_option(function: F) -> F:
     """Add the option --device."""
     return click.option(
-        "--device", metavar="NAME", help="The device that the trace was recorded on, where it does not say."
+        "--device",
+        metavar="NAME",
+        help="Device that the trace was recorded on, if the trace does not say; `seqpoint devices` lists the names.",
     )(function)
 
 
 def iteration_option(function: F) -> F:
     """Add the option --iteration."""
     return click.option(
-        "--iteration", "-i", "iterations", multiple=True, type=int, help="Only this one; may be given several times."
+        "--iteration",
+        "-i",
+        "iterations",
+        multiple=True,
+        type=int,
+        help="Number of an iteration to use; may be repeated.  [default: all, or representatives]",
     )(function)
 
 
 def max_points_option(default: int) -> Callable[[F], F]:
-    """Return what adds the option --max-points."""
+    """Return a decorator that adds the option --max-points, with its default."""
     return click.option(
         "--max-points",
         "--points",
@@ -69,7 +87,7 @@ def max_points_option(default: int) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.IntRange(1),
-        help="Lengths to choose at most, or strata.",
+        help="Most lengths to select, or most strata.",
     )
 
 
@@ -78,7 +96,8 @@ def max_iterations_option(function: F) -> F:
     return click.option(
         "--max-iterations",
         type=click.IntRange(1),
-        help="Iterations of all points together: several of a length average its noise.  [default: one a point]",
+        help="Most iterations of all points together. Several iterations of a length average its noise.  "
+        "[default: one for each point]",
     )(function)
 
 
@@ -90,14 +109,18 @@ def what_if_option(function: F) -> F:
         "texts",
         multiple=True,
         metavar="NAME:ARGUMENT[+...]",
-        help="May be given several times; + composes; @FILE.toml is a plan. `seqpoint what-ifs` lists them.",
+        help="What-if to project; may be repeated. A + composes what-ifs, and @FILE.toml names a plan of several. "
+        "`seqpoint what-ifs` lists them.  [default: five common ones]",
     )(function)
 
 
 def perfetto_option(function: F) -> F:
     """Add the option --perfetto."""
     return click.option(
-        "--perfetto", metavar="FILE.json", type=click.Path(), help="Write the first iteration for ui.perfetto.dev."
+        "--perfetto",
+        metavar="FILE.json",
+        type=click.Path(),
+        help="Write the timelines to this file, for https://ui.perfetto.dev.",
     )(function)
 
 

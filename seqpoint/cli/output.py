@@ -1,8 +1,7 @@
-"""What commands print: tables, JSON, messages.
+"""Output of the commands: tables and JSON on stdout, messages and progress on stderr.
 
-Tables that fit a width: headers break at spaces, texts behind ``+``, ``:`` and spaces, numbers nowhere.
-
-Printing: tables and JSON to stdout, messages and progress to stderr.
+A table that is wider than the terminal is narrowed: headings break at spaces, texts break behind ``+``, ``:`` and
+spaces, and numbers never break (`fit`).
 """
 
 import json
@@ -24,8 +23,10 @@ from rich.text import Text
 
 from seqpoint.units import duration
 
-#: Texts become no narrower for the sake of other columns.
-_NARROWEST = 16
+#: A column of text is not narrowed below this width.
+_MIN_TEXT_WIDTH = 16
+#: Width of tables if stdout is not a terminal and COLUMNS is not set.
+_DEFAULT_WIDTH = 140
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ class Fitted:
     Parameters
     ----------
     header : list of str
+        Headings of the columns.
     rows : list of list of str
+        Cells of each row.
     widths : list of int
-        Of the columns, without padding.
+        Widths of the columns, without padding.
     padding : int
-        At each side of a column, 1 or 0.
+        Spaces at each side of a column, 1 or 0.
     """
 
     header: list[str]
@@ -49,31 +52,35 @@ class Fitted:
 
     @property
     def width(self) -> int:
-        """Of the whole table, with its lines."""
+        """Width of the whole table, with its lines."""
         return sum(self.widths) + _frame(len(self.widths), self.padding)
 
 
 def fit(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool], width: int) -> Fitted:
-    """Return a table that is at most so wide, where numbers and words of the header leave room for that.
+    """Return a table with line breaks that fits a width, unless numbers and words of the header need more.
 
     Parameters
     ----------
     header : sequence of str
+        Headings of the columns.
     rows : sequence of sequence of str
+        Cells of each row.
     texts : sequence of bool
-        Which columns are text; the others are numbers.
+        Whether each column is text; the others are numbers.
     width : int
+        Width of the table in characters, with its lines.
     """
     names, padding = list(header), 1
-    if sum(_widths(names, rows)) + _frame(len(names), 1) > width:
-        names = [name.replace(" ", "\n") for name in header]
-        least = _least(names, rows, texts)
+    if sum(_natural_widths(names, rows)) + _frame(len(names), 1) > width:
+        names = [name.replace(" ", "\n") for name in names]
+        least = _least_widths(names, rows, texts)
         padding = int(sum(least) + _frame(len(names), 1) <= width)
-    natural, least = _widths(names, rows), _least(names, rows, texts)
+    natural, least = _natural_widths(names, rows), _least_widths(names, rows, texts)
     room, cap = width - _frame(len(names), padding), max(natural, default=0)
-    while cap and sum(found := [max(one, min(cap, most)) for one, most in zip(least, natural, strict=True)]) > room:
+    widths = _capped(natural, least, cap)
+    while cap and sum(widths) > room:
         cap -= 1
-    widths = found if cap else least
+        widths = _capped(natural, least, cap)
     folded = [[_folded(cell, widths[i]) if texts[i] else cell for i, cell in enumerate(row)] for row in rows]
     return Fitted(names, folded, widths, padding)
 
@@ -82,22 +89,27 @@ def _frame(columns: int, padding: int) -> int:
     return columns + 1 + 2 * padding * columns
 
 
-def _widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the widths of the columns, unfolded."""
-    found = [max(map(cell_len, name.split("\n"))) for name in names]
+def _capped(natural: Sequence[int], least: Sequence[int], cap: int) -> list[int]:
+    """Return the natural widths, cut to `cap` as far as the least widths allow."""
+    return [max(low, min(cap, high)) for low, high in zip(least, natural, strict=True)]
+
+
+def _natural_widths(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the widths of the columns without line breaks in cells."""
+    widths = [max(map(cell_len, name.split("\n"))) for name in names]
     for row in rows:
-        found = [max(one, cell_len(cell)) for one, cell in zip(found, row, strict=True)]
-    return found
+        widths = [max(width, cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+    return widths
 
 
-def _least(names: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool]) -> list[int]:
-    """Return the widths that columns need: of texts the longest word up to a limit."""
-    found = _widths(names, ())
+def _least_widths(names: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool]) -> list[int]:
+    """Return the widths that the columns need: of texts the longest word, up to a limit."""
+    widths = _natural_widths(names, ())
     for row in rows:
         for i, cell in enumerate(row):
-            longest = min(max(map(cell_len, _words(cell)), default=0), _NARROWEST) if texts[i] else cell_len(cell)
-            found[i] = max(found[i], longest)
-    return found
+            longest = min(max(map(cell_len, _words(cell)), default=0), _MIN_TEXT_WIDTH) if texts[i] else cell_len(cell)
+            widths[i] = max(widths[i], longest)
+    return widths
 
 
 def _words(text: str) -> list[str]:
@@ -105,7 +117,7 @@ def _words(text: str) -> list[str]:
 
 
 def _folded(text: str, width: int) -> str:
-    """Return a text in lines that end behind a ``+``, ``:`` or space; a word that is longer than a line as it is."""
+    """Return a text in lines that end behind a ``+``, ``:`` or space; a word longer than a line stays whole."""
     if cell_len(text) <= width:
         return text
     lines = [""]
@@ -132,7 +144,7 @@ def message(text: str) -> None:
 
 
 def print_json(content: Any) -> None:
-    """Print JSON; what is not a number in JSON (NaN) becomes null."""
+    """Print JSON; NaN and infinity become null."""
     click.echo(json.dumps(_finite(content), indent=1, ensure_ascii=True))
 
 
@@ -147,10 +159,16 @@ def _finite(value: Any) -> Any:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table; columns whose name ends in a tilde are text, the others are numbers at the right.
+    """Print a table, at most as wide as the terminal or as COLUMNS says, unless numbers and headings need more.
 
-    It is as wide as the terminal, or as COLUMNS says, at most; wider only where numbers and headers, which are not
-    broken inside a word, need it.
+    Parameters
+    ----------
+    title : str
+        Title above the table.
+    columns : sequence of str
+        Headings; a column whose heading ends in a tilde is text, the others are numbers, aligned to the right.
+    rows : iterable of sequence
+        Cells of each row; control characters are replaced.
     """
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _width())
     names, texts = [name.rstrip("~") for name in columns], [name.endswith("~") for name in columns]
@@ -166,20 +184,21 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def _width() -> int:
-    """Return how wide to print where stdout is no terminal."""
-    given = os.environ.get("COLUMNS", "")
-    return int(given) if given.isascii() and given.isdigit() and 0 < len(given) < 5 and int(given) else 140
+    """Return the width of tables if stdout is not a terminal: COLUMNS, or 140."""
+    columns = os.environ.get("COLUMNS", "")
+    is_width = columns.isascii() and columns.isdigit() and 0 < len(columns) < 5 and int(columns)
+    return int(columns) if is_width else _DEFAULT_WIDTH
 
 
 def byte_progress(what: str) -> Callable[[int, int, str], None] | None:
-    """Return a function that shows bytes, rate and time left on stderr, or None where stderr is no terminal."""
+    """Return a function that shows bytes, rate and time left on stderr, or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         return None
     started = time.monotonic()
 
     def show(done: int, total: int, name: str) -> None:
-        spent = time.monotonic() - started
-        rate = done / spent if spent > 0 else 0.0
+        elapsed = time.monotonic() - started
+        rate = done / elapsed if elapsed > 0 else 0.0
         left = f", {duration((total - done) / rate * 1e9)} left" if rate > 0 and done < total else ""
         text = f"{what} {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {rate / 1e6:,.0f} MB/s{left}  {clean(name)[:60]}"
         click.echo(f"\r\x1b[K{text}", nl=done >= total, err=True)
@@ -188,7 +207,7 @@ def byte_progress(what: str) -> Callable[[int, int, str], None] | None:
 
 
 def progress(what: str) -> Callable[[int, int, str], None] | None:
-    """Return a function that shows progress on stderr, or None where stderr is no terminal."""
+    """Return a function that shows progress on stderr, or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         return None
 
@@ -200,7 +219,7 @@ def progress(what: str) -> Callable[[int, int, str], None] | None:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """Show on stderr for how long something has been going on that cannot say how far it is; nothing on no terminal."""
+    """Show on stderr the elapsed time of a task without progress; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,11 +1,4 @@
-"""Commands that project what-ifs and report them.
-
-`seqpoint what-ifs`.
-
-`seqpoint project`.
-
-`seqpoint report`.
-"""
+"""Commands on what-ifs: `what-ifs` lists them, `project` projects their gain, and `report` writes a page of HTML."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +29,7 @@ from seqpoint.units import duration
 @click.argument("name", required=False)
 @as_json
 def what_ifs_command(name: str | None, json_: bool) -> None:
-    """List the what-ifs by group, with a sentence and an example each; or say all of NAME.
+    """List the what-ifs by group, or show the full description of the what-if NAME.
 
     \b
     seqpoint what-ifs
@@ -54,9 +47,9 @@ def what_ifs_command(name: str | None, json_: bool) -> None:
 
 
 def warn_of_left_out() -> None:
-    """Say on stderr which what-ifs of other packages are left out, and why."""
-    for place, why in registry().problems.items():
-        message(f"warning: the what-if {place} is left out: {why}")
+    """Print on stderr which what-ifs of other packages are left out, and why."""
+    for name, problem in registry().problems.items():
+        message(f"warning: the what-if {name} is left out: {problem}")
 
 
 def _content(recipe: Recipe) -> dict[str, Any]:
@@ -66,13 +59,13 @@ def _content(recipe: Recipe) -> dict[str, Any]:
         "form": recipe.form,
         "arguments": [
             {
-                "name": one.name,
-                "kind": one.kind,
-                "about": one.about,
-                "choices": list(one.choices),
-                "default": one.default,
+                "name": argument.name,
+                "kind": argument.kind,
+                "about": argument.about,
+                "choices": list(argument.choices),
+                "default": argument.default,
             }
-            for one in recipe.arguments
+            for argument in recipe.arguments
         ],
         "summary": recipe.summary,
         "example": recipe.example,
@@ -82,26 +75,32 @@ def _content(recipe: Recipe) -> dict[str, Any]:
 
 
 def _list(recipes: list[Recipe]) -> None:
-    """Print a table a group."""
+    """Print a table for each group of what-ifs."""
     for group in dict.fromkeys(recipe.group for recipe in recipes):
-        mine = [recipe for recipe in recipes if recipe.group == group]
         rows = [
-            (one.form, one.summary + (f" (package {one.package})" if one.package else ""), one.example) for one in mine
+            (recipe.form, recipe.summary + (f" (package {recipe.package})" if recipe.package else ""), recipe.example)
+            for recipe in recipes
+            if recipe.group == group
         ]
-        print_table(f"What-ifs: {group}", ("how it is written~", "what it does~", "example~"), rows)
+        print_table(f"What-ifs: {group}", ("syntax~", "effect~", "example~"), rows)
 
 
 def _show(recipe: Recipe) -> None:
-    """Print all of one what-if."""
+    """Print the full description of a what-if."""
     say(f"{recipe.form}: {recipe.summary}")
     for line in ["", *recipe.documentation.splitlines(), ""]:
         click.echo(clean(line))
     rows = [
-        (one.name, one.kind, one.about, "needed" if one.default is None else one.default or "-")
-        for one in recipe.arguments
+        (
+            argument.name,
+            argument.kind,
+            argument.about,
+            "required" if argument.default is None else argument.default or "-",
+        )
+        for argument in recipe.arguments
     ]
     if rows:
-        print_table("Arguments", ("name~", "kind~", "what it is~", "left out~"), rows)
+        print_table("Arguments", ("name~", "kind~", "meaning~", "default~"), rows)
     say(f"example: seqpoint project job.trace -w '{recipe.example}'")
     if recipe.package:
         say(f"from the package {recipe.package}")
@@ -116,18 +115,35 @@ if TYPE_CHECKING:
 @what_if_option
 @iteration_option
 @max_points_option(8)
-@click.option("--draws", default=32, show_default=True, type=click.IntRange(8, 10000), help="For the interval.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the draws.")
-@click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Draws at a time.  [default: one a core]")
 @click.option(
-    "--contention", metavar="FILE.json", type=click.Path(), help="Of `seqpoint calibrate contention`: its parameters."
+    "--draws",
+    default=32,
+    show_default=True,
+    type=click.IntRange(8, 10000),
+    help="Number of draws of the parameters, for the interval.",
 )
-@click.option("--from", "result", metavar="RESULT.json", help="Compute this result of --json again, and compare.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the draws.")
+@click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Draws at a time.  [default: one for each core]")
+@click.option(
+    "--contention",
+    metavar="FILE.json",
+    type=click.Path(),
+    help="Contention parameters to use instead of the shipped ones, as `seqpoint calibrate contention` writes them.",
+)
+@click.option(
+    "--from",
+    "result",
+    metavar="RESULT.json",
+    help="Result of an earlier `seqpoint project --json`, to compute again and compare; exit 1 if a number differs.",
+)
 @perfetto_option
 @hardware_option
 @as_json
 def project_command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Project what each what-if would gain on the iterations of TRACE.
+
+    Each iteration is replayed in a steady state, unchanged and under the what-if. The speed-up is the ratio of the two
+    step times. The interval covers the ranges of the models' parameters.
 
     \b
     seqpoint project job.trace -w dma_collectives -w scale_device:MI355X -w dma_collectives+scale_device:MI355X
@@ -165,7 +181,7 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
 
 
 def _calibrated(options: dict[str, Any]) -> "ContentionFit | None":
-    """Take the calibration out of the options, and put its parameters in."""
+    """Replace the path of a calibration in the options by its parameters, and return the calibration."""
     if (path := options.pop("contention")) is None:
         return None
     from replay.contention import read_contention_fit
@@ -176,7 +192,7 @@ def _calibrated(options: dict[str, Any]) -> "ContentionFit | None":
 
 
 def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> None:
-    """Compute a result again, print whether it is the same, and exit 1 where it is not."""
+    """Compute a result again, print the differences, and exit 1 if there are any."""
     context = click.get_current_context()
     for name in (
         "texts",
@@ -191,28 +207,28 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
         "length",
     ):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--from takes what was asked from the result; give it beside TRACE and --jobs only")
+            raise click.UsageError("--from takes all other options from the result; give only TRACE and --jobs with it")
     recorded = read_result(result)
     reading = recorded["provenance"].get("reading") or {}
     loaded = load(trace, reading.get("iterations") or "auto", reading.get("length"))
-    found = front_door.reproduce(loaded, recorded, jobs=options["jobs"], progress=progress("projecting"))
+    check = front_door.reproduce(loaded, recorded, jobs=options["jobs"], progress=progress("projecting"))
     if json_:
-        differences = [dict(zip(("where", "recorded", "now"), one, strict=True)) for one in found.differences]
-        content = {"identical": found.identical, "compared": found.compared}
-        print_json({**content, "differences": differences, "notes": list(found.notes)})
+        differences = [dict(zip(("where", "recorded", "now"), row, strict=True)) for row in check.differences]
+        content = {"identical": check.identical, "compared": check.compared}
+        print_json({**content, "differences": differences, "notes": list(check.notes)})
     else:
-        if found.differences:
-            print_table("Differences", ("where~", "recorded~", "now~"), found.differences)
-        what = "identical, bit for bit" if found.identical else "not identical"
-        say(f"{found.compared} numbers and texts of {result}: {what}")
-        for note in found.notes:
+        if check.differences:
+            print_table("Differences", ("where~", "recorded~", "now~"), check.differences)
+        verdict = "identical, bit for bit" if check.identical else "not identical"
+        say(f"{check.compared} numbers and texts of {result}: {verdict}")
+        for note in check.notes:
             say(f"note: {note}")
-    if not found.identical:
+    if not check.identical:
         context.exit(1)
 
 
 def show(result: TraceProjection) -> None:
-    """Print a projection for people."""
+    """Print a projection as tables."""
     for sentence in result.summary():
         say(sentence)
     print_table(
@@ -239,10 +255,13 @@ def show(result: TraceProjection) -> None:
 @click.option("-o", "--output", default="report.html", show_default=True, type=click.Path(), help="File to write.")
 @what_if_option
 @max_points_option(8)
-@click.option("--title", help="By default the trace's name.")
+@click.option("--title", help="Title of the page.  [default: the name of the trace]")
 @hardware_option
 def report_command(trace: str, marker: str, length: str | None, output: str, **options: Any) -> None:
-    """Write a self-contained HTML report on TRACE: lengths, classes, timelines, what-ifs, quality.
+    """Write a report on TRACE as a self-contained page of HTML.
+
+    It shows the sequence lengths and selected iterations, kernels by class, timelines, what-ifs, and the quality of
+    the data.
 
     \b
     seqpoint report job.trace -w dma_collectives -w scale_device:MI355X -o job.html

@@ -1,4 +1,4 @@
-"""`seqpoint replay`."""
+"""The command `replay`: steps replayed unchanged against the measured ones."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ from seqpoint.units import duration
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Replay iterations of TRACE unchanged, and compare with what was measured.
 
-    The step time is the time from the completion of the iteration before to its own. Repeated is the step time when
-    the iteration and those before it repeat until the period has settled: projections compare steady states, so the
-    nearer it is to the measured step time the better they stand.
+    The step time is the time from the completion of the iteration before to its own. "Repeated" is the step time in the
+    steady state: the iterations repeat until their period has settled. Projections compare steady states, so it should
+    be near the measured step time.
 
-    A second table counts what tasks wait for, by kind: whether the profiler recorded it or it is inferred from
-    times, how many of these edges decided when a task started, and how many lie on the critical path.
+    A second table counts the edges of the graph by kind: whether the profiler recorded them or they are inferred from
+    times, how many decided when a task started (binding), and how many lie on the critical path.
 
     \b
     seqpoint replay job.trace

@@ -1,11 +1,4 @@
-"""Commands that list, select and estimate iterations.
-
-`seqpoint iterations`.
-
-`seqpoint select`.
-
-`seqpoint estimate`.
-"""
+"""Commands on iterations: `iterations` lists them, `select` chooses points, and `estimate` totals a run from them."""
 
 import json
 from pathlib import Path
@@ -23,7 +16,7 @@ from seqpoint.iteration_table import UNITS
 from seqpoint.selection.selecting import SelectionResult
 from seqpoint.units import duration
 
-#: How statistics are called in the table; in JSON, and for `--statistic`, they keep their names.
+#: Headings of statistics in the table, if not their names; JSON and `--statistic` use the names.
 _HEADINGS = {"duration": "step time"}
 
 
@@ -33,7 +26,7 @@ _HEADINGS = {"duration": "step time"}
 def iterations_command(trace: str, marker: str, length: str | None, json_: bool) -> None:
     """List the iterations of TRACE with their sequence lengths and statistics.
 
-    The step time (duration in JSON) is the time from the completion of the iteration before to its own, so step times
+    The step time ("duration" in JSON) is the time from the completion of the iteration before to its own, so step times
     add up to the elapsed time. The latency counts from the start of the iteration on the host.
 
     \b
@@ -108,7 +101,10 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
 @max_iterations_option
 @as_json
 def select_command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
-    """Choose the iterations that stand for the run in TRACE (a trace, or a log as .csv or .parquet).
+    """Select the iterations that stand for the run in TRACE (SeqPoints), with their weights.
+
+    TRACE is a trace, or a log (.csv or .parquet) with a column sequence_length and at least one statistic. The total of
+    the run is estimated from the selected iterations, with an interval, and compared with that of the baselines.
 
     \b
     seqpoint select epoch.trace --max-points 8
@@ -125,7 +121,7 @@ def select_command(trace: str, marker: str, length: str | None, json_: bool, **c
 
 
 def show(result: SelectionResult) -> None:
-    """Print a selection for people."""
+    """Print a selection as tables."""
     number = duration if result.unit == "ns" else lambda value: f"{value:.6g} {result.unit}".strip()
     total, shrinks, *left_out = result.summary()
     say(total)
@@ -177,10 +173,10 @@ def show(result: SelectionResult) -> None:
 @click.option("--length", metavar="RULE", help="Where sequence lengths come from, as for ingest.")
 @as_json
 def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: Any) -> None:
-    """Estimate the total of RUN from the iterations that SELECTION chose (the output of `select --json`).
+    """Estimate the total of RUN from the iterations in SELECTION, the output of `seqpoint select --json`.
 
-    RUN needs only the chosen iterations, matched by their number; where it holds all of the epoch, the
-    measured total is shown beside the estimate.
+    RUN is a trace or log that holds at least the selected iterations, matched by their numbers. If it holds the whole
+    epoch, the measured total is shown beside the estimate.
 
     \b
     seqpoint select base.trace --json > points.json
@@ -200,7 +196,7 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return a selection as `select --json` wrote it."""
+    """Return the selection in a file that `select --json` wrote."""
     if not path.is_file():
         raise NotFoundError(f"{path}: no such selection; write one with `seqpoint select TRACE --json > {path}`")
     try:

@@ -1,4 +1,4 @@
-"""`seqpoint synthesize`."""
+"""The command `synthesize`: a predicted training job, as a step time and as a trace."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -33,31 +33,58 @@ def _count(name: str, default: int, text: str) -> Callable[[F], F]:
 
 
 @click.command("synthesize")
-@click.option("--model", default="gpt", show_default=True, metavar="NAME", help="gpt, or one of the file of models.")
-@click.option("--models", "models_", metavar="FILE.toml", type=click.Path(), help="Models instead of the shipped ones.")
-@click.option("--layers", type=_POSITIVE, help="[default: those of the model; of gpt, 24]")
-@click.option("--hidden", type=_POSITIVE, help="[default: that of the model; of gpt, 2048]")
-@click.option("--heads", type=_POSITIVE, help="[default: those of the model; of gpt, 16]")
-@click.option("--feedforward", type=_POSITIVE, help="[default: that of the model; with --hidden, 4 times that]")
-@click.option("--vocabulary", type=_POSITIVE, help="[default: that of the model; of gpt, 51200]")
-@_count("--length", 1024, "Tokens of a sequence.")
-@_count("--global-batch", 64, "Sequences of a step.")
-@_count("--micro-batch", 4, "Sequences that go through a stage at once.")
-@_count("--tp", 1, "Tensor-parallel ranks.")
-@_count("--dp", 1, "Replicas.")
-@_count("--pp", 1, "Pipeline stages.")
-@click.option("--recompute", is_flag=True, help="Run layers again instead of keeping activations.")
-@click.option("--device", default="A100-SXM4-80GB", show_default=True, metavar="NAME", help="Of the catalogue.")
-@_count("--node-devices", 8, "Devices of a node.")
-@_count("--steps", 1, "Iterations in the trace.")
-@click.option("--calibration", metavar="FILE", type=click.Path(), help="Costs instead of the shipped ones.")
-@click.option("-o", "--output", metavar="NAME.trace", type=click.Path(), help="Write the trace of one replica.")
+@click.option(
+    "--model", default="gpt", show_default=True, metavar="NAME", help="Name of the model: gpt, or a model of the file."
+)
+@click.option(
+    "--models",
+    "models_",
+    metavar="FILE.toml",
+    type=click.Path(),
+    help="File of models to use instead of the shipped ones.",
+)
+@click.option("--layers", type=_POSITIVE, help="Number of layers.  [default: that of the model; of gpt, 24]")
+@click.option("--hidden", type=_POSITIVE, help="Hidden size.  [default: that of the model; of gpt, 2048]")
+@click.option("--heads", type=_POSITIVE, help="Number of attention heads.  [default: that of the model; of gpt, 16]")
+@click.option(
+    "--feedforward",
+    type=_POSITIVE,
+    help="Size of the feed-forward layer.  [default: that of the model; with --hidden, 4 times that]",
+)
+@click.option(
+    "--vocabulary", type=_POSITIVE, help="Size of the vocabulary.  [default: that of the model; of gpt, 51200]"
+)
+@_count("--length", 1024, "Sequence length in tokens.")
+@_count("--global-batch", 64, "Number of sequences in a step, over all replicas.")
+@_count("--micro-batch", 4, "Number of sequences that pass a pipeline stage at a time.")
+@_count("--tp", 1, "Number of tensor-parallel ranks.")
+@_count("--dp", 1, "Number of data-parallel replicas.")
+@_count("--pp", 1, "Number of pipeline stages.")
+@click.option(
+    "--recompute", is_flag=True, help="Compute activations again in the backward pass instead of keeping them."
+)
+@click.option(
+    "--device",
+    default="A100-SXM4-80GB",
+    show_default=True,
+    metavar="NAME",
+    help="Device of the catalogue; `seqpoint devices` lists the names.",
+)
+@_count("--node-devices", 8, "Number of devices in a node.")
+@_count("--steps", 1, "Number of iterations in the trace.")
+@click.option(
+    "--calibration",
+    metavar="FILE",
+    type=click.Path(),
+    help="Costs of host and optimizer instead of the shipped ones, as `seqpoint calibrate training` writes them.",
+)
+@click.option("-o", "--output", metavar="NAME.trace", type=click.Path(), help="Folder for the trace of a replica.")
 @as_json
 def command(model: str, models_: str | None, json_: bool, output: str | None, **options: Any) -> None:
-    """Predict a training step of a transformer that nobody ran, and write its trace.
+    """Predict the time of a transformer's training step without running it, and write its trace.
 
-    The job is Megatron-LM's: 16 bits, Adam, tensor, pipeline (one forward, one backward) and data parallel. The trace
-    has every pipeline stage and tensor rank, and replays like a recorded one; `seqpoint project` asks what-ifs of it.
+    The job is that of Megatron-LM: 16-bit numbers, Adam, and tensor, pipeline (1F1B) and data parallelism. The trace
+    has every pipeline stage and tensor-parallel rank, and replays like a recorded one.
 
     \b
     seqpoint synthesize --hidden 4096 --layers 32 --heads 32 --tp 4 --pp 2 --recompute -o job.trace
@@ -69,14 +96,14 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
                       options["micro_batch"], layout, options["recompute"])  # fmt: skip
     fit = read_training_fit(options["calibration"]) if options["calibration"] else load_training()
     device = find_device(options["device"])
-    found = predict_steps([job], device, fit)[0]
+    step = predict_steps([job], device, fit)[0]
     if output:
         save_trace(training_trace(job, device, fit, steps=options["steps"]), Path(output))
         message(f"wrote {output}")
     if json_:
-        print_json(_content(found, device.name))
+        print_json(_content(step, device.name))
     else:
-        _show(found, device.name)
+        _show(step, device.name)
 
 
 def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> Transformer:
@@ -88,8 +115,8 @@ def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> Transfo
     return Transformer(base.name, "megatron", layers, hidden, heads, wide, sizes["vocabulary"] or base.vocabulary)
 
 
-def _parts(found: PredictedStep) -> dict[str, float]:
-    parts = found.parts
+def _parts(step: PredictedStep) -> dict[str, float]:
+    parts = step.parts
     return {
         "compute": parts.compute_s,
         "tensor_parallel": parts.tensor_s,
@@ -100,29 +127,29 @@ def _parts(found: PredictedStep) -> dict[str, float]:
     }
 
 
-def _content(found: PredictedStep, device: str) -> dict[str, object]:
-    job, model = found.job, found.job.model
+def _content(step: PredictedStep, device: str) -> dict[str, object]:
+    job, model = step.job, step.job.model
     return {
         "device": device,
         "devices": job.layout.devices,
         "model": {name: getattr(model, name) for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")},
         "micro_batches": job.micro_batches,
-        "iteration_s": found.seconds,
-        "low_s": found.low_s,
-        "high_s": found.high_s,
-        "basis": found.basis,
-        "parts_s": _parts(found),
-        "shares": {name: value / found.seconds for name, value in _parts(found).items()},
+        "iteration_s": step.seconds,
+        "low_s": step.low_s,
+        "high_s": step.high_s,
+        "basis": step.basis,
+        "parts_s": _parts(step),
+        "shares": {name: value / step.seconds for name, value in _parts(step).items()},
     }
 
 
-def _show(found: PredictedStep, device: str) -> None:
-    took, low, high = (duration(1e9 * value) for value in (found.seconds, found.low_s, found.high_s))
+def _show(step: PredictedStep, device: str) -> None:
+    took, low, high = (duration(1e9 * value) for value in (step.seconds, step.low_s, step.high_s))
     print_table(
-        f"{took} a step ({low} - {high}, {found.basis}) on {found.job.layout.devices} {device}",
+        f"{took} a step ({low} - {high}, {step.basis}) on {step.job.layout.devices} {device}",
         ("part~", "time", "share %"),
         [
-            (name.replace("_", " "), duration(1e9 * value), f"{100 * value / found.seconds:.1f}")
-            for name, value in _parts(found).items()
+            (name.replace("_", " "), duration(1e9 * value), f"{100 * value / step.seconds:.1f}")
+            for name, value in _parts(step).items()
         ],
     )

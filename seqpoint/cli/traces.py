@@ -1,13 +1,4 @@
-"""Commands that read, cut, merge and write traces.
-
-`seqpoint ingest`.
-
-`seqpoint merge`.
-
-`seqpoint slice`.
-
-`seqpoint export`.
-"""
+"""Commands that read, merge, cut and write traces: `ingest`, `merge`, `slice` and `export`."""
 
 import os
 import re
@@ -25,31 +16,36 @@ from seqpoint.cli.options import as_json, hardware_option, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_table, say
 from seqpoint.description import trace_facts
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size written as 500MB or 8G.
+    """Return the number of bytes of a size such as 500MB or 8G.
+
+    Parameters
+    ----------
+    text : str
+        A number with up to three decimals and a decimal unit: B, K, M, G or T, with or without B.
 
     Raises
     ------
     InvalidInputError
-        It is no size.
+        The text is not a size.
 
     Examples
     --------
     >>> parse_bytes("8GB"), parse_bytes("0.5 m")
     (8000000000, 500000)
     """
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([kmgt]?)b?", text.strip().lower())
-    if found is None:
-        raise InvalidInputError(f"{text!r} is no size; write it as 500MB or 8GB")
-    return int(float(found.group(1)) * _UNITS[found.group(2)])
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)\s*([kmgt]?)b?", text.strip().lower())
+    if match is None:
+        raise InvalidInputError(f"{text!r} is not a size; write it as 500MB or 8GB")
+    return int(float(match.group(1)) * _BYTES[match.group(2)])
 
 
 @contextmanager
 def _cluster(address: str) -> Iterator[Executor]:
-    """Connect to a Dask scheduler."""
+    """Connect to a Dask scheduler, and yield its executor."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -66,18 +62,33 @@ def _cluster(address: str) -> Iterator[Executor]:
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
 @reading_options
-@click.option("--limit", default="8GB", show_default=True, metavar="SIZE", help="What a packed file may unpack to.")
-@click.option("--counters", multiple=True, metavar="FILE", type=click.Path(), help="Nsight Compute or rocprof-compute.")
 @click.option(
-    "--execution-trace", "traces", multiple=True, metavar="FILE", type=click.Path(), help="Chakra, a rank each."
+    "--limit", default="8GB", show_default=True, metavar="SIZE", help="Largest size that a packed file may unpack to."
 )
-@click.option("--cluster", metavar="ADDRESS", help="Read on the workers of this Dask scheduler, as tcp://host:8786.")
+@click.option(
+    "--counters",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="Counters of the same job from Nsight Compute or rocprof-compute, to join to its kernels; may be repeated.",
+)
+@click.option(
+    "--execution-trace",
+    "traces",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="Chakra execution trace of a rank of the same job, to join to its operators; may be repeated.",
+)
+@click.option(
+    "--cluster", metavar="ADDRESS", help="Dask scheduler whose workers read the files, such as tcp://host:8786."
+)
 @as_json
 def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str | None, **more: Any) -> None:
-    """Read FILES (or folders of them) of any profiler into one .trace folder; `seqpoint readers` lists the formats.
+    """Read trace FILES of a job into a .trace folder, which all other commands read.
 
-    Memory stays bounded whatever the size, several files are read at a time, and what was read before an
-    interruption is not read again.
+    FILES are trace files of any profiler, or folders of them; `seqpoint readers` lists the formats. Memory stays
+    bounded for any size. Several files are read at a time. After an interruption, the same command continues.
 
     \b
     seqpoint ingest rank*.json.gz -o job.trace
@@ -90,25 +101,27 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     joined = {"counters": more["counters"], "execution_traces": more["traces"]}
     options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
     with _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
-        found = ingest(files, output, options, executor=executor)
-    if found.resumed:
-        message(f"{found.resumed} of {len(found.meta.sources)} files had been read before")
+        result = ingest(files, output, options, executor=executor)
+    if result.resumed:
+        message(f"{result.resumed} of {len(result.meta.sources)} files had been read before")
     if more["json_"]:
-        print_json({"path": str(found.path), **trace_facts(found.meta, found.rows)})
+        print_json({"path": str(result.path), **trace_facts(result.meta, result.rows)})
         return
-    sources = len(found.meta.sources)
-    say(f"{found.path}: {sources} files, ranks {list(found.meta.ranks)}, {found.rows['iterations']} iterations")
-    print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in found.rows.items() if kind != "iterations"])
-    print_table("Quality", ("count~", "n", "meaning~"), list(found.meta.quality.rows()))
+    files_read, ranks = len(result.meta.sources), list(result.meta.ranks)
+    say(f"{result.path}: {files_read} files, ranks {ranks}, {result.rows['iterations']} iterations")
+    print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in result.rows.items() if kind != "iterations"])
+    print_table("Quality", ("count~", "n", "meaning~"), list(result.meta.quality.rows()))
 
 
 @click.command("merge")
 @click.argument("traces", nargs=-1, required=True, type=click.Path())
 @click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
-@click.option("--as-ranks", "renumber", is_flag=True, help="Number the traces as ranks 0, 1, ... in their order.")
+@click.option("--as-ranks", "renumber", is_flag=True, help="Renumber the traces as ranks 0, 1, ... in the order given.")
 @as_json
 def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: bool) -> None:
-    """Put TRACES of different ranks together: ids of their own, one clock, collectives matched anew.
+    """Merge TRACES of different ranks of a job into a single trace.
+
+    Ids are renumbered, clocks are aligned, and collectives are matched between the ranks.
 
     \b
     seqpoint merge node0.trace node1.trace -o job.trace
@@ -130,35 +143,42 @@ def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: b
         )
 
 
-_TIME_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
 def parse_time(text: str) -> int:
-    """Return a time written as 1.5ms, in ns.
+    """Return the ns of a time such as 1.5ms.
+
+    Parameters
+    ----------
+    text : str
+        A number with up to nine decimals and a unit: ns (default), us, ms or s.
 
     Raises
     ------
     InvalidInputError
-        It is no time.
+        The text is not a time.
 
     Examples
     --------
     >>> parse_time("1.5ms"), parse_time("20")
     (1500000, 20)
     """
-    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*(ns|us|ms|s)?", text.strip())
-    if found is None:
-        raise InvalidInputError(f"{text!r} is no time; write it as 1.5ms or 200us")
-    return int(Decimal(found.group(1)) * _TIME_UNITS[found.group(2) or "ns"])
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)\s*(ns|us|ms|s)?", text.strip())
+    if match is None:
+        raise InvalidInputError(f"{text!r} is not a time; write it as 1.5ms or 200us")
+    return int(Decimal(match.group(1)) * _NS[match.group(2) or "ns"])
 
 
 @click.command("slice")
 @click.argument("trace", type=click.Path())
 @click.option("-o", "--output", required=True, metavar="NAME.trace", type=click.Path(), help="Folder to write.")
-@click.option("--iteration", "iterations", multiple=True, type=int, help="May be given several times.")
-@click.option("--rank", "ranks", multiple=True, type=int, help="May be given several times.")
-@click.option("--from", "first", metavar="TIME", help="From the start of the trace, as 1.5ms; ns without a unit.")
-@click.option("--to", "last", metavar="TIME", help="As --from.")
+@click.option("--iteration", "iterations", multiple=True, type=int, help="Iteration to keep; may be repeated.")
+@click.option("--rank", "ranks", multiple=True, type=int, help="Rank to keep; may be repeated.")
+@click.option(
+    "--from", "first", metavar="TIME", help="Start of the time to keep, from the start of the trace, such as 1.5ms."
+)
+@click.option("--to", "last", metavar="TIME", help="End of the time to keep, from the start of the trace.")
 @as_json
 def slice_command(
     trace: str,
@@ -169,11 +189,13 @@ def slice_command(
     last: str | None,
     json_: bool,
 ) -> None:
-    """Keep some iterations, ranks or a time of TRACE; an event that overlaps the time is kept whole.
+    """Cut iterations, ranks or a time span out of TRACE, and write them as a trace.
+
+    An event that overlaps the time span is kept whole.
 
     \b
     seqpoint slice job.trace --iteration 10 --rank 0 -o step.trace
-    seqpoint slice job.trace --from 1.5ms --to 3ms -o part.trace
+    seqpoint slice job.trace --from 1.5ms --to 3ms -o span.trace
     """
     from profilers.ingest.pipeline import open_trace
     from profilers.trace.arrays import integers
@@ -190,28 +212,45 @@ def slice_command(
         None if first is None else base + parse_time(first),
         None if last is None else base + parse_time(last),
     )
-    part = slice_trace(whole, options)
-    path = save_trace(part, output)
-    rows = {kind: table.num_rows for kind, table in part.tables.items()}
+    kept = slice_trace(whole, options)
+    path = save_trace(kept, output)
+    rows = {kind: table.num_rows for kind, table in kept.tables.items()}
     if json_:
-        print_json({"path": str(path), **trace_facts(part.meta, rows)})
+        print_json({"path": str(path), **trace_facts(kept.meta, rows)})
     else:
-        kept = sum(n for kind, n in rows.items() if kind != "iterations")
-        say(f"{path}: {kept} events, ranks {list(part.meta.ranks)}, {rows['iterations']} iterations")
+        events = sum(n for kind, n in rows.items() if kind != "iterations")
+        say(f"{path}: {events} events, ranks {list(kept.meta.ranks)}, {rows['iterations']} iterations")
 
 
 @click.command("export")
 @click.argument("trace", type=click.Path())
-@click.option("-o", "--output", required=True, metavar="FILE", type=click.Path(), help=".json, .json.gz or .et")
-@click.option("--graph", is_flag=True, help="Write the replay's graph of one iteration, for ASTRA-sim; FILE is .et.")
-@click.option("--iteration", "-i", type=int, help="With --graph: which one.  [default: the one of median duration]")
-@click.option("--what-if", "-w", "text", metavar="NAME:ARGUMENT[+...]", help="With --graph: change it first.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="FILE",
+    type=click.Path(),
+    help="File to write; its name ends in .json, .json.gz or .et, which sets the format.",
+)
+@click.option(
+    "--graph", is_flag=True, help="Write the kernel graph of an iteration instead, for ASTRA-sim; FILE ends in .et."
+)
+@click.option(
+    "--iteration", "-i", type=int, help="Iteration of the graph, with --graph.  [default: that of median step time]"
+)
+@click.option(
+    "--what-if",
+    "-w",
+    "text",
+    metavar="NAME:ARGUMENT[+...]",
+    help="What-if to apply to the graph, with --graph. `seqpoint what-ifs` lists them.",
+)
 @hardware_option
 @as_json
 def export_command(trace: str, output: str, json_: bool, **options: Any) -> None:
-    """Write TRACE for other tools: JSON for ui.perfetto.dev, or Chakra execution traces, a file a rank.
+    """Write TRACE for other tools: JSON for https://ui.perfetto.dev, or a Chakra execution trace for each rank.
 
-    A .trace folder is Parquet and needs no export for pandas, polars or duckdb.
+    A .trace folder is Parquet, which pandas, polars and duckdb read as it is.
 
     \b
     seqpoint export job.trace -o job.json.gz
@@ -226,8 +265,8 @@ def export_command(trace: str, output: str, json_: bool, **options: Any) -> None
     if options.pop("graph"):
         _graph(trace, path, json_, options)
         return
-    if given := [name for name in ("iteration", "text", "device") if options[name] is not None]:
-        raise InvalidInputError(f"--{given[0].replace('text', 'what-if')} is of a graph; add --graph")
+    if of_graph := [name for name in ("iteration", "text", "device") if options[name] is not None]:
+        raise InvalidInputError(f"--{of_graph[0].replace('text', 'what-if')} is of a graph; add --graph")
     if path.name.endswith((".json", ".json.gz")):
         export_perfetto(open_trace(trace), path)
         written = [path]
@@ -248,18 +287,18 @@ def _graph(trace: str, path: Path, json_: bool, options: dict[str, Any]) -> None
         raise InvalidInputError(f"{path}: a graph is written as Chakra files; the name must end in .et")
     what_if = None if options["text"] is None else parse_what_if(options["text"])
     number, graph = graph_of(open_trace(trace), options["iteration"], what_if=what_if, device=options["device"])
-    found = write_chakra(graph, path)
-    written = [*found.paths] if found.groups is None else [*found.paths, found.groups]
-    counts = {"tasks": found.tasks, "delays": found.delays, "unexpressed": found.unexpressed}
+    export = write_chakra(graph, path)
+    written = [*export.paths] if export.groups is None else [*export.paths, export.groups]
+    counts = {"tasks": export.tasks, "delays": export.delays, "unexpressed": export.unexpressed}
     _show(written, json_, {"iteration": number, "what_if": [] if what_if is None else list(what_if.steps), **counts})
     if not json_:
-        say(f"iteration {number}: {found.tasks:,} tasks, {found.delays:,} delays")
-        if found.unexpressed:
-            message(f"note: {found.unexpressed:,} waits between ranks are no communication that ASTRA-sim knows")
+        say(f"iteration {number}: {export.tasks:,} tasks, {export.delays:,} delays")
+        if export.unexpressed:
+            message(f"note: {export.unexpressed:,} waits between ranks have no counterpart in ASTRA-sim; left out")
 
 
 def _show(written: list[Path], json_: bool, facts: dict[str, Any]) -> None:
-    sizes = {str(one): one.stat().st_size for one in written}
+    sizes = {str(path): path.stat().st_size for path in written}
     if json_:
         print_json({"files": sizes, **facts})
         return

@@ -1,4 +1,4 @@
-"""How many kernels of each stratum to sample, for a given error of the total."""
+"""Allocation of samples to strata, and the variance of the total that it gives."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,11 +12,11 @@ def stratified_variance(sizes: ArrayLike, spreads: ArrayLike, sampled: ArrayLike
     Parameters
     ----------
     sizes : array-like, shape (n_strata,)
-        Members :math:`N_h` of each stratum.
+        Number of members :math:`N_h` of each stratum.
     spreads : array-like, shape (n_strata,)
         Standard deviation :math:`S_h` in each stratum, with the divisor :math:`N_h - 1`; 0 for one member.
     sampled : array-like, shape (n_strata,)
-        Members that are sampled :math:`n_h`, 1 to :math:`N_h`.
+        Number of sampled members :math:`n_h`, 1 to :math:`N_h`.
 
     Returns
     -------
@@ -25,7 +25,7 @@ def stratified_variance(sizes: ArrayLike, spreads: ArrayLike, sampled: ArrayLike
 
     Notes
     -----
-    Cochran, Sampling Techniques (1977), theorem 5.3; the factor :math:`1 - n_h / N_h` is the finite population's.
+    Cochran, Sampling Techniques (1977), theorem 5.3; :math:`1 - n_h / N_h` is the finite population correction.
 
     Examples
     --------
@@ -37,17 +37,19 @@ def stratified_variance(sizes: ArrayLike, spreads: ArrayLike, sampled: ArrayLike
 
 
 def neyman_allocation(sizes: ArrayLike, spreads: ArrayLike, variance: float, *, least: int = 2) -> Ints:
-    r"""Return the smallest samples that estimate a total with at most the given variance.
+    r"""Return the smallest sample of each stratum that estimates a total with at most the given variance.
 
     Parameters
     ----------
-    sizes, spreads : array-like, shape (n_strata,)
-        As in `stratified_variance`.
+    sizes : array-like, shape (n_strata,)
+        Number of members :math:`N_h` of each stratum.
+    spreads : array-like, shape (n_strata,)
+        Standard deviation :math:`S_h` in each stratum; 0 for a single member.
     variance : float
-        The variance to stay within, 0 or more, in the square of the unit of `spreads`.
+        Largest variance of the total, 0 or more, in the square of the unit of `spreads`.
     least : int, default 2
-        Fewest members to sample of a stratum that has a spread; of one that has none, and of one that has a
-        single member, one is sampled.
+        Fewest members to sample of a stratum with a spread. A stratum without a spread, or with a single member, gets a
+        single sample.
 
     Returns
     -------
@@ -57,29 +59,29 @@ def neyman_allocation(sizes: ArrayLike, spreads: ArrayLike, variance: float, *, 
 
     Notes
     -----
-    Neyman's allocation (Cochran 1977, 5.5, equation 5.26). Strata that would be sampled more than once over are taken
-    whole and the others share the rest (5.8 there), which the bounds under one :math:`\lambda` do.
+    Neyman's allocation (Cochran 1977, 5.5, equation 5.26). A stratum whose share exceeds its members is taken whole
+    and the others share the rest (5.8 there); clipping under a common :math:`\lambda` does that.
 
     Examples
     --------
-    With no bounds met, n is ``(sum N S)^2 / (V + sum N S^2)`` = 110^2 / (300 + 290) = 20.5, in the ratio 20 : 90.
+    If no bound is reached n is ``(sum N S)^2 / (V + sum N S^2)`` = 110^2 / (300 + 290) = 20.5, in the ratio 20 : 90.
 
     >>> neyman_allocation([20, 30], [1.0, 3.0], 300.0).tolist()
     [4, 17]
     """
     N, S = np.asarray(sizes, dtype=np.int64), np.asarray(spreads, dtype=np.float64)
     fewest = np.where(S > 0, np.minimum(least, N), 1)
-    need = N * S
-    inside = need > 0
-    if not inside.any() or stratified_variance(N, S, fewest) <= variance:
+    products = N * S
+    varies = products > 0
+    if not varies.any() or stratified_variance(N, S, fewest) <= variance:
         return fewest
-    whole = np.where(inside, N, 1)
+    most = np.where(varies, N, 1)
 
     def rounded(scale: float) -> Ints:
-        return np.clip(np.rint(np.minimum(scale * need, N)).astype(np.int64), fewest, whole)
+        return np.clip(np.rint(np.minimum(scale * products, N)).astype(np.int64), fewest, most)
 
-    # The scale at which nothing is sampled more than once, and that at which all is; halved in the logarithm.
-    low, high = np.log(0.25 / need.max()), -np.log(S[inside].min())
+    # Bisect the logarithm of the scale, between one that samples the fewest and one that samples all.
+    low, high = np.log(0.25 / products.max()), -np.log(S[varies].min())
     for _ in range(60):  # after that float64 has no more digits
         middle = (low + high) / 2
         enough = stratified_variance(N, S, rounded(float(np.exp(min(middle, 700.0))))) <= variance
@@ -88,24 +90,27 @@ def neyman_allocation(sizes: ArrayLike, spreads: ArrayLike, variance: float, *, 
 
 
 def shared_allocation(sizes: ArrayLike, spreads: ArrayLike, total: int) -> Ints:
-    r"""Share a number of samples among strata such that the variance of an estimated total is smallest.
+    r"""Return the sample of each stratum that estimates a total with the smallest variance, for a number of samples.
 
     Parameters
     ----------
-    sizes, spreads : array-like, shape (n_strata,)
-        As in `stratified_variance`.
+    sizes : array-like, shape (n_strata,)
+        Number of members :math:`N_h` of each stratum.
+    spreads : array-like, shape (n_strata,)
+        Standard deviation :math:`S_h` in each stratum; 0 for a single member.
     total : int
-        Samples to share; at least one a stratum is taken, and two where there is a spread and enough to share.
+        Number of samples to share. Each stratum gets at least one, and at least two if it has a spread and `total`
+        suffices for that.
 
     Returns
     -------
     ndarray of int64, shape (n_strata,)
-        They sum to `total`, or to the number of strata where that is more, or to all members where they are fewer.
+        Samples of each stratum. They sum to `total`, but not to less than the strata or to more than the members.
 
     Notes
     -----
-    Neyman's allocation for a fixed sample size (Cochran 1977, 5.5, equation 5.25), in whole samples by always giving
-    the next one to the stratum whose variance it lowers most (Wright 2012, The American Statistician 66, 217).
+    Neyman's allocation for a fixed sample size (Cochran 1977, 5.5, equation 5.25) in whole samples: each next sample
+    goes to the stratum whose variance it lowers most (Wright 2012, The American Statistician 66, 217).
 
     Examples
     --------
@@ -114,9 +119,9 @@ def shared_allocation(sizes: ArrayLike, spreads: ArrayLike, total: int) -> Ints:
     """
     N, S = np.asarray(sizes, dtype=np.int64), np.asarray(spreads, dtype=np.float64)
     n = np.ones(N.size, dtype=np.int64)
-    twice = np.flatnonzero((S > 0) & (N > 1))
-    if N.size + twice.size <= total:
-        n[twice] = 2
+    varying = np.flatnonzero((S > 0) & (N > 1))
+    if N.size + varying.size <= total:
+        n[varying] = 2
     for _ in range(max(0, min(total, int(N.sum())) - int(n.sum()))):  # a Python loop over the samples
         gain = np.where(n < N, (N * S) ** 2 / (n * (n + 1.0)), -1.0)
         n[np.argmax(gain)] += 1

@@ -1,4 +1,4 @@
-"""The simpler ways to choose iterations that SeqPoint is compared with."""
+"""Baseline selectors that the SeqPoint paper compares with: frequent, median, worst and prior."""
 
 from typing import Any, Self
 
@@ -6,11 +6,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
-from seqpoint.selection.log import Choice, Epoch, nearest_iterations, one_length, read_epoch, remember, require_at_least
+from seqpoint.selection.log import (
+    Choice,
+    Epoch,
+    nearest_iterations,
+    read_epoch,
+    remember,
+    require_at_least,
+    selector_tags,
+)
 
 
 class FrequentSelector(BaseEstimator):  # type: ignore[misc]
-    """Let the most frequent sequence length stand for the whole epoch; of several, the shortest.
+    """Baseline selector whose point is the most frequent sequence length; of several, the shortest.
 
     Fitted attributes: see `FittedSelector`. Source: the baseline `frequent` of SeqPoint (arXiv 2007.10459).
 
@@ -22,17 +30,17 @@ class FrequentSelector(BaseEstimator):  # type: ignore[misc]
     """
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Choose one iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
+        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
         epoch = read_epoch(self, X, y)
         remember(self, epoch, _single_length(epoch, int(np.argmax(epoch.table.counts))))
         return self
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 class MedianSelector(BaseEstimator):  # type: ignore[misc]
-    """Let the median sequence length (of an even number of iterations, the lower one) stand for the epoch.
+    """Baseline selector whose point is the median sequence length; of an even number of iterations, the lower one.
 
     Fitted attributes: see `FittedSelector`. Source: the baseline `median` of SeqPoint (arXiv 2007.10459).
 
@@ -44,20 +52,20 @@ class MedianSelector(BaseEstimator):  # type: ignore[misc]
     """
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Choose one iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
+        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
         epoch = read_epoch(self, X, y)
-        up_to = np.cumsum(epoch.table.counts)
-        remember(self, epoch, _single_length(epoch, int(np.searchsorted(2 * up_to, epoch.lengths.size))))
+        cumulative = np.cumsum(epoch.table.counts)
+        remember(self, epoch, _single_length(epoch, int(np.searchsorted(2 * cumulative, epoch.lengths.size))))
         return self
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 class WorstSelector(BaseEstimator):  # type: ignore[misc]
-    """Let the one sequence length with the largest error stand for the epoch: how wrong one choice can be.
+    """Baseline selector whose point is the sequence length with the largest error: the worst single choice.
 
-    Of several, the shortest. Fitted attributes: see `FittedSelector`. Source: the baseline `worst` of
+    Of several lengths it is the shortest. Fitted attributes: see `FittedSelector`. Source: the baseline `worst` of
     SeqPoint (arXiv 2007.10459).
 
     Examples
@@ -68,34 +76,34 @@ class WorstSelector(BaseEstimator):  # type: ignore[misc]
     """
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Choose one iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
+        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
         epoch = read_epoch(self, X, y)
         error = np.abs(epoch.lengths.size * epoch.table.means - epoch.total)
         remember(self, epoch, _single_length(epoch, int(np.argmax(error))))
         return self
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 class PriorSelector(BaseEstimator):  # type: ignore[misc]
-    """Profile a contiguous window of iterations after the warm-up, as a profiler's schedule does.
+    """Baseline selector of a contiguous window of iterations after a warm-up, as a profiler's schedule records.
 
-    Each iteration of the window weighs the same. An epoch too short for both gives up warm-up first, then
-    window: the window is the last `window` iterations, or all of them. All points share one bin, so every
-    label is 0. The choice depends on the order of the rows; that is its weakness on sorted epochs.
+    Each iteration of the window weighs the same. In an epoch too short for both, the warm-up is shortened first, then
+    the window. All points share one bin, so every label is 0. The choice depends on the order of the rows, which is
+    its weakness on sorted epochs.
 
     Parameters
     ----------
     window : int, default 50
         Iterations to profile, 1 or more.
     warmup : int, default 10
-        Iterations to skip before, 0 or more.
+        Iterations to skip before the window, 0 or more.
 
     Notes
     -----
     Fitted attributes: see `FittedSelector`. Source: the baseline `prior` of SeqPoint (arXiv 2007.10459), a
-    window of about 50 iterations; the length of its warm-up is unknown, the default is ours.
+    window of about 50 iterations. The paper does not state the warm-up; the default is ours.
 
     Examples
     --------
@@ -122,11 +130,11 @@ class PriorSelector(BaseEstimator):  # type: ignore[misc]
         return self
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 def _single_length(epoch: Epoch, row: int) -> Choice:
-    """Let one row of the length table stand for all iterations."""
+    """Return the choice of a single row of the length table for all iterations."""
     iteration = nearest_iterations(epoch.table, epoch.statistic, np.array([row]))
     total = epoch.lengths.size * float(epoch.table.means[row])
     return Choice.of_one_bin(epoch, iteration, projected_total=total)

@@ -1,48 +1,47 @@
-r"""Kernels that stand for all kernels of an iteration.
+r"""Sampling of kernels: which to time again, and the total of all kernels from those times, with an interval.
 
-The kernels that are sampled from: what they are called, how they were launched, how long they took.
+The unit is a kind of launch: one kernel name, grid, workgroup size and shape of inputs. `KernelSampler` cuts the
+kernels of a trace into strata of kinds, and draws from each stratum at random. Functions of this module estimate the
+total on another configuration from the drawn kernels, and serve every selector that draws (`Drawn`).
 
-Strata of kernels: alike in name and launch, as fine as saves samples.
+Strata
+------
+Kinds of launch are ordered by name, then by mean traced time, so that neighbours are alike. A stratum is a run of that
+order, and the first strata are the names. Each stratum is then cut in two between kinds, where :math:`N_1 S_1 + N_2
+S_2` is smallest. Neyman's sample size grows with the square of that sum (Cochran, Sampling Techniques, 1977, 5.5),
+and running sums find its minimum exactly. Of all cuts the most useful ones are made, as many as give the smallest
+number of samples, and the new strata are cut again.
 
-Kinds of launch (one name, grid, workgroup size and shape of inputs) are put in an order in which alike ones are
-neighbours: by name, then by mean traced time; strata are runs of that order. They begin as one run a name. Each is
-then cut in two, between kinds of launch, where :math:`N_1 S_1 + N_2 S_2` is smallest, whose square is what Neyman's
-sample size grows with (Cochran, Sampling Techniques, 1977, 5.5), found exactly with running sums; of all cuts the
-most useful ones are made, as many as make the planned number of samples smallest, and the new strata are looked at
-again. This is STEM+ROOT's hierarchical split with one difference: times of one kind of launch are never cut apart.
-What differs within a kind is mostly chance or waiting, which new times do not repeat. Three ways were measured on 14
-real traces, planned on one half and scored on the other. With cuts through kinds up to 60 % fewer samples were
-planned, but 95 % intervals held the total in 52 to 64 % of the draws of two traces, and had a half-width of 27 %
-on a third (dlrm8). Without, those two rose to 93 % and more, and dlrm8 stayed at 21 %. With planned spreads that
-borrow from the name as well (`Strata.planned_ns`), dlrm8 is at 1 %, for 6 % more samples over all traces.
+This is the hierarchical split of STEM+ROOT with one difference: times of one kind of launch are never cut apart. They
+differ mostly by chance or waiting, which new times do not repeat. On 14 real traces, planned on one half and scored on
+the other, cuts through kinds planned up to 60 % fewer samples. But their 95 % intervals held the total of two traces
+in only 52 to 64 % of the draws; without such cuts in 93 % and more. Planned spreads borrow from the name
+(`Strata.planned_ns`), which lowers the half-width on a third trace (dlrm8) from 21 to 1 %, for 6 % more samples.
 
-Which kernels to time again, and how many each stands for.
+Estimators
+----------
+- *Expansion*, :math:`\hat Y = \sum w_i y_i` (Cochran, equation 5.1), needs nothing but the sample, and is unbiased.
+- *Ratio*, :math:`\hat Y_R = X \sum w y / \sum w x` (the combined ratio estimator, 6.11 there), corrects the new times
+  by the error of the sample on the traced times :math:`x`, whose total :math:`X` is known. Its bias is of the order
+  :math:`1/n`.
 
-The total of all kernels from new times of the sampled ones, with an interval.
+The variance is :math:`\sum_h N_h (N_h - n_h) s_h^2 / n_h` (5.3 and 6.11). Here :math:`s_h^2` is the sample variance in
+a stratum of the residuals :math:`y - \hat R x`, or of :math:`y` for expansion. The factor :math:`1 - n_h / N_h` makes
+strata exact that are sampled whole. For the ratio the residuals are scaled by :math:`X / \sum w x` (Särndal, Swensson
+and Wretman, Model Assisted Survey Sampling, 1992, 6.6). Student's quantile has Satterthwaite's degrees of freedom
+(Cochran 5.4, equation 5.16).
 
-Two estimators
---------------
-*Expansion*, :math:`\hat Y = \sum w_i y_i` (Cochran, Sampling Techniques, 1977, equation 5.1): needs nothing but the
-sample, and is unbiased. *Ratio*, :math:`\hat Y_R = X \sum w y / \sum w x` (the combined ratio estimator, 6.11 there),
-where :math:`x` are the traced times and :math:`X` their known total: what the sample got wrong of the traced times is
-taken off the new ones. Its bias is of the order :math:`1/n`.
+A stratum with a single sample of several kernels has no :math:`s_h^2`. It borrows the pooled relative variance of the
+strata with two samples or more, and more in proportion if its traced times are more spread than theirs. If no stratum
+has two samples, the relative variance of the traced times is used. So the width is zero only if every stratum is
+sampled whole, or if neither the new nor the traced times vary in any.
 
-The variance is :math:`\sum_h N_h (N_h - n_h) s_h^2 / n_h` (5.3 and 6.11), with :math:`s_h^2` the sample variance in a
-stratum of the residuals :math:`y - \hat R x`, for expansion of :math:`y` itself; the factor :math:`1 - n_h / N_h`
-makes strata that are sampled whole exact. For the ratio the residuals are scaled by :math:`X / \sum w x`, what the
-traced total was missed by (Särndal, Swensson and Wretman, Model Assisted Survey Sampling, 1992, 6.6). Student's
-quantile has Satterthwaite's degrees of freedom (Cochran 5.4, equation 5.16).
-
-A stratum with one sample of several has no :math:`s_h^2`. It gets the relative variance of its neighbours: that of the
-strata with two samples or more, pooled by their degrees, and more in proportion where the stratum's traced times
-are more spread than those of the others. Where no stratum has two samples the relative variance of the traced times
-is carried over. So the interval has width zero only where every stratum is sampled whole, or where neither the new
-times nor the traced ones vary in any.
-
-In simulation 95 % intervals cover 93 to 96 % (normal, bimodal, lognormal strata; a tail of sigma 1.5 if the error
-planned for is 5 % or less). They cover less where few samples meet a heavy tail (86 to 92 % for 76 to 297 samples of
-that tail, planned for 30 and 60 %), as Cochran (2.15) says of skewed populations, and where the new times have
-outliers where the traced ones had none: what a sample does not meet it cannot know of.
+Limits
+------
+In simulation 95 % intervals cover 93 to 96 % (normal, bimodal and lognormal strata; a tail of sigma 1.5 if the planned
+error is 5 % or less). Few samples of a heavy tail cover less: 86 to 92 % for 76 to 297 samples, planned for 30 and
+60 %, as Cochran (2.15) says of skewed populations. Outliers of the new times that the trace did not have are missed if
+no sample meets them.
 """
 
 from collections.abc import Mapping
@@ -63,27 +62,27 @@ from profilers.trace.schema import SCHEMAS
 from profilers.trace.trace import Trace
 from seqpoint.selection.allocation import neyman_allocation, stratified_variance
 from seqpoint.selection.estimate import Estimate
-from seqpoint.selection.log import finite_column, require_at_least
+from seqpoint.selection.log import finite_column, require_at_least, require_confidence
 
-#: What tells one launch of a kernel from another, beside its name; each may be absent, and null.
-_LAUNCH = ("workgroups", "workgroup_size", "shapes")
-_NEEDED = ("name", "dur_ns")
-_KNOWN = frozenset(SCHEMAS["kernels"].names) | {"shapes"}
+#: Columns that, with the name, make a kind of launch; each may be absent or hold nulls.
+_LAUNCH_COLUMNS = ("workgroups", "workgroup_size", "shapes")
+_REQUIRED_COLUMNS = ("name", "dur_ns")
+_ALLOWED_COLUMNS = frozenset(SCHEMAS["kernels"].names) | {"shapes"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelPopulation:
-    """Kernels as arrays, one entry a kernel.
+    """The kernels of a trace as arrays, with their kinds of launch.
 
     Attributes
     ----------
     duration_ns : ndarray of float64, shape (n_kernels,)
-        Traced time.
+        Traced time of each kernel.
     launches : ndarray of int64, shape (n_kernels,)
-        Number of the kernel's kind of launch: its name, workgroups, workgroup size and, where known, the shapes of
-        its operator's inputs. The kinds are numbered from zero, by name first.
-    names : ndarray of int64, shape (n_launches,)
-        Number of the name of each kind of launch, in the order of the names.
+        Kind of launch of each kernel: its name, workgroups, workgroup size and, if known, the shapes of its operator's
+        inputs. Kinds are numbered from zero, by name first.
+    names : ndarray of int64, shape (n_kinds,)
+        Name of each kind of launch, numbered in alphabetical order.
     """
 
     duration_ns: Floats
@@ -92,20 +91,20 @@ class KernelPopulation:
 
 
 def kernel_population(kernels: pa.Table | Mapping[str, ArrayLike] | KernelPopulation) -> KernelPopulation:
-    """Return kernels as arrays that can be sampled from.
+    """Return the kernels of a table as arrays to sample from.
 
     Parameters
     ----------
     kernels : pyarrow.Table or mapping of str to array-like
-        The table `kernels` of a trace, or equally long columns of its names. ``name`` and ``dur_ns`` are needed;
-        ``workgroups``, ``workgroup_size`` and ``shapes`` (see `kernels_with_shapes`) are used where they are given;
-        other columns of the table are not read. A missing value is a value of its own.
+        The table `kernels` of a trace, or columns of the same names and of one length. ``name`` and ``dur_ns`` are
+        required; ``workgroups``, ``workgroup_size`` and ``shapes`` (see `kernels_with_shapes`) are optional; other
+        columns of the table are not read. A missing value counts as a value.
 
     Raises
     ------
     InvalidInputError
-        No kernels, a column that is unknown, absent or of another length, or a duration that is missing, not
-        finite or negative.
+        There are no kernels; a column is unknown, absent or of another length; or a duration is missing, not finite
+        or negative.
 
     Examples
     --------
@@ -117,18 +116,26 @@ def kernel_population(kernels: pa.Table | Mapping[str, ArrayLike] | KernelPopula
         return kernels
     columns = _columns(kernels)
     durations = _durations(columns["dur_ns"])
-    name_of_launch, launches = _dense(_codes(columns["name"])[0])
-    for column in (columns[name] for name in _LAUNCH if name in columns):
-        codes, size = _codes(column)
-        distinct, launches = _dense(launches * size + codes)
-        name_of_launch = name_of_launch[distinct // size]
-    return KernelPopulation(durations, launches, name_of_launch)
+    names, launches = _dense_codes(_value_codes(columns["name"])[0])
+    for column in (columns[name] for name in _LAUNCH_COLUMNS if name in columns):
+        codes, size = _value_codes(column)
+        distinct, launches = _dense_codes(launches * size + codes)
+        names = names[distinct // size]
+    return KernelPopulation(durations, launches, names)
 
 
 def kernels_with_shapes(trace: Trace) -> pa.Table:
-    """Return the table of kernels with a column ``shapes``, that of the operator that launched each.
+    """Return the table of kernels with a column ``shapes``: the input shapes of the operator that launched each.
 
-    Null where the operator is not known or its shapes were not recorded.
+    Parameters
+    ----------
+    trace : Trace
+        The trace, with its operators.
+
+    Returns
+    -------
+    pyarrow.Table
+        Shapes are null if the operator is unknown or its shapes were not recorded.
 
     Examples
     --------
@@ -136,26 +143,27 @@ def kernels_with_shapes(trace: Trace) -> pa.Table:
     >>> kernels_with_shapes(Trace(TraceMeta("synthetic")))["shapes"].length()
     0
     """
-    ids = integers(trace.ops, "id")
-    order = np.argsort(ids, kind="stable")
-    wanted = integers(trace.kernels, "op_id")
-    at = np.searchsorted(ids[order], wanted)
-    found = (wanted != MISSING) & (at < ids.size)
-    found[found] = ids[order[at[found]]] == wanted[found]
-    rows = np.full(wanted.size, -1, np.int64)
-    rows[found] = order[at[found]]
-    column = trace.ops["shapes"].combine_chunks()
-    return trace.kernels.append_column("shapes", column.take(pa.array(rows, mask=~found)))
+    op_ids = integers(trace.ops, "id")
+    order = np.argsort(op_ids, kind="stable")
+    kernel_op = integers(trace.kernels, "op_id")
+    position = np.searchsorted(op_ids[order], kernel_op)
+    matched = (kernel_op != MISSING) & (position < op_ids.size)
+    matched[matched] = op_ids[order[position[matched]]] == kernel_op[matched]
+    rows = np.full(kernel_op.size, -1, np.int64)
+    rows[matched] = order[position[matched]]
+    shapes = trace.ops["shapes"].combine_chunks()
+    return trace.kernels.append_column("shapes", shapes.take(pa.array(rows, mask=~matched)))
 
 
 def _columns(kernels: pa.Table | Mapping[str, ArrayLike]) -> dict[str, pa.Array]:
-    """Check which columns there are, and return those that are read."""
+    """Check the names and lengths of the columns, and return the ones to read."""
     names = list(kernels.schema.names if isinstance(kernels, pa.Table) else kernels)
-    if unknown := sorted(set(names) - _KNOWN):
-        raise InvalidInputError(f"kernels have no column {unknown}; the known ones are {sorted(_KNOWN)}")
-    if absent := [name for name in _NEEDED if name not in names]:
-        raise InvalidInputError(f"kernels need the columns {list(_NEEDED)}; {absent} is not given")
-    columns = {name: _array(name, kernels[name]) for name in (*_NEEDED, *_LAUNCH) if name in names}
+    if unknown := sorted(set(names) - _ALLOWED_COLUMNS):
+        raise InvalidInputError(f"kernels have no column {unknown}; the known ones are {sorted(_ALLOWED_COLUMNS)}")
+    if absent := [name for name in _REQUIRED_COLUMNS if name not in names]:
+        raise InvalidInputError(f"kernels need the columns {list(_REQUIRED_COLUMNS)}; {absent} is not given")
+    read = [name for name in (*_REQUIRED_COLUMNS, *_LAUNCH_COLUMNS) if name in names]
+    columns = {name: _array(name, kernels[name]) for name in read}
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise InvalidInputError(f"the columns of kernels have different lengths: {lengths}")
@@ -170,7 +178,7 @@ def _array(name: str, values: pa.ChunkedArray | ArrayLike) -> pa.Array:
     try:
         return pa.array(values, from_pandas=False)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
-        raise InvalidInputError(f"column {name!r} of kernels is no one-dimensional column ({error})") from error
+        raise InvalidInputError(f"column {name!r} of kernels is not a one-dimensional column ({error})") from error
 
 
 def _durations(column: pa.Array) -> Floats:
@@ -191,8 +199,8 @@ def _durations(column: pa.Array) -> Floats:
     return durations
 
 
-def _codes(column: pa.Array) -> tuple[Ints, int]:
-    """Number the distinct values of a column in their own order, null last; and how many numbers there are."""
+def _value_codes(column: pa.Array) -> tuple[Ints, int]:
+    """Return the rank of each value among the distinct ones, null last, and the number of ranks."""
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
     values = encoded.dictionary
     rank = np.empty(len(values) + 1, np.int64)
@@ -202,8 +210,8 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
     return rank[indices], len(values) + 1
 
 
-def _dense(keys: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct keys, ascending, and which of them each key is; by hashing, without sorting all."""
+def _dense_codes(keys: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct keys, ascending, and the index of each key among them; by hashing, without a full sort."""
     encoded = pc.dictionary_encode(pa.array(keys))
     values = encoded.dictionary.to_numpy(zero_copy_only=False)
     order = np.argsort(values)
@@ -212,29 +220,29 @@ def _dense(keys: Ints) -> tuple[Ints, Ints]:
     return values[order], rank[encoded.indices.to_numpy(zero_copy_only=False)]
 
 
-#: Rounds of cutting; each can double the strata, so this bounds time and not what is found.
-_ROUNDS = 24
-#: A spread below this share of the mean is what float64 leaves of equal times.
-_ROUNDING = 1e-9
+#: Most rounds of cutting. Each can double the strata, so this bounds time and not the result.
+_MAX_CUT_ROUNDS = 24
+#: A spread below this share of the mean is rounding of float64, not spread.
+_ROUNDING_ERROR = 1e-9
 #: Degrees of freedom that a stratum's planned spread borrows from its name, as `seqpoint.selection.estimate` does.
-_BORROWED = 10
+_BORROWED_DEGREES = 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strata:
-    """Groups of kernels; all but the first field have one entry a stratum.
+    """Strata of kernels or iterations, with the moments of their traced times.
 
     Attributes
     ----------
     of_row : ndarray of int64, shape (n_kernels,)
         Stratum of each kernel.
     sizes : ndarray of int64, shape (n_strata,)
-        Kernels of each.
+        Number of kernels of each stratum.
     means_ns, spreads_ns : ndarray of float64, shape (n_strata,)
-        Mean of the traced times, and their standard deviation with the divisor ``size - 1`` (0 for one kernel).
+        Mean of the traced times, and their standard deviation with the divisor ``size - 1`` (0 for a single kernel).
     planned_ns : ndarray of float64, shape (n_strata,)
-        The spread to plan with: the own one and, with the weight of 10 kernels, that of all launches of the name.
-        A spread seen in few kernels is itself uncertain. 0 where the own one is.
+        The spread to plan with: that of the stratum, pooled with that of all launches of its name, which weighs as
+        10 kernels. A spread seen in few kernels is itself uncertain. It is 0 if the spread of the stratum is 0.
     """
 
     of_row: Ints
@@ -246,7 +254,17 @@ class Strata:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Groups of kernels with the moments of their times: members, mean, sum of squared deviations, name."""
+    """Groups of kernels with the moments of their times.
+
+    Attributes
+    ----------
+    sizes : ndarray of int64, shape (n_groups,)
+        Number of kernels.
+    means, squares : ndarray of float64, shape (n_groups,)
+        Mean time, and sum of squared deviations from it.
+    names : ndarray of int64, shape (n_groups,)
+        Number of the kernel name.
+    """
 
     sizes: Ints
     means: Floats
@@ -254,14 +272,14 @@ class _Groups:
     names: Ints
 
     def spreads(self) -> Floats:
-        return _spread(self.sizes, self.squares, self.means)
+        return _standard_deviation(self.sizes, self.squares, self.means)
 
     def joined(self, starts: Ints) -> "_Groups":
-        """Return the groups that runs of these make."""
+        """Return the groups that result from joining runs of groups; `starts` are the first groups of the runs."""
         sizes = np.add.reduceat(self.sizes, starts)
         means = np.add.reduceat(self.sizes * self.means, starts) / sizes
-        away = self.means - np.repeat(means, np.diff(np.r_[starts, self.sizes.size]))
-        squares = np.add.reduceat(self.squares + self.sizes * away**2, starts)
+        deviations = self.means - np.repeat(means, np.diff(np.r_[starts, self.sizes.size]))
+        squares = np.add.reduceat(self.squares + self.sizes * deviations**2, starts)
         return _Groups(sizes, means, squares, self.names[starts])
 
 
@@ -271,19 +289,20 @@ def cut_strata(population: KernelPopulation, variance: float, *, least: int) -> 
     Parameters
     ----------
     population : KernelPopulation
+        The kernels to sample from.
     variance : float
-        Variance of the estimated total that is planned for, in ns^2.
+        Planned variance of the estimated total, in ns^2.
     least : int
         Fewest samples of a stratum that has a spread.
 
     Returns
     -------
     Strata
-        At least one stratum a name.
+        At least one stratum for each kernel name.
 
     Notes
     -----
-    O(n) in the kernels, and a round O(m log m) in the kinds of launch.
+    Time is O(n) in the kernels, and O(m log m) in the kinds of launch for each round of cutting.
 
     Examples
     --------
@@ -293,24 +312,24 @@ def cut_strata(population: KernelPopulation, variance: float, *, least: int) -> 
     >>> strata.means_ns.tolist(), strata.of_row[:4].tolist()
     ([11.0, 550.0], [0, 1, 0, 1])
     """
-    kinds, order = _kinds(population)
+    kinds, order = _kinds_of_launch(population)
     starts = np.flatnonzero(np.r_[True, kinds.names[1:] != kinds.names[:-1]])
-    fresh = np.ones(starts.size, np.bool_)
-    for _ in range(_ROUNDS):
-        cuts = _paying_cuts(kinds, starts, fresh, variance, least)
+    is_new = np.ones(starts.size, np.bool_)
+    for _ in range(_MAX_CUT_ROUNDS):
+        cuts = _useful_cuts(kinds, starts, is_new, variance, least)
         if not cuts.size:
             break
         starts = np.union1d(starts, cuts)
-        fresh = np.isin(starts, cuts) | np.isin(np.r_[starts[1:], -1], cuts)
+        is_new = np.isin(starts, cuts) | np.isin(np.r_[starts[1:], -1], cuts)
     groups = kinds.joined(starts)
     stratum_of_kind = np.empty(order.size, np.int64)
     stratum_of_kind[order] = np.repeat(np.arange(starts.size), np.diff(np.r_[starts, order.size]))
     of_row = stratum_of_kind[population.launches]
-    return Strata(of_row, groups.sizes, groups.means, groups.spreads(), _planned(groups, kinds))
+    return Strata(of_row, groups.sizes, groups.means, groups.spreads(), _planned_spreads(groups, kinds))
 
 
-def _kinds(population: KernelPopulation) -> tuple[_Groups, Ints]:
-    """Return the kinds of launch in their order, and which kind is at each place of it."""
+def _kinds_of_launch(population: KernelPopulation) -> tuple[_Groups, Ints]:
+    """Return the kinds of launch ordered by name and mean time, and the number of the kind at each position."""
     launches, times = population.launches, population.duration_ns
     sizes = np.bincount(launches, minlength=population.names.size)
     means = np.bincount(launches, times, sizes.size) / sizes
@@ -319,106 +338,122 @@ def _kinds(population: KernelPopulation) -> tuple[_Groups, Ints]:
     return _Groups(sizes[order], means[order], squares[order], population.names[order]), order
 
 
-def _planned(groups: _Groups, kinds: _Groups) -> Floats:
-    """Return spreads with the relative variance in the kinds of launch of the same name mixed in."""
+def _planned_spreads(groups: _Groups, kinds: _Groups) -> Floats:
+    """Return the spreads of groups, pooled with the relative variance within the kinds of launch of their name."""
     positive = np.where(kinds.means > 0, kinds.means, 1.0)
-    degrees = np.bincount(kinds.names, kinds.sizes - 1)
-    relative = np.bincount(kinds.names, kinds.squares / positive**2) / np.maximum(degrees, 1)
-    own, spreads = groups.sizes - 1, groups.spreads()
-    borrowed = _BORROWED * relative[groups.names] * groups.means**2
-    mixed = np.sqrt((own * spreads**2 + borrowed) / (own + _BORROWED))
-    return np.asarray(np.where(spreads > 0, mixed, 0.0))
+    name_degrees = np.bincount(kinds.names, kinds.sizes - 1)
+    relative = np.bincount(kinds.names, kinds.squares / positive**2) / np.maximum(name_degrees, 1)
+    degrees, spreads = groups.sizes - 1, groups.spreads()
+    borrowed = _BORROWED_DEGREES * relative[groups.names] * groups.means**2
+    pooled = np.sqrt((degrees * spreads**2 + borrowed) / (degrees + _BORROWED_DEGREES))
+    return np.asarray(np.where(spreads > 0, pooled, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cuts:
-    """The best cut of some strata: where, the two parts (shape (2, n_cuts)), and what it takes off ``N S``."""
+    """The best cut of each of some strata.
+
+    Attributes
+    ----------
+    stratum : ndarray of int64, shape (n_cuts,)
+        Stratum that is cut.
+    position : ndarray of int64, shape (n_cuts,)
+        First kind of launch of the right-hand stratum.
+    sizes, spreads : ndarray, shape (2, n_cuts)
+        Kernels and spread of the left-hand and the right-hand stratum.
+    gains : ndarray of float64, shape (n_cuts,)
+        Decrease of ``N S`` by the cut.
+    """
 
     stratum: Ints
-    at: Ints
+    position: Ints
     sizes: Ints
     spreads: Floats
     gains: Floats
 
     def useful_first(self) -> "_Cuts":
-        order = np.lexsort((self.at, -self.gains))
+        """Return the cuts with the largest gains first."""
+        order = np.lexsort((self.position, -self.gains))
         sizes, spreads = self.sizes[:, order], self.spreads[:, order]
-        return _Cuts(self.stratum[order], self.at[order], sizes, spreads, self.gains[order])
+        return _Cuts(self.stratum[order], self.position[order], sizes, spreads, self.gains[order])
 
 
-def _paying_cuts(kinds: _Groups, starts: Ints, fresh: NDArray[np.bool_], variance: float, least: int) -> Ints:
-    """Return where to cut: of the best cuts of all strata those with the largest gains, as many as save samples."""
+def _useful_cuts(kinds: _Groups, starts: Ints, is_new: NDArray[np.bool_], variance: float, least: int) -> Ints:
+    """Return the positions of the most useful cuts: those of the largest gains, as many as save samples."""
     groups = kinds.joined(starts)
     spreads = groups.spreads()
-    before = neyman_allocation(groups.sizes, spreads, variance, least=least)
-    # Two strata need two samples at least, so that one which has two cannot save any.
-    able = fresh & (before > 2) & (np.diff(np.r_[starts, kinds.sizes.size]) > 1)
-    if not able.any():
+    uncut = neyman_allocation(groups.sizes, spreads, variance, least=least)
+    # Two strata need two samples at least, so a stratum with two samples cannot save any.
+    can_cut = is_new & (uncut > 2) & (np.diff(np.r_[starts, kinds.sizes.size]) > 1)
+    if not can_cut.any():
         return np.zeros(0, np.int64)
-    cuts = _best_cuts(kinds, starts, groups, np.flatnonzero(able)).useful_first()
-    best, fewest = 0, int(before.sum())
-    for tried in np.unique(cuts.at.size >> np.arange(cuts.at.size.bit_length())):  # as many as the size has bits
+    cuts = _best_cuts(kinds, starts, groups, np.flatnonzero(can_cut)).useful_first()
+    best, fewest = 0, int(uncut.sum())
+    n_cuts = cuts.position.size
+    for count in np.unique(n_cuts >> np.arange(n_cuts.bit_length())):  # halves of the number: log2 rounds
         whole = np.ones(starts.size, np.bool_)
-        whole[cuts.stratum[:tried]] = False
-        sizes = np.r_[groups.sizes[whole], cuts.sizes[:, :tried].ravel()]
-        finer = np.r_[spreads[whole], cuts.spreads[:, :tried].ravel()]
-        needed = int(neyman_allocation(sizes, finer, variance, least=least).sum())
-        best, fewest = (int(tried), needed) if needed < fewest else (best, fewest)
-    return cuts.at[:best]
+        whole[cuts.stratum[:count]] = False
+        cut_sizes = np.r_[groups.sizes[whole], cuts.sizes[:, :count].ravel()]
+        cut_spreads = np.r_[spreads[whole], cuts.spreads[:, :count].ravel()]
+        samples = int(neyman_allocation(cut_sizes, cut_spreads, variance, least=least).sum())
+        best, fewest = (int(count), samples) if samples < fewest else (best, fewest)
+    return cuts.position[:best]
 
 
 def _best_cuts(kinds: _Groups, starts: Ints, groups: _Groups, chosen: Ints) -> _Cuts:
-    """Return for each chosen stratum the cut that leaves the least ``N1 S1 + N2 S2``."""
+    """Return for each chosen stratum the cut with the smallest ``N1 S1 + N2 S2``."""
     lengths = np.diff(np.r_[starts, kinds.sizes.size])[chosen]
     first = np.cumsum(lengths) - lengths
     last = first + lengths - 1
     stratum = np.repeat(np.arange(chosen.size), lengths)
     kind = np.arange(stratum.size) - first[stratum] + starts[chosen][stratum]
     size = kinds.sizes[kind]
-    away = kinds.means[kind] - groups.means[chosen][stratum]
-    n, sums = _running(size, first, stratum), _running(size * away, first, stratum)
-    squares = _running(kinds.squares[kind] + size * away**2, first, stratum)
+    deviations = kinds.means[kind] - groups.means[chosen][stratum]
+    n, sums = _running_sum(size, first, stratum), _running_sum(size * deviations, first, stratum)
+    squares = _running_sum(kinds.squares[kind] + size * deviations**2, first, stratum)
     n_right = n[last][stratum] - n
-    left, right = _inside(n, sums, squares), _inside(n_right, -sums, squares[last][stratum] - squares)
+    left = _part_spread(n, sums, squares)
+    right = _part_spread(n_right, -sums, squares[last][stratum] - squares)
     remaining = n * left + n_right * right
     remaining[last] = np.inf
     least = np.minimum.reduceat(remaining, first)
-    at = np.flatnonzero(remaining == least[stratum])
-    at = at[np.unique(stratum[at], return_index=True)[1]]
+    cut = np.flatnonzero(remaining == least[stratum])
+    cut = cut[np.unique(stratum[cut], return_index=True)[1]]
     return _Cuts(
         stratum=chosen,
-        at=kind[at] + 1,
-        sizes=np.stack((n[at], n_right[at])).astype(np.int64),
-        spreads=np.stack((left[at], right[at])),
+        position=kind[cut] + 1,
+        sizes=np.stack((n[cut], n_right[cut])).astype(np.int64),
+        spreads=np.stack((left[cut], right[cut])),
         gains=groups.sizes[chosen] * groups.spreads()[chosen] - least,
     )
 
 
-def _running(values: NDArray[np.float64] | Ints, first: Ints, stratum: Ints) -> Floats:
+def _running_sum(values: NDArray[np.float64] | Ints, first: Ints, stratum: Ints) -> Floats:
     """Return the running sum within each stratum."""
     total = np.cumsum(values, dtype=np.float64)
     return np.asarray(total - (total[first] - values[first])[stratum])
 
 
-def _inside(n: Floats, sums: Floats, squares: Floats) -> Floats:
-    """Return the spread of parts of `n` values from the sum of their deviations and of the squares of those."""
-    return _spread(n, np.maximum(squares - sums * sums / np.maximum(n, 1), 0.0), np.zeros(n.size))
+def _part_spread(n: Floats, sums: Floats, squares: Floats) -> Floats:
+    """Return the spread of `n` values from the sum of their deviations and the sum of the squares."""
+    return _standard_deviation(n, np.maximum(squares - sums * sums / np.maximum(n, 1), 0.0), np.zeros(n.size))
 
 
-def _spread(n: Ints | Floats, squares: Floats, means: Floats) -> Floats:
+def _standard_deviation(n: Ints | Floats, squares: Floats, means: Floats) -> Floats:
     spreads = np.sqrt(squares / np.maximum(n - 1, 1))
-    return np.asarray(np.where(spreads > _ROUNDING * means, spreads, 0.0))
+    return np.asarray(np.where(spreads > _ROUNDING_ERROR * means, spreads, 0.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SamplingPlan:
-    """Strata, and how many kernels of each are sampled; it does not depend on the seed.
+    """Strata and the number of kernels to sample of each; the same for every seed.
 
     Attributes
     ----------
     strata : Strata
+        The strata of all kernels.
     sampled : ndarray of int64, shape (n_strata,)
-        Kernels to sample of each stratum.
+        Number of kernels to sample of each stratum.
     total_ns : float
         Sum of the traced times of all kernels.
     """
@@ -429,46 +464,47 @@ class SamplingPlan:
 
 
 class KernelSampler(BaseEstimator):  # type: ignore[misc]
-    """Choose kernels such that their new times give the total of all, with a known error.
+    """Sampler of kernels whose new times give the total of all kernels, with a planned error.
 
-    Kernels of one name form a stratum, which is cut between kinds of launch as long as that saves samples
-    (`seqpoint.selection.kernels`). Each stratum is sampled at random without replacement, in proportion to its size
-    times its spread (Neyman), so that the traced total would be estimated within `relative_error`.
+    Kernels of one name form a stratum, which is cut between kinds of launch as long as that saves samples. Each stratum
+    is sampled at random without replacement, in proportion to its size times its spread (Neyman). The number of samples
+    is the smallest that estimates the traced total within `relative_error`.
 
     Parameters
     ----------
     confidence : float, default 0.95
-        Of the error that is planned for, and of intervals; between 0 and 1.
+        Confidence level of the planned error and of the intervals, between 0 and 1.
     relative_error : float, default 0.01
-        Half-width of the interval to plan for, as a share of the traced total; 0 or more. With 0 every kernel is
-        sampled.
+        Planned half-width of the interval, as a share of the traced total; 0 or more. With 0 every kernel is sampled.
     min_per_stratum : int, default 2
-        Fewest samples of a stratum that has a spread, 1 or more; of 1 no variance can be estimated. A stratum whose
-        traced times are all equal, or that has one kernel, gets one.
+        Fewest samples of a stratum that has a spread, 1 or more. A single sample gives no variance. A stratum with a
+        single kernel, or with equal traced times, gets a single sample.
     seed : int, default 0
-        Of the draw; 0 or more.
+        Seed of the draw, 0 or more.
 
     Attributes
     ----------
     indices_ : ndarray of int64, shape (n_sampled,)
         Rows to time again, ascending.
     weights_ : ndarray of float64, shape (n_sampled,)
-        Kernels that each stands for; they sum to the number of kernels.
+        Number of kernels that each sample stands for; they sum to the number of kernels.
     strata_ : ndarray of int64, shape (n_kernels,)
         Stratum of every row.
     n_strata_ : int
+        Number of strata.
     planned_error_ : float
-        The half-width to expect of times that spread as planned (`Strata.planned_ns`), by expansion, as a share of
-        the traced total; by the normal quantile.
+        Expected half-width as a share of the traced total, by expansion and the normal quantile, for times that spread
+        as `Strata.planned_ns`.
     traced_ns_ : ndarray of float64, shape (n_kernels,)
-        The times that were fitted.
+        The traced times that were fitted.
     plan_ : SamplingPlan
+        The strata and the number of samples of each.
 
     Notes
     -----
-    Cochran, Sampling Techniques (1977), chapters 5 and 5A. The idea is that of SeqPoint (arXiv 2007.10459), one
-    level down, as in Sieve and STEM+ROOT. The error is planned for times that spread in a stratum as the traced ones
-    do; `seqpoint.selection.kernels` takes its interval from the new times, whatever they do.
+    Cochran, Sampling Techniques (1977), chapters 5 and 5A. The idea is that of SeqPoint (arXiv 2007.10459) applied to
+    kernels, as in Sieve and STEM+ROOT. The plan assumes that new times spread in a stratum as the traced ones do. The
+    interval of an estimate comes from the new times, and does not assume it.
 
     Examples
     --------
@@ -496,9 +532,9 @@ class KernelSampler(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : pyarrow.Table, mapping of str to array-like, or KernelPopulation
-            As `kernel_population` takes it: the table `kernels` of a trace, perhaps with the operators' shapes.
+            The table `kernels` of a trace, as `kernel_population` takes it; `kernels_with_shapes` adds shapes.
         y : None
-            Not read; scikit-learn's interface.
+            Not read; part of scikit-learn's interface.
 
         Returns
         -------
@@ -508,7 +544,7 @@ class KernelSampler(BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         InvalidInputError
-            A parameter is out of range, or the kernels are not what `kernel_population` accepts.
+            A parameter is out of range, or `kernel_population` refuses the kernels.
         """
         self._check()
         population = kernel_population(X)
@@ -519,21 +555,20 @@ class KernelSampler(BaseEstimator):  # type: ignore[misc]
         self.traced_ns_ = population.duration_ns
         self.strata_ = strata.of_row
         self.n_strata_ = int(strata.sizes.size)
-        self.planned_error_ = _quantile(self.confidence) * variance**0.5 / plan.total_ns
+        self.planned_error_ = _normal_quantile(self.confidence) * variance**0.5 / plan.total_ns
         self.indices_ = draw_rows(plan, self.seed)
         self.weights_ = (strata.sizes / plan.sampled)[self.strata_[self.indices_]]
         return self
 
     def _check(self) -> None:
-        if not 0 < self.confidence < 1:
-            raise InvalidInputError(f"confidence is {self.confidence!r}; it must lie between 0 and 1, such as 0.95")
+        require_confidence(self.confidence)
         require_at_least("relative_error", self.relative_error, 0)
         require_at_least("min_per_stratum", self.min_per_stratum, 1)
         require_at_least("seed", self.seed, 0)
 
     def _plan(self, population: KernelPopulation) -> SamplingPlan:
         total = float(population.duration_ns.sum())
-        variance = (self.relative_error * total / _quantile(self.confidence)) ** 2
+        variance = (self.relative_error * total / _normal_quantile(self.confidence)) ** 2
         strata = cut_strata(population, variance, least=self.min_per_stratum)
         if self.relative_error == 0:
             return SamplingPlan(strata, strata.sizes, total)
@@ -542,13 +577,14 @@ class KernelSampler(BaseEstimator):  # type: ignore[misc]
 
 
 def draw_rows(plan: SamplingPlan, seed: int) -> Ints:
-    """Draw the planned number of kernels of each stratum, every choice as likely as any other.
+    """Draw the planned number of kernels from each stratum, every kernel with the same probability.
 
     Parameters
     ----------
     plan : SamplingPlan
+        The strata and the number of samples of each.
     seed : int
-        The same seed draws the same rows.
+        Seed of the draw; the same seed draws the same rows.
 
     Returns
     -------
@@ -557,8 +593,9 @@ def draw_rows(plan: SamplingPlan, seed: int) -> Ints:
 
     Notes
     -----
-    Each kernel gets a uniform number, and the smallest ones of a stratum win. Only those below a bound that is very
-    likely to leave enough are sorted; where it does not, the stratum is sorted whole, so that the draw stays exact.
+    Each kernel gets a uniform random number, and the smallest numbers of a stratum are drawn. To save time, only
+    numbers below a bound are sorted, which almost surely leaves enough. If it does not, the stratum is sorted whole, so
+    that the draw stays exact.
 
     Examples
     --------
@@ -566,25 +603,33 @@ def draw_rows(plan: SamplingPlan, seed: int) -> Ints:
     >>> draw_rows(sampler.plan_, 0).size == draw_rows(sampler.plan_, 1).size
     True
     """
-    of_row, wanted = plan.strata.of_row, plan.sampled
-    luck = np.random.default_rng(seed).random(of_row.size)
-    bound = np.minimum(1.0, (wanted + 6 * np.sqrt(wanted) + 20) / plan.strata.sizes)
-    rows = np.flatnonzero(luck < bound[of_row])
-    short = np.bincount(of_row[rows], minlength=wanted.size) < wanted
-    if short.any():
-        rows = np.flatnonzero((luck < bound[of_row]) | short[of_row])
-    rows = rows[np.lexsort((rows, luck[rows], of_row[rows]))]
-    kept = np.bincount(of_row[rows], minlength=wanted.size)
-    place = np.arange(rows.size) - np.repeat(np.cumsum(kept) - kept, kept)
-    return np.sort(rows[place < np.repeat(wanted, kept)])
+    of_row, sampled = plan.strata.of_row, plan.sampled
+    uniform = np.random.default_rng(seed).random(of_row.size)
+    bound = np.minimum(1.0, (sampled + 6 * np.sqrt(sampled) + 20) / plan.strata.sizes)
+    rows = np.flatnonzero(uniform < bound[of_row])
+    too_few = np.bincount(of_row[rows], minlength=sampled.size) < sampled
+    if too_few.any():
+        rows = np.flatnonzero((uniform < bound[of_row]) | too_few[of_row])
+    rows = rows[np.lexsort((rows, uniform[rows], of_row[rows]))]
+    candidates = np.bincount(of_row[rows], minlength=sampled.size)
+    order_in_stratum = np.arange(rows.size) - np.repeat(np.cumsum(candidates) - candidates, candidates)
+    return np.sort(rows[order_in_stratum < np.repeat(sampled, candidates)])
 
 
-def _quantile(confidence: float) -> float:
+def _normal_quantile(confidence: float) -> float:
     return float(scipy.special.ndtri((1 + confidence) / 2))
 
 
 class Drawn(Protocol):
-    """What is fitted and drawn from strata: attributes as of `KernelSampler`."""
+    """A fitted selector or sampler that drew its rows from strata.
+
+    Attributes
+    ----------
+    confidence : float
+        Confidence level of the intervals.
+    indices_, weights_, strata_, traced_ns_, plan_
+        As in `KernelSampler`.
+    """
 
     confidence: float
     indices_: Ints
@@ -596,7 +641,23 @@ class Drawn(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sample:
-    """What both estimators read: sizes, samples, traced relative variances by stratum; traced times and weights."""
+    """A drawn sample, as the estimators read it.
+
+    Attributes
+    ----------
+    stratum : ndarray of int64, shape (n_sampled,)
+        Stratum of each drawn row.
+    sizes, sampled : ndarray of int64, shape (n_strata,)
+        Kernels and samples of each stratum.
+    traced_relative : ndarray of float64, shape (n_strata,)
+        Relative variance of the traced times.
+    traced, weights : ndarray of float64, shape (n_sampled,)
+        Traced time and weight of each drawn row.
+    traced_total : float
+        Sum of all traced times.
+    confidence : float
+        Confidence level of the interval.
+    """
 
     stratum: Ints
     sizes: Ints
@@ -609,14 +670,14 @@ class _Sample:
 
 
 def estimate_drawn_total(values: ArrayLike, sampler: Drawn) -> Estimate:
-    """Estimate the total of all kernels by the ratio of new to traced times of the sampled ones.
+    """Estimate the total of all kernels by the ratio estimator, from new times of the sampled ones.
 
     Parameters
     ----------
     values : array-like, shape (n_sampled,)
-        New time (or any cost that grows with it) of each kernel of `sampler.indices_`, zero or more, in any unit.
+        New time of each row of `sampler.indices_`, zero or more, in any unit; or any cost that grows with the time.
     sampler : Drawn
-        A fitted `KernelSampler`, `RandomSelector` or `StratifiedSelector`; its confidence is the interval's.
+        A fitted `KernelSampler`, `RandomSelector` or `StratifiedSelector`, which sets the confidence of the interval.
 
     Returns
     -------
@@ -626,14 +687,14 @@ def estimate_drawn_total(values: ArrayLike, sampler: Drawn) -> Estimate:
     Raises
     ------
     InvalidInputError
-        Values have another shape than the sample, are negative or not finite; or all traced times in it are zero.
+        Values have another shape than the sample, or are negative or not finite; or all sampled traced times are zero.
     NotFittedError
         The sampler is not fitted.
 
     Notes
     -----
-    Formulas and sources: the top of this module. Where new times do not follow the traced ones at all, as with counts
-    of cache misses, `expand_total` can be tighter.
+    Formulas and sources are at the top of this module. If new values do not follow the traced times at all, such as
+    counts of cache misses, `expand_total` can be tighter.
 
     Examples
     --------
@@ -655,9 +716,26 @@ def estimate_drawn_total(values: ArrayLike, sampler: Drawn) -> Estimate:
 
 
 def expand_total(values: ArrayLike, sampler: Drawn) -> Estimate:
-    """Estimate the total of all kernels as the weighted sum of the sampled ones; the traced times are not used.
+    """Estimate the total of all kernels by expansion: the weighted sum of the sampled ones, without traced times.
 
-    Parameters, result and errors as in `estimate_total`.
+    Parameters
+    ----------
+    values : array-like, shape (n_sampled,)
+        New value of each row of `sampler.indices_`, zero or more, in any unit.
+    sampler : Drawn
+        A fitted `KernelSampler`, `RandomSelector` or `StratifiedSelector`, which sets the confidence of the interval.
+
+    Returns
+    -------
+    Estimate
+        In the unit of `values`; the lower end is not below the sum of `values`, which is certain.
+
+    Raises
+    ------
+    InvalidInputError
+        Values have another shape than the sample, or are negative or not finite.
+    NotFittedError
+        The sampler is not fitted.
 
     Examples
     --------
@@ -672,19 +750,24 @@ def expand_total(values: ArrayLike, sampler: Drawn) -> Estimate:
 
 
 def estimate_drawn_speedup(values_a: ArrayLike, values_b: ArrayLike, sampler: Drawn) -> Estimate:
-    """Estimate how many times less B takes than A: the ratio of their totals, from the same drawn rows.
+    """Estimate the speed-up of configuration B over A: the ratio of their totals, from the same drawn rows.
 
     Parameters
     ----------
     values_a, values_b : array-like, shape (n_sampled,)
-        The same statistic of each drawn row on both configurations, zero or more.
+        The same statistic of each drawn row on each configuration, zero or more.
     sampler : Drawn
-        As in `estimate_total`.
+        A fitted `KernelSampler`, `RandomSelector` or `StratifiedSelector`, which sets the confidence of the interval.
+
+    Returns
+    -------
+    Estimate
+        A ratio; above 1, B is faster.
 
     Raises
     ------
     InvalidInputError
-        As `estimate_total`, or all of `values_b` are zero.
+        Values have another shape than the sample, or are negative or not finite; or all of `values_b` are zero.
 
     Notes
     -----
@@ -708,8 +791,8 @@ def estimate_drawn_speedup(values_a: ArrayLike, values_b: ArrayLike, sampler: Dr
     if total == 0:
         raise InvalidInputError("values_b project a total of zero; a speed-up needs one above zero")
     ratio = float(sample.weights @ a) / total
-    found = _estimate(ratio * total, a - ratio * b, np.zeros_like(a), sample)
-    return Estimate(ratio, max(found.low / total, 0.0), found.high / total, sample.confidence)
+    total_a = _estimate(ratio * total, a - ratio * b, np.zeros_like(a), sample)
+    return Estimate(ratio, max(total_a.low / total, 0.0), total_a.high / total, sample.confidence)
 
 
 def _sample(sampler: Drawn) -> _Sample:
@@ -729,23 +812,24 @@ def _sample(sampler: Drawn) -> _Sample:
 
 
 def _estimate(value: float, residuals: Floats, new: Floats, sample: _Sample) -> Estimate:
-    """Put an interval around `value`, whose error is that of the expanded residuals."""
+    """Return `value` with the interval of the expanded residuals' error."""
     n, N = sample.sampled, sample.sizes
     means = np.bincount(sample.stratum, new, N.size) / n
-    away = residuals - (np.bincount(sample.stratum, residuals, N.size) / n)[sample.stratum]
-    squares = np.bincount(sample.stratum, away**2, N.size)
-    known = n > 1
-    variances = np.divide(squares, n - 1, out=np.zeros(N.size), where=known)
-    pooled = _neighbours(variances, means, sample)
-    terms = N * (N - n) / n * np.where(known, variances, pooled * means**2)
-    total = float(terms.sum())
-    if total == 0:
+    deviations = residuals - (np.bincount(sample.stratum, residuals, N.size) / n)[sample.stratum]
+    squares = np.bincount(sample.stratum, deviations**2, N.size)
+    has_variance = n > 1
+    variances = np.divide(squares, n - 1, out=np.zeros(N.size), where=has_variance)
+    borrowed = _borrowed_variance(variances, means, sample)
+    terms = N * (N - n) / n * np.where(has_variance, variances, borrowed * means**2)
+    variance = float(terms.sum())
+    if variance == 0:
         return Estimate(value, value, value, sample.confidence)
-    half = float(scipy.special.stdtrit(_degrees(terms, sample), (1 + sample.confidence) / 2)) * total**0.5
+    quantile = float(scipy.special.stdtrit(_degrees_of_freedom(terms, sample), (1 + sample.confidence) / 2))
+    half = quantile * variance**0.5
     return Estimate(value, max(value - half, min(float(new.sum()), value)), value + half, sample.confidence)
 
 
-def _neighbours(variances: Floats, means: Floats, sample: _Sample) -> Floats:
+def _borrowed_variance(variances: Floats, means: Floats, sample: _Sample) -> Floats:
     """Return the relative variance that a stratum with a single sample borrows, shape (n_strata,)."""
     degrees = np.where(means > 0, sample.sampled - 1, 0)
     if not degrees.any():
@@ -756,10 +840,14 @@ def _neighbours(variances: Floats, means: Floats, sample: _Sample) -> Floats:
     return new * np.maximum(1.0, sample.traced_relative / traced) if traced > 0 else np.full(degrees.size, new)
 
 
-def _degrees(terms: Floats, sample: _Sample) -> float:
-    """Satterthwaite's degrees of freedom; all strata that borrow a variance share the degrees of its owners."""
-    own = sample.sampled - 1
-    borrowed = float(terms[own == 0].sum())
-    lent = float(own.sum()) or float((sample.sizes - 1).sum())
-    spent = float(np.sum(terms[own > 0] ** 2 / own[own > 0])) + borrowed**2 / max(lent, 1.0)
-    return float(terms.sum()) ** 2 / spent
+def _degrees_of_freedom(terms: Floats, sample: _Sample) -> float:
+    """Return Satterthwaite's degrees of freedom.
+
+    The strata that borrow a variance share the degrees of the strata that have one.
+    """
+    degrees = sample.sampled - 1
+    has_variance = degrees > 0
+    borrowed = float(terms[~has_variance].sum())
+    lent = float(degrees.sum()) or float((sample.sizes - 1).sum())
+    denominator = float(np.sum(terms[has_variance] ** 2 / degrees[has_variance])) + borrowed**2 / max(lent, 1.0)
+    return float(terms.sum()) ** 2 / denominator

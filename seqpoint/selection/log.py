@@ -1,10 +1,13 @@
-"""A log of iterations, and selections that are fitted to one.
+"""The log of an epoch, and what selectors and estimates read of it.
 
-The log of one epoch grouped by sequence length: what every selector and estimate reads.
+A log holds the sequence length and a statistic of every iteration of an epoch. The module has four layers:
 
-What all selectors share: how they check an epoch, and how they remember what they chose.
+- `LengthTable`: the log grouped by length, with exact sums, and the iterations nearest the mean of a length.
+- `Epoch`: the arguments of a `fit`, checked and grouped.
+- `Choice`, `remember` and `FittedSelector`: the decision of a selector, and the fitted attributes that it sets.
+- `SelectionLog`: the log with the selected points and their weights, as the estimates take it.
 
-What is known of an epoch once its points are chosen: the cheap log, the points and their weights.
+A log of 1e8 iterations is gone through in blocks of rows, so that temporary arrays stay small.
 """
 
 from collections.abc import Iterator
@@ -16,18 +19,21 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_non_negative, validate_data
 
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
 
 Codes = NDArray[np.signedinteger[Any]]
 
-#: Rows that are gone through at a time.
-_PART = 1 << 20
-#: Whole lengths are counted where their range is so many times their number, and no more than this.
-_SPARSE, _WIDEST = 4, 1 << 26
+#: Rows of a block.
+_BLOCK_ROWS = 1 << 20
+#: Whole lengths are counted instead of sorted if their range is at most this many times the number of rows, ...
+_MAX_SPARSITY = 4
+#: ... and at most this wide.
+_MAX_RANGE = 1 << 26
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LengthTable:
-    """One row a distinct sequence length, in ascending order.
+    """The log of an epoch grouped by sequence length: one row for each distinct length, ascending.
 
     Attributes
     ----------
@@ -41,13 +47,13 @@ class LengthTable:
         The row of this table that each iteration belongs to.
     """
 
-    lengths: NDArray[np.float64]
-    counts: NDArray[np.int64]
-    means: NDArray[np.float64]
+    lengths: Floats
+    counts: Ints
+    means: Floats
     of_iteration: Codes
 
 
-def length_table(lengths: NDArray[np.float64], statistic: NDArray[np.float64]) -> LengthTable:
+def length_table(lengths: Floats, statistic: Floats) -> LengthTable:
     """Group the iterations of an epoch by sequence length.
 
     Sums are exact (`exact_sums`), so shuffled rows give the same means to the last bit. Whole lengths that lie
@@ -63,7 +69,7 @@ def length_table(lengths: NDArray[np.float64], statistic: NDArray[np.float64]) -
     Returns
     -------
     LengthTable
-        One row a distinct length.
+        One row for each distinct length.
 
     Examples
     --------
@@ -71,56 +77,62 @@ def length_table(lengths: NDArray[np.float64], statistic: NDArray[np.float64]) -
     >>> table.lengths.tolist(), table.counts.tolist(), table.means.tolist(), table.of_iteration.tolist()
     ([3.0, 7.0], [1, 2], [4.0, 11.0], [1, 0, 1])
     """
-    distinct, of_iteration = _counted(lengths) or np.unique(lengths, return_inverse=True)
+    distinct, of_iteration = _count_whole_lengths(lengths) or np.unique(lengths, return_inverse=True)
     counts = np.zeros(distinct.size, np.int64)
-    for rows in parts(lengths.size):
+    for rows in row_blocks(lengths.size):
         counts += np.bincount(of_iteration[rows], minlength=distinct.size)
     means = exact_sums(of_iteration, statistic, distinct.size) / counts
     return LengthTable(distinct, counts, means, of_iteration)
 
 
-def parts(size: int) -> Iterator[slice]:
-    """Yield the slices in which so many rows are gone through, so that what is computed of them stays small."""
-    for first in range(0, size, _PART):
-        yield slice(first, min(first + _PART, size))
+def row_blocks(size: int) -> Iterator[slice]:
+    """Yield slices that cover `size` rows in blocks, so that temporary arrays stay small."""
+    for start in range(0, size, _BLOCK_ROWS):
+        yield slice(start, min(start + _BLOCK_ROWS, size))
 
 
-def _counted(lengths: NDArray[np.float64]) -> tuple[NDArray[np.float64], Codes] | None:
-    """Return the distinct lengths and the place of each row's, None where the lengths are not whole or spread wide."""
+def _count_whole_lengths(lengths: Floats) -> tuple[Floats, Codes] | None:
+    """Return the distinct lengths and the index of each row's, or None if lengths are not whole or spread wide."""
     low, high = float(lengths.min()), float(lengths.max())
-    if high - low > min(_SPARSE * lengths.size + 1024, _WIDEST):
+    if high - low > min(_MAX_SPARSITY * lengths.size + 1024, _MAX_RANGE):
         return None
     present = np.zeros(int(high - low) + 1, bool)
     codes = np.empty(lengths.size, np.int32)
-    for rows in parts(lengths.size):
-        above = lengths[rows] - low
-        codes[rows] = above
-        if (codes[rows] != above).any():
+    for rows in row_blocks(lengths.size):
+        offset = lengths[rows] - low
+        codes[rows] = offset
+        if (codes[rows] != offset).any():
             return None
         present[codes[rows]] = True
-    place = (np.cumsum(present) - 1).astype(np.int32)
-    for rows in parts(lengths.size):
-        codes[rows] = place[codes[rows]]
-    distinct: NDArray[np.float64] = np.flatnonzero(present).astype(np.float64) + low
+    index_of_offset = (np.cumsum(present) - 1).astype(np.int32)
+    for rows in row_blocks(lengths.size):
+        codes[rows] = index_of_offset[codes[rows]]
+    distinct: Floats = np.flatnonzero(present).astype(np.float64) + low
     return distinct, codes
 
 
-def exact_sums(codes: Codes, values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """Return the sum of the values of each code, the same in any order of the rows.
+def exact_sums(codes: Codes, values: Floats, size: int) -> Floats:
+    """Sum the values of each group, with the same result in any order of the rows.
 
     Parameters
     ----------
     codes : ndarray of int, shape (n,)
-        From 0 to `size` - 1.
+        Group of each value, from 0 to `size` - 1.
     values : ndarray of float64, shape (n,)
-        Finite, zero or more.
+        Numbers to sum, finite, zero or more.
     size : int
+        Number of groups.
+
+    Returns
+    -------
+    ndarray of float64, shape (size,)
+        The sum of each group.
 
     Notes
     -----
-    Values are split into multiples of a quantum that is large enough for all sums of it to be exact, and what is
-    left, which is split again until nothing is (Demmel and Nguyen, Fast Reproducible Floating-Point Summation, ARITH
-    2013).
+    Each value is split into a multiple of a quantum and a remainder. The quantum is so large that sums of its multiples
+    are exact. The remainders are split again until they are zero (Demmel and Nguyen, Fast Reproducible Floating-Point
+    Summation, ARITH 2013).
 
     Examples
     --------
@@ -129,38 +141,34 @@ def exact_sums(codes: Codes, values: NDArray[np.float64], size: int) -> NDArray[
     """
     total = np.zeros(size)
     largest = float(values.max(initial=0.0))
-    rest = values
-    while largest > 0:  # once for whole numbers, three times for others, more where values differ by powers of ten
+    remainders = values
+    while largest > 0:  # once for whole numbers, three times for others, more if values differ by powers of ten
         # Adding and taking away 1.5 * 2**e rounds to a multiple of 2**(e - 52); n of these stay below 2**e.
         quantum = 1.5 * 2.0 ** min(np.ceil(np.log2(largest)) + np.ceil(np.log2(values.size + 1)) + 1, 1022)
-        level, rest, largest = _split_sums(codes, rest, size, quantum)
-        total = total + level
+        sums, remainders, largest = _split_sums(codes, remainders, size, quantum)
+        total = total + sums
     return total
 
 
-def _split_sums(
-    codes: Codes, values: NDArray[np.float64], size: int, quantum: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-    """Return the sums of the values rounded to a quantum, what is left of the values, and the largest of that."""
+def _split_sums(codes: Codes, values: Floats, size: int, quantum: float) -> tuple[Floats, Floats, float]:
+    """Return the sums of the values rounded to a quantum, the remainders, and the largest remainder."""
     sums, largest = np.zeros(size), 0.0
-    rest = values
-    for rows in parts(values.size):
+    remainders = values
+    for rows in row_blocks(values.size):
         rounded = (values[rows] + quantum) - quantum
         sums += np.bincount(codes[rows], rounded, minlength=size)
-        left = values[rows] - rounded
-        if left.any():
-            rest = np.zeros(values.size) if rest is values else rest
-            rest[rows] = left
-            largest = max(largest, float(np.abs(left).max()))
-    return sums, rest, largest
+        remainder = values[rows] - rounded
+        if remainder.any():
+            remainders = np.zeros(values.size) if remainders is values else remainders
+            remainders[rows] = remainder
+            largest = max(largest, float(np.abs(remainder).max()))
+    return sums, remainders, largest
 
 
-def nearest_iterations(
-    table: LengthTable, statistic: NDArray[np.float64], rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the one iteration to profile for each chosen length.
+def nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints) -> Ints:
+    """Return the iteration to profile for each chosen length: that with the statistic nearest the length's mean.
 
-    It is the iteration whose own statistic is nearest the mean of its length; of several, the earliest.
+    Of several iterations at the same distance it is the earliest.
 
     Parameters
     ----------
@@ -185,39 +193,43 @@ def nearest_iterations(
     """
     nearest = np.full(rows.size, -1)
     least = np.full(rows.size, np.inf)
-    place = np.full(table.lengths.size, -1, np.int32)
-    place[rows] = np.arange(rows.size)
-    for part in parts(statistic.size):
-        of_chosen = place[table.of_iteration[part]]
-        found = np.flatnonzero(of_chosen >= 0)
-        group = of_chosen[found]
-        distance = np.abs(statistic[part][found] - table.means[rows[group]])
+    choice_of_row = np.full(table.lengths.size, -1, np.int32)
+    choice_of_row[rows] = np.arange(rows.size)
+    for block in row_blocks(statistic.size):
+        choice = choice_of_row[table.of_iteration[block]]
+        candidates = np.flatnonzero(choice >= 0)
+        group = choice[candidates]
+        distance = np.abs(statistic[block][candidates] - table.means[rows[group]])
         smallest = np.full(rows.size, np.inf)
         np.minimum.at(smallest, group, distance)
-        hit = np.flatnonzero(distance == smallest[group])
-        chosen, first = np.unique(group[hit], return_index=True)
-        better = smallest[chosen] < least[chosen]
-        nearest[chosen[better]] = part.start + found[hit[first[better]]]
-        least[chosen[better]] = smallest[chosen[better]]
+        ties = np.flatnonzero(distance == smallest[group])
+        groups, first = np.unique(group[ties], return_index=True)
+        better = smallest[groups] < least[groups]
+        nearest[groups[better]] = block.start + candidates[ties[first[better]]]
+        least[groups[better]] = smallest[groups[better]]
     return nearest
 
 
-def some_nearest_iterations(
-    table: LengthTable, statistic: NDArray[np.float64], rows: NDArray[np.int64], wanted: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the iterations of each chosen length whose statistic is nearest the mean; of equal ones, the earliest.
+def some_nearest_iterations(table: LengthTable, statistic: Floats, rows: Ints, counts: Ints) -> Ints:
+    """Return several iterations of each chosen length: those with the statistic nearest the length's mean.
+
+    Of several iterations at the same distance the earliest come first.
 
     Parameters
     ----------
-    table, statistic, rows
-        As in `nearest_iterations`.
-    wanted : ndarray of int64, shape (n_points,)
-        Iterations of each length, 1 to as many as it has.
+    table : LengthTable
+        The epoch, by length.
+    statistic : ndarray of float64, shape (n_iterations,)
+        The statistic that the table was made from.
+    rows : ndarray of int64, shape (n_points,)
+        Chosen rows of `table`, distinct and ascending.
+    counts : ndarray of int64, shape (n_points,)
+        Iterations to return for each length, from 1 to as many as it has.
 
     Returns
     -------
-    ndarray of int64, shape (sum of `wanted`,)
-        By length, nearest first.
+    ndarray of int64, shape (sum of `counts`,)
+        Indices of iterations, by length, nearest first.
 
     Examples
     --------
@@ -226,12 +238,12 @@ def some_nearest_iterations(
     >>> some_nearest_iterations(table, statistic, np.array([0]), np.array([2])).tolist()
     [1, 0]
     """
-    found = []
-    for row, count in zip(rows.tolist(), wanted.tolist(), strict=True):
-        of_length = np.flatnonzero(table.of_iteration == row)
-        distance = np.abs(statistic[of_length] - table.means[row])
-        found.append(of_length[np.argsort(distance, kind="stable")[:count]])
-    return np.concatenate(found)
+    nearest = []
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):  # a pass over the epoch for each point
+        iterations = np.flatnonzero(table.of_iteration == row)
+        distance = np.abs(statistic[iterations] - table.means[row])
+        nearest.append(iterations[np.argsort(distance, kind="stable")[:count]])
+    return np.concatenate(nearest)
 
 
 class FittedSelector(Protocol):
@@ -247,26 +259,26 @@ class FittedSelector(Protocol):
     labels_ : ndarray of int64, shape (n_iterations,)
         Bin of each iteration.
     bin_edges_ : ndarray of float64, shape (n_bins, 2)
-        Lower and upper sequence length of each bin that holds an iteration; of two bins that touch, the
-        upper one holds the edge.
+        Lower and upper sequence length of each bin that holds an iteration. If two bins touch, the upper one holds
+        the edge.
     sequence_lengths_ : ndarray of float64, shape (n_points,)
         Sequence length of each representative.
     projected_total_ : float
-        The total statistic of the epoch as the selection gives it.
+        Total statistic of the epoch, estimated from the points.
     relative_error_ : float
         ``|projected - measured| / measured`` of the total on the fitted epoch itself. It can be tiny by
         cancellation: judge a selection on a configuration that it was not fitted on.
     converged_ : bool
-        Was the tolerance met; always True for a selector that has none.
+        Whether the tolerance was met; always True for a selector without a tolerance.
     n_features_in_ : int
-        Columns of the fitted `X`.
+        Number of columns of the fitted `X`.
     """
 
-    representatives_: NDArray[np.int64]
-    weights_: NDArray[np.float64]
-    labels_: NDArray[np.int64]
-    bin_edges_: NDArray[np.float64]
-    sequence_lengths_: NDArray[np.float64]
+    representatives_: Ints
+    weights_: Floats
+    labels_: Ints
+    bin_edges_: Floats
+    sequence_lengths_: Floats
     projected_total_: float
     relative_error_: float
     converged_: bool
@@ -275,33 +287,39 @@ class FittedSelector(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Epoch:
-    """A checked epoch: lengths and statistic, each of shape (n_iterations,), and both by length."""
+    """A checked epoch.
 
-    lengths: NDArray[np.float64]
-    statistic: NDArray[np.float64]
+    Attributes
+    ----------
+    lengths, statistic : ndarray of float64, shape (n_iterations,)
+        Sequence length and statistic of each iteration.
+    table : LengthTable
+        The same, grouped by length.
+    """
+
+    lengths: Floats
+    statistic: Floats
     table: LengthTable
 
     @property
     def total(self) -> float:
-        """The measured total, summed in an order that does not depend on the order of the rows."""
+        """Total of the statistic, the same in any order of the rows."""
         return float(self.table.counts @ self.table.means)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
-    """What a selector decided; the fields are the fitted attributes of the same names."""
+    """The decision of a selector; the fields are the attributes of `FittedSelector` of the same names."""
 
-    representatives: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    labels: NDArray[np.int64]
-    bin_edges: NDArray[np.float64]
+    representatives: Ints
+    weights: Floats
+    labels: Ints
+    bin_edges: Floats
     projected_total: float
     converged: bool
 
     @classmethod
-    def of_one_bin(
-        cls, epoch: Epoch, representatives: NDArray[np.int64], *, projected_total: float | None = None
-    ) -> Self:
+    def of_one_bin(cls, epoch: Epoch, representatives: Ints, *, projected_total: float | None = None) -> Self:
         """Return a choice in which some iterations have equal weights and share one bin.
 
         Parameters
@@ -332,7 +350,7 @@ def read_epoch(selector: FittedSelector, X: ArrayLike, y: ArrayLike) -> Epoch:
     Parameters
     ----------
     selector : FittedSelector
-        The selector that is being fitted; gets `n_features_in_` (and the names of the columns, if any).
+        The selector to fit; its `n_features_in_` is set, and the names of the columns if `X` has them.
     X : array-like, shape (n_iterations, n_features)
         The first column is the padded sequence length, zero or more; the others are not read.
     y : array-like, shape (n_iterations,)
@@ -341,7 +359,7 @@ def read_epoch(selector: FittedSelector, X: ArrayLike, y: ArrayLike) -> Epoch:
     Returns
     -------
     Epoch
-        The checked columns.
+        The checked columns, and the same by length.
 
     Raises
     ------
@@ -384,8 +402,14 @@ def require_at_least(name: str, value: float, least: float) -> None:
         raise InvalidInputError(f"{name} is {value!r}; it must be a finite number, {least:g} or more")
 
 
-def one_length(tags: Any) -> Any:
-    """Mark scikit-learn's tags of a selector: it needs `y`, and neither `X` nor `y` may be negative."""
+def require_confidence(confidence: float) -> None:
+    """Raise `InvalidInputError` unless a confidence level lies between 0 and 1."""
+    if not 0 < confidence < 1:
+        raise InvalidInputError(f"confidence is {confidence!r}; it must lie between 0 and 1, such as 0.95")
+
+
+def selector_tags(tags: Any) -> Any:
+    """Mark in scikit-learn's tags that a selector needs `y`, and that neither `X` nor `y` may be negative."""
     tags.input_tags.positive_only = True
     tags.target_tags.required = True
     tags.target_tags.positive_only = True
@@ -394,7 +418,7 @@ def one_length(tags: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
 class SelectionLog:
-    """The log of an epoch and the points chosen from it, as plain arrays.
+    """The log of an epoch and the points selected from it, as plain arrays.
 
     Parameters
     ----------
@@ -419,10 +443,10 @@ class SelectionLog:
     [2.0, 1.0]
     """
 
-    lengths: NDArray[np.float64]
-    statistic: NDArray[np.float64]
-    representatives: NDArray[np.int64]
-    weights: NDArray[np.float64]
+    lengths: Floats
+    statistic: Floats
+    representatives: Ints
+    weights: Floats
 
     def __init__(
         self, lengths: ArrayLike, statistic: ArrayLike, *, representatives: ArrayLike, weights: ArrayLike
@@ -438,7 +462,16 @@ class SelectionLog:
 
     @classmethod
     def of(cls, selector: FittedSelector, X: ArrayLike, y: ArrayLike) -> Self:
-        """Take the points of a fitted selector, and the `X` and `y` that it was fitted on.
+        """Return the log of a fitted selector.
+
+        Parameters
+        ----------
+        selector : FittedSelector
+            Gives the points and their weights.
+        X : array-like, shape (n_iterations, n_features) or (n_iterations,)
+            The `X` that it was fitted on; the first column is the sequence length.
+        y : array-like, shape (n_iterations,)
+            The `y` that it was fitted on.
 
         Examples
         --------
@@ -456,19 +489,34 @@ class SelectionLog:
         )
 
 
-def finite_column(name: str, values: ArrayLike, *, size: int | None = None) -> NDArray[np.float64]:
-    """Return numbers as float64 of shape (n,), or say what is wrong: shape, size, NaN, infinity, sign."""
+def finite_column(name: str, values: ArrayLike, *, size: int | None = None) -> Floats:
+    """Return numbers as float64 of shape (n,).
+
+    Parameters
+    ----------
+    name : str
+        Name of the argument, for messages.
+    values : array-like
+        Numbers, finite, zero or more.
+    size : int, optional
+        Number of values to require; by default any above 0.
+
+    Raises
+    ------
+    InvalidInputError
+        The shape or size is wrong, or a value is NaN, infinite or negative.
+    """
     column = np.asarray(values, dtype=np.float64)
     if column.ndim != 1 or column.size == 0 or (size is not None and column.size != size):
-        wanted = "(n,) with n > 0" if size is None else f"({size},)"
-        raise InvalidInputError(f"{name} has shape {column.shape}; it must have shape {wanted}")
+        shape = "(n,) with n > 0" if size is None else f"({size},)"
+        raise InvalidInputError(f"{name} has shape {column.shape}; it must have shape {shape}")
     if (bad := np.flatnonzero(~((column >= 0) & (column < np.inf)))).size:
         row = int(bad[0])
         raise InvalidInputError(f"{name}[{row}] is {column[row]:g}; it must be finite, and zero or more")
     return column
 
 
-def _distinct_rows(rows: NDArray[np.generic], n_iterations: int) -> NDArray[np.int64]:
+def _distinct_rows(rows: NDArray[np.generic], n_iterations: int) -> Ints:
     if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
         raise InvalidInputError(
             f"representatives have shape {rows.shape} and type {rows.dtype}; give row indices of shape (n,)"
@@ -482,7 +530,7 @@ def _distinct_rows(rows: NDArray[np.generic], n_iterations: int) -> NDArray[np.i
     return indices
 
 
-def _weights(weights: ArrayLike, n_points: int, *, n_iterations: int) -> NDArray[np.float64]:
+def _weights(weights: ArrayLike, n_points: int, *, n_iterations: int) -> Floats:
     column = finite_column("weights", weights, size=n_points)
     if column.min() < 1 - 1e-9 or not np.isclose(column.sum(), n_iterations, rtol=1e-9):
         raise InvalidInputError(

@@ -1,4 +1,4 @@
-"""SeqPoint: the few sequence lengths that stand for a whole epoch."""
+"""SeqPoint: a selector that bins the iterations of an epoch by sequence length (arXiv 2007.10459)."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -13,51 +13,55 @@ from seqpoint.selection.log import (
     Choice,
     Epoch,
     nearest_iterations,
-    one_length,
     read_epoch,
     remember,
     require_at_least,
+    selector_tags,
     some_nearest_iterations,
 )
 
 
 class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
-    """Choose the iterations of an epoch that are worth profiling, by sequence length.
+    """Selector of the iterations of an epoch that are worth profiling, by sequence length.
 
-    Up to `max_points` distinct lengths, each is a point and the projection is exact. Otherwise the range of
-    lengths is cut into equal-width bins; each bin is stood for by the length whose mean statistic is nearest
-    the bin's, and weighs as many iterations as it holds. Bins are added until the projected total is within
-    `tolerance` of the measured one, or there are `max_points`; then the number of bins with the smallest
-    error is kept. All lengths equal, or a single iteration, give one point. Shuffled rows give the same
-    lengths, weights and projection.
+    If there are at most `max_points` distinct lengths, each is a point and the projection is exact. Otherwise:
+
+    1. The range of lengths is cut into `initial_bins` bins of equal width.
+    2. The point of a bin is the length whose mean statistic is nearest the bin's. Its weight is the number of
+       iterations of the bin.
+    3. Bins are added until the projected total is within `tolerance` of the measured one. If `max_points` bins do not
+       reach it, the number of bins with the smallest error is kept.
+
+    Shuffled rows give the same lengths, weights and projection.
 
     Parameters
     ----------
     max_points : int, default 10
-        The most lengths to choose, 1 or more; also the most bins that are tried.
+        Most lengths to choose, 1 or more; also the most bins to try.
     initial_bins : int, default 5
-        Bins to begin with, 1 or more; with more than `max_points` the search begins at `max_points`.
+        Bins to begin with, 1 or more; never more than `max_points`.
     tolerance : float, default 0.01
         Relative error of the total at which to stop, 0 or more.
     max_iterations : int, optional
-        Iterations to profile, 1 or more; by default one a point. More than that are shared among the points in
-        proportion to what their bins cost: the noise of an iteration is then averaged. A length that occurs less often
-        gives all it has, so fewer may be chosen.
+        Iterations to profile, 1 or more; by default a single one for each point. A larger number is shared among the
+        points in proportion to the cost of their bins, which averages the noise of an iteration. A length cannot give
+        more iterations than it has, so fewer may be chosen.
 
     Attributes
     ----------
     representatives_, weights_, labels_, bin_edges_, sequence_lengths_
-        The points, see `FittedSelector`. Iteration `representatives_[i]` is of bin `labels_[representatives_[i]]`, and
-        with one iteration a point this is `i`.
+        The points, see `FittedSelector`. Iteration `representatives_[i]` is in bin `labels_[representatives_[i]]`,
+        which is `i` unless `max_iterations` is set.
     projected_total_, relative_error_, converged_, n_features_in_
-        How the points fare on the epoch they were chosen from, see `FittedSelector`.
+        The error of the points on the epoch they were chosen from, see `FittedSelector`.
 
     Notes
     -----
-    Source: SeqPoint (arXiv 2007.10459, ISPASS 2020). The paper's values of the three parameters are unknown;
-    the defaults are ours. Profiling runs one iteration, not the mean of a length: of the chosen length, it is
-    the iteration whose own statistic is nearest the mean; of several, the earliest. Several iterations of a point are
-    ours, not the paper's: shared as Neyman does (Cochran 1977, 5.5) for a noise that is a fraction of the cost.
+    Source: SeqPoint (arXiv 2007.10459, ISPASS 2020). The paper does not state its values of `max_points`,
+    `initial_bins` and `tolerance`; the defaults are ours. A profiler records an iteration, not the mean of a length:
+    the point is the iteration of the length with the statistic nearest the mean; of several, the earliest. Several
+    iterations of a point are ours, not the paper's. They are shared by Neyman's rule (Cochran 1977, 5.5) for a noise in
+    proportion to the cost.
 
     Examples
     --------
@@ -88,8 +92,7 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, shape (n_iterations, 1)
-            Padded sequence length of each iteration, zero or more. Of several columns the first is the length
-            and the others are not read.
+            Padded sequence length of each iteration, zero or more. Further columns are not read.
         y : array-like, shape (n_iterations,)
             Any statistic of each iteration, zero or more: time in ns, bytes, FLOPs.
 
@@ -112,29 +115,27 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
             require_at_least("max_iterations", self.max_iterations, 1)
         epoch = read_epoch(self, X, y)
         if epoch.table.lengths.size <= self.max_points:
-            best, converged = _one_bin_a_length(epoch), True
+            binning, converged = _bin_of_each_length(epoch), True
         else:
             first = min(self.initial_bins, self.max_points)
-            best, converged = _search(epoch, range(first, self.max_points + 1), self.tolerance)
-        most = 1 if self.max_iterations is None else self.max_iterations
-        remember(self, epoch, _choice(epoch, best, most, converged=converged))
+            binning, converged = _search(epoch, range(first, self.max_points + 1), self.tolerance)
+        remember(self, epoch, _choice(epoch, binning, self.max_iterations or 1, converged=converged))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
-        """Say which point stands for each iteration of another epoch.
+        """Return the bin of each iteration of another epoch; counts of bins weigh the points for that epoch.
 
-        The counts of the result weigh the same points for that epoch. A length between two bins belongs to
-        the nearer one, a length outside all of them to the outermost.
+        A length between two bins belongs to the nearer bin, and a length outside all bins to the outermost.
 
         Parameters
         ----------
         X : array-like, shape (n_iterations, n_features)
-            As in `fit`.
+            Sequence lengths of the other epoch, with the columns of `fit`.
 
         Returns
         -------
         ndarray of int64, shape (n_iterations,)
-            Index of a bin; of a point, if each has one iteration.
+            Index of a bin, which is that of the point unless `max_iterations` is set.
 
         Examples
         --------
@@ -144,36 +145,46 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         lengths = validate_data(self, X, dtype=np.float64, reset=False)[:, 0]
-        between = (self.bin_edges_[:-1, 1] + self.bin_edges_[1:, 0]) / 2
-        return np.asarray(np.searchsorted(between, lengths, side="right"), dtype=np.int64)
+        boundaries = (self.bin_edges_[:-1, 1] + self.bin_edges_[1:, 0]) / 2
+        return np.asarray(np.searchsorted(boundaries, lengths, side="right"), dtype=np.int64)
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Binning:
-    """Bins that hold a length, in ascending order, and what they project.
+    """Bins of lengths, ascending and none empty, and the total that their points project.
 
-    `of_length` is the bin of each distinct length, `chosen` the row of the length table that stands for each
-    bin, `iterations` how many iterations each bin holds.
+    Attributes
+    ----------
+    of_length : ndarray of int64, shape (n_lengths,)
+        Bin of each distinct length.
+    edges : ndarray of float64, shape (n_bins, 2)
+        Lower and upper edge of each bin.
+    points : ndarray of int64, shape (n_bins,)
+        Row of the length table that is the point of each bin.
+    iterations : ndarray of int64, shape (n_bins,)
+        Iterations of each bin.
+    projected_total : float
+        Total of the statistic, from the points and their weights.
     """
 
     of_length: NDArray[np.int64]
     edges: NDArray[np.float64]
-    chosen: NDArray[np.int64]
+    points: NDArray[np.int64]
     iterations: NDArray[np.int64]
     projected_total: float
 
 
-def _one_bin_a_length(epoch: Epoch) -> _Binning:
+def _bin_of_each_length(epoch: Epoch) -> _Binning:
     lengths = epoch.table.lengths
-    every = np.arange(lengths.size)
-    return _Binning(every, np.column_stack((lengths, lengths)), every, epoch.table.counts, epoch.total)
+    rows = np.arange(lengths.size)
+    return _Binning(rows, np.column_stack((lengths, lengths)), rows, epoch.table.counts, epoch.total)
 
 
 def _equal_width_bins(epoch: Epoch, n_bins: int) -> _Binning:
-    """Cut the range of lengths into `n_bins`, drop the empty ones, and let one length stand for each."""
+    """Cut the range of lengths into `n_bins`, drop empty bins, and choose the point of each."""
     table = epoch.table
     edges = np.linspace(table.lengths[0], table.lengths[-1], n_bins + 1)
     kept, starts, of_length = np.unique(
@@ -183,39 +194,40 @@ def _equal_width_bins(epoch: Epoch, n_bins: int) -> _Binning:
     mean_of_bin = np.add.reduceat(table.counts * table.means, starts) / iterations
     distance = np.abs(table.means - mean_of_bin[of_length])
     nearest = np.flatnonzero(distance == np.minimum.reduceat(distance, starts)[of_length])
-    chosen = nearest[np.unique(of_length[nearest], return_index=True)[1]]  # of a tie, the shortest
+    points = nearest[np.unique(of_length[nearest], return_index=True)[1]]  # of a tie, the shortest
     return _Binning(
         of_length=of_length,
         edges=np.column_stack((edges[kept], edges[kept + 1])),
-        chosen=chosen,
+        points=points,
         iterations=iterations,
-        projected_total=float(iterations @ table.means[chosen]),
+        projected_total=float(iterations @ table.means[points]),
     )
 
 
 def _search(epoch: Epoch, bin_counts: range, tolerance: float) -> tuple[_Binning, bool]:
-    """Return the first binning within the tolerance, else the one of smallest error, and if it is within."""
-    best, least = _equal_width_bins(epoch, bin_counts[0]), np.inf
+    """Return the first binning within the tolerance, or the one of smallest error; and whether it is within."""
+    best, smallest_error = _equal_width_bins(epoch, bin_counts[0]), np.inf
     for n_bins in bin_counts:  # at most `max_points` rounds, each linear in the distinct lengths
         binning = _equal_width_bins(epoch, n_bins)
         error = abs(binning.projected_total - epoch.total) / epoch.total
-        if error < least:
-            best, least = binning, error
+        if error < smallest_error:
+            best, smallest_error = binning, error
         if error < tolerance:
             return binning, True
     return best, False
 
 
-def _choice(epoch: Epoch, binning: _Binning, most: int, *, converged: bool) -> Choice:
-    table, chosen = epoch.table, binning.chosen
-    shared = np.minimum(shared_allocation(binning.iterations, table.means[chosen], most), table.counts[chosen])
-    if shared.max() > 1:
-        rows = some_nearest_iterations(table, epoch.statistic, chosen, shared)
+def _choice(epoch: Epoch, binning: _Binning, max_iterations: int, *, converged: bool) -> Choice:
+    table, points = epoch.table, binning.points
+    allocation = shared_allocation(binning.iterations, table.means[points], max_iterations)
+    samples = np.minimum(allocation, table.counts[points])
+    if samples.max() > 1:
+        rows = some_nearest_iterations(table, epoch.statistic, points, samples)
     else:
-        rows = nearest_iterations(table, epoch.statistic, chosen)
+        rows = nearest_iterations(table, epoch.statistic, points)
     return Choice(
         representatives=rows,
-        weights=np.repeat(binning.iterations / shared, shared),
+        weights=np.repeat(binning.iterations / samples, samples),
         labels=np.asarray(binning.of_length[table.of_iteration], dtype=np.int64),
         bin_edges=binning.edges,
         projected_total=binning.projected_total,

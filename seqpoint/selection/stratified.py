@@ -1,10 +1,9 @@
-"""Selections by strata and by medoids of several features.
+"""Selectors that read several features: random draws, draws from strata, and medoids of groups.
 
-Selectors that draw iterations at random, so that sampling theory says how sure their totals are.
-
-k-medoids: iterations that stand for others with a like profile, such as the time in each kernel.
-
-Which kernels or iterations to draw at random, how much each stands for, and how sure the total is that they give.
+`RandomSelector` and `StratifiedSelector` draw iterations at random, so that sampling theory gives the intervals of
+their totals. `KMedoidsSelector` takes the middle of groups with similar profiles, such as the time in each kernel
+(`kernel_profiles`); its estimate treats a medoid as a draw from its group. All three set the attributes that
+`seqpoint.selection.kernels.estimate_drawn_total`, `expand_total` and `estimate_drawn_speedup` read.
 """
 
 from typing import Any, Self
@@ -21,29 +20,28 @@ from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
 from profilers.trace.trace import Trace
 from seqpoint.selection.allocation import shared_allocation
 from seqpoint.selection.kernels import SamplingPlan, Strata, draw_rows
-from seqpoint.selection.log import Choice, Epoch, one_length, read_epoch, remember, require_at_least
+from seqpoint.selection.log import Choice, Epoch, read_epoch, remember, require_at_least, selector_tags
 
 
 class RandomSelector(BaseEstimator):  # type: ignore[misc]
-    """Draw iterations, each as likely as any other: what every other way to choose has to beat.
+    """Selector that draws iterations with equal probability: the reference that every other selector has to beat.
 
     Parameters
     ----------
     max_points : int, default 10
-        Iterations to draw, 1 or more; of a shorter epoch, all.
+        Iterations to draw, 1 or more; all iterations of a shorter epoch.
     confidence : float, default 0.95
-        Of the intervals of `seqpoint.selection.stratified.estimate_total`, between 0 and 1.
+        Confidence level of the intervals of its totals, between 0 and 1.
     seed : int, default 0
-        Of the draw; 0 or more.
+        Seed of the draw, 0 or more.
 
     Notes
     -----
-    Fitted attributes: see `FittedSelector`, and those of `seqpoint.selection.stratified.KernelSampler`, so that
-    `seqpoint.selection.stratified.estimate_total` and `estimate_speedup` take it. Source: simple random sampling
-    (Cochran, Sampling Techniques, 1977, chapter 2). In simulation, of skewed lengths and a configuration that grows
-    with their square where the log grows linearly, 95 % intervals cover 71, 81 and 88 % for 10, 30 and 100 draws:
-    few draws do not meet the tail. Those of `StratifiedSelector` cover 97 to 98 % there, and its error is 4 to 7
-    times smaller.
+    Fitted attributes: see `FittedSelector`, and those of `seqpoint.selection.kernels.KernelSampler`. Source: simple
+    random sampling (Cochran, Sampling Techniques, 1977, chapter 2). Few draws miss the tail of skewed lengths. In
+    simulation, on a configuration whose cost is quadratic in the length and a log whose cost is linear, 95 %
+    intervals cover 71, 81 and 88 % for 10, 30 and 100 draws. Those of `StratifiedSelector` cover 97 to 98 % there, and
+    its error is 4 to 7 times smaller.
 
     Examples
     --------
@@ -66,39 +64,40 @@ class RandomSelector(BaseEstimator):  # type: ignore[misc]
         return self
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
-    """Draw iterations from strata of several features: length, batch, sum of squared lengths, encoder, decoder.
+    """Selector that draws iterations from strata of several features, such as length, batch and encoder length.
 
-    A regression tree cuts the features where that leaves the least variance of the statistic inside; each stratum
-    is drawn from in proportion to its size times its spread (Neyman), at least twice where there is a spread.
+    A regression tree cuts the features where that leaves the least variance of the statistic within strata. Draws of a
+    stratum are in proportion to its size times its spread (Neyman), and at least two if it has a spread.
 
     Parameters
     ----------
     max_points : int, default 10
         Iterations to draw, 1 or more.
     max_strata : int, optional
-        By default half of `max_points`.
+        Most strata, 1 or more; by default half of `max_points`.
     confidence : float, default 0.95
-        Of the intervals of `seqpoint.selection.stratified.estimate_total`, between 0 and 1.
+        Confidence level of the intervals of its totals, between 0 and 1.
     seed : int, default 0
-        Of the draw; 0 or more.
+        Seed of the draw, 0 or more.
 
     Attributes
     ----------
     representatives_, weights_, labels_, bin_edges_, sequence_lengths_
         The points, see `FittedSelector`; `labels_` are the strata, `bin_edges_` their shortest and longest length.
     tree_ : DecisionTreeRegressor
-        Says of any iteration to which stratum it belongs.
+        The tree that assigns an iteration to a leaf.
+    leaves_ : ndarray of int64, shape (n_strata,)
+        Leaf of the tree for each stratum.
 
     Notes
     -----
-    Cochran, Sampling Techniques (1977), chapters 5 and 5A; the tree is that of CART (Breiman and others, 1984),
-    whose criterion is the variance within strata that Neyman's allocation wants small.
-    `seqpoint.selection.stratified.estimate_total` and `estimate_speedup` take a fitted selector, since it has the
-    attributes of a `KernelSampler`.
+    Cochran, Sampling Techniques (1977), chapters 5 and 5A. The tree is that of CART (Breiman and others, 1984), whose
+    criterion is the variance within strata, on which Neyman's sample size depends. Further fitted attributes are those
+    of `seqpoint.selection.kernels.KernelSampler`.
 
     Examples
     --------
@@ -118,7 +117,7 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
         self.seed = seed
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Cut the strata and draw.
+        """Cut the epoch into strata and draw from them.
 
         Parameters
         ----------
@@ -134,12 +133,12 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
         """
         require_at_least("max_points", self.max_points, 1)
         require_at_least("seed", self.seed, 0)
-        most = max(1, self.max_points // 2) if self.max_strata is None else self.max_strata
-        require_at_least("max_strata", most, 1)
+        max_strata = max(1, self.max_points // 2) if self.max_strata is None else self.max_strata
+        require_at_least("max_strata", max_strata, 1)
         epoch = read_epoch(self, X, y)
         features = np.asarray(X, dtype=np.float64)
-        self.tree_ = DecisionTreeRegressor(max_leaf_nodes=max(2, most), min_samples_leaf=2, random_state=0)
-        if most == 1 or epoch.lengths.size < 4:
+        self.tree_ = DecisionTreeRegressor(max_leaf_nodes=max(2, max_strata), min_samples_leaf=2, random_state=0)
+        if max_strata == 1 or epoch.lengths.size < 4:
             self.tree_.set_params(max_leaf_nodes=None, max_depth=1, min_samples_leaf=epoch.lengths.size)
         leaves = self.tree_.fit(features, epoch.statistic).apply(features)
         self.leaves_, strata = np.unique(leaves, return_inverse=True)
@@ -147,23 +146,23 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> Ints:
-        """Return the stratum of each iteration of another epoch; its draws stand for them.
+        """Return the stratum of each iteration of another epoch.
 
         Parameters
         ----------
         X : array-like, shape (n_iterations, n_features)
-            As in `fit`.
+            Features of the other epoch, with the columns of `fit`.
         """
         check_is_fitted(self)
         features = validate_data(self, X, dtype=np.float64, reset=False)
         return np.asarray(np.searchsorted(self.leaves_, self.tree_.apply(features)), dtype=np.int64)
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
 def strata_of(epoch: Epoch, of_row: Ints) -> Strata:
-    """Return the strata of an epoch by the stratum of each row."""
+    """Return the strata of an epoch, given the stratum of each row."""
     y, sizes = epoch.statistic, np.bincount(of_row)
     means = np.bincount(of_row, y) / sizes
     squares = np.bincount(of_row, (y - means[of_row]) ** 2)
@@ -172,7 +171,7 @@ def strata_of(epoch: Epoch, of_row: Ints) -> Strata:
 
 
 def _draw(selector: Any, epoch: Epoch, of_row: Ints) -> None:
-    """Draw from strata."""
+    """Draw `max_points` rows from strata, and set the fitted attributes."""
     strata = strata_of(epoch, of_row)
     sampled = shared_allocation(strata.sizes, strata.spreads_ns, selector.max_points)
     plan = SamplingPlan(strata, sampled, float(epoch.statistic.sum()))
@@ -180,7 +179,7 @@ def _draw(selector: Any, epoch: Epoch, of_row: Ints) -> None:
 
 
 def remember_drawn(selector: Any, epoch: Epoch, plan: SamplingPlan, rows: Ints) -> None:
-    """Set what `FittedSelector` and `seqpoint.selection.kernels` read of rows taken from strata."""
+    """Set the attributes of `FittedSelector` and of `seqpoint.selection.kernels.Drawn`."""
     of_row, sizes, y = plan.strata.of_row, plan.strata.sizes, epoch.statistic
     weights = (sizes / plan.sampled)[of_row[rows]]
     selector.plan_, selector.indices_, selector.strata_ = plan, rows, of_row
@@ -193,39 +192,39 @@ def remember_drawn(selector: Any, epoch: Epoch, plan: SamplingPlan, rows: Ints) 
     remember(selector, epoch, Choice(rows, weights, of_row, edges, total, converged=True))
 
 
-#: Iterations among which medoids are looked for; of more, a sample (CLARA).
-_SAMPLE = 2000
-#: Rounds of exchanging; each lowers the sum of distances, so this bounds time alone.
-_ROUNDS = 100
+#: Most iterations among which medoids are searched; of more, a random sample is taken (CLARA).
+_MAX_CANDIDATES = 2000
+#: Most rounds of improving medoids; each lowers the sum of distances, so this bounds time alone.
+_MAX_ROUNDS = 100
 
 
 class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
-    """Choose iterations in the middle of groups with a like profile; each stands for its group.
+    """Selector of the medoids of groups of iterations with similar profiles; each medoid represents its group.
 
-    Columns are taken as they are: give times, not counts, or scale them. Where the statistic is their sum, as with
-    the time in each kernel, groups are alike in the statistic too.
+    Columns are not scaled: give times rather than counts. If the statistic is the sum of the columns, as with the time
+    in each kernel, the iterations of a group are similar in the statistic too.
 
     Parameters
     ----------
     max_points : int, default 10
-        Groups, 1 or more.
+        Most groups, 1 or more.
     confidence : float, default 0.95
-        Of the intervals of `seqpoint.selection.stratified.estimate_total`, between 0 and 1.
+        Confidence level of the intervals of its totals, between 0 and 1.
     seed : int, default 0
-        Of the first medoids, and of the sample that they are looked for in where there are over 2,000 iterations.
+        Seed of the first medoids, and of the sample of iterations that is searched if there are over 2,000.
 
     Attributes
     ----------
     representatives_, weights_, labels_, bin_edges_, sequence_lengths_
-        The points, see `FittedSelector`, whose length is here the first column.
+        The points, see `FittedSelector`; the first column is taken as their length.
     medoids_ : ndarray of float64, shape (n_points, n_features)
+        Profile of each medoid.
 
     Notes
     -----
-    Kaufman and Rousseeuw, Finding Groups in Data (1990), chapters 2 and 3; medoids are improved by turns with the
-    groups (Park and Jun 2009, Expert Systems with Applications 36, 3336), from k-means++'s start. The estimate and its
-    interval are those of a stratum with one draw each: a medoid is taken as if it were drawn at random from its
-    group, and borrows the variance that the log shows.
+    Kaufman and Rousseeuw, Finding Groups in Data (1990), chapters 2 and 3. Medoids and groups are improved in turn
+    (Park and Jun 2009, Expert Systems with Applications 36, 3336), from the start of k-means++. Each group counts as a
+    stratum with a single draw: a medoid is treated as drawn at random, and borrows the variance that the log shows.
 
     Examples
     --------
@@ -246,7 +245,7 @@ class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, shape (n_iterations, n_features)
-            Profile of each iteration, zero or more.
+            Profile of each iteration, zero or more, such as `kernel_profiles`.
         y : array-like, shape (n_iterations,)
             Any statistic, zero or more.
 
@@ -267,68 +266,71 @@ class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> Ints:
-        """Return the group of each iteration of another epoch.
+        """Return the group of each iteration of another epoch: that of the nearest medoid.
 
         Parameters
         ----------
         X : array-like, shape (n_iterations, n_features)
-            As in `fit`.
+            Profiles of the other epoch, with the columns of `fit`.
         """
         check_is_fitted(self)
         profiles = validate_data(self, X, dtype=np.float64, reset=False)
         return np.asarray(pairwise_distances_argmin(profiles, self.medoids_), dtype=np.int64)
 
     def __sklearn_tags__(self) -> Any:
-        return one_length(super().__sklearn_tags__())
+        return selector_tags(super().__sklearn_tags__())
 
 
-def _medoids(profiles: Floats, most: int, seed: int) -> Ints:
+def _medoids(profiles: Floats, max_points: int, seed: int) -> Ints:
     """Return the rows of distinct medoids."""
     rng = np.random.default_rng(seed)
     count = len(profiles)
-    taken = np.arange(count) if count <= _SAMPLE else np.sort(rng.choice(count, _SAMPLE, replace=False))
-    distances = pairwise_distances(profiles[taken])
-    medoids = _start(distances, most, rng)
-    for _ in range(_ROUNDS):
+    candidates = (
+        np.arange(count) if count <= _MAX_CANDIDATES else np.sort(rng.choice(count, _MAX_CANDIDATES, replace=False))
+    )
+    distances = pairwise_distances(profiles[candidates])
+    medoids = _first_medoids(distances, max_points, rng)
+    for _ in range(_MAX_ROUNDS):
         group = np.argmin(distances[:, medoids], axis=1)
-        better = np.array([_middle(distances, np.flatnonzero(group == one)) for one in range(medoids.size)])
-        if (better == medoids).all():
+        improved = np.array([_medoid(distances, np.flatnonzero(group == i)) for i in range(medoids.size)])
+        if (improved == medoids).all():
             break
-        medoids = better
-    return taken[medoids]
+        medoids = improved
+    return candidates[medoids]
 
 
-def _start(distances: Floats, most: int, rng: np.random.Generator) -> Ints:
-    """Return first medoids: the middle of all, then rows drawn in proportion to their squared distance from those."""
-    chosen = [_middle(distances, np.arange(len(distances)))]
-    while len(chosen) < most:
-        squares = distances[:, chosen].min(axis=1) ** 2
+def _first_medoids(distances: Floats, max_points: int, rng: np.random.Generator) -> Ints:
+    """Return first medoids: that of all rows, then rows drawn in proportion to their squared distance from them."""
+    medoids = [_medoid(distances, np.arange(len(distances)))]
+    while len(medoids) < max_points:
+        squares = distances[:, medoids].min(axis=1) ** 2
         if not squares.any():
             break
-        chosen.append(int(rng.choice(len(distances), p=squares / squares.sum())))
-    return np.array(chosen)
+        medoids.append(int(rng.choice(len(distances), p=squares / squares.sum())))
+    return np.array(medoids)
 
 
-def _middle(distances: Floats, rows: Ints) -> int:
-    """Return the row with the smallest sum of distances to the others; of several the first."""
+def _medoid(distances: Floats, rows: Ints) -> int:
+    """Return the row with the smallest sum of distances to the others; of several, the first."""
     return int(rows[np.argmin(distances[np.ix_(rows, rows)].sum(axis=0))])
 
 
 def kernel_profiles(trace: Trace, rank: int = 0) -> tuple[Ints, Floats]:
-    """Return the time in each kernel by iteration.
+    """Return the time in each kernel for every iteration.
 
     Parameters
     ----------
     trace : Trace
-        With iterations.
-    rank : int
+        A trace with iterations.
+    rank : int, default 0
+        Rank whose kernels are summed.
 
     Returns
     -------
     iterations : ndarray of int64, shape (n_iterations,)
-        Their numbers, ascending.
+        Numbers of the iterations, ascending.
     profiles : ndarray of float64, shape (n_iterations, n_names)
-        ns, by name in alphabetical order.
+        Time in ns by kernel name, in alphabetical order.
 
     Raises
     ------
@@ -337,10 +339,10 @@ def kernel_profiles(trace: Trace, rank: int = 0) -> tuple[Ints, Floats]:
     """
     kernels = trace.kernels
     iteration, duration = integers(kernels, "iteration"), integers(kernels, "dur_ns")
-    own = (integers(kernels, "rank") == rank) & (iteration != MISSING) & (duration != MISSING)
-    if not own.any():
+    in_rank = (integers(kernels, "rank") == rank) & (iteration != MISSING) & (duration != MISSING)
+    if not in_rank.any():
         raise InvalidInputError(f"rank {rank} has no kernel in an iteration, so there are no profiles")
-    numbers, row = np.unique(iteration[own], return_inverse=True)
-    names, column = np.unique(strings(kernels, "name")[own].astype(str), return_inverse=True)
-    cells = np.bincount(row * names.size + column, duration[own].astype(np.float64), numbers.size * names.size)
+    numbers, row = np.unique(iteration[in_rank], return_inverse=True)
+    names, column = np.unique(strings(kernels, "name")[in_rank].astype(str), return_inverse=True)
+    cells = np.bincount(row * names.size + column, duration[in_rank].astype(np.float64), numbers.size * names.size)
     return numbers, np.asarray(cells, dtype=np.float64).reshape(numbers.size, names.size)
