@@ -6,18 +6,13 @@ every feeder resolves. Communication is on the device, has a size, and is of a k
 group is a number, whose ranks stand in ``NAME.groups.json``.
 
 `meetings_of` finds the collectives, sends and receives that a simulator can run. `order_nodes` turns tasks, lags and
-releases into nodes. `write_chakra` writes them. Facts that Chakra has no field for are attributes whose names begin
-with ``seqpoint_``: all columns of tasks and edges, and the fields of the graph as JSON. A node has an attribute only
-where its value is not the most frequent of its column.
+releases into nodes. `write_chakra` writes them.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, is_dataclass, replace
-from enum import Enum
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,133 +29,11 @@ from profilers.readers.chakra.protobuf import (
     SEND,
     MetadataMessage,
     NodeMessage,
-    add_array,
     add_attribute,
 )
 from profilers.trace.arrays import Floats, Ints
 from replay.engine.engine import simulate
-from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, KernelGraph, TaskKind
-
-#: What the names of our own attributes begin with.
-OWN = "seqpoint_"
-
-
-Columns = Mapping[str, npt.NDArray[Any]]
-#: For each column: the name of its type, the numbers in a row (None for a single one), and the most frequent row.
-Described = Mapping[str, tuple[str, int | None, Any]]
-
-
-def columns_of(table: Any) -> Columns:
-    """Return the columns of `Tasks` or `Edges` that are not None.
-
-    Raises
-    ------
-    InvalidInputError
-        A column is no array of numbers of one or two dimensions.
-    """
-    by_name = {column.name: getattr(table, column.name) for column in fields(table)}
-    arrays = {name: np.asarray(values) for name, values in by_name.items() if values is not None}
-    for name, values in arrays.items():
-        if values.ndim not in (1, 2) or values.dtype.kind not in "biuf":
-            raise InvalidInputError(f"column {name} of {values.ndim} dimensions of {values.dtype} cannot be written")
-    return arrays
-
-
-def described(columns: Columns) -> Described:
-    """Return the type and the most frequent row of each column."""
-    return {
-        name: (
-            values.dtype.newbyteorder("=").name,
-            values.shape[1] if values.ndim == 2 else None,
-            _most_frequent_row(values).tolist(),
-        )
-        for name, values in columns.items()
-    }
-
-
-def _most_frequent_row(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the most frequent row; of several, the smallest."""
-    if not len(values):
-        return np.zeros(values.shape[1:], values.dtype)
-    rows, counts = np.unique(values, axis=0 if values.ndim == 2 else None, return_counts=True)
-    return np.asarray(rows[np.argmax(counts)])
-
-
-class RowWriter:
-    """Writes rows of columns as attributes.
-
-    Parameters
-    ----------
-    columns : mapping of str to array
-        Columns of equal length.
-    prefix : str
-        Prefix of the names of the attributes.
-    """
-
-    def __init__(self, columns: Columns, prefix: str) -> None:
-        self.described = described(columns)
-        self._named = [
-            (f"{prefix}{name}", values, _differing_rows(values, self.described[name][2]).tolist())
-            for name, values in columns.items()
-        ]
-
-    def add(self, row: int, attributes: Any) -> None:
-        """Add what is not usual of one row to the attributes of a message."""
-        for name, values, differs in self._named:
-            if differs[row]:
-                add_array(attributes, name, np.asarray(values[row]))
-
-
-def _differing_rows(values: npt.NDArray[Any], usual: Any) -> npt.NDArray[np.bool_]:
-    """Return the mask of rows that differ from the usual one in any bit."""
-    expected = np.broadcast_to(np.asarray(usual, values.dtype), values.shape)
-    if values.dtype.kind == "f":
-        same = (values == expected) & (np.signbit(values) == np.signbit(expected)) | np.isnan(values) & np.isnan(
-            expected
-        )
-    else:
-        same = values == expected
-    return np.asarray(~same if same.ndim == 1 else ~same.all(axis=1))
-
-
-def add_edges(columns: Columns, edges: npt.NDArray[np.int64], prefix: str, attributes: Any) -> None:
-    """Add some edges to the attributes of a message, a list a column."""
-    for name, values in columns.items():
-        add_array(attributes, f"{prefix}{name}", values[edges])
-
-
-def to_json(value: Any) -> str:
-    """Return a value as JSON; numbers keep every bit, and dataclasses become objects.
-
-    Raises
-    ------
-    InvalidInputError
-        The value holds something that JSON cannot, such as a function or an array.
-
-    Examples
-    --------
-    >>> from replay.graph import Lane
-    >>> to_json(Lane(0, None, 7))
-    '{"rank":0,"device":null,"number":7}'
-    """
-    return json.dumps(_plain(value), separators=(",", ":"))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return _plain(value.value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.generic):
-        return value.item()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(content) for key, content in value.items()}
-    if isinstance(value, Sequence):
-        return [_plain(item) for item in value]
-    raise InvalidInputError(f"a {type(value).__name__} cannot be written as JSON")
-
+from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
 
 #: ``comm_type`` of the collectives that ASTRA-sim knows; it stops at any other.
 COMMUNICATION = {"all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}
@@ -438,13 +311,9 @@ def _unexpressed(graph: KernelGraph, rank: Ints, meetings: Meetings) -> int:
     return int((between_ranks & ~is_expressed).sum())
 
 
-#: Version of the form of our attributes.
-FORM = 1
-#: Fields of a graph that are not written as facts.
-NOT_FACTS = frozenset({"tasks", "edges", "names"})
 _VERSION = b"0.0.4"
 #: ASTRA-sim takes as many dimensions of the network when a node does not say which it uses.
-_ALL_DIMENSIONS = np.ones(4, dtype=bool)
+_ALL_DIMENSIONS = (True,) * 4
 _MOST_OPERATIONS = (1 << 63) - 1
 
 
@@ -512,56 +381,18 @@ class _Writer:
     def __init__(self, graph: KernelGraph, nodes: Nodes) -> None:
         self._graph, self._nodes = graph, nodes
         self._names = [name.encode("utf-8", "replace") for name in graph.names]
-        self._tasks = RowWriter(columns_of(graph.tasks), OWN)
-        edges = columns_of(graph.edges)
-        self._edges = {"row": np.arange(len(graph.edges)), **{n: c for n, c in edges.items() if n != "target"}}
-        order = np.argsort(graph.edges.target, kind="stable")
-        ends = np.searchsorted(graph.edges.target[order], np.arange(len(graph.tasks) + 1))
-        self._into = [order[first:last] for first, last in pairwise(ends.tolist())]
         self._tags: dict[int, int] = {}
-        self._facts = self._described()
-        self._id = self._digest()
-
-    def _described(self) -> str:
-        """Return the facts of the whole graph as JSON, for the first node of the first file."""
-        graph = self._graph
-        fields_of_graph = {
-            f.name: json.loads(to_json(getattr(graph, f.name))) for f in fields(graph) if f.name not in NOT_FACTS
-        }
-        counts = {"tasks": len(graph.tasks), "edges": len(graph.edges), "names": len(graph.names)}
-        columns = {"task_columns": self._tasks.described, "edge_columns": described(self._edges)}
-        return json.dumps({"graph": fields_of_graph, **counts, **columns, "resources": RESOURCES})
 
     def write(self, rank: int, stream: IO[bytes]) -> None:
         """Write the file of a rank: its tasks, then its delays; a Python loop over them, about 30 us each."""
         header = MetadataMessage(version=[_VERSION])
         add_attribute(header.attr, "schema", "seqpoint graph")
-        add_attribute(header.attr, f"{OWN}form", FORM)
-        add_attribute(header.attr, f"{OWN}graph", self._id)
-        add_array(header.attr, f"{OWN}ranks", np.unique(self._nodes.rank))
         serialize_length_prefixed(header, stream)
-        for message in self._messages(rank):
-            serialize_length_prefixed(message, stream)
-
-    def _digest(self) -> str:
-        """Return a digest of the graph, which is the same in all of its files."""
-        digest = hashlib.sha256(self._facts.encode())
-        for table in (self._graph.tasks, self._graph.edges):
-            for values in columns_of(table).values():
-                digest.update(np.ascontiguousarray(values).tobytes())
-        return digest.hexdigest()[:16]
-
-    def _messages(self, rank: int) -> Iterator[Any]:
-        rows = np.flatnonzero(self._nodes.rank == rank).tolist()
-        first = rank == self._nodes.rank.min()
-        for row in rows:
-            message = self._task(row)
-            if first and row == rows[0]:
-                add_attribute(message.attr, f"{OWN}facts", self._facts)
-            yield message
+        for row in np.flatnonzero(self._nodes.rank == rank).tolist():
+            serialize_length_prefixed(self._task(row), stream)
         for delay in self._nodes.delays:
             if delay.rank == rank:
-                yield _delay(delay)
+                serialize_length_prefixed(_delay(delay), stream)
 
     def _task(self, row: int) -> Any:
         nodes, tasks = self._nodes, self._graph.tasks
@@ -576,10 +407,6 @@ class _Writer:
         message.type = self._add_communication(row, message.attr)
         if message.type == COMPUTE:
             self._add_cost(row, message.attr)
-        add_attribute(message.attr, f"{OWN}task", row)
-        self._tasks.add(row, message.attr)
-        if len(self._into[row]):
-            add_edges(self._edges, self._into[row], f"{OWN}edge_", message.attr)
         return message
 
     def _add_cost(self, row: int, attributes: Any) -> None:
@@ -591,7 +418,7 @@ class _Writer:
             add_attribute(attributes, "num_ops", min(round(known.flops), _MOST_OPERATIONS))
             moved = round(known.bytes_moved)
         if moved > 0:
-            add_array(attributes, "tensor_size", np.asarray(moved, np.uint64))
+            attributes.add(name=b"tensor_size", uint64_val=moved)
 
     def _add_communication(self, row: int, attributes: Any) -> int:
         """Return the type of a task's node; add the attributes that it has as communication."""
@@ -600,7 +427,7 @@ class _Writer:
             kind = COMMUNICATION[COLLECTIVE_KINDS[tasks.collective[row]]]
             add_attribute(attributes, "comm_type", kind)
             add_attribute(attributes, "comm_size", int(tasks.bytes[row]))
-            add_array(attributes, "involved_dim", _ALL_DIMENSIONS)
+            attributes.add(name=b"involved_dim").bool_list.values.extend(_ALL_DIMENSIONS)
             if group:
                 add_attribute(attributes, "pg_name", str(group))
             return COLLECTIVE
@@ -610,8 +437,8 @@ class _Writer:
         rank = int(self._nodes.rank[row])
         source, destination = (rank, peer) if meetings.sends[row] else (peer, rank)
         add_attribute(attributes, "comm_size", int(tasks.bytes[row]))
-        for name, value in (("comm_src", source), ("comm_dst", destination), ("comm_tag", tag)):
-            add_array(attributes, name, np.asarray(value, np.int32))
+        for name, value in ((b"comm_src", source), (b"comm_dst", destination), (b"comm_tag", tag)):
+            attributes.add(name=name, int32_val=value)
         return SEND if meetings.sends[row] else RECEIVE
 
 
@@ -626,5 +453,4 @@ def _delay(delay: Delay) -> Any:
     )
     # ASTRA-sim runs one call and one kernel of a rank at a time: a delay takes the place of what waits for it.
     add_attribute(message.attr, "is_cpu_op", delay.host)
-    add_attribute(message.attr, f"{OWN}delay", delay.name)
     return message

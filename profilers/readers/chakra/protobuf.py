@@ -20,13 +20,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
-
-from profilers.errors import InvalidInputError
 
 _PACKAGE = "chakra"
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -49,8 +45,6 @@ _VALUES: Mapping[str, int] = {
     "bytes": _FIELD.TYPE_BYTES,
 }
 _FIRST_VALUE = 3
-#: Field of an attribute by the kind of NumPy's type.
-_OF_KIND = {"f": "double", "i": "int64", "u": "uint64", "b": "bool"}
 
 
 def _messages() -> Mapping[str, Any]:
@@ -133,33 +127,6 @@ def add_attribute(attributes: Any, name: str, value: str | bool | int) -> None:
         attributes.add(name=raw, string_val=value.encode())
     else:
         attributes.add(name=raw, int64_val=value)
-
-
-def add_array(attributes: Any, name: str, values: npt.NDArray[Any]) -> None:
-    """Add a named array of no dimension as a value, of one as a list, both with every bit of their numbers.
-
-    Raises
-    ------
-    InvalidInputError
-        It has more dimensions, or holds anything but numbers and truth values.
-
-    Examples
-    --------
-    >>> node = NodeMessage()
-    >>> add_array(node.attr, "a", np.array([True, False]))
-    >>> node.SerializeToString().hex()
-    '520a0a0161e201040a020100'
-    """
-    kind = "int32" if values.dtype == np.int32 else _OF_KIND.get(values.dtype.kind)
-    if kind is None or values.ndim > 1:
-        raise InvalidInputError(f"{name}: Chakra has no attribute for {values.ndim} dimensions of {values.dtype}")
-    attribute = attributes.add(name=name.encode())
-    if values.ndim == 0:
-        setattr(attribute, f"{kind}_val", values.item())
-    else:
-        own = getattr(attribute, f"{kind}_list")
-        own.SetInParent()
-        own.values.extend(values.tolist())
 
 
 #: Types of a node in the public schema (mlcommons/chakra, ``et_def.proto``).
