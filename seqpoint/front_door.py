@@ -1,9 +1,8 @@
-"""The functions that people call: `import seqpoint as sp`, then `sp.open`, `sp.select`, `sp.project`.
+"""Front door of the toolkit: `import seqpoint as sp`, then `sp.open`, `sp.select`, `sp.project`.
 
-Each takes a trace (or the path of one) and returns a frozen result. A result shows itself in a notebook, and has
-`.table()` (a pandas DataFrame), `.plot()` (a HoloViews object) and `.to_dict()` (what the command prints with
-``--json``). Each command of the command line is one call of a function here. Heavy libraries load when a function needs
-them.
+Each function takes a trace (or its path) and returns a frozen result. A result shows itself in a notebook, and has
+`.table()` (a pandas DataFrame), `.plot()` (a HoloViews object) and `.to_dict()` (the JSON of the command). Each command
+of the command line is a call of a function here. Heavy libraries load when a function needs them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -99,15 +98,19 @@ def ingest(
 
     Parameters
     ----------
-    paths, iterations, length
-        As `open` takes them.
+    paths : str, path or sequence of them
+        Files, folders, or patterns such as ``"rank*.json.gz"``.
     output : str or path
         Folder to write; its name ends in ``.trace``.
+    iterations : str
+        How iterations are found, see `open`.
+    length : str, optional
+        Where sequence lengths come from, see `open`.
 
     Raises
     ------
     SeqPointError
-        As `open`; or the folder cannot be written.
+        A file is missing, damaged or of no known format, or the folder cannot be written.
     """
     from profilers.ingest.pipeline import CollectOptions
     from profilers.ingest.pipeline import ingest as run
@@ -116,14 +119,30 @@ def ingest(
 
 
 def describe(trace: "Trace | Paths") -> "Description":
-    """Return where the time of a trace goes: devices, steps, kernels by class, overlap, and the quality of the data."""
+    """Describe a trace: devices, steps, kernels by class, overlap, and the quality of the data.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace to describe.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read.
+    """
     from seqpoint.description import describe as run
 
     return run(_trace(trace))
 
 
 def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
-    """Return the iterations of a trace, or of a log (.csv or .parquet), with their lengths and statistics.
+    """Return the iterations of a trace or log with their lengths and statistics.
+
+    Parameters
+    ----------
+    trace : Trace, IterationTable, path or sequence of paths
+        The trace, or a log (.csv or .parquet).
 
     Raises
     ------
@@ -160,11 +179,11 @@ def select(
     max_points : int
         Most lengths to choose, or strata.
     max_iterations : int, optional
-        Most iterations of all points together; one a point by default. Several of a length average its noise.
+        Most iterations of all points together; by default one for each point. Several of a length average its noise.
     statistic : str, optional
         The statistic to total: ``"kernel_time"`` (default, if the trace has kernels), ``"duration"``, or any column.
     selector : str
-        Name of a way to select, such as ``"seqpoint"``, ``"stratified"``, ``"k-medoids"`` or ``"random"``.
+        Name of a selector, such as ``"seqpoint"``, ``"stratified"``, ``"k-medoids"`` or ``"random"``.
     features : sequence of str
         Statistics that tell iterations apart besides the length, for ``"stratified"`` and ``"k-medoids"``.
     rank : int, optional
@@ -293,7 +312,7 @@ def analyze(
     what_if: "str | WhatIf | None" = None,
     device: str | None = None,
 ) -> "Analysis":
-    """Return where one step spends its time: critical path, overlap, idle time by cause, and what a what-if changes.
+    """Analyse a step: its critical path, overlap, idle time by cause, and its change under a what-if.
 
     Parameters
     ----------
@@ -338,8 +357,8 @@ def project(
     trace : Trace, path or sequence of paths
         The trace whose iterations are projected.
     what_ifs : sequence of str or WhatIf
-        What to ask, such as ``["overlap:ideal", "scale_device:MI355X"]``; ``+`` composes, ``@FILE.toml`` names a plan,
-        and ``overlap:all`` asks for every way to overlap, ranked. Five common ones by default.
+        What-ifs to project, such as ``["overlap:ideal", "scale_device:MI355X"]``; ``+`` composes, ``@FILE.toml`` names
+        a plan, and ``overlap:all`` stands for every overlap, ranked. By default five common ones.
     iterations : sequence of int
         The iterations to project; by default all if they are few, else representatives.
     max_points : int
@@ -353,7 +372,7 @@ def project(
     seed : int
         Seed of the draws.
     jobs : int
-        Draws at a time; one a core by default.
+        Draws at a time; by default one on each core.
     progress : callable, optional
         Called with (steps done, steps in all, what).
 
@@ -364,8 +383,8 @@ def project(
     """
     from seqpoint.projecting import ALL_OVERLAPS, DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
 
-    questions = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(DEFAULT_WHAT_IFS)
-    changes = [change for item in questions for change in (asked_what_ifs([item]) if isinstance(item, str) else [item])]
+    items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(DEFAULT_WHAT_IFS)
+    changes = [change for item in items for change in (asked_what_ifs([item]) if isinstance(item, str) else [item])]
     options = ProjectOptions(
         iterations=tuple(iterations),
         max_points=max_points,
@@ -377,7 +396,7 @@ def project(
         parameters=parameters,
     )
     result = project_trace(_trace(trace), changes, options)
-    return result.ranked() if ALL_OVERLAPS in questions else result
+    return result.ranked() if ALL_OVERLAPS in items else result
 
 
 def reproduce(
@@ -430,10 +449,16 @@ def report(
         The trace to report on.
     output : str or path
         File to write.
-    what_ifs, max_points, device, progress
-        As `project` takes them.
+    what_ifs : sequence of str or WhatIf
+        What-ifs to project, see `project`.
     title : str, optional
         Title of the page; the name of the trace by default.
+    max_points : int
+        Most representatives.
+    device : str, optional
+        The device that the trace was recorded on, if the trace does not say.
+    progress : callable, optional
+        Called with (steps done, steps in all, what).
 
     Returns
     -------
@@ -443,7 +468,7 @@ def report(
     Raises
     ------
     SeqPointError
-        As `project`; or the file cannot be written.
+        A what-if or the device is unknown, a what-if cannot be applied, or the file cannot be written.
     """
     import numpy as np
 
@@ -463,7 +488,7 @@ def report(
 
 
 def synthesize(job: "TrainingJob | TransformerJob", device: "str | Device", *, steps: int = 1) -> "Trace":
-    """Return the trace of a training job that nobody ran; its times are predicted, and it says so.
+    """Return the trace of a training job with predicted times; it is marked as synthetic.
 
     Parameters
     ----------
@@ -519,7 +544,7 @@ def predict_kernels(
     kind : str
         Kind of operator, such as ``"matmul"`` or ``"softmax"``.
     shapes : sequence of sequence of float
-        A row a shape: batch, m, n, k of a product; rows and columns of others.
+        Shapes: batch, m, n and k of a product; rows and columns of other operators.
     device : str or Device
         A device of the catalogue.
     dtype : str
@@ -532,8 +557,8 @@ def predict_kernels(
 
     Examples
     --------
-    >>> found = predict_kernels("matmul", [[1, 4096, 4096, 4096]], "A100-SXM4-80GB")
-    >>> bool(0.3e-3 < found.seconds[0] < 1.2e-3)
+    >>> predicted = predict_kernels("matmul", [[1, 4096, 4096, 4096]], "A100-SXM4-80GB")
+    >>> bool(0.3e-3 < predicted.seconds[0] < 1.2e-3)
     True
     """
     from replay.costs.kernels import predict
@@ -554,7 +579,7 @@ def predict_collective(
     sizes : sequence of int
         Message sizes in bytes.
     topology : Topology
-        How many devices take part, and how many of them share a node.
+        Number of devices that take part, and of devices in a node.
     device : str or Device
         A device of the catalogue.
 
@@ -596,14 +621,14 @@ def _device(device: "str | Device") -> "Device":
 
 
 def _trace(trace: "Trace | Paths") -> "Trace":
-    """Return a trace as it is, and open a path."""
+    """Return a trace unchanged, or open the trace of a path."""
     from profilers.trace import Trace
 
     return trace if isinstance(trace, Trace) else open(trace)
 
 
 def is_log(path: str | PathLike[str]) -> bool:
-    """Return whether a path is a log of iterations (.csv or .parquet), and no trace."""
+    """Return whether a path is a log of iterations (.csv or .parquet) rather than a trace."""
     path = Path(path)
     return path.suffix.lower() in _LOGS and not path.is_dir()
 

@@ -1,11 +1,11 @@
-"""How often intervals hold the true total and speed-up, on simulated epochs of four shapes.
+"""Coverage of the intervals of totals and speed-ups, on simulated epochs of four shapes.
 
     python benchmarks/selection/interval_coverage.py [--epochs 2000] > tests/accuracy/selection_coverage.csv
 
 An epoch has 600 iterations. Lengths are skewed (log-normal), of two kinds (bimodal), sorted (uniform, trained from
-short to long) or heavy-tailed (Pareto). Times have a fixed, a linear and a quadratic part in the length, other ones on
-two other configurations, and noise of 3 % on all. A selector chooses on the first, and its points give the total of
-the second, and the speed-up of the second over the third. Each epoch is drawn anew.
+short to long) or heavy-tailed (Pareto). Times are a polynomial of second degree in the length, with other coefficients
+on each of three configurations, and noise of 3 % on all. A selector chooses points on the first configuration. Their
+times give the total of the second, and the speed-up of the second over the third. Each epoch is drawn anew.
 """
 
 import sys
@@ -40,27 +40,27 @@ SELECTORS: dict[str, Callable[[int], selection.FittedSelector]] = {
 
 
 def times(lengths: Floats, rng: np.random.Generator) -> Floats:
-    """Return times with coefficients drawn anew, on a machine of its own."""
+    """Return times on a configuration whose coefficients are drawn at random."""
     fixed, linear, square = rng.uniform(0, 200), rng.uniform(5, 20), rng.uniform(0, 0.05)
     return (fixed + linear * lengths + square * lengths**2) * rng.normal(1, _NOISE, lengths.size)
 
 
-def one(shape: str, name: str, seed: int) -> tuple[bool, bool, float, float]:
-    """Return whether both intervals hold the truth, the error of the total, and the half-width."""
+def score(shape: str, name: str, seed: int) -> tuple[bool, bool, float, float]:
+    """Return whether each interval holds the truth, the error of the total, and its half-width, for an epoch."""
     rng = np.random.default_rng(seed)
     lengths = np.rint(SHAPES[shape](rng))
-    base, other, third = times(lengths, rng), times(lengths, rng), times(lengths, rng)
+    base, second, third = times(lengths, rng), times(lengths, rng), times(lengths, rng)
     fitted = SELECTORS[name](seed + 10**6).fit(lengths[:, None], base)  # type: ignore[attr-defined]
     rows = fitted.representatives_
     if name.startswith("seqpoint"):
         log = selection.SelectionLog.of(fitted, lengths[:, None], base)
         plain = name == "seqpoint"
-        total = (selection.estimate_total if plain else selection.assisted_total)(other[rows], log)
-        speedup = (selection.estimate_speedup if plain else selection.assisted_speedup)(third[rows], other[rows], log)
+        total = (selection.estimate_total if plain else selection.assisted_total)(second[rows], log)
+        speedup = (selection.estimate_speedup if plain else selection.assisted_speedup)(third[rows], second[rows], log)
     else:
-        total = estimate_drawn_total(other[rows], fitted)
-        speedup = estimate_drawn_speedup(third[rows], other[rows], fitted)
-    truth, ratio = float(other.sum()), float(third.sum() / other.sum())
+        total = estimate_drawn_total(second[rows], fitted)
+        speedup = estimate_drawn_speedup(third[rows], second[rows], fitted)
+    truth, ratio = float(second.sum()), float(third.sum() / second.sum())
     return (
         total.low <= truth <= total.high,
         speedup.low <= ratio <= speedup.high,
@@ -70,14 +70,15 @@ def one(shape: str, name: str, seed: int) -> tuple[bool, bool, float, float]:
 
 
 @click.command()
-@click.option("--epochs", default=2000, type=click.IntRange(1), show_default=True)
+@click.option("--epochs", default=2000, type=click.IntRange(1), show_default=True, help="Epochs of each shape.")
 def main(epochs: int) -> None:
     """Print a line of CSV for each shape and selector."""
     print("shape,selector,total_covered,speedup_covered,mean_error,mean_half_width")
     for shape in SHAPES:
         for name in SELECTORS:
-            found = np.array([one(shape, name, seed) for seed in range(epochs)], dtype=np.float64).mean(axis=0)
-            print(f"{shape},{name},{100 * found[0]:.1f},{100 * found[1]:.1f},{100 * found[2]:.2f},{100 * found[3]:.2f}")
+            scores = np.array([score(shape, name, seed) for seed in range(epochs)], dtype=np.float64)
+            total, speedup, error, half_width = 100 * scores.mean(axis=0)
+            print(f"{shape},{name},{total:.1f},{speedup:.1f},{error:.2f},{half_width:.2f}")
             print(f"{shape} {name}", file=sys.stderr)
 
 

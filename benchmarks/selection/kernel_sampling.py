@@ -2,30 +2,35 @@
 
     python benchmarks/selection/kernel_sampling.py ../shared/data/traces/kineto > tests/accuracy/kernel_sampling.csv
 
-Every row is a population of kernels with two times each: the one that the sample is planned on, and the one that is
-scored, which the plan has not seen.
+Every row is a population of kernels with two times each: the planned time, which the sample is planned on, and the
+scored time, which the plan has not seen. They differ by the column ``scored``:
 
-- ``self``: scored on the times that were planned on, all kernels; only expansion is scored, as the ratio is exact.
-- ``half``: planned on one half of the iterations (of one iteration, of its kernels in time), scored on the other. A
-  kernel is matched with the one of the same name, launch and shapes that comes as often before it in its half.
-- ``device``: planned on one device, scored on another; matched by operator, shapes and place in the operator.
+- ``self``: the scored times are the planned ones, of all kernels. Only expansion is scored, as the ratio is exact.
+- ``half``: planned on one half of the iterations (of a single iteration, of its kernels in time), scored on the other.
+  Kernels are matched by name, launch, shapes, and the number of such kernels before them in their half.
+- ``device``: planned on one device, scored on another. Kernels are matched by operator, shapes and order in the
+  operator.
 
-Columns: ``matched``, the share of the planned half's kernels that have a match, in percent, which are the population;
-``kernels``, ``sampled``, ``strata``; ``fewer``, kernels / sampled; ``less_time``, time of all / time of the sampled on
-what is scored; ``planned``, the error planned for; then the median error of the total over draws with different
-seeds, and the share of the 95 % intervals that hold it, and their median half-width, by ratio and by expansion; and
-the error of uniform random sampling of the same size (median), of the first kernel of each name and grid (as Sieve
-does; with how many), and of k-means on launch and time with the first kernel of each cluster and the smallest k
-within 1 % of the planned total (as PKA does; it has counters, we have none). Percent but for the counts and
-reductions.
+Columns, in percent but for the counts and reductions:
 
-Where intervals hold less often than they say, the scored times have what the planned ones do not show: batch_8's
-second half has two kernels of 188 us among 1185 of 11 us, which carry 99 % of the variance and which few draws meet
-(the error stays at 0.4 %, as each is 0.2 % of the total); another device treats kinds of launch of one name unlike.
+- ``matched``: share of the planned kernels that have a match; these are the population.
+- ``kernels``, ``sampled``, ``strata``: counts.
+- ``fewer``: kernels / sampled. ``less_time``: scored time of all kernels / that of the sampled ones.
+- ``planned``: the planned error.
+- ``ratio_...`` and ``expand_...``: for each estimator, over draws with different seeds, the median error of the total,
+  the share of 95 % intervals that hold it, and their median half-width.
+- ``uniform_error``: median error of uniform random sampling of the same size.
+- ``sieve_...``: error, and number of kernels, of the first kernel of each name and grid (as Sieve does).
+- ``pka_...``: the same of k-means on launch and time with the first kernel of each cluster, and the smallest k within
+  1 % of the planned total (as PKA does, which has counters; these traces have none).
 
-What the papers say of other workloads and of a simulator's cycles, beside ours and no pass mark: GCL-Sampler's
-suite: itself 258.94 times less at 0.37 % error, PKA 129.23 at 20.90 %, Sieve 94.90 at 4.10 %, STEM+ROOT 56.57 at
-0.38 % (source: the public text of GCL-Sampler, as the project's notes on papers have it).
+Intervals that hold less often than they say have scored times that the planned ones do not show. The second half of
+batch_8 has two kernels of 188 us among 1185 of 11 us. They carry 99 % of the variance, and few draws meet them; the
+error stays at 0.4 %, as each is 0.2 % of the total. Another device treats kinds of launch of one name unlike.
+
+Figures of papers on other workloads, in cycles of a simulator, for comparison. On GCL-Sampler's suite: itself 258.94
+times less at 0.37 % error, PKA 129.23 at 20.90 %, Sieve 94.90 at 4.10 %, STEM+ROOT 56.57 at 0.38 % (source: the
+public text of GCL-Sampler).
 """
 
 import copy
@@ -58,7 +63,7 @@ COLUMNS = (
     "expand_error", "expand_coverage", "expand_half_width",
     "uniform_error", "sieve_error", "sieve_sampled", "pka_error", "pka_sampled",
 )  # fmt: skip
-#: One trace, or every file of a folder of which each holds one iteration.
+#: A trace each: a file, or a folder whose files hold an iteration each.
 TRACES = (
     "particle_transformer/batch_4",
     "particle_transformer/batch_8",
@@ -75,7 +80,7 @@ TRACES = (
     "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat.json.gz",
     "tracelens/mi300/Qwen_Qwen1.5-0.5B-Chat.json.gz",
 )
-#: One job on two devices: planned on the first.
+#: The same job on two devices: planned on the first, scored on the second.
 PAIRS = (
     ("hta/trace_diff_a100.json.gz", "hta/trace_diff_v100.json.gz"),
     ("hta/trace_diff_v100.json.gz", "hta/trace_diff_a100.json.gz"),
@@ -85,7 +90,7 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Case:
-    """Kernels, the times that are scored, and what share of the planned ones they are."""
+    """A population of kernels with planned and scored times, and the share of the planned kernels that it holds."""
 
     trace: str
     scored: str
@@ -97,55 +102,55 @@ class Case:
 
 
 def load(root: Path, name: str) -> pa.Table:
-    """Return the kernels of a trace in time order, with their operator and its shapes; a file of a folder is a part."""
+    """Return the kernels of a trace in time order, with their operator, its shapes, and the number of their file."""
     files = [root / name] if (root / name).is_file() else sorted((root / name).glob("*.gz"))
-    parts = [_kernels(file, number) for number, file in enumerate(files)]
-    return pa.concat_tables(parts).unify_dictionaries().combine_chunks()
+    tables = [_kernels(file, number) for number, file in enumerate(files)]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
-def _kernels(file: Path, part: int) -> pa.Table:
+def _kernels(file: Path, number: int) -> pa.Table:
     trace = collect([file])
     table = kernels_with_shapes(trace)
     kernels = table.append_column("operator", pa.array(_operators(trace), pa.string()))
-    kernels = kernels.append_column("part", pa.array(np.full(table.num_rows, part)))
+    kernels = kernels.append_column("file", pa.array(np.full(table.num_rows, number)))
     return kernels.sort_by([("start_ns", "ascending"), ("id", "ascending")])
 
 
 def _operators(trace) -> list[str]:
-    """Return the operator of each kernel and the kernel's place among those of the same operator."""
+    """Return the operator of each kernel, with the number of the kernel in that operator."""
     names = dict(zip(trace.ops["id"].to_pylist(), strings(trace.ops, "name"), strict=True))
     order = np.argsort(integers(trace.kernels, "start_ns"), kind="stable")
     ids = trace.kernels["op_id"].to_pylist()
     seen: dict[int | None, int] = {}
-    found = [""] * len(ids)
+    operators = [""] * len(ids)
     for row in order:
         seen[ids[row]] = seen.get(ids[row], -1) + 1
-        found[row] = "" if ids[row] is None else f"{names.get(ids[row])} {seen[ids[row]]}"
-    return found
+        operators[row] = "" if ids[row] is None else f"{names.get(ids[row])} {seen[ids[row]]}"
+    return operators
 
 
 def halves(kernels: pa.Table) -> np.ndarray:
-    """Return which rows are of the first half: of the parts, else of the iterations, else of the kernels."""
-    for column in ("part", "iteration"):
+    """Return which rows are in the first half: of the files, or else of the iterations, or else of the kernels."""
+    for column in ("file", "iteration"):
         steps = kernels[column].to_numpy()
-        known = np.unique(steps[~np.isnan(steps)])
-        if known.size > 1:
-            return steps < known[known.size // 2]
+        distinct = np.unique(steps[~np.isnan(steps)])
+        if distinct.size > 1:
+            return steps < distinct[distinct.size // 2]
     return np.arange(kernels.num_rows) < kernels.num_rows // 2
 
 
-def case_of(name: str, scored: str, planned: pa.Table, other: pa.Table) -> Case:
-    """Match the kernels of two tables and return those of the first, with the times of the second."""
-    here, there = _keys(scored, planned, other)
-    _, mine, its = np.intersect1d(_numbered(here), _numbered(there), return_indices=True)
-    order = np.argsort(mine)
-    rows = planned.take(pa.array(mine[order]))
-    new = other["dur_ns"].to_numpy()[its[order]].astype(np.float64)
-    return Case(name, scored, _population(rows), _grids(rows), _features(rows), new, mine.size / here.size)
+def case_of(name: str, scored: str, planned: pa.Table, target: pa.Table) -> Case:
+    """Match the kernels of two tables, and return those of the first with the times of the second."""
+    planned_keys, target_keys = _keys(scored, planned, target)
+    _, left, right = np.intersect1d(_numbered(planned_keys), _numbered(target_keys), return_indices=True)
+    order = np.argsort(left)
+    rows = planned.take(pa.array(left[order]))
+    new = target["dur_ns"].to_numpy()[right[order]].astype(np.float64)
+    return Case(name, scored, _population(rows), _grids(rows), _features(rows), new, left.size / planned_keys.size)
 
 
 def _population(rows: pa.Table) -> KernelPopulation:
-    return kernel_population(rows.drop_columns(["operator", "part"]))
+    return kernel_population(rows.drop_columns(["operator", "file"]))
 
 
 def _grids(rows: pa.Table) -> np.ndarray:
@@ -153,7 +158,7 @@ def _grids(rows: pa.Table) -> np.ndarray:
 
 
 def _features(rows: pa.Table) -> np.ndarray:
-    """Return what is known of a kernel without counters: logarithms of workgroups, their size and time."""
+    """Return features of kernels that need no counters: logarithms of workgroups, their size, and time."""
     columns = [rows[name].fill_null(0).to_numpy() for name in ("workgroups", "workgroup_size", "dur_ns")]
     features = np.log1p(np.stack(columns, axis=1).astype(np.float64))
     return (features - features.mean(0)) / np.maximum(features.std(0), 1e-9)
@@ -162,12 +167,12 @@ def _features(rows: pa.Table) -> np.ndarray:
 def _keys(scored: str, *tables: pa.Table) -> list[np.ndarray]:
     columns = ("operator", "shapes") if scored == "device" else ("name", "workgroups", "workgroup_size", "shapes")
     texts = [list(zip(*(map(str, t[c].to_pylist()) for c in columns), strict=True)) for t in tables]
-    number = {key: n for n, key in enumerate(dict.fromkeys(key for part in texts for key in part))}
-    return [np.array([number[key] for key in part]) for part in texts]
+    number = {key: n for n, key in enumerate(dict.fromkeys(key for table in texts for key in table))}
+    return [np.array([number[key] for key in table]) for table in texts]
 
 
 def _numbered(keys: np.ndarray) -> np.ndarray:
-    """Return keys that differ: the key and how many of the same came before."""
+    """Return distinct keys: each key with the number of equal keys before it."""
     order = np.argsort(keys, kind="stable")
     first = np.searchsorted(keys[order], keys[order], side="left")
     count = np.empty(keys.size, np.int64)
@@ -176,20 +181,20 @@ def _numbered(keys: np.ndarray) -> np.ndarray:
 
 
 def cases(root: Path, names: tuple[str, ...] = TRACES) -> Iterator[Case]:
-    """Yield what is scored, for the traces named."""
+    """Yield the cases of the named traces."""
     tables = {name: load(root, name) for name in names}
     for name, table in tables.items():
         new = table["dur_ns"].to_numpy().astype(np.float64)
         yield Case(name, "self", _population(table), _grids(table), _features(table), new, 1.0)
         first = halves(table)
         yield case_of(name, "half", table.filter(pa.array(first)), table.filter(pa.array(~first)))
-    for one, two in PAIRS:
-        if one in tables and two in tables:
-            yield case_of(one, "device", tables[one], tables[two])
+    for planned, scored in PAIRS:
+        if planned in tables and scored in tables:
+            yield case_of(planned, "device", tables[planned], tables[scored])
 
 
 def row(case: Case, draws: int = DRAWS) -> dict[str, str]:
-    """Return one row of the table."""
+    """Return the row of a case."""
     sampler = KernelSampler().fit(case.population)
     size, total = sampler.indices_.size, case.new.sum()
     numbers = {
@@ -213,26 +218,26 @@ def row(case: Case, draws: int = DRAWS) -> dict[str, str]:
 
 def scores(sampler: KernelSampler, case: Case, draws: int) -> dict[str, float]:
     """Return error, coverage and half-width of both estimators over draws from one plan."""
-    found = {}
+    result = {}
     samplers = [drawn(sampler, seed) for seed in range(draws)]
     total = case.new.sum()
     for name, estimator in (("ratio", estimate_total), ("expand", expand_total)):
         estimates = [estimator(case.new[s.indices_], s) for s in samplers]
-        # A total that is met but for the last digits of float64 is met.
+        # Intervals of zero width may miss the total by the last digits of float64.
         held = [e.low * (1 - 1e-12) <= total <= e.high * (1 + 1e-12) for e in estimates]
-        found[f"{name}_error"] = 100 * float(np.median([abs(e.value / total - 1) for e in estimates]))
-        found[f"{name}_coverage"] = 100 * float(np.mean(held))
-        found[f"{name}_half_width"] = 100 * float(np.median([e.half_width / total for e in estimates]))
-    return found
+        result[f"{name}_error"] = 100 * float(np.median([abs(e.value / total - 1) for e in estimates]))
+        result[f"{name}_coverage"] = 100 * float(np.mean(held))
+        result[f"{name}_half_width"] = 100 * float(np.median([e.half_width / total for e in estimates]))
+    return result
 
 
 def drawn(sampler: KernelSampler, seed: int) -> KernelSampler:
     """Return the same plan with another draw."""
-    other = copy.copy(sampler)
-    other.indices_ = draw_rows(sampler.plan_, seed)
+    redrawn = copy.copy(sampler)
+    redrawn.indices_ = draw_rows(sampler.plan_, seed)
     plan = sampler.plan_
-    other.weights_ = (plan.strata.sizes / plan.sampled)[sampler.strata_[other.indices_]]
-    return other
+    redrawn.weights_ = (plan.strata.sizes / plan.sampled)[sampler.strata_[redrawn.indices_]]
+    return redrawn
 
 
 def uniform_error(new: np.ndarray, size: int, draws: int) -> float:
@@ -243,12 +248,12 @@ def uniform_error(new: np.ndarray, size: int, draws: int) -> float:
 
 
 def sieve(case: Case) -> dict[str, float]:
-    """Let the first kernel of each name and grid stand for all of them."""
+    """Return the score of the first kernel of each name and grid, each standing for all of them."""
     return {f"sieve_{k}": v for k, v in first_of(case.grids, case.new).items()}
 
 
 def first_of(labels: np.ndarray, values: np.ndarray) -> dict[str, float]:
-    """Return the error, in percent, if the first kernel of each label stands for all of them, and how many."""
+    """Return the error in percent if the first kernel of each label stands for all of them, and their number."""
     _, first, counts = np.unique(labels, return_index=True, return_counts=True)
     return {"error": 100 * abs(float(counts @ values[first]) / float(values.sum()) - 1), "sampled": first.size}
 

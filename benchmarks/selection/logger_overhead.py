@@ -1,13 +1,12 @@
-"""What logging costs a training loop: a real small PyTorch loop with and without `IterationLog`, interleaved.
+"""Overhead of `IterationLog` in a small PyTorch training loop, with and without it in turns.
 
     python benchmarks/selection/logger_overhead.py --help
 
-One model is trained in blocks of the same batches, with the logger and without it; a pair of blocks lies close
-together in time, and which comes first is shuffled, so that a drift of the machine falls on both. A block is as long
-as the logger waits between two writes, so that each holds one. The ratio is the median over pairs, for other programs
-disturb single blocks; its interval is that of order statistics. The cost of a call between training steps finds the
-caches as training leaves them; the cost of a call alone is what a loop that logs and does nothing else takes above
-the same loop without logging. Both include the writing. Needs torch.
+A model is trained in blocks of the same batches, with the logger and without it. The two blocks of a pair follow each
+other in random order, so that a drift of the machine falls on both. A block is as long as the time between two writes
+of the logger, so that each holds one. The ratio is the median over pairs, as other programs disturb single blocks; its
+interval is that of order statistics. The cost of a call between training steps includes cold caches. The cost of a call
+alone is the difference of empty loops with and without the logger. Both include the writing. Needs torch.
 """
 
 import random
@@ -63,15 +62,15 @@ def pairs(train: Callable[[int], None], lengths: list[int], count: int, log: Ite
     """Return (ns without, ns with) of each pair of blocks."""
     rng = random.Random(0)
     plain(train, lengths)
-    found = []
+    blocks = []
     for _ in range(count):
         if rng.random() < 0.5:
             without = plain(train, lengths)
-            found.append((without, logged(train, lengths, log)))
+            blocks.append((without, logged(train, lengths, log)))
         else:
             with_log = logged(train, lengths, log)
-            found.append((plain(train, lengths), with_log))
-    return found
+            blocks.append((plain(train, lengths), with_log))
+    return blocks
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
@@ -82,7 +81,7 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 
 def between(train: Callable[[int], None], lengths: list[int], log: IterationLog) -> float:
-    """Return the ns of an empty logged iteration after each training step, whose work has emptied the caches."""
+    """Return the ns of an empty logged iteration after a training step, which leaves the caches cold."""
     total_ns = 0
     for length in lengths:
         train(length)
@@ -108,9 +107,9 @@ def call_cost(folder: Path, name: str, rounds: int) -> list[float]:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--pairs", "count", default=150, help="Pairs of blocks.")
-@click.option("--block", default=200, help="Iterations of a block.")
-@click.option("--width", default=256, help="Of the model.")
+@click.option("--pairs", "count", default=150, help="Number of pairs of blocks.")
+@click.option("--block", default=200, help="Number of iterations in a block.")
+@click.option("--width", default=256, help="Width of the model's layers.")
 def main(count: int, block: int, width: int) -> None:
     """Print the ratio of times with and without the logger, and the cost of a call."""
     import torch
@@ -121,11 +120,11 @@ def main(count: int, block: int, width: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         with IterationLog(Path(folder) / "log.csv") as log:
             train = loop(width)
-            found = pairs(train, lengths, count, log)
+            blocks = pairs(train, lengths, count, log)
             inside = interval([between(train, lengths, log) for _ in range(max(count // 3, 10))])
         alone = {name: call_cost(Path(folder), name, 15) for name in ("log.csv", "log.parquet")}
-    per_iteration = median(without for without, _ in found) / block
-    ratio, low, high = interval([logged_ns / plain_ns for plain_ns, logged_ns in found])
+    per_iteration = median(without for without, _ in blocks) / block
+    ratio, low, high = interval([logged_ns / plain_ns for plain_ns, logged_ns in blocks])
     print(f"iteration without the logger: {per_iteration / 1e6:.3f} ms (median of {count} blocks of {block})")
     print(f"with over without: {ratio:.4f} [{low:.4f}, {high:.4f}] (95 %)")
     print("one call between training steps: {:.2f} us [{:.2f}, {:.2f}] (95 %)".format(*(v / 1e3 for v in inside)))

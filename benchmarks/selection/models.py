@@ -1,4 +1,4 @@
-"""Three sequence models, small enough for a CPU, that cost as their large originals do by sequence length.
+"""Three sequence models, small enough for a CPU, whose cost grows with the sequence length as in the originals.
 
 `speech` has the layers of DeepSpeech2 (two convolutions, five bidirectional GRUs, a classifier of each frame),
 `translation` those of GNMT (LSTM encoder and decoder with attention), `transformer` is an encoder with
@@ -30,9 +30,9 @@ class Speech(nn.Module):
         frames = torch.randn(batch, 1, length, FEATURES, generator=generator)
         mixed = torch.relu(self.second(torch.relu(self.first(frames))))
         steps = mixed.permute(0, 2, 1, 3).flatten(2)
-        found = self.classes(self.recurrent(steps)[0])
-        wanted = torch.randint(CLASSES, found.shape[:2], generator=generator)
-        return nn.functional.cross_entropy(found.flatten(0, 1), wanted.flatten())
+        logits = self.classes(self.recurrent(steps)[0])
+        target = torch.randint(CLASSES, logits.shape[:2], generator=generator)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
 class Translation(nn.Module):
@@ -52,8 +52,8 @@ class Translation(nn.Module):
         memory, state = self.encoder(self.source(source))
         steps, _ = self.decoder(self.target(target), state)
         attended = torch.softmax(steps @ memory.transpose(1, 2), -1) @ memory
-        found = self.words(torch.cat((steps, attended), -1))
-        return nn.functional.cross_entropy(found.flatten(0, 1), target.flatten())
+        logits = self.words(torch.cat((steps, attended), -1))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
 
 
 class Transformer(nn.Module):
@@ -69,11 +69,11 @@ class Transformer(nn.Module):
     def loss(self, length: int, batch: int, generator: torch.Generator) -> Tensor:
         """Return the loss of one random batch."""
         tokens = torch.randint(VOCABULARY, (batch, length), generator=generator)
-        found = self.words(self.layers(self.tokens(tokens)))
-        return nn.functional.cross_entropy(found.flatten(0, 1), tokens.flatten())
+        logits = self.words(self.layers(self.tokens(tokens)))
+        return nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
-#: Each by its name, made with a hidden size.
+#: Models by name; each is made with a hidden size.
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "speech": Speech,
     "translation": Translation,

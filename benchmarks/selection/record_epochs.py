@@ -49,7 +49,7 @@ REFERENCE_NS = 900_000
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained: a model, how many iterations of how many sequences, and how long these are."""
+    """Training job of a model: its hidden size, number of iterations, batch size, and distribution of lengths."""
 
     model: str
     hidden: int
@@ -60,20 +60,20 @@ class Job:
     def epoch(self, order: str) -> np.ndarray:
         """Return the padded length of every iteration, a multiple of 4."""
         rng = np.random.default_rng(20)
-        each = np.sort(self.lengths(rng, self.iterations * self.batch))
-        padded = -(-each[self.batch - 1 :: self.batch] // 4) * 4
+        lengths = np.sort(self.lengths(rng, self.iterations * self.batch))
+        padded = -(-lengths[self.batch - 1 :: self.batch] // 4) * 4
         return padded if order == "sorted" else rng.permutation(padded)
 
 
 def read_speech(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Draw lengths as sentences read aloud have: most near the longest, a tail of short ones."""
+    """Draw lengths of sentences read aloud: most near the longest, with a tail of short ones."""
     long = rng.random(count) < 0.7
     drawn = np.where(long, rng.normal(30, 4, count), rng.uniform(8, 28, count))
     return np.clip(np.rint(drawn), 8, 48).astype(np.int64)
 
 
 def sentences(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Draw lengths as sentences of talks have: log-normal."""
+    """Draw lengths of sentences of talks: log-normal."""
     return np.clip(np.rint(rng.lognormal(np.log(20), 0.55, count)), 4, 100).astype(np.int64)
 
 
@@ -91,17 +91,18 @@ JOBS = (
 
 @dataclass(frozen=True)
 class Configuration:
-    """How it is trained.
+    """Configuration of a training job.
 
     Parameters
     ----------
     name : str
+        Name of the configuration.
     threads : int
-        Of one operator.
+        Number of threads of an operator.
     hidden : float
-        Times the job's hidden size.
+        Factor on the job's hidden size.
     bfloat16 : bool
-        Automatic mixed precision.
+        Whether to use automatic mixed precision.
     """
 
     name: str
@@ -111,7 +112,7 @@ class Configuration:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Train so, for a while."""
+        """Apply the configuration within the context."""
         torch.set_num_threads(self.threads)
         mixed: AbstractContextManager[object] = nullcontext()
         if self.bfloat16:
@@ -132,20 +133,20 @@ CONFIGURATIONS = (
 
 @dataclass(frozen=True)
 class Run:
-    """One epoch: wall time of each iteration, and of the reference before each and after the last, in ns."""
+    """Wall times of an epoch in ns: of each iteration, and of the reference before each and after the last."""
 
     wall: np.ndarray
     reference: np.ndarray
 
     @property
     def paced(self) -> np.ndarray:
-        """The durations at the reference's pace."""
-        around = (self.reference[:-1] + self.reference[1:]) / 2
-        return self.wall * REFERENCE_NS / around
+        """Durations of the iterations, scaled to the pace of the reference."""
+        reference = (self.reference[:-1] + self.reference[1:]) / 2
+        return self.wall * REFERENCE_NS / reference
 
 
 class Reference:
-    """A fixed piece of work: small products, a recurrent layer with its gradient, and plain Python."""
+    """Fixed reference computation: small products, a recurrent layer with its gradient, and plain Python."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -154,7 +155,7 @@ class Reference:
         self.batch = torch.randn(4, 6, 32, generator=generator)
 
     def time(self) -> int:
-        """Do it once and return how long it took in ns."""
+        """Run the computation, and return its time in ns."""
         with torch.autocast("cpu", enabled=False):
             begin = time.perf_counter_ns()
             for _ in range(12):
@@ -178,12 +179,12 @@ def train_epoch(job: Job, configuration: Configuration, lengths: np.ndarray) -> 
             _train(model, optimizer, (length, job.batch), generator)
         gc.collect()
         gc.disable()
-        wall, around = [], [reference.time()]
+        wall, references = [], [reference.time()]
         for length in lengths.tolist():
             wall.append(_train(model, optimizer, (length, job.batch), generator))
-            around.append(reference.time())
+            references.append(reference.time())
         gc.enable()
-    return Run(np.array(wall, dtype=np.int64), np.array(around, dtype=np.int64))
+    return Run(np.array(wall, dtype=np.int64), np.array(references, dtype=np.int64))
 
 
 def _train(
@@ -197,7 +198,7 @@ def _train(
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Return the runs that a log holds, none where there is no log."""
+    """Return the runs that a log holds; none if there is no log."""
     if not path.exists():
         return []
     table = pq.read_table(path)
@@ -210,7 +211,7 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def write_log(path: Path, lengths: np.ndarray, batch: int, runs: list[Run]) -> None:
-    """Write one epoch, whole or not at all."""
+    """Write the log of an epoch under another name, and rename it when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     columns = {
         "iteration": np.arange(len(lengths), dtype=np.int32),
@@ -243,7 +244,7 @@ def machine() -> dict[str, str]:
 
 
 def write_readme(folder: Path, described: dict[str, str]) -> None:
-    """Say what the logs are and where they come from."""
+    """Write a README on the logs and their origin."""
     jobs = "\n".join(
         f"| {j.model} | {j.hidden} | {j.iterations} | {j.batch} | {min(j.epoch('sorted'))}-{max(j.epoch('sorted'))} |"
         for j in JOBS
@@ -263,23 +264,25 @@ def write_readme(folder: Path, described: dict[str, str]) -> None:
 @click.command()
 @click.option("--output", type=click.Path(path_type=Path), default=OUTPUT, show_default=False)
 @click.option("--model", "models", multiple=True, type=click.Choice([job.model for job in JOBS]))
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Of each epoch.")
-@click.option("--iterations", type=click.IntRange(1), help="Instead of a whole epoch, for a trial.")
+@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Number of runs of each epoch.")
+@click.option(
+    "--iterations", type=click.IntRange(1), help="Number of iterations, for a trial.  [default: a whole epoch]"
+)
 def main(output: Path, models: tuple[str, ...], runs: int, iterations: int | None) -> None:
-    """Train and log."""
+    """Train each job on each configuration, and log every iteration."""
     output.mkdir(parents=True, exist_ok=True)
     described = machine()
     jobs = [job for job in JOBS if not models or job.model in models]
     jobs = [replace(job, iterations=iterations or job.iterations) for job in jobs]
     for run, job, order, configuration in product(range(runs), jobs, ORDERS, CONFIGURATIONS):
         path = output / job.model / f"{configuration.name}-{order}.parquet"
-        known = read_runs(path)
-        if len(known) > run:
+        earlier = read_runs(path)
+        if len(earlier) > run:
             continue
         lengths = job.epoch(order)
-        found = train_epoch(job, configuration, lengths)
-        write_log(path, lengths, job.batch, [*known, found])
-        print(f"run {run}: {path.parent.name}/{path.name}: {found.wall.sum() / 1e9:.2f} s", file=sys.stderr)
+        latest = train_epoch(job, configuration, lengths)
+        write_log(path, lengths, job.batch, [*earlier, latest])
+        print(f"run {run}: {path.parent.name}/{path.name}: {latest.wall.sum() / 1e9:.2f} s", file=sys.stderr)
     write_readme(output, described)
 
 

@@ -11,7 +11,7 @@ import sys
 
 import click
 
-_ONE = """
+_SCRIPT = """
 import resource, sys, time
 import numpy as np
 from seqpoint.selection import SelectionLog, SeqPointSelector, estimate_total
@@ -39,7 +39,7 @@ def main(iterations: tuple[int, ...]) -> None:
     """Print a line of CSV for each size."""
     print("iterations,fit_s,fit_and_interval_s,peak_mib,relative_error", flush=True)
     for count in iterations:
-        done = subprocess.run([sys.executable, "-c", _ONE, str(count)], check=True, capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "-c", _SCRIPT, str(count)], check=True, capture_output=True, text=True)
         print(done.stdout.strip(), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Charts of selections, traces, timelines and projections, as HoloViews objects for the Bokeh backend."""
+"""Charts of selections, timelines, projections and contention, as HoloViews objects for the Bokeh backend."""
 
 from seqpoint.plots.contention import error_by_mechanism, predicted_against_measured, slowdowns_against_measured
 from seqpoint.plots.frame import plain_text

@@ -1,4 +1,4 @@
-"""Charts of works side by side: predicted against measured times, what they cost each other, errors by mechanism."""
+"""Charts of contention: predicted against measured times and slow-downs, and errors by mechanism."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -27,22 +27,28 @@ _LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
         "host link": ("#E69F00", "inverted_triangle", 8),
     }
 )
-#: How full the marks are of what was held out, and of what was fitted.
-_HELD, _FITTED = 0.85, 0.0
-#: Errors that the bands show, and how dark they are.
+#: Fill of the marks of held-out scenarios, and of fitted ones.
+_HELD_OUT_FILL, _FITTED_FILL = 0.85, 0.0
+#: Relative errors that the bands show, and the darkness of each band.
 _BANDS = ((0.25, 0.10), (0.10, 0.16))
-_WIDTH = 0.36
+#: Half the width of a mechanism's column of marks.
+_HALF_WIDTH = 0.36
 
 
 def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
-    """Return the predicted over the measured time of every scenario, a mark each, on logarithmic axes.
+    """Return the chart of predicted against measured times, with a mark for each scenario, on logarithmic axes.
 
-    Marks of what was fitted are hollow.
+    Marks of fitted scenarios are hollow.
+
+    Parameters
+    ----------
+    cases : sequence of ContentionCase
+        The scenarios; at least one.
 
     Returns
     -------
     holoviews.Overlay
-        ``Area`` for errors of 25 and 10 %, a ``Curve`` where both are the same, and ``Points`` a mechanism.
+        ``Area`` for errors of 25 and 10 %, a ``Curve`` of equal times, and ``Points`` for each mechanism.
 
     Raises
     ------
@@ -65,7 +71,12 @@ def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
 
 
 def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
-    """Return the predicted over the measured slow-down of every scenario: its time over that without contention.
+    """Return the chart of predicted against measured slow-downs: times over those without contention.
+
+    Parameters
+    ----------
+    cases : sequence of ContentionCase
+        The scenarios; at least one.
 
     Returns
     -------
@@ -92,14 +103,19 @@ def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
 
 
 def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
-    """Return the error of every scenario by what its works fight for, and by how much takes differ.
+    """Return the chart of the error of every scenario by mechanism, with medians of errors and of the spread of takes.
 
-    Medians are of what was not fitted, where there is any.
+    Medians are those of the held-out scenarios, or of all if all were fitted.
+
+    Parameters
+    ----------
+    cases : sequence of ContentionCase
+        The scenarios; at least one.
 
     Returns
     -------
     holoviews.Overlay
-        ``Points`` a mechanism, ``Segments`` at medians of errors and of spreads.
+        ``Points`` for each mechanism, and ``Segments`` at the medians.
 
     Raises
     ------
@@ -108,24 +124,24 @@ def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
     """
     _check(cases)
     names = [name for name in _LOOKS if any(case.mechanism == name for case in cases)]
-    place = np.zeros(len(cases))
+    x = np.zeros(len(cases))
     lines: dict[str, list[tuple[float, float, float, float]]] = {"median error": [], "takes differ (median)": []}
     for i, name in enumerate(names):
         rows = [k for k, case in enumerate(cases) if case.mechanism == name]
-        place[rows] = i + _WIDTH * np.linspace(-1, 1, len(rows) + 2)[1:-1]
-        shown = [cases[k] for k in rows if not cases[k].fitted] or [cases[k] for k in rows]
-        middle = (float(np.median([100 * getattr(one, which) for one in shown])) for which in ("error", "spread"))
-        for line, y in zip(lines.values(), middle, strict=True):
-            line.append((i - _WIDTH, y, i + _WIDTH, y))
+        x[rows] = i + _HALF_WIDTH * np.linspace(-1, 1, len(rows) + 2)[1:-1]
+        held_out = [cases[k] for k in rows if not cases[k].fitted] or [cases[k] for k in rows]
+        medians = (float(np.median([100 * getattr(case, which) for case in held_out])) for which in ("error", "spread"))
+        for line, y in zip(lines.values(), medians, strict=True):
+            line.append((i - _HALF_WIDTH, y, i + _HALF_WIDTH, y))
     errors = np.array([100 * case.error for case in cases])
-    layers = _marks(cases, place, errors)
+    layers = _marks(cases, x, errors)
     for (label, segments), dash in zip(lines.items(), ("solid", "dotted"), strict=True):
         layers.append(
             hv.Segments(segments, label=label).opts(color=INK, line_width=2.5, line_dash=dash, backend="bokeh")
         )
     return overlay(
         layers,
-        "Error of the time until all are done, by what the works fight for",
+        "Error of the time until all are done, by the resource that is shared",
         ("", "error (%)"),
         height=380,
         xticks=list(enumerate(f"{name} ({sum(case.mechanism == name for case in cases)})" for name in names)),
@@ -140,7 +156,7 @@ def _check(cases: "Sequence[ContentionCase]") -> None:
 
 
 def _decades(times: Floats) -> Floats:
-    """Return a range with some room about all times, evenly on a logarithmic scale."""
+    """Return evenly spaced points of a logarithmic axis, with some room around all times."""
     return np.asarray(np.geomspace(times.min() / 1.3, times.max() * 1.3, 32))
 
 
@@ -164,15 +180,15 @@ def _marks(cases: "Sequence[ContentionCase]", x: Floats, y: Floats) -> list[Char
         rows = [i for i, case in enumerate(cases) if case.mechanism == name]
         if not rows:
             continue
-        mine = [cases[i] for i in rows]
+        of_mechanism = [cases[i] for i in rows]
         columns = (
             x[rows],
             y[rows],
-            [plain_text(case.scenario, NAME_LENGTH) for case in mine],
-            [plain_text(case.policy, NAME_LENGTH) for case in mine],
-            [100 * case.error for case in mine],
-            [100 * case.spread for case in mine],
-            [_FITTED if case.fitted else _HELD for case in mine],
+            [plain_text(case.scenario, NAME_LENGTH) for case in of_mechanism],
+            [plain_text(case.policy, NAME_LENGTH) for case in of_mechanism],
+            [100 * case.error for case in of_mechanism],
+            [100 * case.spread for case in of_mechanism],
+            [_FITTED_FILL if case.fitted else _HELD_OUT_FILL for case in of_mechanism],
         )
         values = ["scenario", "policy", "error", "spread", "full"]
         points = hv.Points(columns, kdims=["x", "y"], vdims=values, label=name)

@@ -1,4 +1,4 @@
-"""What charts share: colours, frames, bars, tips, and text that is safe to draw."""
+"""Common elements of charts: colours, frames, bars, tooltips, and text that is safe to draw."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,8 +18,9 @@ def plain_text(text: object, length: int | None = None) -> str:
     Parameters
     ----------
     text : object
+        The text, or an object to convert to text.
     length : int, optional
-        Longer text is cut and ends in an ellipsis.
+        Longest text in characters; longer text is cut and ends in an ellipsis.
 
     Examples
     --------
@@ -34,12 +35,12 @@ def plain_text(text: object, length: int | None = None) -> str:
 
 
 def hover_tips(*tips: tuple[str, str]) -> dict[str, Any]:
-    """Return options for a tooltip; Bokeh escapes the values of columns unless asked not to."""
+    """Return options for a tooltip of (label, value) pairs; Bokeh escapes the values of columns."""
     return {"tools": ["hover"], "hover_tooltips": list(tips)}
 
 
 def bars_chart(bars: Chart, title: str, xlabel: str, hover: Mapping[str, Any]) -> Chart:
-    """Return bars with a frame, one a row, each in its colour."""
+    """Return horizontal bars with a frame, each in its colour."""
     return bars.opts(
         color="colour",
         line_color=None,
@@ -69,7 +70,7 @@ def overlay(layers: Sequence[Chart], title: str, labels: tuple[str, str], *, hei
 
 
 def framed(title: str) -> dict[str, Any]:
-    """Return the options of every chart: its title, its width, its tools."""
+    """Return the options of every chart: title, width and tools."""
     return {
         "title": title,
         "responsive": True,
@@ -82,7 +83,7 @@ def framed(title: str) -> dict[str, Any]:
 
 
 def _finish(plot: Any, _element: Any) -> None:
-    """Set what HoloViews has no option for."""
+    """Set the properties of Bokeh that HoloViews has no option for."""
     figure = plot.state
     figure.toolbar.logo = None
     figure.outline_line_color = None

@@ -1,9 +1,4 @@
-"""Charts of projections and of the overlap studies.
-
-Charts of projections: speed-ups with their intervals.
-
-Charts of overlap: speed-ups by scenario, sweeps, and which choice is best where.
-"""
+"""Charts of projections and of overlap studies: speed-ups with intervals, sweeps, choices, and lanes of pieces."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,21 +17,26 @@ Chart = Any  # HoloViews has no types
 
 
 def projection_intervals(projection: Projection) -> Chart:
-    """Return the speed-up of each what-if with its interval, in their order from top to bottom.
+    """Return the chart of the speed-up of each what-if with its interval, from top to bottom.
+
+    Parameters
+    ----------
+    projection : Projection
+        The projected what-ifs.
 
     Returns
     -------
     holoviews.Overlay
-        A ``VLine`` at 1, and ``Segments`` and ``Points`` a verdict.
+        A ``VLine`` at 1, and ``Segments`` and ``Points`` for each verdict.
     """
     rows = projection.rows
-    place = {id(row): float(len(rows) - 1 - i) for i, row in enumerate(rows)}
+    level = {id(row): float(len(rows) - 1 - i) for i, row in enumerate(rows)}
     layers = [hv.VLine(1.0).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
     for verdict, colour in (("faster", BLUE), ("slower", RED), ("either: the interval holds 1", GREY)):
-        mine = [row for row in rows if _verdict(row) == verdict]
-        if mine:
-            layers += _intervals(mine, [place[id(row)] for row in mine], (verdict, colour))
-    ticks = [(place[id(row)], _ticks(row.what_if)) for row in rows]
+        chosen = [row for row in rows if _verdict(row) == verdict]
+        if chosen:
+            layers += _intervals(chosen, [level[id(row)] for row in chosen], (verdict, colour))
+    ticks = [(level[id(row)], _ticks(row.what_if)) for row in rows]
     lines = sum(max(1, label.count("\n") + 1) for _, label in ticks)
     ends = [1.0, *(row.low for row in rows), *(row.high for row in rows)]
     margin = 0.06 * (max(ends) - min(ends)) or 0.05
@@ -72,7 +72,7 @@ def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[st
         hv.Segments((low, y, high, y)).opts(color=colour, line_width=3, backend="bokeh"),
         hv.Points(
             (value, y, names, low, high),
-            kdims=["speedup", "place"],
+            kdims=["speedup", "level"],
             vdims=["name", "low", "high"],
             label=verdict,
         ).opts(color=colour, size=10, line_color="white", backend="bokeh", **hover),
@@ -93,35 +93,36 @@ _LOOKS = (
 
 
 def speedup_by_scenario(speedups: Mapping[str, Mapping[str, float]], title: str = "Speed-up by scenario") -> Chart:
-    """Return the speed-up of every scenario under every policy, a row a scenario, a mark a policy.
+    """Return the chart of speed-ups, with a row for each scenario and a mark for each policy.
 
     Parameters
     ----------
     speedups : mapping of str to mapping of str to float
-        By scenario, then by policy: the same policies, up to eight.
+        Speed-ups by scenario, then by policy: the same policies for every scenario, up to eight.
     title : str
+        Title of the chart.
 
     Returns
     -------
     holoviews.Overlay
-        A ``VLine`` at 1, and ``Points`` a policy.
+        A ``VLine`` at 1, and ``Points`` for each policy.
 
     Raises
     ------
     InvalidInputError
-        There is no scenario, more than eight policies, or scenarios differ in theirs.
+        There is no scenario, there are more than eight policies, or scenarios have different policies.
     """
     names = list(speedups)
     policies = list(speedups[names[0]]) if names else []
     _check(policies, [list(speedups[name]) for name in names])
-    place = np.arange(len(names), dtype=np.float64)[::-1]
+    levels = np.arange(len(names), dtype=np.float64)[::-1]
     shown = [plain_text(name, NAME_LENGTH) for name in names]
     layers = [hv.VLine(1.0).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
     tips = hover_tips(("scenario", "@scenario"), ("speed-up", "@speedup{0.000}"))
     for policy, (colour, marker) in zip(policies, _LOOKS, strict=False):
         values = np.array([speedups[name][policy] for name in names])
         points = hv.Points(
-            (values, place, shown), kdims=["speedup", "place"], vdims=["scenario"], label=plain_text(policy, 40)
+            (values, levels, shown), kdims=["speedup", "level"], vdims=["scenario"], label=plain_text(policy, 40)
         )
         layers.append(points.opts(color=colour, marker=marker, size=9, line_color="white", backend="bokeh", **tips))
     return overlay(
@@ -130,42 +131,44 @@ def speedup_by_scenario(speedups: Mapping[str, Mapping[str, float]], title: str 
         ("speed-up (1 = one after the other)", ""),
         height=120 + 18 * len(names),
         ylim=(-0.6, len(names) + 0.2),
-        yticks=list(zip(place.tolist(), shown, strict=True)),
+        yticks=list(zip(levels.tolist(), shown, strict=True)),
     )
 
 
 def sweep_curves(
     x: npt.ArrayLike, curves: Mapping[str, npt.ArrayLike], labels: tuple[str, str], title: str = "Sweep"
 ) -> Chart:
-    """Return curves over one parameter, with a mark at each value that was simulated.
+    """Return the chart of curves over a parameter, with a mark at each simulated value.
 
     Parameters
     ----------
     x : array-like, shape (n,)
+        Values of the parameter.
     curves : mapping of str to array-like, shape (n,)
-        Up to eight.
+        Curves by name, up to eight.
     labels : pair of str
-        Of the axes.
+        Labels of the axes.
     title : str
+        Title of the chart.
 
     Returns
     -------
     holoviews.Overlay
-        A ``Curve`` and ``Scatter`` each.
+        A ``Curve`` and a ``Scatter`` for each curve.
 
     Raises
     ------
     InvalidInputError
         There is no curve, there are more than eight, or one has another length than `x`.
     """
-    at = np.asarray(x, dtype=np.float64)
+    parameter = np.asarray(x, dtype=np.float64)
     values = {name: np.asarray(curve, dtype=np.float64) for name, curve in curves.items()}
     _check(list(values), [])
     layers = []
     for (name, curve), (colour, marker) in zip(values.items(), _LOOKS, strict=False):
-        if curve.shape != at.shape:
-            raise InvalidInputError(f"the curve {name[:40]!r} has shape {curve.shape}, x has {at.shape}")
-        columns, label = (at, curve), plain_text(name, 40)
+        if curve.shape != parameter.shape:
+            raise InvalidInputError(f"the curve {name[:40]!r} has shape {curve.shape}, x has {parameter.shape}")
+        columns, label = (parameter, curve), plain_text(name, 40)
         axes = {"kdims": ["x"], "vdims": ["value"], "label": label}
         layers.append(hv.Curve(columns, **axes).opts(color=colour, line_width=2, backend="bokeh"))
         marks = hv.Scatter(columns, **axes)
@@ -176,55 +179,59 @@ def sweep_curves(
 def choice_map(
     x: npt.ArrayLike, y: npt.ArrayLike, choice: npt.ArrayLike, labels: tuple[str, str], title: str = "Best choice"
 ) -> Chart:
-    """Return which choice is best over a plane, a mark a point.
+    """Return the chart of the best choice over a plane, with a mark for each point.
 
     Parameters
     ----------
     x, y : array-like, shape (n,)
-        Above zero; both axes are logarithmic.
+        Coordinates of the points, above zero; both axes are logarithmic.
     choice : array-like of str, shape (n,)
-        Up to eight different ones.
+        Best choice at each point, up to eight different ones.
     labels : pair of str
-        Of the axes.
+        Labels of the axes.
     title : str
+        Title of the chart.
 
     Returns
     -------
     holoviews.Overlay
-        ``Points`` a choice.
+        ``Points`` for each choice.
 
     Raises
     ------
     InvalidInputError
         There is no point, there are more than eight choices, or columns differ in length.
     """
-    at, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    columns = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     names = np.asarray(choice, dtype=np.str_)
-    if not at.shape == up.shape == names.shape:
-        raise InvalidInputError(f"x, y and choice have shapes {at.shape}, {up.shape} and {names.shape}")
-    found = sorted(set(names.tolist()))
-    _check(found, [])
+    if not columns[0].shape == columns[1].shape == names.shape:
+        shapes = f"{columns[0].shape}, {columns[1].shape} and {names.shape}"
+        raise InvalidInputError(f"x, y and choice have shapes {shapes}")
+    choices = sorted(set(names.tolist()))
+    _check(choices, [])
     layers = []
-    for name, (colour, marker) in zip(found, _LOOKS, strict=False):
-        mine = names == name
-        points = hv.Points((at[mine], up[mine]), kdims=["x", "y"], label=f"{plain_text(name, 40)} ({int(mine.sum())})")
+    for name, (colour, marker) in zip(choices, _LOOKS, strict=False):
+        rows = names == name
+        label = f"{plain_text(name, 40)} ({int(rows.sum())})"
+        points = hv.Points((columns[0][rows], columns[1][rows]), kdims=["x", "y"], label=label)
         layers.append(points.opts(color=colour, marker=marker, size=7, line_color=None, alpha=0.8, backend="bokeh"))
     return overlay(layers, plain_text(title, NAME_LENGTH), labels, height=420, logx=True, logy=True)
 
 
 def piece_lanes(pieces: pa.Table, title: str = "Stages and chunks") -> Chart:
-    """Return when pieces ran, a row a lane, neighbours in two shades with their number in the tip.
+    """Return the timeline of stages and chunks, with a row for each lane and neighbours in two shades.
 
     Parameters
     ----------
     pieces : pyarrow.Table
         Columns `lane`, `number`, `start_ns`, `end_ns`, as `replay.studies.t3.lanes` returns them.
     title : str
+        Title of the chart.
 
     Returns
     -------
     holoviews.Overlay
-        ``Rectangles`` a shade.
+        ``Rectangles`` for each shade.
 
     Raises
     ------
@@ -243,8 +250,8 @@ def piece_lanes(pieces: pa.Table, title: str = "Stages and chunks") -> Chart:
     )
     layers = []
     for odd, (colour, _) in enumerate(_LOOKS[:2]):
-        mine = number % 2 == odd
-        columns = (start[mine] / unit.ns, middle[mine] - 0.4, end[mine] / unit.ns, middle[mine] + 0.4, number[mine])
+        rows = number % 2 == odd
+        columns = (start[rows] / unit.ns, middle[rows] - 0.4, end[rows] / unit.ns, middle[rows] + 0.4, number[rows])
         shown = hv.Rectangles(columns, kdims=["left", "bottom", "right", "top"], vdims=["number"])
         layers.append(shown.opts(fill_color=colour, line_color="white", line_width=0.5, backend="bokeh", **tips))
     ticks = [(len(lanes) - 1.0 - i, plain_text(lane, 40)) for i, lane in enumerate(lanes)]
@@ -258,8 +265,8 @@ def piece_lanes(pieces: pa.Table, title: str = "Stages and chunks") -> Chart:
     )
 
 
-def _check(names: Sequence[str], each: Sequence[Sequence[str]]) -> None:
+def _check(names: Sequence[str], scenarios: Sequence[Sequence[str]]) -> None:
     if not 1 <= len(names) <= len(_LOOKS):
         raise InvalidInputError(f"a chart shows 1 to {len(_LOOKS)} series, not {len(names)}")
-    if any(one != list(names) for one in each):
+    if any(policies != list(names) for policies in scenarios):
         raise InvalidInputError("every scenario needs the same policies in the same order")

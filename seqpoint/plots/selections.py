@@ -1,4 +1,4 @@
-"""Charts of selections: lengths, chosen iterations, and how ways to choose compare."""
+"""Charts of selections: lengths, selected iterations, and the errors and intervals of selectors."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from seqpoint.selection.evaluation import Coverage
     from seqpoint.selection.selecting import SelectionResult
 
-#: Lengths that span no more than this many whole numbers get a bar each; others this many bars in all.
-_BARS = 80
-#: Errors below this are drawn here, per cent.
-_LEAST_PERCENT = 1e-3
-#: Colour and dash of each of `held_out.SHOWN`.
+#: Most bars of the histogram. Whole lengths that span fewer values get a bar each.
+_MAX_BARS = 80
+#: Smallest error that a logarithmic axis shows, in per cent.
+_MIN_PERCENT = 1e-3
+#: Colour and dash of each of `seqpoint.selection.evaluation.SHOWN`.
 _LOOKS = (
     (RED, "solid"),
     (RED, "dashed"),
@@ -30,15 +30,22 @@ _LOOKS = (
     (GREY, "dashed"),
     (INK, "dotted"),
 )
-#: What a label over a point takes of the width of a chart, and levels that close labels are spread over.
-_LABEL_WIDTH, _LEVELS = 0.05, 4
+#: Width of a label over a point, as a share of the chart.
+_LABEL_WIDTH = 0.05
+#: Levels that close labels are spread over.
+_LEVELS = 4
 
 
 Chart = Any  # HoloViews has no types
 
 
 def length_histogram(selection: "SelectionResult") -> Chart:
-    """Return how many iterations have each length, with the edges of the bins and the SeqPoints with their weights.
+    """Return the histogram of sequence lengths, with the edges of the bins and the SeqPoints with their weights.
+
+    Parameters
+    ----------
+    selection : SelectionResult
+        The selection.
 
     Returns
     -------
@@ -77,7 +84,12 @@ def length_histogram(selection: "SelectionResult") -> Chart:
 
 
 def statistic_by_length(selection: "SelectionResult") -> Chart:
-    """Return the statistic of every iteration against its length, the SeqPoints highlighted.
+    """Return the chart of a statistic by sequence length, with the SeqPoints highlighted.
+
+    Parameters
+    ----------
+    selection : SelectionResult
+        The selection.
 
     Returns
     -------
@@ -108,7 +120,7 @@ def statistic_by_length(selection: "SelectionResult") -> Chart:
 
 
 def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = "") -> Chart:
-    """Return a statistic of every iteration, in their order; a colour a rank.
+    """Return the chart of a statistic over the iterations, with a colour for each rank.
 
     Parameters
     ----------
@@ -122,7 +134,7 @@ def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = 
     Returns
     -------
     holoviews.Overlay
-        A ``Scatter`` a rank.
+        A ``Scatter`` for each rank.
     """
     values, unit = _in_unit(table.statistic(statistic), unit)
     label = statistic.replace("_", " ") + (f" ({unit})" if unit else "")
@@ -137,14 +149,20 @@ def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = 
 
 
 def baseline_errors(selection: "SelectionResult") -> Chart:
-    """Return the error of the total by way of choosing iterations, SeqPoint first.
+    """Return the chart of the error of the total by selector, SeqPoint first.
+
+    Parameters
+    ----------
+    selection : SelectionResult
+        The selection, with its baselines.
 
     Returns
     -------
     holoviews.Bars
+        A bar for each selector.
     """
-    found = [("seqpoint", len(selection.rows), selection.error)]
-    found += [(b.name, b.points, b.error) for b in selection.baselines]
+    selectors = [("seqpoint", len(selection.rows), selection.error)]
+    selectors += [(baseline.name, baseline.points, baseline.error) for baseline in selection.baselines]
     rows = [
         (
             f"{name}, {points} point{'s' * (points != 1)}  {100 * error:.2f} %",
@@ -152,7 +170,7 @@ def baseline_errors(selection: "SelectionResult") -> Chart:
             points,
             RED if name == "seqpoint" else "#9DB7D5",
         )
-        for name, points, error in reversed(found)
+        for name, points, error in reversed(selectors)
     ]
     tips = hover_tips(("selector", "@selector"), ("error", "@error{0.[000]} %"), ("points", "@points"))
     bars = hv.Bars(rows, kdims=["selector"], vdims=["error", "points", "colour"])
@@ -160,7 +178,7 @@ def baseline_errors(selection: "SelectionResult") -> Chart:
 
 
 def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int], statistic: str) -> Chart:
-    """Return the error of the total by number of points, chosen on one half of the iterations, judged on the other.
+    """Return the chart of the error of the total by number of points, on held-out iterations.
 
     Parameters
     ----------
@@ -174,11 +192,11 @@ def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int
     Returns
     -------
     holoviews.Overlay
-        One ``Curve`` a selector.
+        A ``Curve`` for each selector.
     """
     curves = []
     for (name, values), (colour, dash) in zip(errors.items(), _LOOKS, strict=True):
-        rows = [(count, max(100 * error, _LEAST_PERCENT)) for count, error in zip(counts, values, strict=True)]
+        rows = [(count, max(100 * error, _MIN_PERCENT)) for count, error in zip(counts, values, strict=True)]
         tips = hover_tips(("selector", name), ("points", "@points"), ("error", "@error{0.[000]} %"))
         curve = hv.Curve(rows, kdims=["points"], vdims=["error"], label=name)
         curves.append(curve.opts(color=colour, line_dash=dash, line_width=2.5 if name == "seqpoint" else 1.5, **tips))
@@ -187,20 +205,20 @@ def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int
 
 
 def interval_coverage(coverages: "Mapping[str, Coverage]", confidence: float) -> Chart:
-    """Return how often the intervals of several selectors hold the total.
+    """Return the chart of the coverage of the intervals of several selectors.
 
     Parameters
     ----------
     coverages : mapping of str to Coverage
-        By selector, as `seqpoint.selection.evaluation.coverages_of` returns them.
+        Coverage by selector, as `seqpoint.selection.evaluation.coverages_of` returns them.
     confidence : float
         The nominal confidence level.
 
     Returns
     -------
     holoviews.Overlay
-        ``Scatter`` of the share of 200 resampled epochs, one row a selector; ``Segments`` of what 200 epochs can tell;
-        a ``VLine`` at the nominal confidence.
+        ``Scatter`` of the share of 200 resampled epochs, with a row for each selector; ``Segments`` of the interval of
+        that share; a ``VLine`` at the nominal confidence.
     """
     named = list(coverages.items())[::-1]
     rows = [
@@ -223,9 +241,9 @@ def interval_coverage(coverages: "Mapping[str, Coverage]", confidence: float) ->
 def _bars(lengths: Floats) -> Floats:
     """Return the edges of the histogram's bars."""
     low, high = float(lengths.min()), float(lengths.max())
-    if high - low < _BARS:
+    if high - low < _MAX_BARS:
         return np.asarray(np.arange(np.floor(low) - 0.5, np.ceil(high) + 1.0))
-    return np.asarray(np.linspace(low, high, _BARS + 1))
+    return np.asarray(np.linspace(low, high, _MAX_BARS + 1))
 
 
 def _levels(x: Floats, edges: Floats) -> Floats:

@@ -1,12 +1,7 @@
-"""Charts of timelines: lanes, classes, resources in use.
+"""Charts of timelines: lanes of tasks, time by class of kernel, and resources in use.
 
-`Lanes`: a timeline as rectangles, one row of them a stream or thread, few enough to draw.
-
-The colours of the classes of kernels.
-
-Charts of traces: kernels by class, and timelines.
-
-Charts of what devices have in use over time.
+A timeline can have millions of tasks. `lanes_of` merges neighbours of the same lane and class into rectangles, few
+enough to draw; the title of a chart says what was merged or left out.
 """
 
 from collections.abc import Mapping
@@ -28,35 +23,36 @@ from seqpoint.units import TimeUnit, time_unit
 if TYPE_CHECKING:
     from seqpoint.description import Description
 
-#: The first gap that is closed between neighbours, as a share of the time shown: far below one pixel.
-_FIRST_GAP = 1 / 65536
-#: The widest gap that is closed: a few pixels.
-_LAST_GAP = 1 / 512
+#: Narrowest gap between neighbours that is closed, as a share of the time shown: far below a pixel.
+_MIN_GAP = 1 / 65536
+#: Widest gap that is closed: a few pixels.
+_MAX_GAP = 1 / 512
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Columns of equal length, one row a rectangle, ordered by (lane, start).
+    """Rectangles of a timeline, as columns, ordered by (lane, start).
 
     Parameters
     ----------
     lanes : tuple of Lane
-        From top to bottom.
+        The lanes, from top to bottom.
     lane : array of int64
-        Index into `lanes`.
+        Index into `lanes` of each rectangle.
     label : tuple of str
         Class of kernel, `HOST` or `MEMCPY`.
     name : tuple of str
-        Of the longest task in the rectangle; untrusted text.
+        Name of the longest task in the rectangle; untrusted text.
     start_ns, end_ns : array of float64
+        Start and end of each rectangle.
     busy_ns : array of float64
-        Durations of the tasks in the rectangle, summed.
+        Sum of the durations of the tasks in the rectangle.
     tasks : array of int64
-        How many tasks the rectangle stands for.
+        Number of tasks in the rectangle.
     left_out : int
-        Tasks, the shortest ones, that no rectangle stands for.
+        Number of tasks, the shortest ones, that are in no rectangle.
     lanes_left_out : int
-        Lanes with work, those with the least of it, that are not here.
+        Number of lanes, the least busy ones, that are left out.
     """
 
     lanes: tuple[Lane, ...]
@@ -75,22 +71,26 @@ class Lanes:
 
     @property
     def merged(self) -> bool:
-        """Whether some rectangle stands for more than one task."""
+        """Whether a rectangle holds more than one task."""
         return bool((self.tasks > 1).any())
 
 
 def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> Lanes:
-    """Return the rectangles of a timeline, at most `limit` of them on at most `max_lanes` lanes.
+    """Return the rectangles of a timeline, with at most `limit` rectangles on at most `max_lanes` lanes.
 
-    Where there are more tasks, neighbours of the same lane and class are merged over the narrowest gap that
-    brings their number down to `limit`; where that is not enough, the shortest are left out and counted.
+    If there are more tasks, neighbours of the same lane and class are merged over the narrowest gap that brings their
+    number down to `limit`. If that is not enough, the shortest are left out and counted.
 
     Parameters
     ----------
     timeline : Timeline
-    limit, max_lanes : int
+        The timeline.
+    limit : int, default 8000
+        Most rectangles.
+    max_lanes : int, default 48
+        Most lanes; the busiest ones are kept.
     """
-    rows, position, shown, dropped = _rows(timeline, max_lanes)
+    rows, position, shown, lanes_left_out = _rows(timeline, max_lanes)
     label = task_labels(timeline.graph)[rows]
     start, end = timeline.start_ns[rows], timeline.end_ns[rows]
     group = _groups(position, label, (start, end), limit)
@@ -112,42 +112,42 @@ def lanes_of(timeline: Timeline, *, limit: int = 8000, max_lanes: int = 48) -> L
         busy[keep],
         count[keep],
         int(count.sum() - count[keep].sum()),
-        dropped,
+        lanes_left_out,
     )
 
 
 def _rows(timeline: Timeline, max_lanes: int) -> tuple[Ints, Ints, tuple[Lane, ...], int]:
-    """Return the tasks to show by (lane, start), their lanes' places, the lanes, and how many lanes are not shown."""
+    """Return the tasks to show by (lane, start), the lane of each, the lanes, and the number of hidden lanes."""
     tasks, lanes = timeline.graph.tasks, timeline.graph.lanes
     drawn = np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK) & (timeline.end_ns > timeline.start_ns))
-    work = np.bincount(tasks.lane[drawn], weights=(timeline.end_ns - timeline.start_ns)[drawn], minlength=len(lanes))
-    most = sorted(np.flatnonzero(work > 0).tolist(), key=lambda i: (-work[i], i))
-    chosen = sorted(most[:max_lanes], key=lambda i: _place(lanes[i], i))
-    place = np.full(len(lanes) + 1, -1, dtype=np.int64)
-    place[chosen] = np.arange(len(chosen))
-    drawn = drawn[place[tasks.lane[drawn]] >= 0]
-    position = place[tasks.lane[drawn]]
+    busy = np.bincount(tasks.lane[drawn], weights=(timeline.end_ns - timeline.start_ns)[drawn], minlength=len(lanes))
+    busiest = sorted(np.flatnonzero(busy > 0).tolist(), key=lambda i: (-busy[i], i))
+    chosen = sorted(busiest[:max_lanes], key=lambda i: _lane_order(lanes[i], i))
+    position_of_lane = np.full(len(lanes) + 1, -1, dtype=np.int64)
+    position_of_lane[chosen] = np.arange(len(chosen))
+    drawn = drawn[position_of_lane[tasks.lane[drawn]] >= 0]
+    position = position_of_lane[tasks.lane[drawn]]
     order = np.lexsort((drawn, timeline.start_ns[drawn], position))
-    return drawn[order], position[order], tuple(lanes[i] for i in chosen), len(most) - len(chosen)
+    return drawn[order], position[order], tuple(lanes[i] for i in chosen), len(busiest) - len(chosen)
 
 
-def _place(lane: Lane, index: int) -> tuple[int, int, int, int]:
+def _lane_order(lane: Lane, index: int) -> tuple[int, int, int, int]:
     device = -1 if lane.device is None else lane.device
     return lane.rank, device, lane.number, index
 
 
 def _groups(position: Ints, label: Ints, times: tuple[Floats, Floats], limit: int) -> Ints:
-    """Return the rectangle that each task goes into: its own, unless there are more than `limit`."""
+    """Return the rectangle of each task; tasks share rectangles only if there are more than `limit`."""
     if len(position) <= limit:
         return np.arange(len(position))
     start, end = times
     span = float(end.max() - start.min())
     until = np.append(start[:1], _running_end(position, start, end)[:-1])
-    other = (np.diff(position, prepend=-1) != 0) | (np.diff(label, prepend=-1) != 0)
-    share = _FIRST_GAP
+    starts_group = (np.diff(position, prepend=-1) != 0) | (np.diff(label, prepend=-1) != 0)
+    share = _MIN_GAP
     while True:
-        group = np.cumsum(other | (start - until > share * span)) - 1
-        if group[-1] < limit or share >= _LAST_GAP:
+        group = np.cumsum(starts_group | (start - until > share * span)) - 1
+        if group[-1] < limit or share >= _MAX_GAP:
             return group
         share *= 2
 
@@ -158,9 +158,9 @@ def _running_end(position: Ints, start: Floats, end: Floats) -> Floats:
     return np.asarray(np.maximum.accumulate(end + shift) - shift)
 
 
-#: One colour a class, the same in every chart. Okabe and Ito's eight for the classes that are most common; the
-#: others by a search for the largest smallest distance (CIE 1976, at least 15) between any two as seen with
-#: normal vision, deuteranopia and protanopia (matrices of Machado et al. 2009).
+#: Colour of each class, the same in every chart. The most common classes have Okabe and Ito's eight colours. The others
+#: maximise the smallest distance between any two colours (CIE 1976, at least 15), as seen with normal vision,
+#: deuteranopia and protanopia (matrices of Machado et al. 2009).
 CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
     {
         "collective": "#D55E00",
@@ -187,11 +187,17 @@ Chart = Any  # HoloViews has no types
 
 
 def class_breakdown(description: "Description") -> Chart:
-    """Return the time in kernels by class, longest first, the share of all in the label.
+    """Return the chart of the time in kernels by class, longest first, with shares in the labels.
+
+    Parameters
+    ----------
+    description : Description
+        Description of the trace.
 
     Returns
     -------
     holoviews.Bars
+        A bar for each class.
     """
     classes = description.classes[::-1]
     unit = time_unit(max((row.time_ns for row in classes), default=0))
@@ -211,18 +217,19 @@ def class_breakdown(description: "Description") -> Chart:
 
 
 def timeline_lanes(timeline: Timeline, *, limit: int = 8000) -> Chart:
-    """Return a timeline, one row a stream or thread, tasks coloured by class of kernel.
+    """Return the chart of a timeline, with a row for each stream or thread, and tasks coloured by class of kernel.
 
     Parameters
     ----------
     timeline : Timeline
-    limit : int
-        Of rectangles. Where there are more tasks, neighbours of a class are merged, and the title says so.
+        The timeline.
+    limit : int, default 8000
+        Most rectangles. If there are more tasks, neighbours of a class are merged, and the title says so.
 
     Returns
     -------
     holoviews.Overlay
-        One ``Rectangles`` a class; times in the unit on the axis.
+        ``Rectangles`` for each class; times in the unit on the axis.
     """
     return _lanes_chart(timeline, "timeline", (time_unit(timeline.makespan_ns), limit))
 
@@ -230,28 +237,30 @@ def timeline_lanes(timeline: Timeline, *, limit: int = 8000) -> Chart:
 def before_after(
     before: Timeline, after: Timeline, names: tuple[str, str] = ("before", "after"), *, limit: int = 8000
 ) -> Chart:
-    """Return two timelines one above the other, on one axis of time.
+    """Return the charts of two timelines, one above the other, on a common axis of time.
 
     Parameters
     ----------
     before, after : Timeline
+        The timelines.
     names : pair of str
-        For the titles.
-    limit : int
-        Of rectangles in each.
+        Names of the timelines in the titles.
+    limit : int, default 8000
+        Most rectangles of each chart.
 
     Returns
     -------
     holoviews.Layout
-        Of two charts as `timeline_lanes` returns them.
+        Two charts as `timeline_lanes` returns them.
     """
     unit = time_unit(max(before.makespan_ns, after.makespan_ns))
-    charts = [_lanes_chart(line, name, (unit, limit)) for line, name in zip((before, after), names, strict=True)]
+    pairs = zip((before, after), names, strict=True)
+    charts = [_lanes_chart(timeline, name, (unit, limit)) for timeline, name in pairs]
     return hv.Layout(charts).cols(1).opts(shared_axes=True, merge_tools=False, backend="bokeh")
 
 
-def _lanes_chart(timeline: Timeline, name: str, how: tuple[TimeUnit, int]) -> Chart:
-    unit, limit = how
+def _lanes_chart(timeline: Timeline, name: str, scale: tuple[TimeUnit, int]) -> Chart:
+    unit, limit = scale
     lanes = lanes_of(timeline, limit=limit)
     end = timeline.makespan_ns / unit.ns
     number = len(lanes.lanes)
@@ -270,16 +279,16 @@ def _lanes_chart(timeline: Timeline, name: str, how: tuple[TimeUnit, int]) -> Ch
 
 
 def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
-    mine = np.flatnonzero(np.array(lanes.label, dtype=object) == label)
-    middle = len(lanes.lanes) - 1.0 - lanes.lane[mine]
+    rows = np.flatnonzero(np.array(lanes.label, dtype=object) == label)
+    middle = len(lanes.lanes) - 1.0 - lanes.lane[rows]
     columns = (
-        lanes.start_ns[mine] / unit.ns,
+        lanes.start_ns[rows] / unit.ns,
         middle - 0.4,
-        lanes.end_ns[mine] / unit.ns,
+        lanes.end_ns[rows] / unit.ns,
         middle + 0.4,
-        [plain_text(lanes.name[i], NAME_LENGTH) for i in mine.tolist()],
-        lanes.busy_ns[mine] / unit.ns,
-        lanes.tasks[mine],
+        [plain_text(lanes.name[i], NAME_LENGTH) for i in rows.tolist()],
+        lanes.busy_ns[rows] / unit.ns,
+        lanes.tasks[rows],
     )
     hover = hover_tips(
         ("name", "@name"),
@@ -295,7 +304,7 @@ def _rectangles(lanes: Lanes, label: str, unit: TimeUnit) -> Chart:
 
 
 def _fine_print(lanes: Lanes) -> str:
-    """Return what a reader must know of a chart that does not show every task."""
+    """Return a remark on the tasks and lanes that a chart merges or leaves out."""
     facts = []
     if lanes.merged:
         facts.append(f"{int(lanes.tasks.sum()):,} tasks merged into {len(lanes):,} rectangles by class")
@@ -306,9 +315,9 @@ def _fine_print(lanes: Lanes) -> str:
     return f" ({'; '.join(facts)})" if facts else ""
 
 
-#: Okabe and Ito's, as far as they can be told from each other as lines, then others that can.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#332288", "#56B4E9", "#666666")
-_NAMES = {
+#: Okabe and Ito's colours that are distinct as lines, then others.
+_RESOURCE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#332288", "#56B4E9", "#666666")
+_RESOURCE_NAMES = {
     "cu": "compute units",
     "l2": "last-level cache bandwidth",
     "hbm": "memory bandwidth",
@@ -318,52 +327,53 @@ _NAMES = {
 
 
 def resource_usage(timeline: Timeline, *, bins: int = 300, max_devices: int = 8) -> Chart:
-    """Return the share of each resource in use over time, a chart a device, one above the other on one axis of time.
+    """Return the charts of the share of each resource in use over time, one above the other for each device.
 
     Parameters
     ----------
     timeline : Timeline
-    bins : int
-        Intervals of equal length; each shows its mean.
-    max_devices : int
-        Those with the most use; the title of the last chart says how many are not shown.
+        The timeline.
+    bins : int, default 300
+        Number of intervals of equal length; each shows its mean.
+    max_devices : int, default 8
+        Most devices; the busiest are shown, and the title of the last chart counts the others.
 
     Returns
     -------
     holoviews.Layout
-        Of one ``Overlay`` a device, in it one stepped ``Curve`` a resource that is in use at any time.
+        An ``Overlay`` for each device, with a stepped ``Curve`` for each resource that is used.
 
     Raises
     ------
     InvalidInputError
         `bins` is not above zero.
     """
-    found = resource_use(timeline, bins)
+    usage = resource_use(timeline, bins)
     unit = time_unit(timeline.makespan_ns)
-    most = np.argsort(-found.use.sum(axis=(1, 2)), kind="stable")[:max_devices]
-    left = len(found.devices) - len(most)
-    charts = []
-    for place, device in enumerate(sorted(most.tolist())):
-        rank, number = found.devices[device]
-        more = f" ({left} devices with less use not shown)" if left and place == len(most) - 1 else ""
+    busiest = np.argsort(-usage.use.sum(axis=(1, 2)), kind="stable")[:max_devices]
+    hidden = len(usage.devices) - len(busiest)
+    charts: list[Chart] = []
+    for device in sorted(busiest.tolist()):
+        rank, number = usage.devices[device]
+        more = f" ({hidden} devices with less use not shown)" if hidden and len(charts) == len(busiest) - 1 else ""
         layers = [
-            _curve(found.edges_ns / unit.ns, 100 * found.use[device, :, i], (name, unit.name, i))
-            for i, name in enumerate(found.resources)
-            if found.use[device, :, i].any()
+            _curve(usage.edges_ns / unit.ns, 100 * usage.use[device, :, i], (name, unit.name, i))
+            for i, name in enumerate(usage.resources)
+            if usage.use[device, :, i].any()
         ]
         title = plain_text(f"Resources in use: rank {rank} GPU {number}{more}", NAME_LENGTH)
         charts.append(_framed(layers or [hv.Curve([])], title, f"time from the start of the step ({unit.name})"))
     return hv.Layout(charts).cols(1).opts(shared_axes=True, merge_tools=False, backend="bokeh")
 
 
-def _curve(edges: Any, percent: Any, about: tuple[str, str, int]) -> Chart:
+def _curve(edges: Any, percent: Any, resource: tuple[str, str, int]) -> Chart:
     """Return a curve that steps at the edges of the intervals."""
-    name, unit, place = about
-    label = _NAMES.get(name, name)
+    name, unit, index = resource
+    label = _RESOURCE_NAMES.get(name, name)
     x, y = np.repeat(edges, 2)[1:-1], np.repeat(percent, 2)
     hover = hover_tips(("resource", label), ("time", f"@time{{0,0.[000]}} {unit}"), ("in use", "@percent{0.0} %"))
     return hv.Curve((x, y), kdims=["time"], vdims=["percent"], label=label).opts(
-        color=_COLOURS[place % len(_COLOURS)], line_width=1.5, backend="bokeh", **hover
+        color=_RESOURCE_COLOURS[index % len(_RESOURCE_COLOURS)], line_width=1.5, backend="bokeh", **hover
     )
 
 

@@ -1,4 +1,4 @@
-"""One HTML file that shows what was read, chosen and projected; it asks the network for nothing."""
+"""Reports: a self-contained page of HTML on traces, selections and projections, without access to the network."""
 
 from seqpoint.reporting.page import write_report
 from seqpoint.reporting.tables import ReportContent, ReportSection

@@ -1,14 +1,7 @@
-"""The report as one page of HTML.
+"""Pages of HTML: the report on traces, and the charts of contention.
 
-Scripts of a page: only those written into it may run, and none may end the element that it stands in.
-
-The charts of a report: Bokeh models with what they show, and the script that draws them.
-
-Templates to pages: all text escaped, and no script but ours.
-
-The page: sections made of blocks of charts and tables, in one file that asks the network for nothing.
-
-A page of charts of works side by side, in one file that asks the network for nothing.
+A page is a single file that never accesses the network. Templates escape all text, since names come from traces. A
+content security policy names the digests of the scripts that may run: BokehJS and the script of the charts.
 """
 
 import base64
@@ -28,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from profilers.files import write_text
+from replay.projection.projection import Projection
 from seqpoint import __version__, plots
 from seqpoint.reporting import tables
 from seqpoint.reporting.tables import (
@@ -40,7 +34,6 @@ from seqpoint.reporting.tables import (
     notes,
     summary,
     tiles,
-    timeline_name,
 )
 from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
 from seqpoint.validation.contention import score_by_mechanism, score_order
@@ -48,12 +41,12 @@ from seqpoint.validation.contention_cases import ContentionCase
 
 
 def inert(script: str) -> Markup:
-    """Return a script that cannot end the element it stands in."""
+    """Return a script in which no text can end the script element."""
     return Markup(script.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
 
 
 def policy_of(scripts: Sequence[Markup]) -> str:
-    """Return a content security policy: these scripts by their digests, and no network."""
+    """Return a content security policy that allows these scripts, by their digests, and no network."""
     digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
     rules = (
@@ -69,27 +62,29 @@ def policy_of(scripts: Sequence[Markup]) -> str:
 
 
 FONTS = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-_TEXT = {
+#: Properties of Bokeh's models that set a font.
+_FONT_PROPERTIES = {
     "Title": ("text_font",),
     "Axis": ("axis_label_text_font", "major_label_text_font"),
     "Legend": ("label_text_font",),
     "LabelSet": ("text_font",),
     "Text": ("text_font",),
 }
-_THEME = {"attrs": {model: dict.fromkeys(names, FONTS) for model, names in _TEXT.items()}}
+_THEME = {"attrs": {model: dict.fromkeys(names, FONTS) for model, names in _FONT_PROPERTIES.items()}}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, before or after it became HTML.
+    """A chart of a page, as a HoloViews object or as HTML.
 
     Parameters
     ----------
     block : str
-        The heading that it stands under.
+        Name of the block that holds the chart.
     chart : object
         A HoloViews object, or the HTML element that Bokeh fills.
     caption : str
+        Text below the chart.
     """
 
     block: str
@@ -99,48 +94,41 @@ class Figure:
 
 def section_figures(section: ReportSection) -> list[Figure]:
     """Return the charts of a section as HoloViews objects."""
-    found = []
-    if section.selection is not None:
-        found.append(Figure("selection", plots.length_histogram(section.selection)))
-        found.append(Figure("selection", plots.statistic_by_length(section.selection)))
-        found.append(Figure("baselines", plots.baseline_errors(section.selection)))
-        if len(section.selection.iterations) >= HALF:
-            counts, errors = errors_of(section.selection)
-            found.append(Figure("baselines", plots.errors_by_points(errors, counts, section.selection.statistic)))
-            found.append(
-                Figure(
-                    "baselines",
-                    plots.interval_coverage(coverages_of(section.selection), section.selection.estimate.confidence),
-                )
-            )
+    selection, figures = section.selection, []
+    if selection is not None:
+        figures.append(Figure("selection", plots.length_histogram(selection)))
+        figures.append(Figure("selection", plots.statistic_by_length(selection)))
+        figures.append(Figure("baselines", plots.baseline_errors(selection)))
+        if len(selection.iterations) >= HALF:
+            counts, errors = errors_of(selection)
+            figures.append(Figure("baselines", plots.errors_by_points(errors, counts, selection.statistic)))
+            coverage = plots.interval_coverage(coverages_of(selection), selection.estimate.confidence)
+            figures.append(Figure("baselines", coverage))
     if section.description.classes:
-        found.append(Figure("classes", plots.class_breakdown(section.description)))
+        figures.append(Figure("classes", plots.class_breakdown(section.description)))
     if section.projection is not None:
-        found += _projection_figures(section)
-    return found
+        figures += _projection_figures(section.projection)
+    return figures
 
 
-def _projection_figures(section: ReportSection) -> list[Figure]:
-    projection = section.projection
-    if projection is None:
-        return []
-    found = [Figure("projection", plots.projection_intervals(projection))] if projection.rows else []
-    lines, best = projection.timelines, best_row(projection)
-    name = timeline_name(best) if best is not None else ""
-    if "baseline" not in lines:
-        return found
-    if name not in lines:
-        return [*found, Figure("timeline", plots.timeline_lanes(lines["baseline"]), _caption(projection.provenance))]
-    names = ("Before (baseline)", f"After ({name})")
-    chart = plots.before_after(lines["baseline"], lines[name], names)
-    return [*found, Figure("timeline", chart, _caption(projection.provenance))]
+def _projection_figures(projection: Projection) -> list[Figure]:
+    figures = [Figure("projection", plots.projection_intervals(projection))] if projection.rows else []
+    timelines, best = projection.timelines, best_row(projection)
+    if "baseline" not in timelines:
+        return figures
+    if best is None or best.label not in timelines:
+        chart = plots.timeline_lanes(timelines["baseline"])
+    else:
+        names = ("Before (baseline)", f"After ({best.label})")
+        chart = plots.before_after(timelines["baseline"], timelines[best.label], names)
+    return [*figures, Figure("timeline", chart, _caption(projection.provenance))]
 
 
 def _caption(provenance: Mapping[str, Any]) -> str:
     chosen = list(provenance.get("iterations") or [])
     which = f"Iteration {chosen[0]}, the first that was" if chosen else "The first iteration that was"
     return (
-        f"{which} replayed. A row a thread or stream; the dotted line is the end of the step. "
+        f"{which} replayed. Each row is a thread or stream; the dotted line is the end of the step. "
         "Drag to zoom along time, hover for names, click a class to hide it."
     )
 
@@ -151,14 +139,14 @@ def embedded(figures: Sequence[tuple[Figure, Sequence[str]]]) -> tuple[str, list
     Parameters
     ----------
     figures : sequence of (Figure, labels)
-        The labels are added to the titles inside the chart, so that a saved image shows them too.
+        Charts as HoloViews objects. Their labels are added to the titles inside, so that saved images show them too.
     """
     if not figures:
         return "", []
     models = {str(i): _model(figure.chart, labels) for i, (figure, labels) in enumerate(figures)}
     script, elements = components(models, wrap_script=False, theme=Theme(json=_THEME))
-    done = [Figure(figure.block, elements[str(i)], figure.caption) for i, (figure, _) in enumerate(figures)]
-    return str(script), done
+    drawn = [Figure(figure.block, elements[str(i)], figure.caption) for i, (figure, _) in enumerate(figures)]
+    return str(script), drawn
 
 
 def _model(chart: Any, labels: Sequence[str]) -> Any:
@@ -180,17 +168,18 @@ def bokeh_script() -> str:
 
 
 def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping[str, Any]) -> str:
-    """Return a page that asks the network for nothing.
+    """Render a template to a page that never accesses the network.
 
     Parameters
     ----------
     template : str
-        Of this package; it extends ``page.html``.
+        Name of a template of this package, which extends ``page.html``.
     title : str
+        Title of the page.
     scripts : sequence of str
-        All that may run in it.
+        The scripts that may run in the page.
     content : mapping
-        What the template shows; text in it is escaped unless it is `Markup`.
+        Variables of the template; text is escaped unless it is `Markup`.
     """
     environment = Environment(
         loader=PackageLoader("seqpoint.reporting"),
@@ -200,20 +189,20 @@ def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else clean(value),
     )
-    harmless = [inert(text) for text in scripts if text]
+    inert_scripts = [inert(text) for text in scripts if text]
     return environment.get_template(template).render(
         content,
         title=title,
         version=__version__,
-        scripts=harmless,
-        policy=policy_of(harmless),
+        scripts=inert_scripts,
+        policy=policy_of(inert_scripts),
         fonts=Markup(FONTS),
     )
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A heading with charts and tables."""
+    """A part of a section: a heading with charts and tables."""
 
     heading: str
     figures: tuple[Figure, ...]
@@ -222,7 +211,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _View:
-    """A section as the template shows it."""
+    """The variables of a section in the template."""
 
     heading: str
     labels: tuple[str, ...]
@@ -235,12 +224,14 @@ class _View:
 
 
 def write_report(content: ReportContent, path: str | Path) -> Path:
-    """Write a report and return where it is; a reader never sees half a file.
+    """Write a report as a page of HTML, and return its path; a partly written file is never visible.
 
     Parameters
     ----------
     content : ReportContent
+        Title and sections of the report.
     path : str or Path
+        File to write.
 
     Raises
     ------
@@ -253,13 +244,16 @@ def write_report(content: ReportContent, path: str | Path) -> Path:
 
 
 def html_page(content: ReportContent) -> str:
-    """Return the page. All text in it is escaped, and only the two scripts written here may run in it."""
-    found = [section_figures(section) for section in content.sections]
-    labelled = [(figure, s.labels) for s, mine in zip(content.sections, found, strict=True) for figure in mine]
-    script, done = embedded(labelled)
-    rest = iter(done)
-    placed = [[next(rest) for _ in mine] for mine in found]
-    views = [_view(section, figures) for section, figures in zip(content.sections, placed, strict=True)]
+    """Return the page of a report; all text in it is escaped, and only its own two scripts may run."""
+    figures = [section_figures(section) for section in content.sections]
+    pairs = zip(content.sections, figures, strict=True)
+    labelled = [(figure, section.labels) for section, of_section in pairs for figure in of_section]
+    script, drawn = embedded(labelled)
+    remaining = iter(drawn)
+    views = [
+        _view(section, [next(remaining) for _ in of_section])
+        for section, of_section in zip(content.sections, figures, strict=True)
+    ]
     return rendered("report.html", content.title, (bokeh_script(), script) if script else (), {"views": views})
 
 
@@ -286,8 +280,8 @@ def _blocks(section: ReportSection, figures: list[Figure]) -> list[_Block]:
     what_ifs = tables.projection_table(projection) if projection else None
 
     def block(heading: str, name: str, table: tables.Table | None) -> _Block:
-        mine = tuple(figure for figure in figures if figure.block == name)
-        return _Block(heading, mine, () if table is None else (table,))
+        of_block = tuple(figure for figure in figures if figure.block == name)
+        return _Block(heading, of_block, () if table is None else (table,))
 
     return [
         block("Sequence lengths and chosen iterations", "selection", points),
@@ -301,9 +295,9 @@ def _blocks(section: ReportSection, figures: list[Figure]) -> list[_Block]:
 
 
 def _provenance(section: ReportSection) -> dict[str, Any]:
-    """Return all that is needed to make the section's numbers again."""
+    """Return the facts from which the numbers of a section can be computed again."""
     meta, selection = section.description.trace.meta, section.selection
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "seqpoint": __version__,
         "trace": {
             "format": meta.format,
@@ -316,7 +310,7 @@ def _provenance(section: ReportSection) -> dict[str, Any]:
         },
     }
     if selection is not None:
-        found["selection"] = {
+        facts["selection"] = {
             "statistic": selection.statistic,
             "unit": selection.unit,
             "iterations": selection.iterations.iteration[selection.rows].tolist(),
@@ -326,22 +320,24 @@ def _provenance(section: ReportSection) -> dict[str, Any]:
             "confidence": selection.estimate.confidence,
         }
     if section.projection is not None:
-        found["projection"] = section.projection.provenance
-    return found
+        facts["projection"] = section.projection.provenance
+    return facts
 
 
-_TITLE = "Works side by side: predicted against measured"
+_CONTENTION_TITLE = "Contention: predicted against measured"
 
 
 def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path, notes: Sequence[str] = ()) -> Path:
-    """Write the charts of scenarios and return where they are; a reader never sees half a file.
+    """Write the charts of contention as a page of HTML, and return its path; a partly written file is never visible.
 
     Parameters
     ----------
     cases : sequence of ContentionCase
+        The scenarios; at least one.
     path : str or Path
+        File to write.
     notes : sequence of str, optional
-        On the recordings, shown first.
+        Notes on the recordings, shown first.
 
     Raises
     ------
@@ -354,38 +350,52 @@ def write_contention_charts(cases: Sequence[ContentionCase], path: str | Path, n
 
 
 def contention_page(cases: Sequence[ContentionCase], notes: Sequence[str] = ()) -> str:
-    """Return the page. All text in it is escaped, and only the two scripts written here may run in it.
+    """Return the page of contention charts; all text in it is escaped, and only its own two scripts may run.
+
+    Parameters
+    ----------
+    cases : sequence of ContentionCase
+        The scenarios; at least one.
+    notes : sequence of str, optional
+        Notes on the recordings, shown first.
 
     Raises
     ------
     InvalidInputError
         There is no scenario.
     """
-    held = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
+    legend = "Hollow: fitted. Hover for names, click a mechanism to hide it, drag to zoom."
     figures = [
-        Figure("", plots.predicted_against_measured(cases), held),
-        Figure("", plots.slowdowns_against_measured(cases), "Where one work is far shorter, times agree easily."),
-        Figure("", plots.error_by_mechanism(cases), "Nothing is known finer than the dotted lines."),
+        Figure("", plots.predicted_against_measured(cases), legend),
+        Figure(
+            "",
+            plots.slowdowns_against_measured(cases),
+            "If one task is far shorter than the other, times agree easily.",
+        ),
+        Figure(
+            "",
+            plots.error_by_mechanism(cases),
+            "Errors below the dotted lines are within the spread of repeated takes.",
+        ),
     ]
-    script, done = embedded([(figure, ()) for figure in figures])
-    return rendered(
-        "charts.html", _TITLE, (bokeh_script(), script), {"lines": [*notes, *_lines(cases)], "figures": done}
-    )
+    script, drawn = embedded([(figure, ()) for figure in figures])
+    content = {"lines": [*notes, *_lines(cases)], "figures": drawn}
+    return rendered("charts.html", _CONTENTION_TITLE, (bokeh_script(), script), content)
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:
-    """Return what the charts are of, in words."""
+    """Return sentences on the recordings, the held-out errors and the order of policies."""
     recordings = sorted({f"{case.recording} ({case.device})" for case in cases})
     fitted = sum(case.fitted for case in cases)
     first = f"Recorded: {', '.join(recordings)}. {count(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
-    held = [case for case in cases if not case.fitted]
-    if not held:
+    held_out = [case for case in cases if not case.fitted]
+    if not held_out:
         return [first, "All were fitted, so nothing says how good the predictions are."]
-    every, order = score_by_mechanism(held)[-1], score_order(held)
+    overall, order = score_by_mechanism(held_out)[-1], score_order(held_out)
     return [
         first,
-        f"Not fitted: median error {100 * every.median:.1f} % of the time until all are done, 90th percentile "
-        f"{100 * every.p90:.1f} %; takes differ by {100 * every.spread:.1f} % (median), "
-        f"{100 * every.spread_max:.1f} % at most.",
+        f"Not fitted: median error {100 * overall.median:.1f} % of the time until all are done, 90th percentile "
+        f"{100 * overall.p90:.1f} %; takes differ by {100 * overall.spread:.1f} % (median), "
+        f"{100 * overall.spread_max:.1f} % at most.",
         f"Order of policies: {order.right} of {order.compared} pairs right.",
     ]

@@ -1,12 +1,8 @@
-"""Tables and sentences of the report.
+"""Content of a report: sections, and the sentences, numbers and tables that show them.
 
-Numbers and untrusted text as people read them.
-
-What a report shows.
-
-The main numbers of a section, in a paragraph and as tiles.
-
-The tables of a report.
+`ReportContent` and `ReportSection` hold the results. `summary`, `tiles` and `notes` give the sentences and numbers of a
+section, and the functions named `..._table` its tables. The first functions turn numbers and untrusted text into text
+for people.
 """
 
 from collections.abc import Sequence
@@ -32,7 +28,7 @@ def clean(text: object) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Return a share in per cent.
+    """Return a share as text in per cent.
 
     Examples
     --------
@@ -42,19 +38,19 @@ def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def count(number: float, one: str, many: str = "") -> str:
-    """Return a number of things.
+def count(number: float, singular: str, plural: str = "") -> str:
+    """Return a number with its noun, singular or plural.
 
     Examples
     --------
     >>> count(1, "file"), count(1200, "file")
     ('1 file', '1,200 files')
     """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def quantity(value: float, unit: str) -> str:
-    """Return the value of a statistic with its unit.
+    """Return the value of a statistic with its unit, as text.
 
     Examples
     --------
@@ -67,7 +63,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def interval(low: str, high: str) -> str:
-    """Return an interval.
+    """Return an interval as text.
 
     Examples
     --------
@@ -82,16 +78,20 @@ SYNTHETIC = "synthetic"
 
 @dataclass(frozen=True)
 class ReportSection:
-    """One trace of a report.
+    """Section of a report, on a trace.
 
     Parameters
     ----------
     heading : str
+        Heading of the section.
     label : str
-        Shown as a badge on the section and on every chart and table in it, such as ``"synthetic"``; "" for none.
+        Badge on the section and on every chart and table in it, such as ``"synthetic"``; "" for none.
     description : Description
+        Description of the trace.
     selection : SelectionResult, optional
+        Selected iterations of the trace.
     projection : Projection, optional
+        What-ifs projected on the trace.
     """
 
     heading: str
@@ -102,19 +102,21 @@ class ReportSection:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """All badges: the label, and that the trace is synthetic even where the label does not say so."""
-        found = [SYNTHETIC] if self.description.trace.meta.synthetic else []
-        return tuple(dict.fromkeys(text for text in (*found, self.label) if text))
+        """All badges: the label, and ``"synthetic"`` if the trace is."""
+        synthetic = SYNTHETIC if self.description.trace.meta.synthetic else ""
+        return tuple(dict.fromkeys(text for text in (synthetic, self.label) if text))
 
 
 @dataclass(frozen=True)
 class ReportContent:
-    """A report.
+    """Content of a report.
 
     Parameters
     ----------
     title : str
+        Title of the page.
     sections : tuple of ReportSection
+        Sections, from top to bottom.
     """
 
     title: str
@@ -122,18 +124,13 @@ class ReportContent:
 
 
 def best_row(projection: Projection) -> ProjectionRow | None:
-    """Return the what-if with the largest speed-up, the first of several; None where there is none."""
+    """Return the row with the largest speed-up, the first of several; None if there is no row."""
     return max(projection.rows, key=lambda row: row.speedup, default=None)
-
-
-def timeline_name(row: ProjectionRow) -> str:
-    """Return the name of a what-if's timeline in `Projection.timelines`."""
-    return row.label
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One number, what it is, and what it rests on."""
+    """A number with its name and a detail, shown at the top of a section."""
 
     value: str
     name: str
@@ -141,7 +138,7 @@ class Tile:
 
 
 def summary(section: ReportSection) -> str:
-    """Return what was read, where the time goes, what was chosen, and the best what-if."""
+    """Return a paragraph on the trace, its kernels, the selection and the best what-if."""
     sentences = [_read(section.description), _spent(section.description)]
     if section.selection is not None:
         sentences.append(_chosen(section.selection))
@@ -151,41 +148,41 @@ def summary(section: ReportSection) -> str:
 
 
 def tiles(section: ReportSection) -> tuple[Tile, ...]:
-    """Return the numbers to see first."""
+    """Return the main numbers of a section."""
     description, selection, projection = section.description, section.selection, section.projection
-    found = [
+    numbers = [
         Tile(f"{len(description.iterations):,}", "iterations", count(len(set(description.trace.meta.ranks)), "rank"))
     ]
     if description.steps:
         longest = max(description.steps, key=lambda row: row.step_ns)
-        found.append(Tile(duration(longest.step_ns), "per step", f"median of rank {longest.rank}"))
+        numbers.append(Tile(duration(longest.step_ns), "per step", f"median of rank {longest.rank}"))
     if description.classes:
         first = description.classes[0]
-        found.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
+        numbers.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
     if selection is not None:
         detail = f"estimate the total with an error of {percent(selection.error, 2)}"
-        found.append(Tile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
-        found.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
+        numbers.append(Tile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
+        numbers.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None
     if best is not None:
         where = interval(f"{best.low:.2f}", f"{best.high:.2f}")
-        found.append(Tile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
-    return tuple(found)
+        numbers.append(Tile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
+    return tuple(numbers)
 
 
 def notes(section: ReportSection) -> tuple[str, ...]:
-    """Return what was assumed, left out or could not be found."""
-    found = []
+    """Return the notes on a section: assumptions, iterations left out, and notes of graphs and what-ifs."""
+    lines = []
     if section.selection is not None and section.selection.without_length:
-        found.append(
+        lines.append(
             f"{count(section.selection.without_length, 'iteration')} without a known length left out of the selection"
         )
     if section.projection is not None:
-        lines = section.projection.timelines
-        found += [note for name in ("baseline",) if name in lines for note in lines[name].graph.notes]
-        found += [line.removeprefix("note: ") for line in pace_lines(section.projection)]
-        found += [note for row in section.projection.rows for note in row.notes]
-    return tuple(dict.fromkeys(found))
+        baseline = section.projection.timelines.get("baseline")
+        lines += [] if baseline is None else baseline.graph.notes
+        lines += [line.removeprefix("note: ") for line in pace_lines(section.projection)]
+        lines += [note for row in section.projection.rows for note in row.notes]
+    return tuple(dict.fromkeys(lines))
 
 
 def _read(description: Description) -> str:
@@ -244,7 +241,7 @@ def _projected(projection: Projection) -> str:
 
 @dataclass(frozen=True)
 class Shares:
-    """What a projected time rests on, shown as a stacked bar."""
+    """Shares of a projected time by kind of evidence, shown as a stacked bar."""
 
     measured: float
     derived: float
@@ -258,17 +255,20 @@ class Shares:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells with a heading.
+    """A table of a report.
 
     Parameters
     ----------
     title : str
+        Title above the table.
     columns : tuple of str
-        One that ends in a tilde is text, the others are numbers, set to the right.
+        Headings; a column whose heading ends in a tilde is text, the others are numbers, aligned to the right.
     rows : tuple of tuple of (str or Shares)
+        Cells of each row.
     marked : int
-        The row to highlight; -1 for none.
+        Row to highlight; -1 for none.
     note : str
+        Text below the table.
     """
 
     title: str
@@ -279,7 +279,7 @@ class Table:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What stands over each column."""
+        """Heading of each column."""
         return tuple(name.rstrip("~") for name in self.columns)
 
     @property
@@ -289,7 +289,7 @@ class Table:
 
 
 def points_table(selection: SelectionResult) -> Table:
-    """Return the chosen iterations."""
+    """Return the table of the selected iterations."""
     table, values = selection.iterations, selection.iterations.statistic(selection.statistic)
     chosen = zip(selection.rows.tolist(), selection.weights.tolist(), selection.bin_edges.tolist(), strict=True)
     rows = tuple(
@@ -308,30 +308,33 @@ def points_table(selection: SelectionResult) -> Table:
 
 
 def baselines_table(selection: SelectionResult) -> Table:
-    """Return the error of SeqPoint and of the baselines."""
-    found = [("seqpoint", len(selection.rows), selection.estimate.value, selection.error)]
-    found += [(b.name, b.points, b.estimate, b.error) for b in selection.baselines]
-    rows = tuple((name, str(n), quantity(value, selection.unit), percent(error, 2)) for name, n, value, error in found)
+    """Return the table of the errors of SeqPoint and of the baselines."""
+    selectors = [("seqpoint", len(selection.rows), selection.estimate.value, selection.error)]
+    selectors += [(b.name, b.points, b.estimate, b.error) for b in selection.baselines]
+    rows = tuple(
+        (name, str(n), quantity(value, selection.unit), percent(error, 2)) for name, n, value, error in selectors
+    )
     note = f"Total in the trace: {quantity(selection.measured, selection.unit)}."
     return Table("Against the baselines", ("selector~", "points", "estimated total", "error"), rows, 0, note)
 
 
 def classes_table(description: Description) -> Table:
-    """Return the time in kernels by class."""
-    found = description.classes
-    rows = tuple((row.class_, f"{row.kernels:,}", duration(row.time_ns), percent(row.share)) for row in found)
+    """Return the table of the time in kernels by class."""
+    rows = tuple(
+        (row.class_, f"{row.kernels:,}", duration(row.time_ns), percent(row.share)) for row in description.classes
+    )
     return Table("Kernels by class", ("class~", "kernels", "time", "share"), rows)
 
 
 def devices_table(description: Description) -> Table:
-    """Return what each device did."""
+    """Return the table of the activity of each device."""
     columns = ("rank", "device", "name~", "span", "busy", "busy, of span", "communication", "exposed", "overlapped")
     note = "Exposed: a collective and nothing else runs. Overlapped: other work runs beside it."
     return Table("Devices", columns, tuple(_device(row) for row in description.devices), note=note)
 
 
 def steps_table(description: Description) -> Table:
-    """Return the step times of each rank, and how busy its device is in them."""
+    """Return the table of the step times of each rank, and of the busy share of its device."""
     columns = ("rank", "device", "steps", "elapsed", "step time", "latency", "busy")
     rows = tuple(
         (
@@ -366,18 +369,18 @@ def _device(row: DeviceActivity) -> tuple[str, ...]:
 
 
 def projection_table(projection: Projection) -> Table:
-    """Return the what-ifs, the best one marked."""
+    """Return the table of the what-ifs, with the best highlighted."""
     best = best_row(projection)
     rows = tuple(_what_if(row) for row in projection.rows)
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
-    known = "synthesised" if projection.provenance.get("synthetic") else "measured"
+    source = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
-        f"Baseline: {duration(projection.baseline_ns)}, the {known} step times. Projected: these, times the ratio "
+        f"Baseline: {duration(projection.baseline_ns)}, the {source} step times. Projected: these, times the ratio "
         "of two steady states, with and without the what-if. "
         f"Interval: central {confidence} over the ranges of the parameters. "
-        "Measured, derived, assumed: what the durations of the tasks rest on."
+        "Measured, derived, assumed: the evidence for the durations of the tasks."
     )
-    columns = ("what-if~", "speed-up", "interval", "projected time", "rests on~")
+    columns = ("what-if~", "speed-up", "interval", "projected time", "evidence~")
     return Table("What-ifs", columns, rows, -1 if best is None else projection.rows.index(best), note)
 
 
@@ -392,8 +395,8 @@ def _what_if(row: ProjectionRow) -> tuple[str | Shares, ...]:
 
 
 def quality_table(description: Description) -> Table:
-    """Return what the reader counted."""
+    """Return the table of the counts of the reader: repaired, dropped and unlinked events."""
     rows: Sequence[tuple[str, int, str]] = tuple(description.trace.meta.quality.rows())
-    found = tuple((name, f"{n:,}", meaning) for name, n, meaning in rows)
-    note = "" if found else "Nothing was counted."
-    return Table("What the reader counted", ("count~", "number", "meaning~"), found, note=note)
+    cells = tuple((name, f"{n:,}", meaning) for name, n, meaning in rows)
+    note = "" if cells else "Nothing was counted."
+    return Table("Quality", ("count~", "number", "meaning~"), cells, note=note)
