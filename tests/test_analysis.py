@@ -19,10 +19,10 @@ from replay.analysis import (
     difference,
     exposure,
     idle_by_cause,
-    resource_steps,
     resource_use,
     slack_ns,
 )
+from replay.analysis import idle as idle_module
 from replay.analysis.critical_path import binding_edges
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import RESOURCES, EdgeKind, KernelGraph, Lane, TaskKind
@@ -33,6 +33,12 @@ CU, HBM = RESOURCES.index("cu"), RESOURCES.index("hbm")
 def kinds(graph: KernelGraph, *kind: EdgeKind) -> KernelGraph:
     """Return the graph with edges of these kinds."""
     return replace(graph, edges=replace(graph.edges, kind=np.array(kind)))
+
+
+def resource_steps(line: Timeline, device: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the times at which the use of a device's resources changes, and the use from each of them on."""
+    rows = np.flatnonzero(idle_module._takes_time(line) & (line.graph.tasks.device == device))
+    return idle_module._usage_of(line, idle_module._usage_inputs(line), rows)
 
 
 def demand(**shares: float) -> list[float]:
@@ -270,8 +276,6 @@ def test_bad_arguments_are_named() -> None:
     line = replay(make_graph([1]))
     with pytest.raises(InvalidInputError, match="0 intervals"):
         resource_use(line, 0)
-    with pytest.raises(InvalidInputError, match="no device 3"):
-        resource_steps(line, 3)
     circle = make_graph([1, 1], edges=[(0, 1), (1, 0)])
     with pytest.raises(InvalidInputError, match="circle"):
         slack_ns(Timeline(circle, np.zeros(2), np.ones(2)))

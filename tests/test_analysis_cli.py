@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import holoviews as hv
-import numpy as np
 import pytest
 from click.testing import CliRunner
 from traces import write_trace
@@ -13,11 +11,8 @@ from traces import write_trace
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.trace import Trace, TraceMeta
-from replay.analysis import IDLE_CAUSES, resource_use
-from replay.engine.timeline import replay
-from replay.from_trace import build_graph
+from replay.analysis import IDLE_CAUSES
 from replay.what_ifs import parse_what_if
-from seqpoint import plots
 from seqpoint.cli import cli
 from seqpoint.graphs import analyze_trace, typical_iteration
 
@@ -111,15 +106,3 @@ def test_the_typical_iteration_is_the_one_of_median_duration(file: Path) -> None
 def test_a_what_if_that_changes_nothing_has_no_difference(file: Path) -> None:
     found = analyze_trace(collect([file]), what_if=parse_what_if("scale_host:1"))
     assert found.difference is not None and not any(found.difference.path_by_cause.values())
-
-
-def test_the_chart_of_resources_holds_their_use(file: Path) -> None:
-    line = replay(build_graph(collect([file]), 1))
-    chart = plots.resource_usage(line, bins=50)
-    curves = {curve.label: curve for curve in chart.traverse(lambda x: x, [hv.Curve])}
-    use = resource_use(line, 50)
-    assert list(curves) == ["compute units", "last-level cache bandwidth", "memory bandwidth", "links"]
-    for label, name in (("compute units", "cu"), ("memory bandwidth", "hbm"), ("links", "link")):
-        percent = curves[label].dimension_values("percent")
-        np.testing.assert_allclose(percent[::2], 100 * use.use[0, :, use.resources.index(name)])
-    hv.render(chart, backend="bokeh")

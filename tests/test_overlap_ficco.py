@@ -46,7 +46,6 @@ from replay.studies.ficco_chooser import (
     grow_chooser,
     load_chooser,
     reproduce,
-    schedule_map,
     score_choices,
     sweep,
     transfer_ratio,
@@ -394,13 +393,3 @@ def test_what_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
         replace(on("ring"), collective="all_to_all")
     with pytest.raises(InvalidInputError, match="no outcome"):
         best_schedule({})
-    with pytest.raises(InvalidInputError, match="no shape"):
-        schedule_map(G1, [], [4096])
-
-
-def test_a_map_says_what_single_runs_say() -> None:
-    found = schedule_map(SCENARIOS["g14"], [16384, 147456], [4096])
-    times = {name: makespan_ns(SCENARIOS["g14"], name) for name in CANDIDATES}
-    assert found.best[1] == min(times, key=lambda name: times[name])
-    assert found.speedup[1] == pytest.approx(times["serial"] / min(times.values()))
-    assert found.mt[1] == pytest.approx(147456 * 4096 + 4096 * 3584 + 147456 * 3584)

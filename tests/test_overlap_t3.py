@@ -16,7 +16,7 @@ from replay.costs.collectives import Topology
 from replay.costs.collectives.algorithms import busiest_volume, ring_steps
 from replay.costs.kernels import predict
 from replay.engine.timeline import replay
-from replay.studies.t3 import Outcome, SubLayer, System, find_sublayer, lanes, load_workload, study, tracked_tiles
+from replay.studies.t3 import Outcome, SubLayer, System, find_sublayer, load_workload, study
 from replay.studies.t3.ring import (
     REPLACEMENTS,
     Arbitration,
@@ -31,7 +31,7 @@ from replay.studies.t3.ring import (
     product_of,
     reduce_scatter,
 )
-from replay.studies.t3.study import near_memory_gain, reproduce, speedup_beside_few_units, tiles_per_entry, with_link
+from replay.studies.t3.study import near_memory_gain, reproduce, speedup_beside_few_units, with_link
 
 SYSTEM = load_workload().system
 LABELS = list(load_workload().sublayers)
@@ -296,30 +296,6 @@ def test_chunks_are_sent_when_their_tiles_and_the_partial_sum_are_there(outcomes
 
 
 # ---- the tracker
-
-
-def test_the_tracker_counts_tiles_that_wait_for_their_second_update(outcomes: dict[str, Outcome]) -> None:
-    run = outcomes["t_nlg/fc2/8"].t3_mca
-    # Bound by the product: a chunk of 8 x 34 tiles comes while the one before is computed.
-    assert 0.9 * 272 < tracked_tiles(run) <= 2 * 272
-    assert tracked_tiles(outcomes["t_nlg/op/16"].t3_mca) > tracked_tiles(run)  # chunks wait for the link
-    assert tracked_tiles(outcomes["t_nlg/fc2/8"].baseline) == 0
-    assert [tiles_per_entry(tiles, SYSTEM.tracker_entries) for tiles in (0, 256, 257, 1029)] == [1, 1, 2, 5]
-
-
-def test_lanes_show_stages_and_chunks(outcomes: dict[str, Outcome]) -> None:
-    one = outcomes["t_nlg/fc2/8"]
-    table = lanes(one.t3_mca).to_pandas()
-    assert table.groupby("lane").size().to_dict() == {
-        "stages": 28,
-        "chunks computed": 8,
-        "chunks come": 7,
-        "reduce-scatter": 1,
-        "all-gather": 1,
-    }
-    assert (table["end_ns"] >= table["start_ns"]).all()
-    assert table["end_ns"].max() == one.t3_mca.gathered_ns
-    assert "chunks come" not in set(lanes(one.baseline).column("lane").to_pylist())
 
 
 # ---- closed forms and published figures

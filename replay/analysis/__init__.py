@@ -12,7 +12,6 @@ from replay.analysis.idle import (
     ResourceUse,
     exposure,
     idle_by_cause,
-    resource_steps,
     resource_use,
 )
 from replay.analysis.pace import PACE_RESOURCES, Pace, pace
@@ -34,7 +33,6 @@ __all__ = [
     "exposure",
     "idle_by_cause",
     "pace",
-    "resource_steps",
     "resource_use",
     "slack_ns",
 ]

@@ -2,7 +2,7 @@
 
 `cover` sweeps over a timeline and returns how long tasks of each label are active, and how long they alone. `exposure`
 uses it to tell how much communication and copying hides behind compute. `idle_by_cause` follows back what the next task
-waited for in each gap. `resource_use` and `resource_steps` recompute the rates of a timeline by the engine's sharing.
+waited for in each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
 """
 
 from dataclasses import dataclass
@@ -348,7 +348,8 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     Returns
     -------
     ResourceUse
-        Means of the step functions that `resource_steps` returns.
+        Means over each interval. A task uses the compute units granted to it, and of other resources its demand times
+        its rate. The timeline holds starts and ends only; the rates follow from them by the engine's sharing.
 
     Raises
     ------
@@ -372,37 +373,6 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
                 integral = np.interp(edges, times, cumulative[:, resource])
                 use[device, :, resource] = np.diff(integral) * bins / edges[-1]
     return ResourceUse(devices, RESOURCES, edges, np.maximum(use, 0.0))
-
-
-def resource_steps(timeline: Timeline, device: int) -> tuple[Floats, Floats]:
-    """Return the use of one device's resources as a step function of time.
-
-    A task uses the compute units granted to it, and of other resources its demand times its rate. The timeline holds
-    starts and ends only; the rates follow from them by the engine's sharing, and are the rates of the replay.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        As the engine replayed it.
-    device : int
-        Row of `KernelGraph.devices`.
-
-    Returns
-    -------
-    times : array of float64, shape (k,)
-        Times at which the use changes, not decreasing.
-    use : array of float64, shape (k, len(RESOURCES))
-        Use from each of these times on, in shares of the device; zero after the last.
-
-    Raises
-    ------
-    InvalidInputError
-        The graph has no such device.
-    """
-    if not 0 <= device < len(timeline.graph.devices):
-        raise InvalidInputError(f"no device {device}: the graph has {len(timeline.graph.devices)}; count from 0")
-    rows = np.flatnonzero(_takes_time(timeline) & (timeline.graph.tasks.device == device))
-    return _usage_of(timeline, _usage_inputs(timeline), rows)
 
 
 def _group_by_device(rows: Ints, device: Ints, devices: int) -> tuple[Ints, Ints]:

@@ -2,7 +2,7 @@
 
 from seqpoint.plots.contention import error_by_mechanism, predicted_against_measured, slowdowns_against_measured
 from seqpoint.plots.frame import plain_text
-from seqpoint.plots.projections import choice_map, piece_lanes, projection_intervals, speedup_by_scenario, sweep_curves
+from seqpoint.plots.projections import projection_intervals
 from seqpoint.plots.selections import (
     baseline_errors,
     errors_by_points,
@@ -11,26 +11,21 @@ from seqpoint.plots.selections import (
     statistic_by_iteration,
     statistic_by_length,
 )
-from seqpoint.plots.timelines import before_after, class_breakdown, resource_usage, timeline_lanes
+from seqpoint.plots.timelines import before_after, class_breakdown, timeline_lanes
 
 __all__ = [
     "baseline_errors",
     "before_after",
-    "choice_map",
     "class_breakdown",
     "error_by_mechanism",
     "errors_by_points",
     "interval_coverage",
     "length_histogram",
-    "piece_lanes",
     "plain_text",
     "predicted_against_measured",
     "projection_intervals",
-    "resource_usage",
     "slowdowns_against_measured",
-    "speedup_by_scenario",
     "statistic_by_iteration",
     "statistic_by_length",
-    "sweep_curves",
     "timeline_lanes",
 ]

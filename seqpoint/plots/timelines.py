@@ -13,11 +13,10 @@ import holoviews as hv
 import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
-from replay.analysis import resource_use
 from replay.analysis.critical_path import HOST, LABELS, MEMCPY, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import Lane, TaskKind
-from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, framed, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, hover_tips, overlay, plain_text
 from seqpoint.units import TimeUnit, time_unit
 
 if TYPE_CHECKING:
@@ -313,78 +312,3 @@ def _fine_print(lanes: Lanes) -> str:
     if lanes.lanes_left_out:
         facts.append(f"{lanes.lanes_left_out:,} lanes with the least work not shown")
     return f" ({'; '.join(facts)})" if facts else ""
-
-
-#: Okabe and Ito's colours that are distinct as lines, then others.
-_RESOURCE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#332288", "#56B4E9", "#666666")
-_RESOURCE_NAMES = {
-    "cu": "compute units",
-    "l2": "last-level cache bandwidth",
-    "hbm": "memory bandwidth",
-    "link": "links",
-    "dma": "copy engines",
-}
-
-
-def resource_usage(timeline: Timeline, *, bins: int = 300, max_devices: int = 8) -> Chart:
-    """Return the charts of the share of each resource in use over time, one above the other for each device.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        The timeline.
-    bins : int, default 300
-        Number of intervals of equal length; each shows its mean.
-    max_devices : int, default 8
-        Most devices; the busiest are shown, and the title of the last chart counts the others.
-
-    Returns
-    -------
-    holoviews.Layout
-        An ``Overlay`` for each device, with a stepped ``Curve`` for each resource that is used.
-
-    Raises
-    ------
-    InvalidInputError
-        `bins` is not above zero.
-    """
-    usage = resource_use(timeline, bins)
-    unit = time_unit(timeline.makespan_ns)
-    busiest = np.argsort(-usage.use.sum(axis=(1, 2)), kind="stable")[:max_devices]
-    hidden = len(usage.devices) - len(busiest)
-    charts: list[Chart] = []
-    for device in sorted(busiest.tolist()):
-        rank, number = usage.devices[device]
-        more = f" ({hidden} devices with less use not shown)" if hidden and len(charts) == len(busiest) - 1 else ""
-        layers = [
-            _curve(usage.edges_ns / unit.ns, 100 * usage.use[device, :, i], (name, unit.name, i))
-            for i, name in enumerate(usage.resources)
-            if usage.use[device, :, i].any()
-        ]
-        title = plain_text(f"Resources in use: rank {rank} GPU {number}{more}", NAME_LENGTH)
-        charts.append(_framed(layers or [hv.Curve([])], title, f"time from the start of the step ({unit.name})"))
-    return hv.Layout(charts).cols(1).opts(shared_axes=True, merge_tools=False, backend="bokeh")
-
-
-def _curve(edges: Any, percent: Any, resource: tuple[str, str, int]) -> Chart:
-    """Return a curve that steps at the edges of the intervals."""
-    name, unit, index = resource
-    label = _RESOURCE_NAMES.get(name, name)
-    x, y = np.repeat(edges, 2)[1:-1], np.repeat(percent, 2)
-    hover = hover_tips(("resource", label), ("time", f"@time{{0,0.[000]}} {unit}"), ("in use", "@percent{0.0} %"))
-    return hv.Curve((x, y), kdims=["time"], vdims=["percent"], label=label).opts(
-        color=_RESOURCE_COLOURS[index % len(_RESOURCE_COLOURS)], line_width=1.5, backend="bokeh", **hover
-    )
-
-
-def _framed(layers: list[Chart], title: str, xlabel: str) -> Chart:
-    return hv.Overlay(layers).opts(
-        xlabel=xlabel,
-        ylabel="in use (%)",
-        height=190,
-        ylim=(0, 105),
-        legend_position="top",
-        legend_cols=8,
-        **framed(title),
-        backend="bokeh",
-    )

@@ -1,7 +1,7 @@
 """T3 (arXiv 2401.16677): chunks of a product are reduced near memory and sent on while the product still runs."""
 
 from replay.studies.t3.ring import SubLayer, System, Workload, find_sublayer, load_workload
-from replay.studies.t3.study import MOVEMENTS, Outcome, Run, lanes, study, tiles_per_entry, tracked_tiles
+from replay.studies.t3.study import MOVEMENTS, Outcome, Run, study
 
 __all__ = [
     "MOVEMENTS",
@@ -11,9 +11,6 @@ __all__ = [
     "System",
     "Workload",
     "find_sublayer",
-    "lanes",
     "load_workload",
     "study",
-    "tiles_per_entry",
-    "tracked_tiles",
 ]

@@ -2,10 +2,6 @@
 
 `study`: a sub-layer without T3, with it, and with its arbitration: times, timelines, what memory moves.
 
-`lanes`: when the stages of a product ran and its chunks were complete, sent and there, to be drawn.
-
-The tracker: how many tiles a memory controller has to count the updates of at one time.
-
 What T3's arithmetic says in closed form, from simulations of the cases that it is about.
 
 T3's published figures, from its own set-up (`datasets/published/t3.toml`).
@@ -16,11 +12,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-import pyarrow as pa
 
 from profilers.devices.catalogue import Figure
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters, load_parameters
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
@@ -171,98 +165,6 @@ def study(
 
 def _run(product: Product, parts: Parts) -> Run:
     return Run(product, parts, replay(parts.graph))
-
-
-def lanes(run: Run) -> pa.Table:
-    """Return what GPU 0 did, a row for each stage and each step of a chunk.
-
-    Parameters
-    ----------
-    run : Run
-
-    Returns
-    -------
-    pyarrow.Table
-        `lane`: ``"stages"``; ``"chunks computed"`` with the stages in which a chunk is; ``"chunks come"``, the
-        neighbour's partial sum of a chunk, written to memory; ``"reduce-scatter"`` and ``"all-gather"``, what is left
-        of them after the product and after the reduce-scatter. `number`: of the stage, or of the chunk in the order
-        of production. `start_ns`, `end_ns`.
-
-    Examples
-    --------
-    >>> from replay.studies.t3 import find_sublayer, study
-    >>> lanes(study(find_sublayer("t_nlg/op/8")).t3)["lane"].unique().to_pylist()
-    ['stages', 'chunks computed', 'chunks come', 'reduce-scatter', 'all-gather']
-    """
-    start, end, parts = run.timeline.start_ns, run.timeline.end_ns, run.parts
-    begins, ends = start[parts.begins[:, 0]], end[parts.stages[:, 0]]
-    first = np.argmax(run.product.tiles > 0, axis=0)
-    rows = [("stages", i, *times) for i, times in enumerate(zip(begins, ends, strict=True))]
-    for chunk, stages in enumerate(zip(first, run.product.last_stages(), strict=True)):
-        rows.append(("chunks computed", chunk, begins[stages[0]], ends[stages[1]]))
-    for chunk, transfers in enumerate(parts.arrivals, 1):
-        rows.append(("chunks come", chunk, start[transfers[0].comes[0]], end[transfers[-1].came[0]]))
-    over = [end[tasks[0]] for tasks in (parts.product, parts.reduced, parts.gathered)]
-    rows += [("reduce-scatter", 0, over[0], over[1]), ("all-gather", 0, over[1], over[2])]
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    types = (pa.string(), pa.int64(), pa.float64(), pa.float64())
-    arrays = [pa.array(column, type_) for column, type_ in zip(columns, types, strict=True)]
-    return pa.table(dict(zip(("lane", "number", "start_ns", "end_ns"), arrays, strict=True)))
-
-
-def tracked_tiles(run: Run) -> int:
-    """Return the most tiles of GPU 0 that have got one of their two updates at one time.
-
-    A tile of a chunk that is added to in memory is updated by the GPU's own workgroup and by the neighbour's partial
-    sum. It holds an entry from the first of them to the second. What comes from the neighbour is taken to come tile
-    by tile.
-
-    Parameters
-    ----------
-    run : Run
-        With T3: of one without, where no tile is updated twice, 0 are tracked.
-
-    Examples
-    --------
-    >>> from replay.studies.t3 import find_sublayer, study
-    >>> tracked_tiles(study(find_sublayer("t_nlg/fc2/8")).t3_mca)
-    266
-    """
-    product, parts, timeline = run.product, run.parts, run.timeline
-    if not parts.arrivals:
-        return 0
-    opens, closes = [], []
-    for chunk in range(1, product.tiles.shape[1]):
-        tiles = product.tiles[:, chunk]
-        own = np.repeat(timeline.end_ns[parts.stages[:, 0]], tiles)
-        transfers = parts.arrivals[chunk - 1]
-        begin, end = timeline.start_ns[transfers[0].comes[0]], timeline.end_ns[transfers[-1].came[0]]
-        others = begin + (end - begin) * np.arange(1, len(own) + 1) / len(own)
-        opens.append(np.minimum(own, others))
-        closes.append(np.maximum(own, others))
-    return _most_at_once(np.concatenate(opens), np.concatenate(closes))
-
-
-def tiles_per_entry(tiles: int, entries: int) -> int:
-    """Return how many neighbouring tiles share an entry where there are more tiles than entries.
-
-    An entry then counts the updates of all its tiles. A chunk is complete when all its entries are, no later than
-    before: what is lost is the place of a missing update, not time.
-
-    Examples
-    --------
-    >>> tiles_per_entry(200, 256), tiles_per_entry(500, 256)
-    (1, 2)
-    """
-    return max(1, -(-tiles // entries))
-
-
-def _most_at_once(opens: Floats, closes: Floats) -> int:
-    """Return the most intervals that overlap; one that ends when another begins is over."""
-    times = np.concatenate([opens, closes])
-    steps = np.repeat([1, -1], [len(opens), len(closes)])
-    order = np.lexsort((steps, times))
-    return int(np.cumsum(steps[order]).max(initial=0))
 
 
 #: Of a chunk in the comparison of reduce-scatters, large, so that no rounding of a time shows; and of its blocks.
