@@ -30,7 +30,8 @@ from replay.analysis import (
     pace,
 )
 from replay.analysis.critical_path import Dependencies, dependencies
-from replay.calibration.parameters import load_parameters
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
@@ -74,6 +75,7 @@ def step_windows(
     weights: Sequence[float] = (),
     *,
     device: str | None = None,
+    parameters: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Iterator[StepWindow]:
     """Yield windows in which the steps of some iterations can be timed, one after another to hold one at a time.
@@ -90,6 +92,8 @@ def step_windows(
         How many steps each iteration stands for; by default one.
     device : str, optional
         What the trace was recorded on, where it does not say.
+    parameters : Parameters, optional
+        Contention model by which durations are isolated; by default the shipped one.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -98,6 +102,7 @@ def step_windows(
     NotFoundError, InvalidInputError
         The device or an iteration is unknown.
     """
+    parameters = parameters or load_parameters()
     steps = step_times(trace)
     of_job = job_steps(steps)
     row_of = {number: row for row, number in enumerate(of_job.iteration.tolist())}
@@ -110,7 +115,7 @@ def step_windows(
         window = of_job.iteration[first : last + 1].tolist()
         if progress:
             progress(count, len(spans), f"graph of iteration {window[-1]}")
-        graph = build_graph(index, window, hardware)
+        graph = build_graph(index, window, hardware, parameters=parameters)
         asked = [p for p, n in enumerate(graph.iterations) if n in weight_of and n not in taken]
         numbers = [graph.iterations[p] for p in asked]
         taken.update(numbers)
@@ -224,6 +229,8 @@ def replay_trace(
     iterations : sequence of int
     device : str, optional
         What the trace was recorded on, where it does not say.
+    parameters : Parameters, optional
+        Contention model by which durations are isolated; by default the shipped one.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -397,8 +404,9 @@ def graph_of(
         As `analyze_trace`.
     """
     number = typical_iteration(trace) if iteration is None else iteration
-    graph = build_graph(trace, number, given_hardware(device))
-    return number, graph if what_if is None else what_if(graph, load_parameters())
+    parameters = load_parameters()
+    graph = build_graph(trace, number, given_hardware(device), parameters=parameters)
+    return number, graph if what_if is None else what_if(graph, parameters)
 
 
 def typical_iteration(trace: Trace) -> int:

@@ -14,6 +14,7 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.trace import Trace, TraceMeta
 from replay.analysis import IDLE_CAUSES, resource_use
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.what_ifs import parse_what_if
@@ -114,7 +115,7 @@ def test_a_what_if_that_changes_nothing_has_no_difference(file: Path) -> None:
 
 
 def test_the_chart_of_resources_holds_their_use(file: Path) -> None:
-    line = replay(build_graph(collect([file]), 1))
+    line = replay(build_graph(collect([file]), 1, parameters=load_parameters()))
     chart = plots.resource_usage(line, bins=50)
     curves = {curve.label: curve for curve in chart.traverse(lambda x: x, [hv.Curve])}
     use = resource_use(line, 50)

@@ -23,7 +23,7 @@ from profilers.devices.catalogue import find_device
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, UnknownFormatError
 from profilers.ingest.pipeline import collect
 from profilers.readers.chakra.protobuf import node as decoded
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, EdgeKind, Edges, KernelGraph, Lane, TaskKind, hardware_named
@@ -247,7 +247,7 @@ def graphs(draw: st.DrawFn) -> KernelGraph:
 def test_a_graph_comes_back_to_the_bit(graph: KernelGraph) -> None:
     with TemporaryDirectory() as folder:
         files = write_chakra(graph, Path(folder) / "g.et")
-        assert_same(read_chakra(files.paths[::-1]), graph)
+        assert_same(read_chakra(files.paths[::-1], parameters=load_parameters()), graph)
 
 
 @settings(deadline=None)
@@ -315,7 +315,7 @@ def test_a_collective_is_communication_in_its_group(tmp_path: Path) -> None:
     assert told == [(5, 2, 64, b"1")] * 2
     assert found.groups is not None and json.loads(found.groups.read_text()) == {"1": [0, 1]}
     assert run(files) == 13.0 and found.unexpressed == 0
-    assert_same(read_chakra(found.paths), graph)
+    assert_same(read_chakra(found.paths, parameters=load_parameters()), graph)
 
 
 @pytest.mark.parametrize(("kind", "size"), [("barrier", 64), ("all_gather", 0), ("unknown", 64), ("reduce", 64)])
@@ -364,13 +364,13 @@ def test_files_of_one_graph_belong_together(tmp_path: Path) -> None:
     found = write_chakra(two_ranks("all_reduce"), tmp_path / "g.et")
     other = write_chakra(two_ranks("all_gather"), tmp_path / "h.et")
     with pytest.raises(InvalidInputError, match=r"has the ranks \[0, 1, 2\], the files' names say \[0, 2\]"):
-        read_chakra([found.paths[0], found.paths[2]])
+        read_chakra([found.paths[0], found.paths[2]], parameters=load_parameters())
     with pytest.raises(InvalidInputError, match="of another graph"):
-        read_chakra([*found.paths[:2], other.paths[2]])
+        read_chakra([*found.paths[:2], other.paths[2]], parameters=load_parameters())
     with pytest.raises(InvalidInputError, match="of the same rank"):
-        read_chakra([*found.paths, found.paths[2]])
+        read_chakra([*found.paths, found.paths[2]], parameters=load_parameters())
     with pytest.raises(InvalidInputError, match="no Chakra file"):
-        read_chakra([])
+        read_chakra([], parameters=load_parameters())
 
 
 @settings(deadline=None, max_examples=200)
@@ -386,7 +386,7 @@ def test_a_damaged_file_is_an_error_or_the_same_form(data: st.DataObject) -> Non
             del raw[data.draw(st.integers(0, len(raw) - 1)) :]
         path.write_bytes(raw)
         try:
-            assert isinstance(read_chakra([path]), KernelGraph)
+            assert isinstance(read_chakra([path], parameters=load_parameters()), KernelGraph)
         except SeqPointError as error:
             assert str(path) in str(error) or "g.0.et" in str(error) or "ranks" in str(error)
 
@@ -398,7 +398,7 @@ def test_times_that_nothing_lasts_are_refused_with_file_and_node(tmp_path: Path,
         graph = graph.with_tasks(**{column: np.array([5000.0, 2e18])})
     (path,) = write_chakra(graph, tmp_path / "g").paths
     with pytest.raises(BrokenFileError, match=rf"{path.name}: node \d+ has seqpoint_{column} .*; 1e\+18 at most$"):
-        read_chakra([path])
+        read_chakra([path], parameters=load_parameters())
 
 
 def test_a_duration_that_another_tool_changed_is_no_surprise(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_duration_that_another_tool_changed_is_no_surprise(tmp_path: Path) -> 
     assert raw.count(put(7, 77)) == 1
     path.write_bytes(raw.replace(put(7, 77), put(7, 99)))
     with pytest.raises(BrokenFileError, match="node 2 lasts 99 us, its seqpoint_duration_ns is 77000: another tool"):
-        read_chakra([path])
+        read_chakra([path], parameters=load_parameters())
 
 
 @dataclass(frozen=True)
@@ -442,10 +442,13 @@ def test_demands_are_on_resources_by_name(tmp_path: Path, monkeypatch: pytest.Mo
     graph = make_graph([1]).with_tasks(demand=np.arange(1.0, 1.0 + len(names))[None] / 8)
     found = write_chakra(graph, tmp_path / "g")
     monkeypatch.setattr(reader, "RESOURCES", tuple(names[::-1]))
-    assert read_chakra(found.paths).tasks.demand[0].tolist() == graph.tasks.demand[0, ::-1].tolist()
+    assert (
+        read_chakra(found.paths, parameters=load_parameters()).tasks.demand[0].tolist()
+        == graph.tasks.demand[0, ::-1].tolist()
+    )
     monkeypatch.setattr(reader, "RESOURCES", (*names[1:], "new"))
     with pytest.raises(BrokenFileError, match=f"use the resource '{names[0]}', which this version does not know"):
-        read_chakra(found.paths)
+        read_chakra(found.paths, parameters=load_parameters())
 
 
 HEADER = put(1, "0.0.4")
@@ -470,7 +473,9 @@ def foreign(folder: Path, *ranks: list[bytes]) -> list[Path]:
 
 def test_a_file_of_another_tool_becomes_a_graph(tmp_path: Path) -> None:
     nodes = [node(0, cpu=1, us=10, tid=3), node(1, us=7, deps=[0]), node(2, 2, us=4, tensor_size=512), node(3, 1, us=0)]
-    graph = read_chakra(foreign(tmp_path, nodes), hardware_named(find_device("A100-SXM4-80GB"), "user"))
+    graph = read_chakra(
+        foreign(tmp_path, nodes), hardware_named(find_device("A100-SXM4-80GB"), "user"), parameters=load_parameters()
+    )
     kinds = [TaskKind(kind).name for kind in graph.tasks.kind]
     assert kinds == ["HOST", "KERNEL", "COPY", "HOST"]
     assert graph.tasks.duration_ns.tolist() == [10_000, 7_000, 4_000, 0]
@@ -485,7 +490,7 @@ def test_ranks_of_another_tool_meet_and_waiting_is_not_the_collective(tmp_path: 
     """Rank 0 begins its all-reduce at 1, rank 1 at 91; both end at 101: it takes 10, and is replayed so."""
     early = [node(1, COLL, us=100, start=1, comm_type=0, comm_size=8)]
     late = [node(7, us=90, start=1), node(8, COLL, us=10, start=91, deps=[7], comm_type=0, comm_size=8)]
-    graph = read_chakra(foreign(tmp_path, early, late))
+    graph = read_chakra(foreign(tmp_path, early, late), parameters=load_parameters())
     line = replay(graph)
     chosen = graph.tasks.kind == TaskKind.COLLECTIVE
     assert line.start_ns[chosen].tolist() == [90_000, 90_000] and line.end_ns[chosen].tolist() == [100_000, 100_000]
@@ -495,7 +500,7 @@ def test_ranks_of_another_tool_meet_and_waiting_is_not_the_collective(tmp_path: 
 def test_a_receive_of_another_tool_waits_for_its_send(tmp_path: Path) -> None:
     one = [node(1, us=9), node(2, SEND, us=2, deps=[1], comm_dst=1, comm_tag=5)]
     other = [node(1, RECV, us=2, comm_src=0, comm_tag=5)]
-    graph = read_chakra(foreign(tmp_path, one, other))
+    graph = read_chakra(foreign(tmp_path, one, other), parameters=load_parameters())
     assert replay(graph).end_ns[graph.tasks.kind == TaskKind.COLLECTIVE].tolist() == [11_000, 11_000]
 
 
@@ -517,37 +522,37 @@ def test_a_receive_of_another_tool_waits_for_its_send(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_a_file_lacks_is_said(tmp_path: Path, ranks: list[list[bytes]], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        read_chakra(foreign(tmp_path, *ranks))
+        read_chakra(foreign(tmp_path, *ranks), parameters=load_parameters())
 
 
 def test_a_circle_of_another_tool_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"circle: n\d \(task \d\) -> n\d"):
-        read_chakra(foreign(tmp_path, [node(1, deps=[2]), node(2, deps=[1])]))
+        read_chakra(foreign(tmp_path, [node(1, deps=[2]), node(2, deps=[1])]), parameters=load_parameters())
 
 
 def test_files_that_are_cut_off_or_of_no_rank(tmp_path: Path) -> None:
     (path,) = foreign(tmp_path, [node(1), node(2)])
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(BrokenFileError, match="cut off or damaged behind node 1"):
-        read_chakra([path])
+        read_chakra([path], parameters=load_parameters())
     path.write_bytes(b"hello")
     with pytest.raises(UnknownFormatError, match="is no Chakra execution trace"):
-        read_chakra([path])
+        read_chakra([path], parameters=load_parameters())
     other = tmp_path / "other.et"
     other.write_bytes(records(HEADER, node(1)))
     with pytest.raises(InvalidInputError, match="must say a rank of its own"):
-        read_chakra([other, other])
+        read_chakra([other, other], parameters=load_parameters())
     with pytest.raises(InvalidInputError, match="was written by another tool than"):
-        read_chakra([*write_chakra(make_graph([1]), tmp_path / "g").paths, other])
+        read_chakra([*write_chakra(make_graph([1]), tmp_path / "g").paths, other], parameters=load_parameters())
 
 
 @pytest.mark.skipif(not (DATA / "chakra").is_dir(), reason="the Chakra traces are not on this machine")
 def test_real_files_of_other_tools() -> None:
-    graph = read_chakra([DATA / "chakra/chakra.0.et"])
+    graph = read_chakra([DATA / "chakra/chakra.0.et"], parameters=load_parameters())
     assert len(graph.tasks) == 3664
     assert 0 < replay(graph).makespan_ns <= graph.tasks.duration_ns.sum()
     with pytest.raises(InvalidInputError, match="says no durations"):
-        read_chakra([DATA / "chakra/linear_et.json.gz"])
+        read_chakra([DATA / "chakra/linear_et.json.gz"], parameters=load_parameters())
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -556,11 +561,11 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
     if not (DATA / REAL[name]).exists():
         pytest.skip("the Kineto traces are not on this machine")
     trace = collect([DATA / REAL[name]])
-    graph = build_graph(trace, trace.iterations["iteration"].to_pylist()[0])
+    graph = build_graph(trace, trace.iterations["iteration"].to_pylist()[0], parameters=load_parameters())
     if what_if is not None:
         graph = parse_what_if(what_if)(graph, load_parameters())
     found = write_chakra(graph, tmp_path / "g.et")
-    assert_same(read_chakra(found.paths), graph)
+    assert_same(read_chakra(found.paths, parameters=load_parameters()), graph)
     files = check(found.paths)
     assert abs(run(files) - alone(graph) / 1000) <= 0.501
     if what_if is None:
@@ -568,9 +573,9 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
 
 
 def test_a_trace_of_the_toolkit_goes_all_the_way(tmp_path: Path) -> None:
-    graph = build_graph(collect([write_trace(tmp_path / "t.json", steps=1)]), 1)
+    graph = build_graph(collect([write_trace(tmp_path / "t.json", steps=1)]), 1, parameters=load_parameters())
     found = write_chakra(graph, tmp_path / "g.et")
-    assert_same(read_chakra(found.paths), graph)
+    assert_same(read_chakra(found.paths, parameters=load_parameters()), graph)
     assert abs(run(check(found.paths)) - alone(graph) / 1000) <= 0.501
 
 
@@ -582,8 +587,10 @@ def test_the_command_line_writes_a_changed_graph(tmp_path: Path) -> None:
     told = json.loads(found.stdout)
     assert list(told["files"]) == [str(tmp_path / "g.0.et")] and told["iteration"] == 2
     assert told["what_if"] == ["scale_host:0.5"] and told["unexpressed"] == 0
-    graph = parse_what_if("scale_host:0.5")(build_graph(collect([Path(trace)]), 2), load_parameters())
-    back = read_chakra([tmp_path / "g.0.et"])
+    graph = parse_what_if("scale_host:0.5")(
+        build_graph(collect([Path(trace)]), 2, parameters=load_parameters()), load_parameters()
+    )
+    back = read_chakra([tmp_path / "g.0.et"], parameters=load_parameters())
     assert_same(back, graph)
     delays = sum("seqpoint_delay" in one["at"] for one in decode(tmp_path / "g.0.et")[1])
     assert (told["tasks"], told["delays"]) == (len(back.tasks), delays)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from profilers.ingest.pipeline import CollectOptions, open_trace
 from profilers.trace.arrays import integers
+from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph
 from replay.what_ifs import change_dtype
@@ -39,7 +40,7 @@ def graphs(path: Path) -> tuple[KernelGraph, ...]:
     trace = open_trace(str(path), CollectOptions("auto" if marked else "whole"))
     iterations = sorted(set(integers(trace.iterations, "iteration").tolist()))
     index = index_trace(trace)
-    return tuple(build_graph(index, iteration) for iteration in iterations)
+    return tuple(build_graph(index, iteration, parameters=load_parameters()) for iteration in iterations)
 
 
 def scores(folder: Path) -> list[RetimingScore]:

@@ -28,7 +28,7 @@ from scipy.stats import qmc
 from profilers.errors import InvalidInputError
 from profilers.files import write_text
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Parameters, load_parameters, read_calibration_file
+from replay.calibration.parameters import Parameters, read_calibration_file
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,
@@ -178,9 +178,14 @@ class ContentionFit:
     groups: tuple[str, ...]
     source: str
 
-    def parameters(self, known: Parameters | None = None) -> Parameters:
-        """Return parameters with the fitted values and ranges in place of the shipped ones; draws are from those."""
-        base = known or load_parameters()
+    def parameters(self, base: Parameters) -> Parameters:
+        """Return parameters with the fitted values and ranges in place of those of `base`; draws are from those.
+
+        Parameters
+        ----------
+        base : Parameters
+            Parameters that were not fitted.
+        """
         new = {
             name: replace(
                 base.known[name],
@@ -194,7 +199,7 @@ class ContentionFit:
         }
         merged = {**base.known, **new}
         values = {**base.values, **{name: one.value for name, one in self.ranges.items()}}
-        return Parameters(MappingProxyType(merged), MappingProxyType(values))
+        return replace(base, known=MappingProxyType(merged), values=MappingProxyType(values))
 
     @property
     def digest(self) -> str:
@@ -462,8 +467,8 @@ def chosen_part(recordings: Sequence[ContentionRecording], keep: Callable[[str],
 
 def calibrate_contention(
     recordings: Sequence[ContentionRecording],
-    known: Parameters | None = None,
     *,
+    parameters: Parameters,
     part: Callable[[str], bool] | None = None,
     progress: Progress | None = None,
 ) -> ContentionFit:
@@ -476,8 +481,8 @@ def calibrate_contention(
     Parameters
     ----------
     recordings : sequence of ContentionRecording
-    known : Parameters, optional
-        By default the shipped ones.
+    parameters : Parameters
+        Priors of what is fitted, and the values of what is not.
     part : callable, optional
         Of a group's kin: whether it is fitted. By default one half, by a hash (`replay.contention.recording.fold_of`).
     progress : callable, optional
@@ -487,7 +492,7 @@ def calibrate_contention(
     InvalidInputError
         Recordings are of several devices, or fewer than 12 scenarios of two works or more are to be fitted.
     """
-    base, keep = known or load_parameters(), part or (lambda kin: fold_of(kin, 2) == 0)
+    base, keep = parameters, part or (lambda kin: fold_of(kin, 2) == 0)
     names = sorted({one.device.name for one in recordings})
     if len(names) > 1:
         raise InvalidInputError(f"recordings of {', '.join(names)}; fit each device by itself")

@@ -24,7 +24,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
 from replay.analysis.pace import PACE_RESOURCES, pace
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, pattern_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
@@ -198,8 +198,6 @@ class ProjectionOptions:
         Numbers of the first iteration asked for of each window, for notes that hold for some.
     jobs : int
         Draws at a time; 0: one a core, as far as the memory that is free allows.
-    parameters : Parameters, optional
-        In place of the shipped ones.
     """
 
     draws: int = 32
@@ -207,7 +205,6 @@ class ProjectionOptions:
     progress: Callable[[int, int, str], None] | None = None
     iterations: Sequence[int] = ()
     jobs: int = 0
-    parameters: Parameters | None = None
 
 
 @dataclass(frozen=True)
@@ -303,6 +300,7 @@ def project(
     what_ifs: Sequence[WhatIf],
     *,
     meta: TraceMeta,
+    parameters: Parameters,
     options: ProjectionOptions | None = None,
 ) -> Projection:
     """Return what each what-if would gain over the weighted steps of some windows.
@@ -314,10 +312,15 @@ def project(
     Parameters
     ----------
     windows : sequence of StepWindow
+        Steps to project, isolated by `parameters`.
     what_ifs : sequence of WhatIf
+        What-ifs, each on its own.
     meta : TraceMeta
-        Of the trace that the graphs are from, for the provenance.
+        Facts of the trace that the graphs are from, for the provenance.
+    parameters : Parameters
+        Nominal parameters, with the calibrations that what-ifs use.
     options : ProjectionOptions, optional
+        How the interval is found.
 
     Raises
     ------
@@ -327,25 +330,22 @@ def project(
     """
     options = options or ProjectionOptions()
     _check(windows, what_ifs)
-    nominal = options.parameters or load_parameters()
-    if nominal.values != load_parameters().values:
-        windows = [window.isolated(nominal) for window in windows]
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
     base = _Base.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
-    drawn = _draws(nominal, options)
+    drawn = _draws(parameters, options)
     steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)
-    after = sweep([partial(_nominal, what_if, base, nominal) for what_if in what_ifs], jobs, Steps(0))
-    runs = [partial(_draw, base, what_ifs, parameters, steps) for parameters in drawn] if what_ifs else []
+    after = sweep([partial(_nominal, what_if, base, parameters) for what_if in what_ifs], jobs, Steps(0))
+    runs = [partial(_draw, base, what_ifs, draw, steps) for draw in drawn] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
-    error = 1 + np.array([parameters["replay_error"] for parameters in drawn])
+    error = 1 + np.array([draw["replay_error"] for draw in drawn])
     rows, timelines = [], {"baseline": base.first.cut()}
     for i, (what_if, found) in enumerate(zip(what_ifs, after, strict=True)):
         rows.append(_row(what_if, base, found, samples[:, i] * error, options.iterations))
         timelines[what_if.label] = found.first.cut()
     measured = math.fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
-        meta, windows[0].graph.hardware, what_ifs, nominal, draws=options.draws, seed=options.seed
+        meta, list(timelines.values()), what_ifs, parameters, draws=options.draws, seed=options.seed
     )
     provenance |= {"step_time": _notion(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())

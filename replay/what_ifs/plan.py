@@ -7,7 +7,7 @@ from typing import Any
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import parse_toml
-from replay.calibration.parameters import load_parameters
+from replay.calibration.parameters import Parameters
 from replay.what_ifs.registry import compose, made, parse_what_if, recipe_named
 from replay.what_ifs.what_if import WhatIf, unknown
 
@@ -18,8 +18,15 @@ _FACTOR = 1000.0
 _WHAT_IF = "what_if"
 
 
-def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
+def read_plan(path: str | Path, parameters: Parameters) -> tuple[WhatIf, ...]:
     """Return the alternatives of a plan file.
+
+    Parameters
+    ----------
+    path : str or Path
+        TOML file of at most 64 KiB, in the layout of `parse_plan`.
+    parameters : Parameters
+        Parameters of the models, whose ranges the plan's own values are checked against.
 
     Raises
     ------
@@ -46,10 +53,10 @@ def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BrokenFileError(f"{path}: not UTF-8 at byte {error.start}") from error
-    return parse_plan(text, str(path))
+    return parse_plan(text, parameters, str(path))
 
 
-def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
+def parse_plan(text: str, parameters: Parameters, source: str = "plan") -> tuple[WhatIf, ...]:
     """Return the alternatives of a plan.
 
     Parameters
@@ -58,6 +65,8 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
         TOML: ``[[alternative]]`` tables with ``steps``, each a text as the command line has it or a table with
         ``what_if`` and its arguments by name; optionally ``title`` and a table ``parameters``, which stand in for those
         of the models. A table ``parameters`` at the top is for all alternatives.
+    parameters : Parameters
+        Parameters of the models, whose ranges the plan's own values are checked against.
     source : str
         For messages.
 
@@ -69,7 +78,9 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     Examples
     --------
     >>> plan = '[[alternative]]\\ntitle = "A"\\nsteps = [{what_if = "scale_links", factor = 2}, "dma_collectives"]'
-    >>> parse_plan(plan)[0].label, parse_plan(plan)[0].name
+    >>> from replay.costs.shipped import load_parameters
+    >>> what_if = parse_plan(plan, load_parameters())[0]
+    >>> what_if.label, what_if.name
     ('A', 'scale_links:2+dma_collectives')
     """
     content = _loaded(text, source)
@@ -78,8 +89,10 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     alternatives = content.get("alternative")
     if not isinstance(alternatives, list) or not 1 <= len(alternatives) <= _ALTERNATIVES:
         raise InvalidInputError(f"{source}: a plan has 1 to {_ALTERNATIVES} tables [[alternative]]")
-    common = _parameters(content, source)
-    found = tuple(_alternative(one, common, f"{source}: alternative {i}") for i, one in enumerate(alternatives, 1))
+    common = _parameters(content, source, parameters)
+    found = tuple(
+        _alternative(entry, common, f"{source}: alternative {i}", parameters) for i, entry in enumerate(alternatives, 1)
+    )
     titles = ["baseline", *(what_if.title for what_if in found if what_if.title)]
     if twice := {title for title in titles if titles.count(title) > 1}:
         raise InvalidInputError(f"{source}: title {min(twice)!r} is used twice; results go by it")
@@ -95,7 +108,7 @@ def _loaded(text: str, source: str) -> dict[str, Any]:
         raise BrokenFileError(f"{source}: no TOML: {error}") from error
 
 
-def _alternative(entry: object, common: Mapping[str, float], place: str) -> WhatIf:
+def _alternative(entry: object, common: Mapping[str, float], place: str, parameters: Parameters) -> WhatIf:
     table = _table(entry, place)
     title = _title(table, place)
     if title:
@@ -105,9 +118,9 @@ def _alternative(entry: object, common: Mapping[str, float], place: str) -> What
     if not isinstance(steps, list) or not 1 <= len(steps) <= _STEPS:
         raise InvalidInputError(f"{place}: steps is a list of 1 to {_STEPS} steps")
     parts = [_step(step, f"{place}, step {i}") for i, step in enumerate(steps, 1)]
-    parameters = {**common, **_parameters(table, place)}
+    values = {**common, **_parameters(table, place, parameters)}
     what_if = parts[0] if len(parts) == 1 else compose(*parts)
-    return replace(what_if, title=title, parameters=tuple(sorted(parameters.items())))
+    return replace(what_if, title=title, parameters=tuple(sorted(values.items())))
 
 
 def _step(entry: object, place: str) -> WhatIf:
@@ -128,8 +141,8 @@ def _step(entry: object, place: str) -> WhatIf:
         raise type(error)(text if text.startswith(place) else f"{place}: {text}") from error
 
 
-def _parameters(table: Mapping[str, Any], place: str) -> dict[str, float]:
-    known = load_parameters().known
+def _parameters(table: Mapping[str, Any], place: str, parameters: Parameters) -> dict[str, float]:
+    known = parameters.known
     found = {}
     for name, value in _table(table.get("parameters", {}), f"{place}: parameters").items():
         if name not in known:

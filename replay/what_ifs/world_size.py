@@ -6,7 +6,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import KINDS, Topology, predict_collective
+from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
 from replay.what_ifs.device import source_device
 from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
@@ -70,8 +70,9 @@ def _changed(
     graph: KernelGraph, rows: npt.NDArray[np.intp], groups: tuple[Topology, Topology], parameters: Parameters
 ) -> KernelGraph:
     tasks = graph.tasks
-    old, _ = _modelled(graph, rows, groups[0])
-    new, basis = _modelled(graph, rows, groups[1])
+    fits = parameters.calibration(CollectiveCalibration)
+    old, _ = _modelled(graph, rows, groups[0], fits)
+    new, basis = _modelled(graph, rows, groups[1], fits)
     new = new * parameters["collective_ranks_ratio"]
     traced = tasks.duration_ns[rows]
     explained = np.minimum(traced / np.maximum(old, 1e-9), 1.0)
@@ -82,13 +83,15 @@ def _changed(
     return graph.with_tasks(duration_ns=duration, basis=column, ranks=sizes)
 
 
-def _modelled(graph: KernelGraph, rows: npt.NDArray[np.intp], group: Topology) -> tuple[Floats, int]:
+def _modelled(
+    graph: KernelGraph, rows: npt.NDArray[np.intp], group: Topology, fits: CollectiveCalibration
+) -> tuple[Floats, int]:
     """Return how long collectives take in a group, ns, and what that rests on."""
     device, tasks = source_device(graph), graph.tasks
     found, basis = np.zeros(len(rows)), int(Basis.DERIVED)
     for kind in np.unique(tasks.collective[rows]).tolist():
         mine = tasks.collective[rows] == kind
-        said = predict_collective(COLLECTIVE_KINDS[kind], tasks.bytes[rows][mine], group, device)
+        said = predict_collective(COLLECTIVE_KINDS[kind], tasks.bytes[rows][mine], group, device, fits)
         found[mine] = said.seconds * 1e9
         basis = max(basis, int(Basis.ASSUMED)) if said.basis == "prior" else basis
     return found, basis

@@ -39,7 +39,7 @@ from profilers.readers.chakra.reader import is_execution_trace
 from profilers.readers.common.numbers import whole
 from profilers.readers.common.source import head, open_source
 from profilers.trace.kernels import CLASSES, classify
-from replay.calibration.parameters import load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.engine import simulate
 from replay.from_trace.draft import Draft, NewEdges
@@ -263,7 +263,7 @@ _SAYING = (0, METADATA)
 _LONGEST_US = 1 << 50
 
 
-def foreign_graph(files: Sequence[RankFile], hardware: Hardware) -> KernelGraph:
+def foreign_graph(files: Sequence[RankFile], hardware: Hardware, parameters: Parameters) -> KernelGraph:
     """Return the graph of the files of other tools.
 
     A node of the host is a call on its thread (``tid``), any other a kernel, copy or collective on its stream. A node
@@ -291,7 +291,7 @@ def foreign_graph(files: Sequence[RankFile], hardware: Hardware) -> KernelGraph:
         nowhere = np.full(len(graph.tasks), np.nan)
         graph = replace(graph.with_tasks(measured_start_ns=nowhere, measured_end_ns=nowhere), measured_ns=0.0)
     simulate(graph)  # names what waits for itself
-    return isolate(graph.with_notes(_notes(reading)), load_parameters())
+    return isolate(graph.with_notes(_notes(reading)), parameters)
 
 
 class _Placed(NamedTuple):
@@ -460,7 +460,7 @@ _EDGE = f"{OWN}edge_"
 _LONGEST_NS = 1e18
 
 
-def read_chakra(paths: Sequence[Path], hardware: Hardware | None = None) -> KernelGraph:
+def read_chakra(paths: Sequence[Path], hardware: Hardware | None = None, *, parameters: Parameters) -> KernelGraph:
     """Return the graph that files hold, one file a rank.
 
     What `write_chakra` wrote comes back as it was, to the bit. A file of another tool gives a graph of its nodes,
@@ -472,6 +472,8 @@ def read_chakra(paths: Sequence[Path], hardware: Hardware | None = None) -> Kern
         ``NAME.RANK.et``; of what `write_chakra` wrote, all.
     hardware : Hardware, optional
         What the devices are; files of other tools do not say.
+    parameters : Parameters
+        Contention model by which measured durations of files of other tools are isolated.
 
     Raises
     ------
@@ -483,7 +485,7 @@ def read_chakra(paths: Sequence[Path], hardware: Hardware | None = None) -> Kern
     files = [open_rank(path) for path in paths]
     ours = [f"{OWN}graph" in file.header for file in files]
     if not any(ours):
-        return foreign_graph(files, hardware or Hardware())
+        return foreign_graph(files, hardware or Hardware(), parameters)
     if not all(ours):
         raise InvalidInputError(f"{files[ours.index(False)].path}: was written by another tool than {files[0].path}")
     return _graph(_in_order(files))

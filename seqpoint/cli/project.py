@@ -17,6 +17,7 @@ from click.core import ParameterSource
 
 from profilers.files import file_to_write
 from replay.contention import ContentionFit, read_contention_fit
+from replay.costs.shipped import load_parameters
 from replay.projection.projection import Projection, with_provenance
 from replay.what_ifs import Recipe, recipe_named, registry
 from replay.writers.perfetto import write_perfetto
@@ -184,7 +185,7 @@ def _calibrated(options: dict[str, Any]) -> ContentionFit | None:
     if (path := options.pop("contention")) is None:
         return None
     fit = read_contention_fit(path)
-    options["parameters"] = fit.parameters()
+    options["parameters"] = fit.parameters(load_parameters())
     return fit
 
 

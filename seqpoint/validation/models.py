@@ -12,6 +12,7 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.parameters import Row, measured_count, measured_rows
 from replay.costs.kernels import Calibration, load_calibration
+from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from replay.workloads import (
     Pass,
@@ -23,6 +24,7 @@ from replay.workloads import (
     find_transformer,
     forward,
     fused,
+    load_transformers,
     tally,
     time_operators,
 )
@@ -113,10 +115,11 @@ def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None
         There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with what is
         accepted.
     """
-    return measured_rows(path, _COLUMNS, lambda place, row: _row(place, row, known))
+    models = load_transformers() if known is None else known
+    return measured_rows(path, _COLUMNS, lambda place, row: _row(place, row, models))
 
 
-def _row(place: str, row: Row, known: Mapping[str, Transformer] | None) -> MeasuredModel:
+def _row(place: str, row: Row, known: Mapping[str, Transformer]) -> MeasuredModel:
     mode, option = row["mode"] or "", row.get("option") or ""
     if mode not in _MODES or option not in _OPTIONS:
         raise InvalidInputError(
@@ -209,7 +212,8 @@ def _together(
     for one in jobs.values():
         for operator in one.operators:
             place.setdefault(operator, len(place))
-    timed = time_operators(list(place), device, calibration=known, without=without)
+    parameters = load_parameters().with_calibration(known)
+    timed = time_operators(list(place), device, parameters=parameters, without=without)
     return {job: timed.picked([place[o] for o in one.operators], one.counts) for job, one in jobs.items()}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from replay.costs.shipped import load_parameters
 from replay.studies.published import SYSTEMS, PublishedFigure, published_figures, reproduced
 from seqpoint.validation.rows import ValidationRow
 
@@ -48,6 +49,6 @@ def score_published(systems: Sequence[str] = ()) -> list[PublishedScore]:
     """
     scores = []
     for system in systems or tuple(SYSTEMS):
-        figures, ours = published_figures(system), reproduced(system)
+        figures, ours = published_figures(system), reproduced(system, load_parameters())
         scores += [PublishedScore(system, figure, ours[figure.name]) for figure in figures]
     return scores

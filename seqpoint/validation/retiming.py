@@ -9,7 +9,8 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs import WhatIf, compose, scale_device
 from seqpoint.validation.rows import ValidationRow

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profilers.devices.catalogue import Device
+from replay.costs.shipped import load_parameters
 from replay.workloads import MeasuredStep, PredictedStep, TrainingFit, as_measured, predict_steps
 from seqpoint.validation.rows import ValidationRow
 
@@ -62,7 +63,8 @@ def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingF
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    predicted = predict_steps(as_measured([one.job for one in measured], fit), device, fit)
+    jobs = as_measured([one.job for one in measured], fit)
+    predicted = predict_steps(jobs, device, fit=fit, parameters=load_parameters())
     known = set(fit.digests)
     return [StepScore(one, ours, one.digest in known) for one, ours in zip(measured, predicted, strict=True)]
 
