@@ -507,11 +507,12 @@ def synthesize(job: "TrainingJob | TransformerJob", device: "str | Device", *, s
     """
     from profilers.synthetic import TransformerJob
     from profilers.synthetic import synthesize as run
+    from replay.costs.shipped import load_parameters
     from replay.workloads import load_training, training_trace
 
     if isinstance(job, TransformerJob):
         return run(job, _device(device))
-    return training_trace(job, _device(device), load_training(), steps=steps)
+    return training_trace(job, _device(device), fit=load_training(), parameters=load_parameters(), steps=steps)
 
 
 def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
@@ -529,9 +530,10 @@ def predict_step(job: "TrainingJob", device: "str | Device") -> "PredictedStep":
     SeqPointError
         The device is unknown, or lacks a figure that is needed.
     """
+    from replay.costs.shipped import load_parameters
     from replay.workloads import load_training, predict_steps
 
-    return predict_steps([job], _device(device), load_training())[0]
+    return predict_steps([job], _device(device), fit=load_training(), parameters=load_parameters())[0]
 
 
 def predict_kernels(
@@ -561,9 +563,9 @@ def predict_kernels(
     >>> bool(0.3e-3 < predicted.seconds[0] < 1.2e-3)
     True
     """
-    from replay.costs.kernels import predict
+    from replay.costs.kernels import load_calibration, predict
 
-    return predict(kind, shapes, _device(device), dtype=dtype)
+    return predict(kind, shapes, _device(device), dtype=dtype, calibration=load_calibration())
 
 
 def predict_collective(
@@ -588,9 +590,10 @@ def predict_collective(
     SeqPointError
         The kind or device is unknown.
     """
+    from replay.costs.collectives import load_collectives
     from replay.costs.collectives import predict_collective as run
 
-    return run(kind, list(sizes), topology, _device(device))
+    return run(kind, list(sizes), topology, _device(device), load_collectives())
 
 
 def what_ifs() -> "Mapping[str, Recipe]":

@@ -31,7 +31,8 @@ from replay.analysis import (
     pace,
 )
 from replay.analysis.critical_path import Dependencies, dependencies
-from replay.calibration.parameters import load_parameters
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
@@ -104,6 +105,7 @@ def step_windows(
     weights: Sequence[float] = (),
     *,
     device: str | None = None,
+    parameters: Parameters | None = None,
     progress: Progress | None = None,
 ) -> Iterator[StepWindow]:
     """Yield the windows in which the steps of iterations can be timed, a window at a time to bound memory.
@@ -122,6 +124,8 @@ def step_windows(
         Number of steps that each iteration stands for; by default 1.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
+    parameters : Parameters, optional
+        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -130,6 +134,7 @@ def step_windows(
     NotFoundError, InvalidInputError
         The device or an iteration is unknown.
     """
+    parameters = parameters or load_parameters()
     steps = step_times(trace)
     of_job = job_steps(steps)
     row_of = {number: row for row, number in enumerate(of_job.iteration.tolist())}
@@ -142,7 +147,7 @@ def step_windows(
         window = of_job.iteration[first : last + 1].tolist()
         if progress:
             progress(count, len(spans), f"graph of iteration {window[-1]}")
-        graph = build_graph(index, window, hardware)
+        graph = build_graph(index, window, hardware, parameters=parameters)
         positions = [i for i, number in enumerate(graph.iterations) if number in weight_of and number not in timed]
         numbers = [graph.iterations[i] for i in positions]
         timed.update(numbers)
@@ -345,6 +350,8 @@ def replay_trace(
         Numbers of the iterations to replay.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
+    parameters : Parameters, optional
+        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -581,6 +588,8 @@ def analyze_trace(
         What-if to compare the step with.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
+    parameters : Parameters, optional
+        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
 
     Raises
     ------
@@ -620,6 +629,8 @@ def graph_of(
         What-if to apply to the graph.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
+    parameters : Parameters, optional
+        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
 
     Raises
     ------
@@ -627,8 +638,9 @@ def graph_of(
         The iteration or the device is unknown, or the what-if cannot be applied.
     """
     number = typical_iteration(trace) if iteration is None else iteration
-    graph = build_graph(trace, number, given_hardware(device))
-    return number, graph if what_if is None else what_if(graph, load_parameters())
+    parameters = load_parameters()
+    graph = build_graph(trace, number, given_hardware(device), parameters=parameters)
+    return number, graph if what_if is None else what_if(graph, parameters)
 
 
 def typical_iteration(trace: Trace) -> int:

@@ -17,7 +17,8 @@ import numpy as np
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
 from replay.projection.projection import Projection, ProjectionOptions, ProjectionRow, project, with_provenance
 from replay.projection.provenance import digest
@@ -232,7 +233,7 @@ def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
 
 def _parsed(text: str) -> Sequence[WhatIf]:
     if text.startswith("@"):
-        return read_plan(text[1:])
+        return read_plan(text[1:], load_parameters())
     return [parse_what_if(name) for name in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
 
 
@@ -337,13 +338,19 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
     chosen = choose_iterations(trace, options.iterations, options.max_points)
     if options.weights:
         chosen = Chosen(list(options.iterations), list(options.weights), "as asked")
-    building = step_windows(trace, chosen.iterations, chosen.weights, device=options.device, progress=options.progress)
+    parameters = options.parameters or load_parameters()
+    building = step_windows(
+        trace,
+        chosen.iterations,
+        chosen.weights,
+        device=options.device,
+        parameters=parameters,
+        progress=options.progress,
+    )
     windows = list(building)
     numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
-    drawing = ProjectionOptions(
-        options.draws, options.seed, options.progress, numbers, options.jobs, options.parameters
-    )
-    result = project(windows, what_ifs, meta=trace.meta, options=drawing)
+    drawing = ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)
+    result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
     facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
     return TraceProjection(with_provenance(result, facts))

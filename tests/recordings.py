@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replay.calibration.parameters import load_parameters
 from replay.contention.fitting import base_parameters
 from replay.contention.prediction import scenario_model
 from replay.contention.reading import read_recording
 from replay.contention.recording import RecordedMember
+from replay.costs.shipped import load_parameters
 
 Rows = list[dict[str, Any]]
 #: A device that no catalogue has: its memory gives 2 TB/s, its cache 6, a product 400 TFLOP/s, its link 50 GB/s.

@@ -15,6 +15,7 @@ import pytest
 from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.trace import Trace
 from replay.analysis import critical_path, exposure
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline, measured_timeline, replay
 from replay.from_trace import build_graph
 from replay.from_trace.index import index_trace
@@ -39,7 +40,7 @@ def whole(name: str) -> tuple[Trace, Timeline, int]:
     """Return a trace, its only iteration as measured, and where on the trace's clock that begins."""
     trace = collect([REAL / f"{name}.json.gz"], CollectOptions("whole"))
     (iteration,) = trace.iterations["iteration"].to_pylist()
-    graph = build_graph(trace, iteration)
+    graph = build_graph(trace, iteration, parameters=load_parameters())
     return trace, measured_timeline(graph), open_window(index_trace(trace), [iteration]).origin_ns
 
 
@@ -105,7 +106,7 @@ def path_us(name: str, annotation: str) -> list[float]:
     marker = "measure.forward" if annotation else "whole"
     trace = collect([REAL / f"{name}.json.gz"], CollectOptions(marker))
     (iteration,) = trace.iterations["iteration"].to_pylist()
-    line = replay(build_graph(trace, iteration))
+    line = replay(build_graph(trace, iteration, parameters=load_parameters()))
     first = min(*trace.kernels["start_ns"].to_pylist(), *trace.copies["start_ns"].to_pylist())
     shift = open_window(index_trace(trace), [iteration]).origin_ns - first
     tasks = critical_path(line).tasks()

@@ -15,6 +15,7 @@ from traces import kernel, kineto, launch, step, write_trace
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
@@ -58,7 +59,7 @@ def of(found: list[dict[str, Any]], phase: str) -> list[dict[str, Any]]:
 
 
 def graph_of(path: Path) -> KernelGraph:
-    return build_graph(collect([path]), 1)
+    return build_graph(collect([path]), 1, parameters=load_parameters())
 
 
 @settings(max_examples=100, deadline=None)
@@ -124,7 +125,7 @@ def test_ranks_that_wait_for_each_other_have_a_wait_and_an_arrow_from_the_last(t
                 e["args"] |= {"Group size": 3, "Process Group Ranks": "[0, 1, 2]", "Process Group Name": "0"}
         header = {"distributedInfo": {"rank": rank, "world_size": 3}}
         (tmp_path / f"r{rank}.json").write_text(json.dumps(kineto(shifted, **header)))
-    line = replay(build_graph(collect([tmp_path]), 1))
+    line = replay(build_graph(collect([tmp_path]), 1, parameters=load_parameters()))
     found = events(line)
     waits = {e["pid"]: e["dur"] for e in of(found, "X") if e["name"] == "waits for all ranks"}
     assert waits == {0: 40.0, 2: 15.0}

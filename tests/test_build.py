@@ -8,6 +8,7 @@ from traces import event, kernel, kineto, launch, write_trace
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
@@ -15,7 +16,7 @@ from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 
 @pytest.fixture
 def graph(tmp_path: Path) -> KernelGraph:
-    return build_graph(collect([write_trace(tmp_path / "t.json")]), 1)
+    return build_graph(collect([write_trace(tmp_path / "t.json")]), 1, parameters=load_parameters())
 
 
 def named(graph: KernelGraph, task: int) -> str:
@@ -69,7 +70,7 @@ def test_measured_contention_is_taken_out_of_the_isolated_durations(tmp_path: Pa
     both = [kernel("relu_elementwise_kernel", 100, 300, i, stream=7 + i, grid=[2000, 1, 1]) for i in (1, 2)]
     path = tmp_path / "c.json"
     path.write_text(json.dumps(kineto([*events, *both])))
-    graph = build_graph(collect([path]), 1)
+    graph = build_graph(collect([path]), 1, parameters=load_parameters())
     kernels = graph.tasks.kind == TaskKind.KERNEL
     assert (graph.tasks.duration_ns[kernels] < 299_000).all()
     np.testing.assert_allclose(replay(graph).end_ns[kernels], graph.tasks.measured_end_ns[kernels], atol=1)
@@ -91,7 +92,7 @@ def test_work_of_the_step_before_is_there_but_not_counted(tmp_path: Path) -> Non
         kernel("ampere_sgemm_a", 60, 200, 1), kernel("ampere_sgemm_b", 260, 50, 2),
     ]  # fmt: skip
     path.write_text(json.dumps(kineto(late)))
-    graph = build_graph(collect([path]), 2)
+    graph = build_graph(collect([path]), 2, parameters=load_parameters())
     assert graph.measured_ns == 210_000
     assert [named(graph, t) for t in np.flatnonzero(~graph.tasks.own)] == ["ampere_sgemm_a"]
     halved = graph.with_tasks(
@@ -116,7 +117,7 @@ def test_a_collective_on_two_ranks_starts_when_both_have_arrived(tmp_path: Path)
         ]  # fmt: skip
         document = kineto(events, distributedInfo={"rank": rank, "world_size": 2, "backend": "nccl"})
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
-    graph = build_graph(collect([tmp_path]), 1)
+    graph = build_graph(collect([tmp_path]), 1, parameters=load_parameters())
     transfers = graph.tasks.kind == TaskKind.COLLECTIVE
     assert graph.tasks.duration_ns[transfers].tolist() == [200_000, 200_000]  # waiting is no transfer
     timeline = replay(graph)
@@ -131,11 +132,11 @@ def test_a_job_on_the_host_alone_replays_its_operators(tmp_path: Path) -> None:
         event("aten::relu", "cpu_op", 70, 20),
     ]
     path.write_text(json.dumps(kineto([event("ProfilerStep#1", "user_annotation", 0, 100), *ops])))
-    graph = build_graph(collect([path]), 1)
+    graph = build_graph(collect([path]), 1, parameters=load_parameters())
     assert [n for n in graph.names if n.startswith("aten")] == ["aten::linear", "aten::relu"]
     assert replay(graph).makespan_ns == pytest.approx(100_000)
 
 
 def test_an_iteration_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"no iteration 9 \(it has 1, 2\)"):
-        build_graph(collect([write_trace(tmp_path / "t.json")]), 9)
+        build_graph(collect([write_trace(tmp_path / "t.json")]), 9, parameters=load_parameters())

@@ -10,6 +10,7 @@ from traces import event, kernel, kineto, launch
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph
@@ -33,7 +34,7 @@ def collective_on(tmp_path: Path, starts: dict[int, list[float]], dur: float = 1
             events += [launch(start - 10, number), kernel(NAME, start, dur, number, **args, **more)]
         document = kineto(events, distributedInfo={"rank": rank, "world_size": size, "backend": "nccl"})
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
-    return build_graph(collect([tmp_path]), 1)
+    return build_graph(collect([tmp_path]), 1, parameters=load_parameters())
 
 
 def test_a_collective_with_a_missing_rank_is_no_rendezvous_and_says_so(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_clocks_of_host_and_device_that_disagree_are_told(tmp_path: Path) -> Non
         launch(100, 1), kernel("early", 66, 50, 1), launch(200, 2), kernel("fine", 210, 50, 2),
     ]  # fmt: skip
     path.write_text(json.dumps(kineto(events)))
-    graph = build_graph(collect([path]), 1)
+    graph = build_graph(collect([path]), 1, parameters=load_parameters())
     (note,) = graph.notes
     assert note.startswith("rank 0: the clocks of host and GPU 0 disagree: 1 kernels or copies start before the call")
     assert "by up to 34.0 us (early, 0.066 ms after the start)" in note

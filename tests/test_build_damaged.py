@@ -10,6 +10,7 @@ from traces import kineto, step
 
 from profilers.errors import SeqPointError
 from profilers.ingest.pipeline import collect
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.projection.projection import ProjectionOptions, project
@@ -58,8 +59,11 @@ def test_a_damaged_trace_replays_as_measured(tmp_path: Path, seed: int) -> None:
         return
     iterations = sorted(set(trace.iterations["iteration"].to_pylist()))
     windows = list(step_windows(trace, iterations))
-    for graph in [*(build_graph(trace, i) for i in iterations), *(window.graph for window in windows)]:
+    for graph in [
+        *(build_graph(trace, i, parameters=load_parameters()) for i in iterations),
+        *(window.graph for window in windows),
+    ]:
         assert replay(graph).makespan_ns == pytest.approx(graph.measured_ns, rel=1e-6, abs=2)
     what_ifs = [parse_what_if(w) for w in WHAT_IFS]
-    rows = project(windows, what_ifs, meta=trace.meta, options=ProjectionOptions(2)).rows
+    rows = project(windows, what_ifs, meta=trace.meta, options=ProjectionOptions(2), parameters=load_parameters()).rows
     assert all(row.projected_ns >= 0 and row.low <= row.speedup <= row.high for row in rows)

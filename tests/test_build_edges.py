@@ -12,6 +12,7 @@ from traces import event, kernel, kineto, launch
 
 from profilers.ingest.pipeline import CollectOptions, collect
 from replay.analysis.critical_path import dependencies
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph
@@ -23,7 +24,7 @@ STEP = event("ProfilerStep#1", "user_annotation", 0, 1000)
 def graph_of(tmp_path: Path, events: list[dict[str, Any]], iteration: int = 1) -> KernelGraph:
     path = tmp_path / "t.json"
     path.write_text(json.dumps(kineto([STEP, *events])))
-    return build_graph(collect([path]), iteration)
+    return build_graph(collect([path]), iteration, parameters=load_parameters())
 
 
 def edges_of(graph: KernelGraph, kind: EdgeKind) -> list[tuple[str, str, float]]:
@@ -63,7 +64,7 @@ def test_without_any_launch_pauses_stand_for_the_host(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     events = [kernel("a", 0, 100, 1), kernel("b", 300, 100, 2), kernel("c", 401, 100, 3)]
     path.write_text(json.dumps(kineto(events)))
-    graph = build_graph(collect([path], CollectOptions("whole")), 0)
+    graph = build_graph(collect([path], CollectOptions("whole")), 0, parameters=load_parameters())
     assert edges_of(graph, EdgeKind.GAP) == [("a", "b", 200)]
     assert edges_of(graph, EdgeKind.STREAM) == [("b", "c", 1)]
     replays_as_measured(graph)
@@ -165,7 +166,10 @@ def test_an_index_gives_the_same_graphs_as_the_trace(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json", steps=5)])
     index = index_trace(trace)
     for iteration in (1, 3, 5):
-        one, other = build_graph(trace, iteration), build_graph(index, iteration)
+        one, other = (
+            build_graph(trace, iteration, parameters=load_parameters()),
+            build_graph(index, iteration, parameters=load_parameters()),
+        )
         assert one.names == other.names and one.lanes == other.lanes and one.notes == other.notes
         for column in ("measured_start_ns", "duration_ns", "event", "operator", "dtype"):
             np.testing.assert_array_equal(getattr(one.tasks, column), getattr(other.tasks, column))
@@ -184,7 +188,7 @@ def test_work_of_an_iteration_does_not_grow_with_the_trace(tmp_path: Path) -> No
 def test_without_calls_the_critical_path_is_the_streams(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     path.write_text(json.dumps(kineto([kernel("a", 0, 100, 1), kernel("b", 300, 100, 2)])))
-    found = dependencies(replay(build_graph(collect([path], CollectOptions("whole")), 0)))
+    found = dependencies(replay(build_graph(collect([path], CollectOptions("whole")), 0, parameters=load_parameters())))
     assert [(row.kind, row.critical, row.critical_lag_ns) for row in found.kinds] == [("gap", 1, 200_000)]
 
 

@@ -22,7 +22,7 @@ from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.readers.chakra.protobuf import Node, read_records
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, Edges, KernelGraph, Lane, TaskKind, hardware_named
@@ -365,7 +365,7 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
     if not (DATA / REAL[name]).exists():
         pytest.skip("the Kineto traces are not on this machine")
     trace = collect([DATA / REAL[name]])
-    graph = build_graph(trace, trace.iterations["iteration"].to_pylist()[0])
+    graph = build_graph(trace, trace.iterations["iteration"].to_pylist()[0], parameters=load_parameters())
     if what_if is not None:
         graph = parse_what_if(what_if)(graph, load_parameters())
     found = write_chakra(graph, tmp_path / "g.et")
@@ -377,7 +377,7 @@ def test_real_graphs(tmp_path: Path, name: str, what_if: str | None) -> None:
 
 
 def test_a_trace_of_the_toolkit_goes_all_the_way(tmp_path: Path) -> None:
-    graph = build_graph(collect([write_trace(tmp_path / "t.json", steps=1)]), 1)
+    graph = build_graph(collect([write_trace(tmp_path / "t.json", steps=1)]), 1, parameters=load_parameters())
     found = write_chakra(graph, tmp_path / "g.et")
     assert_holds(found.paths, graph)
     assert abs(run(check(found.paths)) - alone(graph) / 1000) <= 0.501

@@ -14,6 +14,7 @@ from replay.costs.collectives import (
     fastest,
     least_seconds,
     least_volume,
+    load_collectives,
     machine_of,
     phases_of,
     predict_collective,
@@ -40,7 +41,7 @@ def test_small_all_reduces_between_many_nodes_take_a_tree() -> None:
     many = Topology(1024, 8)
     seconds, names = fastest("all_reduce", many, machine_of(A100, many), np.array([256.0, 1e12]))
     assert names.tolist() == ["tree LL", "ring Simple"] and seconds[0] < 0.1e-3
-    found = predict_collective("all_reduce", SMALL, many, A100)
+    found = predict_collective("all_reduce", SMALL, many, A100, calibration=load_collectives())
     assert found.seconds[0] < 0.2e-3  # a ring takes 2046 steps, 5.5 ms
     two = Topology(16, 8)  # a tree of two is a chain
     assert fastest("all_reduce", two, machine_of(A100, two), SMALL)[1].tolist() == ["ring LL"]
@@ -49,16 +50,22 @@ def test_small_all_reduces_between_many_nodes_take_a_tree() -> None:
 @pytest.mark.parametrize("size", [256.0, 1e6, 1e9])
 def test_more_nodes_take_no_less_time(size: float) -> None:
     for kind in KINDS:
-        times = [predict_collective(kind, [size], Topology(8 * n, 8), H100).seconds[0] for n in (2, 4, 16, 128, 1024)]
+        times = [
+            predict_collective(kind, [size], Topology(8 * n, 8), H100, calibration=load_collectives()).seconds[0]
+            for n in (2, 4, 16, 128, 1024)
+        ]
         assert times == sorted(times)
 
 
 def test_intervals_widen_with_every_doubling_beyond_what_was_measured() -> None:
     """The most that was measured between nodes is 16 workers."""
-    found = [predict_collective("all_reduce", SMALL, Topology(n, 8), A100) for n in (32, 64, 128, 1024)]
+    found = [
+        predict_collective("all_reduce", SMALL, Topology(n, 8), A100, calibration=load_collectives())
+        for n in (32, 64, 128, 1024)
+    ]
     widths = np.log([one.high[0] / one.seconds[0] for one in found])
     assert widths / widths[0] == pytest.approx(np.sqrt(np.array([2, 3, 4, 7]) / 2))
-    few = [predict_collective("all_reduce", [1e9], Topology(n), H100) for n in (4, 8)]
+    few = [predict_collective("all_reduce", [1e9], Topology(n), H100, calibration=load_collectives()) for n in (4, 8)]
     assert few[0].high[0] / few[0].seconds[0] == pytest.approx(few[1].high[0] / few[1].seconds[0])
     nothing = predict_collective("all_reduce", SMALL, Topology(1024, 8), A100, NOTHING)
     assert nothing.high[0] / nothing.seconds[0] == pytest.approx(3)
@@ -66,9 +73,11 @@ def test_intervals_widen_with_every_doubling_beyond_what_was_measured() -> None:
 
 def test_a_message_between_two_takes_one_adapter() -> None:
     size = [2.0**26]
-    pair = predict_collective("send_recv", size, Topology(2, 1), A100).seconds[0]
+    pair = predict_collective("send_recv", size, Topology(2, 1), A100, calibration=load_collectives()).seconds[0]
     for topology in (Topology(16, 8), Topology(16, 8, nics=8), Topology(4, 2)):
-        assert predict_collective("send_recv", size, topology, A100).seconds[0] == pytest.approx(pair, rel=0.02)
+        assert predict_collective("send_recv", size, topology, A100, calibration=load_collectives()).seconds[
+            0
+        ] == pytest.approx(pair, rel=0.02)
     far = Topology(2, 1, 8)
     rate = 2.0**26 / predict_collective("send_recv", size, far, A100, NOTHING).seconds[0]
     assert rate == pytest.approx(12e9, rel=0.01)  # of NCCL's table
@@ -76,7 +85,10 @@ def test_a_message_between_two_takes_one_adapter() -> None:
 
 def test_adapters_that_the_user_says_count() -> None:
     half, full = (
-        predict_collective("all_reduce", [2.0**30], Topology(64, 8, nics=nics), A100).seconds[0] for nics in (4, 8)
+        predict_collective(
+            "all_reduce", [2.0**30], Topology(64, 8, nics=nics), A100, calibration=load_collectives()
+        ).seconds[0]
+        for nics in (4, 8)
     )
     assert Topology(64, 8).nics == 4 and half / full == pytest.approx(2, rel=0.03)
 
@@ -84,7 +96,7 @@ def test_adapters_that_the_user_says_count() -> None:
 @pytest.mark.parametrize(("name", "raw"), [("V100", 16e9), ("A100", 32e9), ("H100", 64e9)])
 def test_no_interval_begins_below_what_pcie_carries(name: str, raw: float) -> None:
     topology, size = Topology(8, fabric="pairs"), 2.0**28
-    found = predict_collective("all_reduce", [size], topology, find_device(name))
+    found = predict_collective("all_reduce", [size], topology, find_device(name), calibration=load_collectives())
     assert 1.75 * size / found.low[0] <= raw * (1 + 1e-9)
 
 
@@ -107,7 +119,7 @@ def test_no_prediction_of_what_was_not_measured_falls_with_size() -> None:
     sizes = np.geomspace(1e3, 1e9, 400)
     carried = 0
     for kind, topology, device in itertools.product(KINDS, TOPOLOGIES, load_devices().values()):
-        found = predict_collective(kind, sizes, topology, device)
+        found = predict_collective(kind, sizes, topology, device, calibration=load_collectives())
         assert (found.low <= found.seconds).all() and (found.seconds <= found.high).all()
         assert (found.low >= np.minimum(least_seconds(kind, sizes, topology, device), found.seconds)).all()
         if found.basis != "fitted":

@@ -187,14 +187,14 @@ def test_groups_that_cannot_be(numbers: tuple, message: str) -> None:
 )
 def test_bad_collectives_are_named(kind: str, sizes: list, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        predict_collective(kind, sizes, Topology(8), A100)
+        predict_collective(kind, sizes, Topology(8), A100, calibration=load_collectives())
     with pytest.raises(InvalidInputError, match="no algorithm 'tree' of all_to_all here; there are direct"):
         phases_of("all_to_all", "tree", Topology(8))
 
 
 @pytest.mark.parametrize("topology", [Topology(1), Topology(8), Topology(6), Topology(64, 8)])
 def test_no_sizes_give_no_times(topology: Topology) -> None:
-    found = predict_collective("all_reduce", [], topology, A100)
+    found = predict_collective("all_reduce", [], topology, A100, calibration=load_collectives())
     assert found.seconds.shape == found.low.shape == found.high.shape == (0,)
 
 
@@ -352,14 +352,18 @@ def test_other_links_and_collectives_take_their_share() -> None:
     """A carried all-gather is half an all-reduce of what is large; an H100 is faster as its links are."""
     size = [2.0**30]
     reduce, gather = (
-        predict_collective(kind, size, Topology(16), A100).seconds[0] for kind in ("all_reduce", "all_gather")
+        predict_collective(kind, size, Topology(16), A100, calibration=load_collectives()).seconds[0]
+        for kind in ("all_reduce", "all_gather")
     )
     assert gather == pytest.approx(reduce / 2, rel=0.03)
-    hopper = predict_collective("all_reduce", size, Topology(8), H100)
-    own = predict_collective("all_reduce", size, Topology(8), A100)
+    hopper = predict_collective("all_reduce", size, Topology(8), H100, calibration=load_collectives())
+    own = predict_collective("all_reduce", size, Topology(8), A100, calibration=load_collectives())
     assert (hopper.basis, own.basis) == ("carried", "fitted")
     assert own.seconds[0] / hopper.seconds[0] == pytest.approx(370.8 / 240, rel=0.1)
-    own, hopper = (predict_collective("all_reduce", [2.0**25], Topology(8), one) for one in (A100, H100))
+    own, hopper = (
+        predict_collective("all_reduce", [2.0**25], Topology(8), one, calibration=load_collectives())
+        for one in (A100, H100)
+    )
     assert hopper.high[0] / hopper.low[0] > own.high[0] / own.low[0]
 
 
@@ -369,13 +373,15 @@ def test_other_links_and_collectives_take_their_share() -> None:
     (Topology(2, 1, 4, "pairs"), "prior"), (Topology(16, 8), "prior")])  # fmt: skip
 def test_no_group_of_an_h100_was_measured(kind: str, topology: Topology, basis: str) -> None:
     """A table that was called an H100's was a copy of an A100's; nothing of it may stay in the shipped fits."""
-    found = predict_collective(kind, [2.0**20], topology, H100)
+    found = predict_collective(kind, [2.0**20], topology, H100, calibration=load_collectives())
     assert found.basis == basis and found.low[0] < found.seconds[0] < found.high[0]
 
 
 def test_cards_of_the_same_links_share_a_fit() -> None:
-    found = [predict_collective("all_reduce", [1e8], Topology(8), find_device(name)) for name in (
-        "A100-SXM4-40GB", "A100-SXM4-80GB")]  # fmt: skip
+    found = [
+        predict_collective("all_reduce", [1e8], Topology(8), find_device(name), calibration=load_collectives())
+        for name in ("A100-SXM4-40GB", "A100-SXM4-80GB")
+    ]
     assert found[0].seconds == found[1].seconds and found[1].basis == "fitted"
 
 
@@ -393,7 +399,10 @@ def test_a_million_predictions_take_less_than_a_second() -> None:
     sizes = np.geomspace(1e3, 1e9, 10**6)
     for topology in (Topology(8), Topology(6), Topology(64, 8)):
         begin = time.perf_counter()
-        assert predict_collective("all_reduce", sizes, topology, A100).seconds.shape == sizes.shape
+        assert (
+            predict_collective("all_reduce", sizes, topology, A100, calibration=load_collectives()).seconds.shape
+            == sizes.shape
+        )
         assert time.perf_counter() - begin < 1.0
 
 
@@ -620,7 +629,7 @@ def test_the_volume_of_a_ring_does_not_pass_twice_the_buffer() -> None:
 @pytest.mark.parametrize(("workers", "published"), [(2, 197e9), (4, 222e9), (8, 229e9)])
 def test_sizes_beyond_all_that_were_fitted_come_near_published_bandwidths(workers: int, published: float) -> None:
     """Bus bandwidth of all-reduces of 1 GiB on a DGX A100, published; the fits end at 64 MiB."""
-    found = predict_collective("all_reduce", [2.0**30], Topology(workers), A100)
+    found = predict_collective("all_reduce", [2.0**30], Topology(workers), A100, calibration=load_collectives())
     bytes_on_the_bus = 2 * (workers - 1) / workers * 2**30
     assert bytes_on_the_bus / found.seconds[0] == pytest.approx(published, rel=0.1)
     assert found.low[0] < bytes_on_the_bus / published < found.high[0]
@@ -634,6 +643,6 @@ def test_no_bandwidth_beyond_what_was_measured_is_above_the_link() -> None:
 
 
 def test_intervals_widen_beyond_the_largest_measured_size() -> None:
-    found = predict_collective("all_reduce", [2.0**25, 2.0**29], Topology(8), A100)
+    found = predict_collective("all_reduce", [2.0**25, 2.0**29], Topology(8), A100, calibration=load_collectives())
     width = found.high / found.low
     assert width[1] > 1.2 * width[0]

@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 from traces import write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.calibration.parameters import load_parameters
 from replay.contention import (
     ContentionFit,
     FittedRange,
@@ -33,6 +32,7 @@ from replay.contention import (
     write_contention_fit,
 )
 from replay.contention.fitting import BOUNDS, CHOICES
+from replay.costs.shipped import load_parameters
 from seqpoint.cli import cli
 from seqpoint.cli.validate import show_limits
 from seqpoint.validation.contention import (
@@ -302,7 +302,7 @@ def test_a_calibration_finds_what_the_device_is_like_and_predicts_what_it_has_no
 
 
 def test_draws_are_from_the_fitted_ranges_and_choices_stay() -> None:
-    known = read_contention_fit(by_hand()).parameters()
+    known = read_contention_fit(by_hand()).parameters(load_parameters())
     drawn = [known.drawn(np.random.default_rng(seed)) for seed in range(20)]
     assert {one["dispatch_in_order"] for one in drawn} == {0.0}
     held = [one["cu_share_held_compute"] for one in drawn]
@@ -311,13 +311,13 @@ def test_draws_are_from_the_fitted_ranges_and_choices_stay() -> None:
 
 def test_too_few_scenarios_and_other_devices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="at least 12 are needed"):
-        calibrate_contention([read_recording(small(tmp_path / "one"))])
+        calibrate_contention([read_recording(small(tmp_path / "one"))], parameters=load_parameters())
     other = recordings.write_recording(
         tmp_path / "two", {}, works=[recordings.product(2048), recordings.streamed(64)],
         device={**recordings.DEVICE, "name": "Other"},
     )  # fmt: skip
     with pytest.raises(InvalidInputError, match="fit each device by itself"):
-        calibrate_contention([read_recording(recorded()), read_recording(other)])
+        calibrate_contention([read_recording(recorded()), read_recording(other)], parameters=load_parameters())
 
 
 @pytest.mark.parametrize(

@@ -92,11 +92,11 @@ def test_more_work_never_takes_less_time(kind: str) -> None:
     dims = shapes(kind, 200)
     aligned = np.maximum(dims // 128, 1) * 128 if kind != "elementwise" else dims
     aligned[:, 0] = dims[:, 0]
-    once = predict(kind, aligned, A100).seconds
+    once = predict(kind, aligned, A100, calibration=load_calibration()).seconds
     for column in range(aligned.shape[1]):
         twice = aligned.copy()
         twice[:, column] *= 2
-        assert (predict(kind, twice, A100).seconds >= once * (1 - 1e-9)).all()
+        assert (predict(kind, twice, A100, calibration=load_calibration()).seconds >= once * (1 - 1e-9)).all()
 
 
 @pytest.mark.parametrize("kind", list(MODELS))
@@ -104,7 +104,7 @@ def test_every_device_of_the_catalogue_that_has_the_figures_is_predicted(kind: s
     known = 0
     for device in load_devices().values():
         if {"l2_mb", "lds_kb", "compute_units", "memory_gbps"} <= set(device.figures):
-            found = predict(kind, shapes(kind, 20), device)
+            found = predict(kind, shapes(kind, 20), device, calibration=load_calibration())
             assert (found.low > 0).all() and (found.low < found.seconds).all() and (found.seconds < found.high).all()
             known += 1
     assert known > 15
@@ -112,7 +112,10 @@ def test_every_device_of_the_catalogue_that_has_the_figures_is_predicted(kind: s
 
 def test_a_device_that_was_fitted_is_carried_over_to_when_it_is_left_out() -> None:
     dims = shapes("matmul", 10)
-    own, other = predict("matmul", dims, A100), predict("matmul", dims, A100, without=(A100.name,))
+    own, other = (
+        predict("matmul", dims, A100, calibration=load_calibration()),
+        predict("matmul", dims, A100, without=(A100.name,), calibration=load_calibration()),
+    )
     assert (own.basis, other.basis) == ("fitted", "carried")
     assert (other.high / other.low > own.high / own.low).all()
 
@@ -157,7 +160,7 @@ def test_matrix_units_do_not_sustain_their_peak() -> None:
 )
 def test_bad_operators_are_named(kind: str, dims: list, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        predict(kind, dims, A100)
+        predict(kind, dims, A100, calibration=load_calibration())
 
 
 def table(folder: Path, name: str = "softmax.csv", rows: int = 40, **change: object) -> Path:
@@ -389,7 +392,9 @@ def test_a_type_without_fits_uses_those_of_the_same_units() -> None:
     assert (known.like("batched_matmul", "fp16"), known.like("rotary", "fp32")) == ("fp32", "fp16")
     shape = [[1.0, 4096, 4096, 4096]]
     a100 = find_device("A100-SXM4-80GB")
-    half, brain, single = (predict("matmul", shape, a100, dtype=d) for d in ("fp16", "bf16", "fp32"))
+    half, brain, single = (
+        predict("matmul", shape, a100, dtype=d, calibration=load_calibration()) for d in ("fp16", "bf16", "fp32")
+    )
     assert (half.basis, brain.basis) == ("fitted", "carried")
     assert half.seconds == brain.seconds < single.seconds / 5
 
@@ -399,7 +404,7 @@ def test_a_card_that_runs_into_its_limit_has_the_wider_interval() -> None:
     wide, narrow = (known.carried["matmul", one, "fp32"] for one in (ANY_HOT, ANY))
     assert wide > 1.2 * narrow
     for name, spread in (("L4", wide), ("H100", narrow)):
-        found = predict("matmul", [[1.0, 4096, 4096, 4096]], find_device(name))
+        found = predict("matmul", [[1.0, 4096, 4096, 4096]], find_device(name), calibration=load_calibration())
         assert found.high[0] / found.seconds[0] == pytest.approx(np.exp(spread))
 
 
@@ -451,13 +456,13 @@ def test_a_calibration_that_cannot_be_is_named(tmp_path: Path, place: tuple, val
 @pytest.mark.parametrize("dims", [[["a", "b"]], [[1.0], [1.0, 2.0]], [[10**400, 1]], [[1e300, 1]], [[None, 1]]])
 def test_shapes_that_are_none_are_refused(dims: list) -> None:
     with pytest.raises(InvalidInputError, match="dims"):
-        predict("softmax", dims, A100)
+        predict("softmax", dims, A100, calibration=load_calibration())
 
 
 @pytest.mark.parametrize("size", [0, -1, np.nan, 17])
 def test_elements_have_some_bytes(size: float) -> None:
     with pytest.raises(InvalidInputError, match="elements of"):
-        predict("softmax", [[4.0, 4.0]], A100, element_bytes=size)
+        predict("softmax", [[4.0, 4.0]], A100, element_bytes=size, calibration=load_calibration())
 
 
 def test_a_column_that_occurs_twice_is_named(tmp_path: Path) -> None:
@@ -490,7 +495,7 @@ def test_nothing_is_promised_that_the_data_sheet_forbids(kind: str, dtype: str) 
     dims = np.array([[large[name] for name in MODELS[kind].dims]])
     for device in load_devices().values():
         try:
-            found = predict(kind, dims, device, dtype=dtype)
+            found = predict(kind, dims, device, dtype=dtype, calibration=load_calibration())
         except InvalidInputError as error:
             assert "fp64" in str(error) or "l2_mb" in str(error) or "lds_kb" in str(error)
             continue
@@ -506,7 +511,10 @@ def test_what_a_device_has_no_units_for_takes_the_time_of_fp32() -> None:
         missing = [one for one in ("tf32", "bf16", "fp16") if runs_as(device, one) == "fp32"]
         assert missing
         for one in missing:
-            half, single = (predict("matmul", shape, device, dtype=d, element_bytes=4) for d in (one, "fp32"))
+            half, single = (
+                predict("matmul", shape, device, dtype=d, element_bytes=4, calibration=load_calibration())
+                for d in (one, "fp32")
+            )
             assert half.seconds[0] == single.seconds[0], (name, one)
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from replay.costs.kernels import predict
+from replay.costs.kernels import load_calibration, predict
+from replay.costs.shipped import load_parameters
 from replay.graph.operators import attention, batched_matmul, convolution, streaming
 from replay.workloads import (
     STYLES,
@@ -36,7 +37,7 @@ def products(steps: list[Step]) -> Counter[tuple[int, ...]]:
 @pytest.mark.parametrize(("length", "shares"), [(128, (32.7, 2.0, 65.3)), (512, (30.8, 7.7, 61.5))])
 def test_bert_large_has_the_shares_of_flop_that_its_paper_counts(length: int, shares: tuple[float, ...]) -> None:
     """Projections, attention and feed-forward of a layer (BERT characterisation, ISPASS 2022; papers.md, section 8)."""
-    model, run = find_transformer("bert_large"), Pass(4, length)
+    model, run = find_transformer("bert_large", load_transformers()), Pass(4, length)
     layer = forward(model, run)[:-2]
     flops = dict.fromkeys(("linear", "attention", "feedforward"), 0.0)
     for step in layer:
@@ -79,7 +80,7 @@ def test_a_backward_pass_multiplies_twice_for_every_product() -> None:
 
 
 def test_training_runs_dropout_and_the_head_that_is_trained() -> None:
-    model = find_transformer("bert_large")
+    model = find_transformer("bert_large", load_transformers())
     names = [Counter(s.name for s in forward(model, Pass(2, 64, training))) for training in (False, True)]
     assert names[0]["aten::native_dropout"] == 0
     assert names[1]["aten::native_dropout"] == 1 + 3 * model.layers
@@ -97,8 +98,8 @@ def test_fused_neighbours_read_once_and_write_once() -> None:
 
 def test_operators_of_a_stream_do_not_wait_to_be_started() -> None:
     one = batched_matmul(1, 512, 512, 512)
-    alone = predict("matmul", [one.dims], A100)
-    queued = time_operators([one, one], A100)
+    alone = predict("matmul", [one.dims], A100, calibration=load_calibration())
+    queued = time_operators([one, one], A100, parameters=load_parameters())
     assert queued.seconds[0] == queued.seconds[1] == pytest.approx(alone.seconds[0] - alone.start_s + 3e-6)
     assert queued.total == pytest.approx(2 * queued.seconds[0])
 
@@ -106,26 +107,31 @@ def test_operators_of_a_stream_do_not_wait_to_be_started() -> None:
 def test_attention_and_convolutions_are_computed_not_only_moved() -> None:
     a100 = find_device("A100-SXM4-80GB")
     heads = attention((8, 32, 4096, 128), (32, 4096))
-    timed = time_operators([heads], a100, dtype="bf16")
+    timed = time_operators([heads], a100, dtype="bf16", parameters=load_parameters())
     assert timed.low[0] < timed.seconds[0] < timed.high[0]
     assert heads.flops / timed.seconds[0] == pytest.approx(0.44 * 271.2e12, rel=0.01)
     images = convolution((32, 256, 56, 56), (256, 256, 3, 3), (32, 256, 56, 56))
-    assert 10e12 < images.flops / time_operators([images], A100).seconds[0] < 19.5e12
+    assert 10e12 < images.flops / time_operators([images], A100, parameters=load_parameters()).seconds[0] < 19.5e12
 
 
 def test_the_interval_of_a_total_adds_up_within_a_kind_and_squares_between() -> None:
     product_, stream_ = batched_matmul(1, 2048, 2048, 2048), streaming("elementwise", 4e8, 4e8, 10**8)
-    one, two, both = (time_operators(o, A100) for o in ([product_], [product_, product_], [product_, stream_]))
+    one, two, both = (
+        time_operators(o, A100, parameters=load_parameters())
+        for o in ([product_], [product_, product_], [product_, stream_])
+    )
     # A tenth of the total beside is what the list of operators is off by.
-    every = (one, two, both, time_operators([stream_], A100))
+    every = (one, two, both, time_operators([stream_], A100, parameters=load_parameters()))
     half = [np.sqrt((timed.interval()[1] - timed.total) ** 2 - (0.1 * timed.total) ** 2) for timed in every]
     assert half[1] == pytest.approx(2 * half[0])
     assert half[2] == pytest.approx(np.hypot(half[0], half[3]))
 
 
 def test_a_device_that_is_left_out_is_carried_over_to() -> None:
-    operators = [step.operator for step in forward(find_transformer("gpt2_large"), Pass(1, 256))]
-    own, carried = (time_operators(operators, A100, without=w) for w in ((), ("A100-PCIE-40GB",)))
+    operators = [step.operator for step in forward(find_transformer("gpt2_large", load_transformers()), Pass(1, 256))]
+    own, carried = (
+        time_operators(operators, A100, without=w, parameters=load_parameters()) for w in ((), ("A100-PCIE-40GB",))
+    )
     assert 0.7 < carried.total / own.total < 1.4
     assert carried.total != own.total
 
@@ -233,7 +239,7 @@ def test_a_value_of_another_type_is_shown_in_short(tmp_path: Path) -> None:
 
 def test_a_model_that_nobody_knows() -> None:
     with pytest.raises(NotFoundError, match="no model 'gpt9'; there are bert_large"):
-        find_transformer("gpt9")
+        find_transformer("gpt9", load_transformers())
     with pytest.raises(NotFoundError, match="no such file of models"):
         load_transformers("nowhere.toml")
     with pytest.raises(InvalidInputError, match="batch is 0; it must be 1 or more"):

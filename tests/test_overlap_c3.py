@@ -13,7 +13,7 @@ import pytest
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.studies.c3 import (
     WEIGHTS,
     Outcome,
@@ -47,12 +47,15 @@ FREE = load_parameters().with_values(
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, dict[str, Outcome]]:
-    return sweep()
+    return sweep(SCENARIOS, load_parameters())
 
 
 def by_hand(scenario: Scenario, slow: float, first_ns: float) -> float:
     """Return the time of a product and a transfer of `first_ns` that slow each other to 1 / `slow`."""
-    long, short = max(product_ns(scenario.product), first_ns), min(product_ns(scenario.product), first_ns)
+    long, short = (
+        max(product_ns(scenario.product, parameters=load_parameters()), first_ns),
+        min(product_ns(scenario.product, parameters=load_parameters()), first_ns),
+    )
     return short * slow + long - short
 
 
@@ -61,7 +64,7 @@ def test_there_are_thirty_and_every_class_of_them() -> None:
     assert kinds == {(False, kind): 9 for kind in ("all_gather", "all_to_all")} | {
         (True, kind): 6 for kind in ("all_gather", "all_to_all")
     }
-    classes = Counter(run_scenario(s, "conccl").taxonomy for s in SCENARIOS.values())
+    classes = Counter(run_scenario(s, "conccl", parameters=load_parameters()).taxonomy for s in SCENARIOS.values())
     assert classes == {"G-long": 10, "GC-equal": 8, "C-long": 12}
 
 
@@ -77,7 +80,13 @@ def test_sizes_are_those_that_the_rule_of_the_file_gives() -> None:
 
         def off(size: int, scenario: Scenario = scenario, ratio: float = row["ratio"]) -> float:
             gather = Transfer("all_gather", size, scenario.transfer.topology, scenario.product.device)
-            return abs(log(kernel_columns(gather)["duration_ns"] / product_ns(scenario.product) / ratio))
+            return abs(
+                log(
+                    kernel_columns(gather, parameters=load_parameters())["duration_ns"]
+                    / product_ns(scenario.product, parameters=load_parameters())
+                    / ratio
+                )
+            )
 
         nearest = min(off(size) for size in sizes.values())
         assert off(sizes[row["model"], row["weights"]]) == pytest.approx(nearest, abs=1e-12)
@@ -85,24 +94,26 @@ def test_sizes_are_those_that_the_rule_of_the_file_gives() -> None:
 
 def test_a_product_dispatched_first_starves_a_collective_until_its_last_wave() -> None:
     for scenario in SCENARIOS.values():
-        (timeline,) = run_scenario(scenario, "c3_product_first").timelines
-        waves = product_columns(scenario.product)["waves"]
-        assert timeline.start_ns[1] == pytest.approx(product_ns(scenario.product) * (1 - 1 / ceil(waves)))
+        (timeline,) = run_scenario(scenario, "c3_product_first", parameters=load_parameters()).timelines
+        waves = product_columns(scenario.product, parameters=load_parameters())["waves"]
+        assert timeline.start_ns[1] == pytest.approx(
+            product_ns(scenario.product, parameters=load_parameters()) * (1 - 1 / ceil(waves))
+        )
 
 
 def test_a_collective_dispatched_first_starts_at_once() -> None:
     for scenario in SCENARIOS.values():
-        (timeline,) = run_scenario(scenario, "c3_sp").timelines
+        (timeline,) = run_scenario(scenario, "c3_sp", parameters=load_parameters()).timelines
         assert timeline.start_ns.tolist() == [0.0, 0.0]
 
 
 def test_engines_that_cost_nothing_reach_the_ideal() -> None:
     for scenario in SCENARIOS.values():
-        port = kernel_columns(scenario.transfer)["duration_ns"]
+        port = kernel_columns(scenario.transfer, parameters=load_parameters())["duration_ns"]
         found = run_scenario(scenario, "conccl", FREE)
-        longest = max(product_ns(scenario.product), found.timelines[0].end_ns[-1])
+        longest = max(product_ns(scenario.product, parameters=load_parameters()), found.timelines[0].end_ns[-1])
         assert found.concurrent_ns == pytest.approx(longest, rel=1e-6)
-        assert found.concurrent_ns <= max(product_ns(scenario.product), port) * (1 + 1e-6)
+        assert found.concurrent_ns <= max(product_ns(scenario.product, parameters=load_parameters()), port) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name, s in SCENARIOS.items() if not s.product.memory_bound])
@@ -125,16 +136,18 @@ def test_units_kept_from_a_compute_bound_product_cost_whole_waves() -> None:
                 waves = ceil(groups / 304)
                 expected = ceil(groups / (304 - fewer)) / waves
                 # The engine shares the last wave by itself, so that it is within one of them.
-                assert abs(slowdown_by_units(scenario.product, fewer) - expected) < 1 / waves
-                assert product_ns(replace(scenario.product, units=304 - fewer)) == pytest.approx(
-                    product_ns(scenario.product) * expected, rel=1e-3
+                assert (
+                    abs(slowdown_by_units(scenario.product, fewer, parameters=load_parameters()) - expected) < 1 / waves
                 )
+                assert product_ns(
+                    replace(scenario.product, units=304 - fewer), parameters=load_parameters()
+                ) == pytest.approx(product_ns(scenario.product, parameters=load_parameters()) * expected, rel=1e-3)
 
 
 def test_a_partition_without_contention_is_what_the_rule_of_the_run_time_expects() -> None:
     for scenario in SCENARIOS.values():
         enough = 32 if scenario.transfer.kind == "all_gather" else 64
-        alone = kernel_columns(scenario.transfer)["duration_ns"]
+        alone = kernel_columns(scenario.transfer, parameters=load_parameters())["duration_ns"]
         for k in PARTITIONS:
             product = product_ns(replace(scenario.product, units=304 - k), FREE)
             found = run_scenario(scenario, "c3_rp", FREE, units=k)
@@ -159,8 +172,8 @@ def test_the_chance_of_the_order_weighs_its_times() -> None:
         parameters = load_parameters().with_values([("collective_first_chance", chance)])
         times.append(run_scenario(scenario, "c3_base", parameters).concurrent_ns)
     assert times[1] == pytest.approx(0.75 * times[0] + 0.25 * times[2])
-    assert times[0] == run_scenario(scenario, "c3_product_first").concurrent_ns
-    assert times[2] == run_scenario(scenario, "c3_sp").concurrent_ns
+    assert times[0] == run_scenario(scenario, "c3_product_first", parameters=load_parameters()).concurrent_ns
+    assert times[2] == run_scenario(scenario, "c3_sp", parameters=load_parameters()).concurrent_ns
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if "rp" not in name])
@@ -183,21 +196,25 @@ def test_no_policy_gains_more_than_overlap_can(outcomes: dict[str, dict[str, Out
 
 
 def test_small_transfers_are_for_compute_units_and_large_ones_for_engines() -> None:
-    crossover = crossover_bytes()
+    model = next(iter(SCENARIOS.values()))
+    crossover = crossover_bytes(model, load_parameters())
     assert 2**23 < crossover < 2**28
     free = load_parameters().with_values([("dma_command_ns", 0.0), ("dma_latency_ns", 0.0)])
-    assert crossover_bytes(free) == 0
+    assert crossover_bytes(model, free) == 0
 
 
 def test_the_share_of_a_copy_that_is_not_copying() -> None:
     # 5.5 us of command, 2.25 us of latency, 48 GB/s.
+    device = next(iter(SCENARIOS.values())).product.device
     for size in (2**10, 2**16, 2**20, 2**24):
-        assert share_not_copying(size) == pytest.approx(5500 / (5500 + 2250 + size / 48), rel=1e-9)
+        assert share_not_copying(size, device, load_parameters()) == pytest.approx(
+            5500 / (5500 + 2250 + size / 48), rel=1e-9
+        )
 
 
 def test_every_published_figure_has_ours_and_those_that_gate_are_met() -> None:
     published = tomllib.loads(dataset_path("published/c3.toml").read_text())["figures"]
-    ours = reproduce()
+    ours = reproduce(load_parameters(), SCENARIOS)
     assert list(ours.keys() ^ published.keys()) == []
     missed = set()
     for name, row in published.items():
@@ -240,7 +257,7 @@ def test_a_file_of_ones_own_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("policy", "units"), [("c3_rp", 304), ("c3_rp", -8)])
 def test_units_that_leave_nothing_are_refused(policy: str, units: int) -> None:
     with pytest.raises(InvalidInputError, match="set apart of 304"):
-        run_scenario(SCENARIOS["cb1_all_gather_half"], policy, units=units)
+        run_scenario(SCENARIOS["cb1_all_gather_half"], policy, units=units, parameters=load_parameters())
 
 
 def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,10 +269,10 @@ def test_the_example_of_the_documentation_runs(capsys: pytest.CaptureFixture[str
 
 def test_a_policy_that_nobody_knows() -> None:
     with pytest.raises(NotFoundError, match="no policy is called 'c4'; there are c3_product_first, c3_base"):
-        run_scenario(SCENARIOS["cb1_all_gather_half"], "c4")
+        run_scenario(SCENARIOS["cb1_all_gather_half"], "c4", parameters=load_parameters())
 
 
 def test_the_graph_of_a_policy_has_the_product_on_stream_0() -> None:
-    graph = graph_of(SCENARIOS["cb1_all_gather_half"], POLICIES["conccl"])
+    graph = graph_of(SCENARIOS["cb1_all_gather_half"], POLICIES["conccl"], parameters=load_parameters())
     streams: list[Any] = [graph.lanes[lane].number for lane in graph.tasks.lane]
     assert streams == [0] + [1] * 14 and graph.hardware.compute_units == 304

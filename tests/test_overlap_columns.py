@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
-from replay.calibration.parameters import load_parameters
 from replay.costs.collectives import Topology
+from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.assembly import Assembly
 from replay.studies.products import (
@@ -33,7 +33,7 @@ SHARES = ("cu", "occupies", "hbm", "l2", "footprint")
 @given(SIZES, SIZES, SIZES, st.sampled_from(["MI300X", "A100-SXM4-80GB", "H100 SXM"]))
 def test_any_product_is_something_that_the_engine_takes(m: int, n: int, k: int, name: str) -> None:
     product = Product(m, n, k, find_device(name))
-    columns = product_columns(product)
+    columns = product_columns(product, parameters=load_parameters())
     assert all(0 <= columns[share] <= 1 for share in SHARES)
     assert 0 <= columns["hit_share"] < 1
     assert columns["cu"] <= columns["occupies"] == min(product.workgroups / product.device.compute_units, 1)
@@ -54,17 +54,17 @@ def test_a_tile_for_every_part_of_the_result() -> None:
     product = Product(4096, 57344, 8192, MI300X)
     rows, columns, parts = product.grid
     assert product.workgroups == ceil(4096 / rows) * ceil(57344 / columns) * parts
-    assert product_columns(product)["waves"] == product.workgroups / 304
+    assert product_columns(product, parameters=load_parameters())["waves"] == product.workgroups / 304
 
 
 def test_memory_delivers_what_the_operands_are_at_least() -> None:
     product = Product(128, 57344, 8192, MI300X)
-    columns, least = product_columns(product), sum(product.operand_bytes)
+    columns, least = product_columns(product, parameters=load_parameters()), sum(product.operand_bytes)
     delivered = MI300X.memory_bytes_per_s * load_parameters()["memory_efficiency_mixed"]
     moved = columns["hbm"] * columns["duration_ns"] / 1e9 * delivered
     assert columns["hbm"] == 1.0 or moved >= least * (1 - 1e-9)
     compute = Product(8192, 8192, 8192, MI300X)
-    columns = product_columns(compute)
+    columns = product_columns(compute, parameters=load_parameters())
     assert columns["hbm"] * columns["duration_ns"] / 1e9 * delivered >= sum(compute.operand_bytes) * (1 - 1e-9)
 
 
@@ -108,18 +108,18 @@ def test_copies_end_with_the_last_command_and_its_copy(size: float, workers: int
 
 
 def test_copies_leave_the_compute_units_alone() -> None:
-    columns = copy_columns(Transfer("all_gather", 1e9, MESH, MI300X))
+    columns = copy_columns(Transfer("all_gather", 1e9, MESH, MI300X), parameters=load_parameters())
     assert "cu" not in columns and columns["link"] == pytest.approx(1 / 7)
     with pytest.raises(InvalidInputError, match="adds, which DMA engines cannot"):
-        copy_columns(Transfer("reduce_scatter", 1e9, MESH, MI300X))
+        copy_columns(Transfer("reduce_scatter", 1e9, MESH, MI300X), parameters=load_parameters())
 
 
 def test_two_collectives_on_the_same_links_take_twice_as_long() -> None:
     one = Transfer("all_gather", 1e9, MESH, MI300X)
     work = Assembly()
     for stream in (0, 1):
-        work.tasks("all_gather", work.lane(device=0, stream=stream), kernel_columns(one))
-    assert np.allclose(simulate(work.graph())[1], 2 * kernel_columns(one)["duration_ns"])
+        work.tasks("all_gather", work.lane(device=0, stream=stream), kernel_columns(one, parameters=load_parameters()))
+    assert np.allclose(simulate(work.graph())[1], 2 * kernel_columns(one, parameters=load_parameters())["duration_ns"])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from replay.calibration.parameters import load_parameters
 from replay.costs.collectives import Topology
+from replay.costs.kernels import load_calibration
+from replay.costs.shipped import load_parameters
 from replay.graph.graph import TaskKind
 from replay.studies.ficco import (
     CANDIDATES,
@@ -66,7 +67,7 @@ def on(fabric: str, scenario: Scenario = G1) -> Scenario:
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, dict[str, Any]]:
-    return {"dma": sweep(), "units": sweep(carrier="units")}
+    return {carrier: sweep(SCENARIOS, load_parameters(), carrier=carrier) for carrier in ("dma", "units")}
 
 
 def test_what_a_device_computes_and_waits_for() -> None:
@@ -109,7 +110,9 @@ def test_what_is_received_is_all_that_is_not_local(name: str) -> None:
 def test_a_serial_run_is_the_sum_of_both(outcomes: dict[str, dict[str, Any]]) -> None:
     for name, each in outcomes["dma"].items():
         scenario, serial = SCENARIOS[name], each["serial"]
-        alone = float(kernel_columns(scenario.transfer)["duration_ns"]) + product_ns(scenario.product)
+        alone = float(kernel_columns(scenario.transfer, parameters=load_parameters())["duration_ns"]) + product_ns(
+            scenario.product, parameters=load_parameters()
+        )
         assert serial.timeline.makespan_ns == pytest.approx(alone, rel=1e-9)
         assert serial.speedup == pytest.approx(1.0) and serial.contention_loss == pytest.approx(1.0)
 
@@ -125,7 +128,7 @@ def test_without_contention_the_simulation_is_the_closed_form(name: str, schedul
     # Copies that use nothing beside their links, which are their own.
     quiet = graph.with_tasks(demand=demand, footprint=np.where(copies, 0.0, graph.tasks.footprint))
     c = float(copy_columns(step_transfer(scenario, chosen), BARE)["duration_ns"])  # type: ignore[arg-type]
-    g = [piece_ns(piece) for piece in pieces_of(scenario, chosen)]
+    g = [piece_ns(piece, parameters=load_parameters()) for piece in pieces_of(scenario, chosen)]
     from replay.engine.timeline import replay
 
     expected = c + sum(max(one, c) for one in g[:-1]) + g[-1]
@@ -136,10 +139,10 @@ def test_without_contention_the_simulation_is_the_closed_form(name: str, schedul
 
 def test_shards_take_seven_times_as_long_on_a_mesh_and_as_long_on_a_switch() -> None:
     for scenario in SCENARIOS.values():
-        assert transfer_ratio(scenario) == pytest.approx(7.0, rel=1e-9)
-        assert transfer_ratio(on("switch", scenario)) == pytest.approx(1.0, rel=1e-9)
+        assert transfer_ratio(scenario, parameters=load_parameters()) == pytest.approx(7.0, rel=1e-9)
+        assert transfer_ratio(on("switch", scenario), parameters=load_parameters()) == pytest.approx(1.0, rel=1e-9)
     # Round a ring pieces pass other devices, shards are passed on.
-    assert transfer_ratio(on("ring")) == pytest.approx(1 / ring_hops(8), rel=1e-9)
+    assert transfer_ratio(on("ring"), parameters=load_parameters()) == pytest.approx(1 / ring_hops(8), rel=1e-9)
     assert ring_hops(8) == pytest.approx(16 / 7) and ring_hops(2) == 1.0
 
 
@@ -155,24 +158,32 @@ def test_pieces_cost_more_than_the_whole_but_for_waves_that_fit_better() -> None
     for scenario in SCENARIOS.values():
         for name in STUDIED:
             # g1 and g5: 7/8 of a piece's rows fill whole waves better than all of them.
-            assert 0.98 < decomposition_loss(scenario, find_schedule(name)) < 1.6
-    assert decomposition_loss(G1, find_schedule("serial")) == 1.0
+            assert 0.98 < decomposition_loss(scenario, find_schedule(name), parameters=load_parameters()) < 1.6
+    assert decomposition_loss(G1, find_schedule("serial"), parameters=load_parameters()) == 1.0
 
 
 def test_a_piece_keeps_the_distances_of_the_whole() -> None:
     whole = SCENARIOS["g2"].product
     deep = replace(whole, k=whole.k // 8)
-    assert distance_factor(deep) < distance_factor(whole)
-    assert piece_ns(Piece(deep, whole)) / product_ns(deep) == pytest.approx(
-        distance_factor(whole) / distance_factor(deep)
+    assert distance_factor(deep, calibration=load_calibration()) < distance_factor(
+        whole, calibration=load_calibration()
     )
-    assert piece_ns(Piece(whole, whole)) == pytest.approx(product_ns(whole))
+    assert piece_ns(Piece(deep, whole), parameters=load_parameters()) / product_ns(
+        deep, parameters=load_parameters()
+    ) == pytest.approx(
+        distance_factor(whole, calibration=load_calibration()) / distance_factor(deep, calibration=load_calibration())
+    )
+    assert piece_ns(Piece(whole, whole), parameters=load_parameters()) == pytest.approx(
+        product_ns(whole, parameters=load_parameters())
+    )
 
 
 def test_adding_costs_its_traffic_and_no_more() -> None:
     whole = SCENARIOS["g14"].product
     deep = replace(whole, k=whole.k // 8)
-    first, later = (piece_columns(Piece(deep, whole, sums=sums)) for sums in (False, True))
+    first, later = (
+        piece_columns(Piece(deep, whole, sums=sums), parameters=load_parameters()) for sums in (False, True)
+    )
     delivered = whole.device.memory_bytes_per_s * load_parameters()["memory_efficiency_mixed"]
     read = deep.operand_bytes[2] / whole.device.memory_bytes_per_s
     extra = (later["duration_ns"] - first["duration_ns"]) / 1e9
@@ -207,14 +218,22 @@ def test_faster_links_never_slow_a_schedule_down(name: str) -> None:
 def test_free_commands_and_latencies_never_slow_a_schedule_down() -> None:
     for scenario in SCENARIOS.values():
         for name in STUDIED:
-            assert makespan_ns(scenario, name, BARE) <= makespan_ns(scenario, name) * 1.001
+            assert (
+                makespan_ns(scenario, name, BARE) <= makespan_ns(scenario, name, parameters=load_parameters()) * 1.001
+            )
 
 
 def test_local_rows_first_hide_the_first_transfer() -> None:
     """On the largest product, what the uniform schedule adds is its first step, less what that slows local work."""
     scenario = SCENARIOS["g13"]
-    uniform, local_first = (makespan_ns(scenario, name) for name in ("uniform_fused_1d", "hetero_fused_1d"))
-    step = float(copy_columns(step_transfer(scenario, find_schedule("uniform_fused_1d")))["duration_ns"])  # type: ignore[arg-type]
+    uniform, local_first = (
+        makespan_ns(scenario, name, parameters=load_parameters()) for name in ("uniform_fused_1d", "hetero_fused_1d")
+    )
+    step = float(
+        copy_columns(step_transfer(scenario, find_schedule("uniform_fused_1d")), parameters=load_parameters())[
+            "duration_ns"
+        ]
+    )  # type: ignore[arg-type]
     assert 0.6 * step < uniform - local_first < step
 
 
@@ -240,11 +259,13 @@ def test_the_fastest_is_not_slower_than_shards_by_more_than_a_hundredth(outcomes
 def test_all_to_alls_move_as_much() -> None:
     gathered, exchanged = G1, replace(G1, collective="all_to_all")
     for name in STUDIED:
-        assert makespan_ns(exchanged, name) == makespan_ns(gathered, name)
+        assert makespan_ns(exchanged, name, parameters=load_parameters()) == makespan_ns(
+            gathered, name, parameters=load_parameters()
+        )
 
 
 def test_figures_are_those_that_are_published_of() -> None:
-    found = reproduce()
+    found = reproduce(load_parameters(), SCENARIOS, load_chooser())
     assert list(found) == [figure.name for figure in published_figures("ficco")]
     assert found["transfer_ratio_mesh"] == pytest.approx(7.0, rel=1e-9)
     assert found["transfer_ratio_switch"] == pytest.approx(1.0, rel=1e-9)
@@ -270,11 +291,11 @@ def test_what_was_drawn_is_not_what_is_scored_on() -> None:
 
 def test_the_shipped_chooser_is_right_on_scenarios_that_it_never_saw() -> None:
     scenarios = tuple(SCENARIOS.values())
-    score = score_choices(scenarios, candidate_times_ns(scenarios), load_chooser().choose)
+    score = score_choices(scenarios, candidate_times_ns(scenarios, parameters=load_parameters()), load_chooser().choose)
     assert score.best >= 12 and score.right >= 13
     assert score.loss_when_wrong <= 0.14
     drawn = draw_scenarios(G1, 60, seed=99, without=scenarios)
-    times = candidate_times_ns(drawn)
+    times = candidate_times_ns(drawn, parameters=load_parameters())
     chosen = score_choices(drawn, times, load_chooser().choose)
     always = [score_choices(drawn, times, lambda _, name=name: name) for name in CANDIDATES]  # type: ignore[misc]
     assert chosen.right / chosen.cases > 0.75
@@ -388,7 +409,7 @@ def test_what_is_asked_for_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         load_scenarios(tmp_path / "none.toml")
     with pytest.raises(InvalidInputError, match="no carrier"):
-        run_schedule(G1, "shards", carrier="pigeon")
+        run_schedule(G1, "shards", carrier="pigeon", parameters=load_parameters())
     with pytest.raises(InvalidInputError, match="on a ring"):
         replace(on("ring"), collective="all_to_all")
     with pytest.raises(InvalidInputError, match="no outcome"):

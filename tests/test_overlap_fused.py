@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, parse_toml
-from replay.calibration.parameters import load_parameters
 from replay.costs.collectives import Topology
+from replay.costs.kernels import load_calibration
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.graph.graph import RESOURCES, TaskKind
 from replay.studies.fused import (
@@ -41,11 +42,11 @@ MI210 = find_device("MI210")
 PAIR = Cluster(MI210, Topology(2, 1, nics=1))
 QUAD = Cluster(MI210, Topology(4, fabric="mesh"))
 #: Costs of nothing but bytes and arithmetic, at full occupancy.
-IDEAL = replace(Costs.of().without_overheads(), occupancy_loss=0.0, memory_share=1.0)
+IDEAL = replace(Costs.of(load_parameters()).without_overheads(), occupancy_loss=0.0, memory_share=1.0)
 
 
 def case(pooling: int = 20, batch: int = 512) -> Work:
-    return embedding(MI210, batch=batch, tables=32, pooling=pooling, dim=128)
+    return embedding(MI210, batch=batch, tables=32, pooling=pooling, dim=128, parameters=load_parameters())
 
 
 def plain(compute_ms: float, output: float, collective: str = "all_to_all") -> Work:
@@ -66,7 +67,7 @@ def test_separate_kernels_by_hand() -> None:
 
 def test_one_slice_a_destination_by_hand() -> None:
     # The remote half is computed after 1 ms, sent within another, beside which the own half is computed.
-    job = Job(plain(2.0, 47e6), PAIR, Schedule(parts=1), IDEAL)
+    job = Job(plain(2.0, 47e6), PAIR, Schedule(parts=1), costs=IDEAL)
     assert ms(compare(job)) == pytest.approx((3.0, 2.0), rel=1e-6)
     # Own first: the remote half is computed after 2 ms, and sent then.
     late = replace(job, schedule=Schedule("local_first", parts=1))
@@ -78,7 +79,7 @@ def test_one_slice_a_destination_by_hand() -> None:
 
 def test_stores_to_peers_go_beside_the_computation() -> None:
     # A quarter of 160 MB to each of three peers at 40 GB/s: 1 ms, while three quarters are computed.
-    job = Job(plain(4.0, 160e6), QUAD, Schedule(parts=64), IDEAL)
+    job = Job(plain(4.0, 160e6), QUAD, Schedule(parts=64), costs=IDEAL)
     assert ms(compare(job)) == pytest.approx((5.0, 4.0), rel=1e-3)
     # Where links are slower they bind: the last stores begin at 63 / 64 of 4 ms, then the own quarter is computed.
     busy = replace(job, work=plain(1.0, 640e6))
@@ -101,14 +102,14 @@ def test_occupancy_costs_as_much_as_it_loses() -> None:
 
 def test_a_slice_is_done_with_the_wave_of_its_last_workgroup() -> None:
     work = replace(plain(4.0, 47e6), workgroups=1024, resident=512)
-    graph = fused_graph(Job(work, PAIR, Schedule(parts=4), IDEAL))
+    graph = fused_graph(Job(work, PAIR, Schedule(parts=4), costs=IDEAL))
     slices = graph.tasks.name == graph.names.index("slices")
     assert graph.tasks.duration_ns[slices].tolist() == pytest.approx([2e6, 2e6])
 
 
 @pytest.mark.parametrize(("work", "shots"), [(plain(0.01, 8e6, "all_reduce"), 2), (plain(0.01, 8e3, "all_reduce"), 1)])
 def test_an_all_reduce_takes_the_shots_that_its_size_asks_for(work: Work, shots: int) -> None:
-    job = Job(work, QUAD, costs=Costs.of())
+    job = Job(work, QUAD, costs=Costs.of(load_parameters()))
     times = {n: replay(fused_graph(replace(job, shots=n))).makespan_ns for n in (0, 1, 2)}
     assert job.in_one_shot is (shots == 1)
     assert times[0] == times[shots] <= times[3 - shots]
@@ -117,7 +118,7 @@ def test_an_all_reduce_takes_the_shots_that_its_size_asks_for(work: Work, shots:
 def test_two_shots_by_hand() -> None:
     # A quarter of 4 ms for each of three peers, then the owner's; 40 MB to each at 40 GB/s, an ms, the first beside the
     # computation. The owner sums when its own is there, which reads and writes 200 MB, and stores beside that.
-    job = Job(plain(4.0, 160e6, "all_reduce"), QUAD, Schedule(parts=1), IDEAL, shots=2)
+    job = Job(plain(4.0, 160e6, "all_reduce"), QUAD, Schedule(parts=1), costs=IDEAL, shots=2)
     assert ms(compare(job))[1] == pytest.approx(4.0 + 1.0, rel=0.01)
     alone = replace(job, schedule=Schedule("local_first", parts=1))
     assert ms(compare(alone))[1] == pytest.approx(4.0 + 1.0, rel=0.01)
@@ -131,11 +132,16 @@ clusters = st.builds(
 )
 works = st.one_of(
     st.builds(
-        lambda b, t, p, d: embedding(MI210, batch=b, tables=t, pooling=p, dim=d),
+        lambda b, t, p, d: embedding(MI210, batch=b, tables=t, pooling=p, dim=d, parameters=load_parameters()),
         *(st.integers(1, 2**14), st.integers(1, 128), st.integers(1, 256), st.integers(4, 512)),
     ),
-    st.builds(lambda b, n, k: gemv(MI210, batch=b, n=n, k=k), *(st.integers(1, 64), *2 * (st.integers(64, 2**14),))),
-    st.builds(lambda m, n, k: gemm(MI210, m=m, n=n, k=k), *3 * (st.integers(64, 2**14),)),
+    st.builds(
+        lambda b, n, k: gemv(MI210, batch=b, n=n, k=k, parameters=load_parameters()),
+        *(st.integers(1, 64), *2 * (st.integers(64, 2**14),)),
+    ),
+    st.builds(
+        lambda m, n, k: gemm(MI210, m=m, n=n, k=k, calibration=load_calibration()), *3 * (st.integers(64, 2**14),)
+    ),
 )
 schedules = st.builds(Schedule, st.sampled_from(("remote_first", "local_first")), st.integers(1, 16))
 
@@ -145,14 +151,14 @@ schedules = st.builds(Schedule, st.sampled_from(("remote_first", "local_first"))
 def test_without_overheads_no_more_than_half_is_saved(
     work: Work, cluster: Cluster, schedule: Schedule, loss: float
 ) -> None:
-    costs = replace(Costs.of().without_overheads(), occupancy_loss=loss)
-    assert compare(Job(work, cluster, schedule, costs)).saving <= 0.5 + 1e-6
+    costs = replace(Costs.of(load_parameters()).without_overheads(), occupancy_loss=loss)
+    assert compare(Job(work, cluster, schedule, costs=costs)).saving <= 0.5 + 1e-6
 
 
 @settings(max_examples=100, deadline=None)
 @given(works, clusters, schedules)
 def test_the_fused_kernel_takes_no_less_than_its_parts(work: Work, cluster: Cluster, schedule: Schedule) -> None:
-    job = Job(work, cluster, schedule, Costs.of().without_overheads())
+    job = Job(work, cluster, schedule, costs=Costs.of(load_parameters()).without_overheads())
     fused = replay(fused_graph(job)).makespan_ns
     assert fused >= max(job.compute_ns, job.wire_ns) * (1 - 1e-9) - 0.1
 
@@ -160,7 +166,7 @@ def test_the_fused_kernel_takes_no_less_than_its_parts(work: Work, cluster: Clus
 @settings(max_examples=100, deadline=None)
 @given(works, clusters, st.floats(1.0, 20.0), st.sampled_from((1, 2)))
 def test_a_faster_network_slows_nothing(work: Work, cluster: Cluster, factor: float, shots: int) -> None:
-    job = Job(work, cluster, shots=shots)
+    job = Job(work, cluster, shots=shots, costs=Costs.of(load_parameters()))
     faster = replace(job, cluster=replace(cluster, adapter_bytes_per_s=factor * cluster.adapter_bytes_per_s))
     assert replay(baseline_graph(faster)).makespan_ns <= replay(baseline_graph(job)).makespan_ns + 1.0
     after = replay(fused_graph(faster))
@@ -172,11 +178,23 @@ def test_a_faster_network_slows_nothing(work: Work, cluster: Cluster, factor: fl
 
 @pytest.mark.parametrize("order", ["remote_first", "local_first"])
 @pytest.mark.parametrize(
-    "work", [case(), case(100), gemm(MI210, m=4096, n=1024, k=4096), gemv(MI210, batch=8, n=4096, k=512)]
+    "work",
+    [
+        case(),
+        case(100),
+        gemm(MI210, m=4096, n=1024, k=4096, calibration=load_calibration()),
+        gemv(MI210, batch=8, n=4096, k=512, parameters=load_parameters()),
+    ],
 )
 @pytest.mark.parametrize("shots", [1, 2])
 def test_one_rank_stands_for_all(work: Work, order: str, shots: int) -> None:
-    job = Job(work, Cluster(MI210, Topology(8, 4, fabric="mesh", nics=4)), Schedule(order, parts=4), shots=shots)
+    job = Job(
+        work,
+        Cluster(MI210, Topology(8, 4, fabric="mesh", nics=4)),
+        Schedule(order, parts=4),
+        shots=shots,
+        costs=Costs.of(load_parameters()),
+    )
     one, all_ = compare(job), compare(job, tuple(range(8)))
     assert ms(one) == pytest.approx(ms(all_), rel=1e-12)
     assert all_.skew == pytest.approx(0.0, abs=1e-12)
@@ -186,7 +204,11 @@ def test_one_rank_stands_for_all(work: Work, order: str, shots: int) -> None:
 def test_the_kernel_at_128_nodes_is_simulated_in_two_seconds_and_at_1024_too() -> None:
     for ranks, each in ((128, 1), (512, 4), (1024, 1)):
         cluster = Cluster(MI210, Topology(ranks, each, fabric="mesh", nics=each))
-        job = Job(embedding(MI210, batch=512 * ranks, tables=8, pooling=20, dim=128), cluster)
+        job = Job(
+            embedding(MI210, batch=512 * ranks, tables=8, pooling=20, dim=128, parameters=load_parameters()),
+            cluster,
+            costs=Costs.of(load_parameters()),
+        )
         compare(job)  # compiled
         began = time.process_time()
         found = replay(fused_graph(job))
@@ -203,13 +225,16 @@ def test_all_work_and_all_bytes_are_there_in_every_order() -> None:
             slices = slices_of(cluster, Schedule(order, parts=3), rank, 10_000)
             assert slices.work.sum() == pytest.approx(1.0)
             assert sorted(zip(slices.offset, slices.part, strict=True)) == [(o, p) for o in range(8) for p in range(3)]
-    graph = fused_graph(Job(case(), cluster))
+    graph = fused_graph(Job(case(), cluster, costs=Costs.of(load_parameters())))
     sent = graph.tasks.bytes[graph.tasks.kind == TaskKind.COPY].sum()
     assert sent == pytest.approx(case().output_bytes * 7 / 8, rel=1e-4)
 
 
 def test_an_order_that_is_not_of_receivers_sends_some_ranks_late() -> None:
-    late, early = (compare(Job(case(), PAIR, Schedule(order)), (0, 1)).skew for order in ("ascending", "remote_first"))
+    late, early = (
+        compare(Job(case(), PAIR, Schedule(order), costs=Costs.of(load_parameters())), (0, 1)).skew
+        for order in ("ascending", "remote_first")
+    )
     assert late > 0.05 and early == pytest.approx(0.0, abs=1e-12)
 
 
@@ -239,7 +264,12 @@ def test_one_rank_alone_only_computes() -> None:
 def test_a_training_step_saves_no_more_than_its_embeddings_do() -> None:
     known = load_workloads()
     model, cluster = known.models["production"], known.clusters["scale_out"]
-    step, alone = compare_training(model, cluster), compare(Job(model.embeddings(cluster), cluster))
+    step, alone = (
+        compare_training(model, cluster, parameters=load_parameters()),
+        compare(
+            Job(model.embeddings(cluster, parameters=load_parameters()), cluster, costs=Costs.of(load_parameters()))
+        ),
+    )
     saved = step.baseline.makespan_ns - step.fused.makespan_ns
     kernel = alone.baseline.makespan_ns - alone.fused.makespan_ns
     assert 0 < saved <= kernel * 1.05
@@ -250,7 +280,7 @@ def test_a_training_step_saves_no_more_than_its_embeddings_do() -> None:
 
 def test_all_published_figures_are_reproduced_and_met_but_those_that_the_page_names() -> None:
     figures = parse_toml(dataset_path("published/fused.toml").read_text())["figures"]
-    ours = reproduce()
+    ours = reproduce(load_parameters(), load_workloads())
     assert ours.keys() == figures.keys()
     missed = {name for name, one in figures.items() if one["grade"] in "ASD" and not met(one, ours[name])}
     assert missed == {"intra_node_largest"}
@@ -291,7 +321,7 @@ def test_what_is_not_there_is_told() -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         load_workloads("nowhere.toml")
     with pytest.raises(NotFoundError, match="no 'other'"):
-        load_workloads().works("other", "inter_node")
+        load_workloads().works("other", "inter_node", parameters=load_parameters())
 
 
 @pytest.mark.parametrize(
@@ -305,7 +335,7 @@ def test_what_is_not_there_is_told() -> None:
         lambda: replace(IDEAL, occupancy_loss=1.0),
         lambda: replace(IDEAL, store_share=0.0),
         lambda: replace(IDEAL, launch_ns=-1.0),
-        lambda: Job(case(), PAIR, shots=3),
+        lambda: Job(case(), PAIR, shots=3, costs=Costs.of(load_parameters())),
         lambda: replace(case(), collective="broadcast"),
         lambda: replace(case(), output_bytes=0.0),
         lambda: replace(case(), workgroups=0),

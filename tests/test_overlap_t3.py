@@ -11,10 +11,10 @@ import pytest
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import dataset_path
 from replay.analysis.idle import resource_use
-from replay.calibration.parameters import load_parameters
 from replay.costs.collectives import Topology
 from replay.costs.collectives.algorithms import busiest_volume, ring_steps
-from replay.costs.kernels import predict
+from replay.costs.kernels import load_calibration, predict
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.studies.t3 import Outcome, SubLayer, System, find_sublayer, load_workload, study
 from replay.studies.t3.ring import (
@@ -45,12 +45,16 @@ def changed(system: System, **figures: float) -> System:
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Outcome]:
-    return {label: study(find_sublayer(label)) for label in LABELS if not label.startswith(("gpt3", "palm"))}
+    return {
+        label: study(find_sublayer(label, load_workload()), SYSTEM, parameters=load_parameters())
+        for label in LABELS
+        if not label.startswith(("gpt3", "palm"))
+    }
 
 
 @pytest.fixture(scope="module")
 def ours() -> dict[str, float]:
-    return reproduce()
+    return reproduce(load_parameters(), load_workload())
 
 
 # ---- the workload
@@ -58,7 +62,7 @@ def ours() -> dict[str, float]:
 
 def test_the_workload_holds_every_sublayer_and_says_where_from() -> None:
     assert len(LABELS) == 4 * (2 + 2 + 1 + 1 + 1)
-    one = find_sublayer("t_nlg/ip/16")
+    one = find_sublayer("t_nlg/ip/16", load_workload())
     assert (one.tokens, one.hidden, one.depth, one.output_bytes) == (8192, 4256, 3 * 4256 // 16, 2 * 8192 * 4256)
     assert SYSTEM.device.flops_per_s("fp16") == pytest.approx(184.6e12 / (120 * 1.502e9) * 80 * 1.4e9, rel=1e-3)
 
@@ -90,7 +94,7 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such file"):
         load_workload(tmp_path / "none.toml")
     with pytest.raises(NotFoundError, match="there are mega_gpt2/op/8"):
-        find_sublayer("gpt5/op/8")
+        find_sublayer("gpt5/op/8", load_workload())
 
 
 # ---- products
@@ -98,25 +102,40 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", LABELS)
 def test_stages_hold_the_whole_result_and_take_what_the_product_takes(label: str) -> None:
-    one = find_sublayer(label)
-    product = product_of(one, SYSTEM, 1.0)
+    one = find_sublayer(label, load_workload())
+    product = product_of(one, SYSTEM, 1.0, calibration=load_calibration())
     assert product.written_bytes.sum() == one.output_bytes
     assert np.allclose(product.written_bytes.sum(axis=0), one.output_bytes / one.workers)
     assert product.tiles.sum(axis=1).max() == SYSTEM.device.compute_units
     moved = product.read_bytes.sum() + one.output_bytes
-    whole = predict("matmul", [[1, one.tokens, one.hidden, one.depth]], SYSTEM.device, dtype="fp16").seconds[0] * 1e9
+    whole = (
+        predict(
+            "matmul",
+            [[1, one.tokens, one.hidden, one.depth]],
+            SYSTEM.device,
+            dtype="fp16",
+            calibration=load_calibration(),
+        ).seconds[0]
+        * 1e9
+    )
     stages = len(product.read_bytes)
     assert product.launch_ns + stages * product.compute_ns + SYSTEM.memory_ns(moved) == pytest.approx(whole, rel=1e-12)
 
 
 @pytest.mark.parametrize("label", ["t_nlg/fc2/8", "mega_gpt2/ip/16", "mt_nlg/op/32"])
 def test_operands_are_read_at_least_once_and_more_often_from_a_smaller_cache(label: str) -> None:
-    one = find_sublayer(label)
+    one = find_sublayer(label, load_workload())
     once = 2 * one.depth * (one.tokens + one.hidden)
-    read = [product_of(one, changed(SYSTEM, l2_mb=size), 1.0).read_bytes.sum() for size in (1e4, 32, 16, 8, 1)]
+    read = [
+        product_of(one, changed(SYSTEM, l2_mb=size), 1.0, calibration=load_calibration()).read_bytes.sum()
+        for size in (1e4, 32, 16, 8, 1)
+    ]
     assert read[0] == once
     assert all(np.diff(read) >= 0) and read[-1] > once
-    assert product_of(one, SYSTEM, 0.0).read_bytes.sum() <= product_of(one, SYSTEM, 1.0).read_bytes.sum()
+    assert (
+        product_of(one, SYSTEM, 0.0, calibration=load_calibration()).read_bytes.sum()
+        <= product_of(one, SYSTEM, 1.0, calibration=load_calibration()).read_bytes.sum()
+    )
 
 
 @pytest.mark.parametrize("footprint", [1.01, 1.2, 2.0])
@@ -153,12 +172,12 @@ def test_replacements_are_ordered_and_named() -> None:
 )
 def test_products_too_large_to_simulate_are_refused(one: SubLayer, slice_depth: int, message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        study(one, dataclasses.replace(SYSTEM, slice_depth=slice_depth))
+        study(one, dataclasses.replace(SYSTEM, slice_depth=slice_depth), parameters=load_parameters())
 
 
 def test_tokens_that_make_no_whole_chunks_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="take a multiple of 1024"):
-        study(SubLayer("own", "op", 1000, 1024, 1, 8))
+        study(SubLayer("own", "op", 1000, 1024, 1, 8), SYSTEM, parameters=load_parameters())
 
 
 # ---- the ring
@@ -183,7 +202,10 @@ def test_collectives_alone_take_their_alpha_beta_times(gpus: int) -> None:
 
 @pytest.mark.parametrize("label", ["t_nlg/fc2/8", "t_nlg/op/16", "mega_gpt2/fc1/16"])
 def test_one_gpu_stands_for_all_to_the_bit(label: str) -> None:
-    one, all_ = (study(find_sublayer(label), gpus=gpus) for gpus in (1, find_sublayer(label).workers))
+    one, all_ = (
+        study(find_sublayer(label, load_workload()), SYSTEM, gpus=gpus, parameters=load_parameters())
+        for gpus in (1, find_sublayer(label, load_workload()).workers)
+    )
     for mine, theirs in ((one.baseline, all_.baseline), (one.t3, all_.t3), (one.t3_mca, all_.t3_mca)):
         assert len(theirs.timeline.graph.devices) == 2 * one.sublayer.workers
         assert (mine.product_ns, mine.reduced_ns, mine.gathered_ns) == (
@@ -194,7 +216,7 @@ def test_one_gpu_stands_for_all_to_the_bit(label: str) -> None:
         assert mine.movement_bytes == pytest.approx(theirs.movement_bytes)
         assert np.ptp(theirs.timeline.end_ns[theirs.parts.gathered]) == 0
     with pytest.raises(InvalidInputError, match="3 GPUs; give 1"):
-        study(find_sublayer(label), gpus=3)
+        study(find_sublayer(label, load_workload()), SYSTEM, gpus=3, parameters=load_parameters())
 
 
 # ---- arbitration
@@ -229,7 +251,11 @@ def test_compute_first_never_slows_the_product_more_than_first_come(outcomes: di
 
 def test_an_update_costs_at_least_a_write() -> None:
     with pytest.raises(InvalidInputError, match="t3_update_cost is 0"):
-        study(find_sublayer("t_nlg/op/8"), None, load_parameters().with_values([("t3_update_cost", 0.0)]))
+        study(
+            find_sublayer("t_nlg/op/8", load_workload()),
+            SYSTEM,
+            parameters=load_parameters().with_values([("t3_update_cost", 0.0)]),
+        )
 
 
 def test_no_memory_or_link_is_over_full(outcomes: dict[str, Outcome]) -> None:
@@ -265,10 +291,10 @@ def test_movement_is_that_of_the_closed_forms(outcomes: dict[str, Outcome]) -> N
 
 
 def test_with_fast_links_and_cheap_updates_only_the_product_is_left() -> None:
-    one = find_sublayer("t_nlg/fc2/8")
+    one = find_sublayer("t_nlg/fc2/8", load_workload())
     fast = dataclasses.replace(changed(SYSTEM, link_gbps=900.0, l2_mb=1e4), latency_ns=0.0)
     known = load_parameters().with_values([("t3_update_cost", 1.0), ("t3_starvation_share", 1e-6)])
-    found = study(one, fast, known)
+    found = study(one, fast, parameters=known)
     chunk = one.output_bytes / one.workers
     assert found.t3_mca.product_ns == pytest.approx(found.baseline.product_ns, rel=0.01)
     assert found.t3_mca.reduced_ns - found.t3_mca.product_ns < SYSTEM.memory_ns(2 * chunk)
@@ -277,7 +303,10 @@ def test_with_fast_links_and_cheap_updates_only_the_product_is_left() -> None:
 @pytest.mark.parametrize("label", ["t_nlg/op/8", "mega_gpt2/fc2/16"])
 @pytest.mark.parametrize(("figure", "values"), [("link_gbps", (40, 75, 150, 300)), ("memory_gbps", (500, 1000, 4000))])
 def test_more_bandwidth_never_slows(label: str, figure: str, values: tuple[int, ...]) -> None:
-    found = [study(find_sublayer(label), changed(SYSTEM, **{figure: value})) for value in values]
+    found = [
+        study(find_sublayer(label, load_workload()), changed(SYSTEM, **{figure: value}), parameters=load_parameters())
+        for value in values
+    ]
     for run in ("baseline", "t3", "t3_mca"):
         times = [getattr(one, run).gathered_ns for one in found]
         assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(times)), times

@@ -13,7 +13,7 @@ from traces import write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import RESOURCES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs import OVERLAPS, compose, parse_what_if

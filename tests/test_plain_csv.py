@@ -16,7 +16,7 @@ from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.plain_csv import CsvReader
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
-from replay.calibration import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.engine import replay
 from replay.from_trace import build_graph
 from replay.what_ifs import scale_kernels

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
+from replay.costs.shipped import load_parameters
 from replay.what_ifs import parse_plan, read_plan
 
 PLAN = """
@@ -29,7 +30,7 @@ parameters = {dma_command_ns = 4000, graph_launch_ns = 9000}
 
 def test_alternatives_have_steps_titles_and_parameters(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
-    one, two = read_plan(tmp_path / "plan.toml")
+    one, two = read_plan(tmp_path / "plan.toml", parameters=load_parameters())
     assert (one.label, one.steps) == ("DMA on another GPU", ("dma_collectives", "scale_device:MI355X"))
     assert one.parameters == (("dma_command_ns", 3000.0),)
     assert two.name == r"swap_kernel:at\:\:mm*:0.1::64" and two.title == ""
@@ -100,33 +101,33 @@ STEPS = '[[alternative]]\ntitle = "T"\nsteps = [%s]\n'
 )
 def test_what_is_wrong_is_said_with_its_place(text: str, error: type[SeqPointError], message: str) -> None:
     with pytest.raises(error, match=message):
-        parse_plan(text)
+        parse_plan(text, parameters=load_parameters())
 
 
 def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no such plan file"):
-        read_plan(tmp_path / "absent.toml")
+        read_plan(tmp_path / "absent.toml", parameters=load_parameters())
     with pytest.raises(InvalidInputError, match="no regular file"):
-        read_plan(tmp_path)
+        read_plan(tmp_path, parameters=load_parameters())
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InvalidInputError, match="no regular file"):
-        read_plan(tmp_path / "pipe")
+        read_plan(tmp_path / "pipe", parameters=load_parameters())
     (tmp_path / "large.toml").write_bytes(b"#" * (2**16 + 1))
     with pytest.raises(BrokenFileError, match="65536 bytes at most"):
-        read_plan(tmp_path / "large.toml")
+        read_plan(tmp_path / "large.toml", parameters=load_parameters())
     (tmp_path / "latin.toml").write_bytes(b"a = '\xe9'")
     with pytest.raises(BrokenFileError, match="not UTF-8 at byte 5"):
-        read_plan(tmp_path / "latin.toml")
+        read_plan(tmp_path / "latin.toml", parameters=load_parameters())
 
 
 def test_long_keys_are_refused_at_once_and_dots_elsewhere_are_not() -> None:
     before = time.perf_counter()
     with pytest.raises(BrokenFileError, match="more than 64 dots"):
-        parse_plan(".".join(["a"] * 20_000) + " = 1")
+        parse_plan(".".join(["a"] * 20_000) + " = 1", parameters=load_parameters())
     for unfinished in (r'"""\"""' * 8000, "'''" * 20_001, '"\\' * 30_000, "'" * 60_001, '"""\\'):
         with pytest.raises(BrokenFileError):
-            parse_plan(unfinished)
+            parse_plan(unfinished, parameters=load_parameters())
     assert time.perf_counter() - before < 2
     dots = "." * 100
     for text in (f"# {dots}\n", f'title = "{dots}\\"{dots[80:]}"\n', f"title = '''\n{dots}\n'''\n"):
-        assert len(parse_plan(text + STEPS % "'overlap:ideal'")) == 1
+        assert len(parse_plan(text + STEPS % "'overlap:ideal'", parameters=load_parameters())) == 1

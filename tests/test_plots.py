@@ -10,6 +10,7 @@ from traces import write_trace
 
 from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.trace import Trace
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
@@ -36,7 +37,11 @@ def selection(trace: Trace) -> SelectionResult:
 def projection(trace: Trace) -> Projection:
     what_ifs = [parse_what_if(text) for text in ("dma_collectives", "overlap:none")]
     return project(
-        [StepWindow.alone(build_graph(trace, 1))], what_ifs, meta=trace.meta, options=ProjectionOptions(draws=4)
+        [StepWindow.alone(build_graph(trace, 1, parameters=load_parameters()))],
+        what_ifs,
+        meta=trace.meta,
+        options=ProjectionOptions(draws=4),
+        parameters=load_parameters(),
     )
 
 
@@ -71,13 +76,13 @@ def test_errors_stand_beside_each_other(selection: SelectionResult) -> None:
 
 
 def test_a_timeline_has_a_rectangle_a_task(trace: Trace) -> None:
-    timeline = replay(build_graph(trace, 1))
+    timeline = replay(build_graph(trace, 1, parameters=load_parameters()))
     rectangles = elements(plots.timeline_lanes(timeline), hv.Rectangles)
     assert sum(len(r) for r in rectangles) == len(lanes_of(timeline)) == 9
 
 
 def test_a_long_timeline_is_merged_and_says_so(trace: Trace) -> None:
-    timeline = replay(build_graph(trace, 1))
+    timeline = replay(build_graph(trace, 1, parameters=load_parameters()))
     whole, few = lanes_of(timeline), lanes_of(timeline, limit=4)
     assert not whole.merged and whole.left_out == 0
     assert len(few) == 4

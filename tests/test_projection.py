@@ -11,6 +11,7 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import TraceMeta
+from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, TaskKind
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
@@ -20,9 +21,14 @@ from replay.writers.perfetto import perfetto_json
 
 def projected(tmp_path: Path, *texts: str, seed: int = 0) -> Projection:
     trace = collect([write_trace(tmp_path / "t.json")])
-    windows = [StepWindow.alone(build_graph(trace, i), weight) for i, weight in ((1, 3.0), (2, 1.0))]
+    windows = [
+        StepWindow.alone(build_graph(trace, i, parameters=load_parameters()), weight)
+        for i, weight in ((1, 3.0), (2, 1.0))
+    ]
     options = ProjectionOptions(draws=8, seed=seed)
-    return project(windows, [parse_what_if(t) for t in texts], meta=trace.meta, options=options)
+    return project(
+        windows, [parse_what_if(t) for t in texts], meta=trace.meta, options=options, parameters=load_parameters()
+    )
 
 
 def test_the_baseline_is_the_weighted_sum_of_what_was_measured(tmp_path: Path) -> None:
@@ -65,13 +71,24 @@ def test_kernels_that_are_merged_away_and_lags_that_shrink_count_by_what_was() -
     graph = replace(graph, edges=replace(graph.edges, kind=np.array([EdgeKind.LAUNCH, EdgeKind.STREAM])))
     texts = ["remove_launch_overhead:0ns", "scale_kernels:elementwise:0", "scale_kernels:gemm:2", "nothing"]
     what_ifs = [parse_what_if(text) for text in texts]
-    found = project([StepWindow.alone(graph)], what_ifs, meta=TraceMeta("kineto"), options=ProjectionOptions(draws=1))
+    found = project(
+        [StepWindow.alone(graph)],
+        what_ifs,
+        meta=TraceMeta("kineto"),
+        options=ProjectionOptions(draws=1),
+        parameters=load_parameters(),
+    )
     assert [row.assumed_share for row in found.rows] == pytest.approx([1100 / 2000, 600 / 1000, 600 / 1300, 0])
 
 
 def test_shares_of_a_graph_that_lost_tasks() -> None:
     graph = make_graph([5000, 5000], edges=[(0, 1)], class_=[CLASSES.index("elementwise")] * 2)
-    (row,) = project([StepWindow.alone(graph)], [parse_what_if("fuse:elementwise")], meta=TraceMeta("kineto")).rows
+    (row,) = project(
+        [StepWindow.alone(graph)],
+        [parse_what_if("fuse:elementwise")],
+        meta=TraceMeta("kineto"),
+        parameters=load_parameters(),
+    ).rows
     assert row.assumed_share == 1.0  # the one that stays is assumed, and so is that the other goes
 
 
@@ -99,12 +116,17 @@ def test_provenance_names_all_that_a_number_rests_on(tmp_path: Path) -> None:
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path, weight: float) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
     with pytest.raises(InvalidInputError, match="weights above zero"):
-        project([StepWindow.alone(build_graph(trace, 1), weight)], [], meta=trace.meta)
+        project(
+            [StepWindow.alone(build_graph(trace, 1, parameters=load_parameters()), weight)],
+            [],
+            meta=trace.meta,
+            parameters=load_parameters(),
+        )
 
 
 def test_no_iteration_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="no iteration"):
-        project([], [], meta=TraceMeta("kineto"))
+        project([], [], meta=TraceMeta("kineto"), parameters=load_parameters())
 
 
 def test_perfetto_json_holds_both_timelines_with_their_lanes(tmp_path: Path) -> None:
@@ -120,10 +142,19 @@ def test_perfetto_json_holds_both_timelines_with_their_lanes(tmp_path: Path) -> 
 
 def test_a_note_is_told_once_with_the_iterations_that_it_holds_for(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
-    graphs = [build_graph(trace, 1), build_graph(trace, 2).with_notes(["lost 3 events"])]
+    graphs = [
+        build_graph(trace, 1, parameters=load_parameters()),
+        build_graph(trace, 2, parameters=load_parameters()).with_notes(["lost 3 events"]),
+    ]
     options = ProjectionOptions(draws=8, iterations=(1, 2))
     what_if = parse_what_if("change_dtype:fp32->bf16")
-    (row,) = project([StepWindow.alone(graph) for graph in graphs], [what_if], meta=trace.meta, options=options).rows
+    (row,) = project(
+        [StepWindow.alone(graph) for graph in graphs],
+        [what_if],
+        meta=trace.meta,
+        options=options,
+        parameters=load_parameters(),
+    ).rows
     assert len(row.notes) == 2
     assert row.notes[0].startswith("change_dtype: ") and row.notes[0].endswith(" in fp32 (each of 2 iterations)")
     assert row.notes[1] == "lost 3 events (iteration 2)"
@@ -134,7 +165,13 @@ def test_progress_counts_every_draw_up_to_the_last(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
     options = ProjectionOptions(draws=8, progress=lambda *args: told.append(args), jobs=1)
     what_ifs = [parse_what_if("overlap:none"), parse_what_if("overlap:ideal")]
-    project([StepWindow.alone(build_graph(trace, 1))], what_ifs, meta=trace.meta, options=options)
+    project(
+        [StepWindow.alone(build_graph(trace, 1, parameters=load_parameters()))],
+        what_ifs,
+        meta=trace.meta,
+        options=options,
+        parameters=load_parameters(),
+    )
     assert [done for done, _, _ in told] == list(range(24))
     assert {total for _, total, _ in told} == {24}
     assert [what for _, _, what in told] == ["durations without contention", "overlap:none", "overlap:ideal"] * 8

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from profilers.errors import BrokenFileError, NotFoundError
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.studies.published import SYSTEMS, published_figures, read_figures, reproduced
 from seqpoint.cli import cli
 from seqpoint.validation.published import score_published
@@ -62,7 +62,7 @@ def test_few_parameters_are_fitted_and_each_says_on_what() -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_figure_has_ours_and_nothing_else_is_there(system: str) -> None:
-    assert {one.name for one in published_figures(system)} == set(reproduced(system))
+    assert {one.name for one in published_figures(system)} == set(reproduced(system, parameters=load_parameters()))
 
 
 def test_closed_forms_are_exact_and_orderings_hold() -> None:

@@ -10,6 +10,7 @@ from jobs import write_job
 from traces import event, kernel, kineto, launch
 
 from profilers.ingest.pipeline import collect
+from replay.costs.shipped import load_parameters
 from replay.engine.steady import pattern_of, repeated, steady_states, unchanged
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
@@ -20,7 +21,7 @@ from seqpoint.graphs import step_windows
 
 def graph_of(tmp_path: Path, events: list[object], iterations: tuple[int, ...]) -> KernelGraph:
     (tmp_path / "t.json").write_text(json.dumps(kineto(events)))
-    return build_graph(collect([tmp_path / "t.json"]), iterations)
+    return build_graph(collect([tmp_path / "t.json"]), iterations, parameters=load_parameters())
 
 
 def steps(*numbers: int) -> list[object]:
@@ -67,7 +68,7 @@ def test_a_single_iteration_does_not_repeat() -> None:
 
 def test_a_cycle_has_its_tasks_once_more_and_its_edges_from_the_end_to_the_beginning(tmp_path: Path) -> None:
     files, _ = write_job(tmp_path, [[("launch", 80.0), ("work", 50.0), ("launch", 30.0), ("sync",)]], 3)
-    graph = build_graph(collect(files), (2, 3))
+    graph = build_graph(collect(files), (2, 3), parameters=load_parameters())
     pattern = pattern_of(graph)
     assert pattern is not None
     again = repeated(graph, pattern, 3)

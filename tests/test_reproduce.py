@@ -13,7 +13,7 @@ from traces import write_trace
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import collect
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from seqpoint.projecting import ProjectOptions, asked_what_ifs, project_trace, read_result, reproduce
 
 WHAT_IFS = (

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import load_parameters
+from replay.costs.kernels import load_calibration
 from replay.costs.retiming import capability, modelled_seconds, retimed
+from replay.costs.shipped import load_parameters
 from replay.from_trace.index import dtype_of_name
 from replay.graph.graph import KernelGraph, hardware_named
 from replay.graph.operators import Operator, attention, batched_matmul, convolution
@@ -43,7 +44,11 @@ def of_operators(device: str, durations: list[float], dtype: str = "bf16") -> Ke
 
 
 def seconds(operator: Operator, device: str, dtype: str = "bf16") -> float:
-    return float(modelled_seconds([operator], capability(find_device(device), dtype), 4e-6, 0.44)[0])
+    return float(
+        modelled_seconds(
+            [operator], capability(find_device(device), dtype, calibration=load_calibration()), 4e-6, 0.44
+        )[0]
+    )
 
 
 DEVICES = st.sampled_from(sorted(load_devices()))
@@ -109,7 +114,10 @@ def test_a_type_without_units_for_it_runs_as_fp32() -> None:
     vector = on("V100", [new], class_=[CLASSES.index("gemm")], dtype=[TYPES.index("fp32")])
     # 156 TFLOPS of TF32 at 87 %, 15.7 of FP32 at 99 %.
     assert new / 5e6 == pytest.approx(156 * 0.869 / (15.7 * 0.99), rel=0.03)
-    assert capability(find_device("V100"), "tf32").flops_per_s == capability(find_device("V100"), "fp32").flops_per_s
+    assert (
+        capability(find_device("V100"), "tf32", calibration=load_calibration()).flops_per_s
+        == capability(find_device("V100"), "fp32", calibration=load_calibration()).flops_per_s
+    )
     assert retimed(vector, find_device("V100"), 80, NOMINAL)[0] == pytest.approx(new)
 
 
@@ -156,7 +164,7 @@ def test_a_type_that_the_device_lacks_is_an_error_that_lists_what_it_has() -> No
 def test_every_device_can_be_re_timed_to_every_type() -> None:
     for device in load_devices().values():
         for dtype in TYPES:
-            found = capability(device, dtype)
+            found = capability(device, dtype, calibration=load_calibration())
             assert 0.3 < found.efficiency < 1.1 and 0.5 < found.memory < 1.0, (device.name, dtype)
 
 

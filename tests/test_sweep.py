@@ -11,6 +11,7 @@ from traces import write_trace
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
+from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
 from replay.projection import sweep as module
 from replay.projection.projection import ProjectionOptions, StepWindow, project
@@ -29,10 +30,20 @@ def test_results_come_in_order(jobs: int) -> None:
 
 def test_threads_give_the_same_bits_as_one(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
-    windows = [StepWindow.alone(build_graph(trace, i), weight) for i, weight in ((1, 3.0), (2, 1.1))]
+    windows = [
+        StepWindow.alone(build_graph(trace, i, parameters=load_parameters()), weight)
+        for i, weight in ((1, 3.0), (2, 1.1))
+    ]
     what_ifs = [parse_what_if(t) for t in ("dma_collectives", "scale_device:MI300X", "fuse:all", "overlap:none")]
     one, two = (
-        project(windows, what_ifs, meta=trace.meta, options=ProjectionOptions(16, 1, jobs=jobs)) for jobs in (1, 3)
+        project(
+            windows,
+            what_ifs,
+            meta=trace.meta,
+            options=ProjectionOptions(16, 1, jobs=jobs),
+            parameters=load_parameters(),
+        )
+        for jobs in (1, 3)
     )
     assert one.rows == two.rows and one.baseline_ns == two.baseline_ns
 
@@ -77,10 +88,10 @@ def test_an_interrupt_ends_the_threads_at_their_next_step(monkeypatch: pytest.Mo
 
 def test_progress_counts_every_step_of_every_thread_once(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
-    windows = [StepWindow.alone(build_graph(trace, i)) for i in (1, 2)]
+    windows = [StepWindow.alone(build_graph(trace, i, parameters=load_parameters())) for i in (1, 2)]
     told: list[tuple[int, int, str]] = []
     options = ProjectionOptions(8, progress=lambda *args: told.append(args), jobs=3)
-    project(windows, [parse_what_if("overlap:none")], meta=trace.meta, options=options)
+    project(windows, [parse_what_if("overlap:none")], meta=trace.meta, options=options, parameters=load_parameters())
     assert [done for done, _, _ in told] == list(range(32)) and {total for _, total, _ in told} == {32}
 
 
@@ -93,7 +104,11 @@ def test_an_error_of_a_what_if_names_it_from_a_thread(tmp_path: Path) -> None:
     what_if = WhatIf("mine", fails)  # type: ignore[arg-type]
     with pytest.raises(InvalidInputError, match="what-if mine: not possible"):
         project(
-            [StepWindow.alone(build_graph(trace, 1))], [what_if], meta=trace.meta, options=ProjectionOptions(8, jobs=2)
+            [StepWindow.alone(build_graph(trace, 1, parameters=load_parameters()))],
+            [what_if],
+            meta=trace.meta,
+            options=ProjectionOptions(8, jobs=2),
+            parameters=load_parameters(),
         )
 
 

@@ -15,6 +15,7 @@ from profilers.synthetic import (
     write_trace,
 )
 from profilers.trace.trace import Trace
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 
@@ -66,7 +67,7 @@ def test_an_unchanged_replay_returns_the_times_of_ranks_that_differ() -> None:
     second: list[Work | Wait] = [gemm(10, 9, meets="a"), gemm(70, 7, (0,)), gemm(9, 11, (1,), "b"), Wait(stream=11)]
     trace = written(first, second, steps=2)
     for iteration in (0, 1):
-        timeline = replay(build_graph(trace, iteration))
+        timeline = replay(build_graph(trace, iteration, parameters=load_parameters()))
         assert timeline.makespan_ns == pytest.approx(timeline.graph.measured_ns, abs=2)
 
 
@@ -84,5 +85,5 @@ def test_steps_need_as_many_ranks_each(steps: list[SyntheticStep]) -> None:
 def test_the_small_job_replays() -> None:
     trace = synthesize(TransformerJob(layers=2, sequence_lengths=(256, 512)), DEVICE)
     assert trace.meta.ranks == (0, 1, 2, 3) and trace.meta.world_size == 32
-    timeline = replay(build_graph(trace, 1))
+    timeline = replay(build_graph(trace, 1, parameters=load_parameters()))
     assert timeline.makespan_ns == pytest.approx(timeline.graph.measured_ns, abs=2)

@@ -7,6 +7,7 @@ import pytest
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.workloads import (
@@ -96,8 +97,13 @@ def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
         found = [[s for s in way if s.collective] for way in (block.forward, block.backward)]
         assert [len(several) for several in found] == [count, count]
         assert all(s.operator.bytes_read == 2 * 1024 * 1024 * 2 for several in found for s in several)
-    assert predict_steps([job()], A100)[0].parts.tensor_s == 0
-    assert predict_steps([job(layout=Layout(2))], A100)[0].parts.tensor_s > 0
+    assert predict_steps([job()], A100, fit=load_training(), parameters=load_parameters())[0].parts.tensor_s == 0
+    assert (
+        predict_steps([job(layout=Layout(2))], A100, fit=load_training(), parameters=load_parameters())[
+            0
+        ].parts.tensor_s
+        > 0
+    )
 
 
 @pytest.mark.parametrize(("sequences", "length", "extra"), [(2, 1024, 0), (1, 1024, 4), (2, 4096, 4), (2, 1022, 4)])
@@ -131,7 +137,9 @@ def test_the_style_lists_a_whole_model() -> None:
 def test_more_micro_batches_shrink_the_share_of_the_bubble() -> None:
     shares = []
     for batch in (8, 16, 64, 256):
-        parts = predict_steps([job(batch, layout=Layout(1, 1, 4))], A100)[0].parts
+        parts = predict_steps(
+            [job(batch, layout=Layout(1, 1, 4))], A100, fit=load_training(), parameters=load_parameters()
+        )[0].parts
         shares.append(parts.bubble_s / parts.total_s)
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.2 > 0.05 > shares[-1] > 0
@@ -139,36 +147,56 @@ def test_more_micro_batches_shrink_the_share_of_the_bubble() -> None:
 
 def test_recomputing_adds_a_forward_pass_of_the_layers() -> None:
     # Micro-batches so large that the device sets the pace.
-    kept, again = (predict_steps([job(64, 32, recompute=r)], A100)[0].parts for r in (False, True))
-    (load,) = job_loads([job(64, 32)], A100)
+    kept, again = (
+        predict_steps([job(64, 32, recompute=r)], A100, fit=load_training(), parameters=load_parameters())[0].parts
+        for r in (False, True)
+    )
+    (load,) = job_loads([job(64, 32)], A100, parameters=load_parameters())
     layers = load.stages[0].parts[1]
     assert again.compute_s - kept.compute_s == pytest.approx(2 * 4 * load_training().costs.kernel_s(layers.forward))
-    two = [predict_steps([job(64, 32, Layout(2), recompute=r)], A100)[0].parts.tensor_s for r in (False, True)]
+    two = [
+        predict_steps([job(64, 32, Layout(2), recompute=r)], A100, fit=load_training(), parameters=load_parameters())[
+            0
+        ].parts.tensor_s
+        for r in (False, True)
+    ]
     assert two[0] < two[1] < 1.5 * two[0]  # two of four all-reduces of a layer once more, those of the head not
 
 
 def test_the_parts_of_a_step_add_up() -> None:
     for layout in (Layout(), Layout(2, 2, 2), Layout(8, 1, 2)):
-        parts = predict_steps([job(16, layout=layout)], A100)[0].parts
+        parts = predict_steps([job(16, layout=layout)], A100, fit=load_training(), parameters=load_parameters())[
+            0
+        ].parts
         several = [getattr(parts, field.name) for field in fields(BreakDown) if field.name != "total_s"]
         assert sum(several) == pytest.approx(parts.total_s)
         assert min(several) >= 0
 
 
 def test_replicas_and_stages_cost_what_they_exchange() -> None:
-    alone, two = (predict_steps([job(8 * n, layout=Layout(1, n))], A100)[0].parts for n in (1, 2))
+    alone, two = (
+        predict_steps([job(8 * n, layout=Layout(1, n))], A100, fit=load_training(), parameters=load_parameters())[
+            0
+        ].parts
+        for n in (1, 2)
+    )
     assert alone.data_s == 0 < two.data_s
     assert alone.compute_s == pytest.approx(two.compute_s)
-    nodes = [predict_steps([job(16, layout=Layout(1, 2, 1, node))], A100)[0].parts.data_s for node in (8, 1)]
+    nodes = [
+        predict_steps([job(16, layout=Layout(1, 2, 1, node))], A100, fit=load_training(), parameters=load_parameters())[
+            0
+        ].parts.data_s
+        for node in (8, 1)
+    ]
     assert nodes[0] < nodes[1]  # over the network it takes longer
 
 
 def test_a_device_that_was_not_measured_has_a_wider_interval() -> None:
     for device, basis in ((A100, "fitted"), (find_device("H100-SXM5-80GB"), "carried")):
-        found = predict_steps([job()], device)[0]
+        found = predict_steps([job()], device, fit=load_training(), parameters=load_parameters())[0]
         assert found.basis == basis and found.low_s < found.seconds < found.high_s
     assert found.high_s / found.low_s > 1.5
-    far = predict_steps([job(64, layout=Layout(1, 32))], A100)[0]
+    far = predict_steps([job(64, layout=Layout(1, 32))], A100, fit=load_training(), parameters=load_parameters())[0]
     assert far.basis == "carried"
 
 
@@ -184,16 +212,18 @@ def test_a_device_that_was_not_measured_has_a_wider_interval() -> None:
 )
 def test_the_replayed_trace_takes_as_long_as_the_closed_form(layout: Layout, micro: int, recompute: bool) -> None:
     one = job(16, micro, layout, recompute=recompute)
-    trace = training_trace(one, A100)
-    timeline = replay(build_graph(trace, 0))
+    trace = training_trace(one, A100, fit=load_training(), parameters=load_parameters())
+    timeline = replay(build_graph(trace, 0, parameters=load_parameters()))
     assert timeline.makespan_ns == pytest.approx(timeline.graph.measured_ns, rel=1e-6)
     # What the closed form leaves out: launches take 8 us after each wait, and parts err within a layer.
-    assert timeline.makespan_ns / 1e9 == pytest.approx(predict_steps([one], A100)[0].seconds, rel=0.03)
+    assert timeline.makespan_ns / 1e9 == pytest.approx(
+        predict_steps([one], A100, fit=load_training(), parameters=load_parameters())[0].seconds, rel=0.03
+    )
 
 
 def test_the_trace_has_every_stage_and_tensor_rank_and_all_that_they_exchange() -> None:
     one = job(16, 2, Layout(2, 2, 2))
-    trace = training_trace(one, A100, steps=2)
+    trace = training_trace(one, A100, steps=2, fit=load_training(), parameters=load_parameters())
     assert trace.meta.ranks == (0, 1, 2, 3) and trace.meta.world_size == 8 and trace.meta.synthetic
     assert trace.iterations.num_rows == 8
     rows = [r for r in trace.collectives.to_pylist() if r["iteration"] == 0]
@@ -215,7 +245,7 @@ def test_the_trace_has_every_stage_and_tensor_rank_and_all_that_they_exchange() 
 
 
 def test_step_time_grows_with_each_cost() -> None:
-    (load,) = job_loads([job(16, layout=Layout(2, 2, 2))], A100)
+    (load,) = job_loads([job(16, layout=Layout(2, 2, 2))], A100, parameters=load_parameters())
     costs = load_training().costs
     base = step_time(load, costs).total_s
     for field in fields(costs):
@@ -247,6 +277,6 @@ def test_a_layout_that_cannot_be_says_why() -> None:
 
 def test_a_trace_without_steps_or_too_large_says_so() -> None:
     with pytest.raises(InvalidInputError, match="0 steps"):
-        training_trace(job(), A100, steps=0)
+        training_trace(job(), A100, steps=0, fit=load_training(), parameters=load_parameters())
     with pytest.raises(InvalidInputError, match=r"a trace may have 2,000,000; take fewer layers"):
-        training_trace(job(2**20), A100)
+        training_trace(job(2**20), A100, fit=load_training(), parameters=load_parameters())

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError
+from replay.costs.shipped import load_parameters
 from replay.workloads import (
     TrainingFit,
     calibrate_training,
@@ -50,7 +51,9 @@ def many(folder: Path, fit: TrainingFit) -> Path:
         for pp in (1, 2)
     ]
     steps = read_steps(write(folder, *rows))
-    found = predict_steps([replace(one.job, recompute=fit.recompute) for one in steps], A100, fit)
+    found = predict_steps(
+        [replace(one.job, recompute=fit.recompute) for one in steps], A100, fit=fit, parameters=load_parameters()
+    )
     return write(folder, *(f"{row[:-1]}{1e3 * one.seconds:.6f}" for row, one in zip(rows, found, strict=True)))
 
 
@@ -110,7 +113,7 @@ def test_calibrating_finds_the_times_of_known_costs_again(tmp_path: Path) -> Non
         known, costs=replace(known.costs, forward_call_s=4e-5, backward_call_s=3e-5, streams=1.5, products=1.05)
     )
     steps = read_steps(many(tmp_path, other))
-    found = calibrate_training(steps, A100, 0.6)
+    found = calibrate_training(steps, A100, share=0.6, parameters=load_parameters())
     assert (found.recompute, found.devices) == (other.recompute, 8)
     scores = score_steps(steps, A100, found)
     assert np.mean([one.error for one in scores if not one.fitted]) < 0.02
@@ -123,9 +126,9 @@ def test_calibrating_finds_the_times_of_known_costs_again(tmp_path: Path) -> Non
 def test_too_few_steps_and_no_share_say_so(tmp_path: Path) -> None:
     steps = read_steps(write(tmp_path, *ROWS))
     with pytest.raises(InvalidInputError, match=r"3 measured steps, of which a share of 1 is 3; at least 20"):
-        calibrate_training(steps, A100, 1)
+        calibrate_training(steps, A100, share=1, parameters=load_parameters())
     with pytest.raises(InvalidInputError, match=r"share is 1.5; it must be above 0 and at most 1"):
-        calibrate_training(steps, A100, 1.5)
+        calibrate_training(steps, A100, share=1.5, parameters=load_parameters())
 
 
 @pytest.mark.parametrize(
@@ -229,7 +232,7 @@ def test_the_shipped_costs_are_what_calibrating_gives_and_steps_left_out_change_
     shipped, steps = load_training(), read_steps(DATA)
     assert len(shipped.digests) == len(steps) // 10
     spoiled = [one if one.digest in shipped.digests else replace(one, seconds=2 * one.seconds) for one in steps]
-    again = calibrate_training(spoiled, A100)
+    again = calibrate_training(spoiled, A100, parameters=load_parameters())
     assert (again.digests, again.recompute) == (shipped.digests, shipped.recompute)
     part = [one for one in steps if one.digest in shipped.digests]
     ours, theirs = (np.array([one.seconds for one in score_steps(part, A100, fit)]) for fit in (again, shipped))

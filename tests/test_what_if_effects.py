@@ -14,8 +14,8 @@ from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import load_parameters
-from replay.costs.collectives import Topology, predict_collective
+from replay.costs.collectives import Topology, load_collectives, predict_collective
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
@@ -371,7 +371,7 @@ def collectives(ranks: list[int], kind: str = "all_reduce") -> KernelGraph:
 def test_the_part_that_the_model_explains_is_exchanged() -> None:
     device = find_device("A100-SXM4-80GB")
     old, new = (
-        predict_collective("all_reduce", [2**26], group, device).seconds[0] * 1e9
+        predict_collective("all_reduce", [2**26], group, device, calibration=load_collectives()).seconds[0] * 1e9
         for group in (Topology(8), Topology(16, 8))
     )
     found = applied("change_world_size:16", collectives([8, 8, 2])).tasks
@@ -395,7 +395,7 @@ def test_pairs_and_unknown_sizes_stay_and_a_trace_without_sizes_is_an_error() ->
 
 
 def test_a_traced_collective_knows_its_ranks(tmp_path: Path) -> None:
-    graph = build_graph(collect([write_trace(tmp_path / "t.json")]), 1)
+    graph = build_graph(collect([write_trace(tmp_path / "t.json")]), 1, parameters=load_parameters())
     assert graph.tasks.ranks[graph.tasks.kind == TaskKind.COLLECTIVE].tolist() == [1]
     assert not graph.tasks.ranks[graph.tasks.kind != TaskKind.COLLECTIVE].any()
 

@@ -10,7 +10,7 @@ from profilers.devices.catalogue import FIGURE_RANGES, FIGURE_UNITS, Device, Fig
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import load_parameters
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
@@ -35,7 +35,7 @@ NOMINAL = load_parameters()
 
 @pytest.fixture
 def graph(tmp_path: Path) -> KernelGraph:
-    return build_graph(collect([write_trace(tmp_path / "t.json")]), 1)
+    return build_graph(collect([write_trace(tmp_path / "t.json")]), 1, parameters=load_parameters())
 
 
 def same(one: KernelGraph, other: KernelGraph) -> None:

@@ -25,7 +25,8 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import CollectOptions, open_trace
 from profilers.trace.arrays import Floats, integers
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
+from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs import WhatIf, change_dtype, compose, scale_device
@@ -159,7 +160,7 @@ def graphs(path: Path) -> tuple[KernelGraph, ...]:
     trace = open_trace(str(path), CollectOptions("auto" if marked else "whole"))
     iterations = sorted(set(integers(trace.iterations, "iteration").tolist()))
     index = index_trace(trace)
-    return tuple(build_graph(index, iteration) for iteration in iterations)
+    return tuple(build_graph(index, iteration, parameters=load_parameters()) for iteration in iterations)
 
 
 def scores(folder: Path) -> list[RetimingScore]:

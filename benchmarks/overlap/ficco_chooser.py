@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from profilers.files import write_text
+from replay.costs.shipped import load_parameters
 from replay.studies.ficco import CANDIDATES, Scenario, load_scenarios
 from replay.studies.ficco_chooser import Score, candidate_times_ns, draw_scenarios, grow_chooser, score_choices
 
@@ -33,7 +34,10 @@ def main() -> None:
     """Write the chooser to the file that is named, and scores to stdout."""
     known = tuple(load_scenarios().values())
     drawn = draw_scenarios(known[0], COUNT, seed=SEED, without=known)
-    times, unseen = candidate_times_ns(drawn), candidate_times_ns(known)
+    times, unseen = (
+        candidate_times_ns(drawn, parameters=load_parameters()),
+        candidate_times_ns(known, parameters=load_parameters()),
+    )
     print("fastest of the drawn:", dict(zip(CANDIDATES, np.bincount(times.argmin(axis=1), minlength=5), strict=True)))
     losses = {}
     for depth in DEPTHS:

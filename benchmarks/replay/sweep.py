@@ -14,10 +14,12 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 
 from throughput import graph_of
 
 from profilers.trace.trace import TraceMeta
+from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.projection.projection import ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
@@ -43,12 +45,13 @@ def one(kernels: int, threads: int) -> tuple[float, float, str]:
     line = replay(graph)
     graph = graph.with_tasks(measured_start_ns=line.start_ns, measured_end_ns=line.end_ns, duration_ns=line.end_ns * 0)
     what_ifs = [parse_what_if(text) for text in WHAT_IFS]
+    run = partial(project, meta=TraceMeta("synthetic"), parameters=load_parameters())
     small = graph_of(100, 2)
-    project([StepWindow.alone(small)], what_ifs, meta=TraceMeta("synthetic"), options=ProjectionOptions(2, jobs=1))
+    run([StepWindow.alone(small)], what_ifs, options=ProjectionOptions(2, jobs=1))
     options, took = ProjectionOptions(DRAWS, jobs=threads), []
     for _ in range(3):
         began = time.perf_counter()
-        found = project([StepWindow.alone(graph)], what_ifs, meta=TraceMeta("synthetic"), options=options)
+        found = run([StepWindow.alone(graph)], what_ifs, options=options)
         took.append(time.perf_counter() - began)
     seconds = min(took)
     text = " ".join(f"{row.projected_ns!r} {row.low!r} {row.high!r}" for row in found.rows)

@@ -22,6 +22,7 @@ from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import MISSING, integers, put
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
+from replay.costs.shipped import load_parameters
 from replay.engine.steady import pattern_of, steady_states, unchanged
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
@@ -73,12 +74,16 @@ def main() -> None:
     wanted = [int(n) for n in sys.argv[2:]] or [1, 2, 4, 8, 16]
     trace = longer(source, max(wanted))
     numbers = job_steps(step_times(trace)).iteration.tolist()
-    steady_states(build_graph(trace, numbers[:2]), pattern_of(build_graph(trace, numbers[:2])), [unchanged])
+    steady_states(
+        build_graph(trace, numbers[:2], parameters=load_parameters()),
+        pattern_of(build_graph(trace, numbers[:2], parameters=load_parameters())),
+        [unchanged],
+    )
     arranging, index = least(lambda: index_trace(trace))
     print(f"arranging {len(numbers)} iterations on {len(source.meta.ranks)} ranks: {arranging:.2f} s")
     print("iterations  tasks    edges    build s  replay s  steady s  peak MB")
     for count in wanted:
-        building, graph = least(lambda n=count: build_graph(index, numbers[:n]))
+        building, graph = least(lambda n=count: build_graph(index, numbers[:n], parameters=load_parameters()))
         replaying, _ = least(lambda g=graph: replay(g))
         settling, _ = least(lambda g=graph: steady_states(g, pattern_of(g), [unchanged]))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

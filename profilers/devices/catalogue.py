@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -128,6 +128,9 @@ class Device:
         Other names, most of them those that profilers write.
     figures : mapping of str to Figure
         By a name of `FIGURE_UNITS`; a figure that is not there is unknown.
+    vendor_matrix_share : float
+        Mean share of the BF16 peak that products reached on the catalogue's devices of this vendor. 0 of a device that
+        is in no catalogue.
 
     Examples
     --------
@@ -145,13 +148,15 @@ class Device:
     architecture: str
     aliases: tuple[str, ...]
     figures: Mapping[str, Figure] = field(hash=False)
+    vendor_matrix_share: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
 
     def __reduce__(self) -> tuple[type["Device"], tuple[object, ...]]:
         # A mappingproxy cannot be pickled, and devices travel to worker processes.
-        return Device, (self.name, self.vendor, self.architecture, self.aliases, dict(self.figures))
+        facts = (self.name, self.vendor, self.architecture, self.aliases, dict(self.figures), self.vendor_matrix_share)
+        return Device, facts
 
     def value(self, figure: str) -> float:
         """Return a figure, in its unit of `FIGURE_UNITS`.
@@ -171,6 +176,13 @@ class Device:
         if figure not in self.figures:
             raise _unknown(self.name, figure)
         return self.figures[figure].value
+
+    @property
+    def measured_matrix_share(self) -> float:
+        """Share of the BF16 peak that the best measured product reached; 0 if nobody measured one."""
+        if _SUSTAINED in self.figures and _PEAK in self.figures:
+            return self.value(_SUSTAINED) / self.value(_PEAK)
+        return 0.0
 
     @property
     def compute_units(self) -> int:
@@ -265,7 +277,19 @@ def _with_files(known: Mapping[str, Device], paths: Iterable[str | Path]) -> Map
             taken = _plain(device.name)
             devices = {name: other for name, other in devices.items() if _plain(name) != taken}
             devices[device.name] = device
-    return MappingProxyType(devices)
+    return _with_matrix_shares(devices.values())
+
+
+def _with_matrix_shares(devices: Iterable[Device]) -> Mapping[str, Device]:
+    """Return a catalogue of devices that know the mean matrix share of their vendor, or of all if it has none."""
+    devices = list(devices)
+    shares = [(device.vendor, share) for device in devices if (share := device.measured_matrix_share)]
+    catalogue = {}
+    for device in devices:
+        like = [share for vendor, share in shares if vendor == device.vendor] or [share for _, share in shares]
+        mean = sum(like) / len(like) if like else 0.0
+        catalogue[device.name] = replace(device, vendor_matrix_share=mean)
+    return MappingProxyType(catalogue)
 
 
 def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
@@ -307,7 +331,7 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
 
 @cache
 def _shipped() -> Mapping[str, Device]:
-    return MappingProxyType({device.name: device for device in _read(dataset_path("devices.toml"))})
+    return _with_matrix_shares(_read(dataset_path("devices.toml")))
 
 
 @lru_cache(maxsize=4096)

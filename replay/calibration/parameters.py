@@ -12,8 +12,7 @@ import json
 import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,7 +21,6 @@ from zlib import crc32
 import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.files import dataset_path
 
 Content = TypeVar("Content")
 #: Characters of a message that are shown: a file may hold anything.
@@ -108,25 +106,64 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Values of all parameters: the nominal ones, or one draw.
+    """Values of all parameters, nominal or drawn, and the calibrations that models use beside them.
 
     Parameters
     ----------
     known : mapping of str to Parameter
+        Every parameter by name, with its range and source.
     values : mapping of str to float
-        What the models use.
+        The values that models use, by name.
+    calibrations : tuple
+        Fitted models, one of a type, such as `replay.costs.kernels.Calibration`.
     """
 
     known: Mapping[str, Parameter]
     values: Mapping[str, float]
+    calibrations: tuple[object, ...] = ()
 
     def __getitem__(self, name: str) -> float:
         return self.values[name]
 
+    def calibration(self, kind: type[Content]) -> Content:
+        """Return the calibration of a type.
+
+        Parameters
+        ----------
+        kind : type
+            Type of the calibration.
+
+        Raises
+        ------
+        InvalidInputError
+            The parameters hold no calibration of this type.
+        """
+        for calibration in self.calibrations:
+            if isinstance(calibration, kind):
+                return calibration
+        raise InvalidInputError(f"the parameters hold no {kind.__name__}; add one by Parameters.with_calibration")
+
+    def with_calibration(self, calibration: object) -> "Parameters":
+        """Return parameters with a calibration in place of the one of its type.
+
+        Parameters
+        ----------
+        calibration : object
+            Fitted models of any type.
+        """
+        kept = tuple(other for other in self.calibrations if type(other) is not type(calibration))
+        return replace(self, calibrations=(*kept, calibration))
+
     def with_values(self, values: Iterable[tuple[str, float]]) -> "Parameters":
-        """Return parameters of which some have these values, in place of their own or drawn ones."""
-        given = dict(values)
-        return Parameters(self.known, {**self.values, **given}) if given else self
+        """Return parameters with other values for some of them; ranges stay.
+
+        Parameters
+        ----------
+        values : iterable of (str, float)
+            Name and value of each parameter to change.
+        """
+        changes = dict(values)
+        return replace(self, values={**self.values, **changes}) if changes else self
 
     def drawn(self, random: np.random.Generator) -> "Parameters":
         """Return parameters whose values are drawn from their ranges, each from numbers of its own.
@@ -135,19 +172,24 @@ class Parameters:
         """
         key = int(random.integers(2**63))
         streams = {name: np.random.default_rng((key, crc32(name.encode()))) for name in self.known}
-        return Parameters(self.known, {name: p.draw(streams[name]) for name, p in self.known.items()})
+        return replace(self, values={name: p.draw(streams[name]) for name, p in self.known.items()})
 
 
-@cache
-def load_parameters() -> Parameters:
-    """Return the shipped parameters at their nominal values.
+def read_parameters(path: Path) -> Parameters:
+    """Read parameters at their nominal values, without calibrations.
+
+    Parameters
+    ----------
+    path : Path
+        TOML file in the layout of `datasets/parameters.toml`.
 
     Examples
     --------
-    >>> load_parameters()["dma_command_ns"]
+    >>> from profilers.files import dataset_path
+    >>> read_parameters(dataset_path("parameters.toml"))["dma_command_ns"]
     5500.0
     """
-    with dataset_path("parameters.toml").open("rb") as stream:
+    with path.open("rb") as stream:
         content = tomllib.load(stream)["parameters"]
     known = {
         name: Parameter(

@@ -28,7 +28,7 @@ import scipy
 from profilers.errors import InvalidInputError
 from profilers.files import write_text
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Parameters, load_parameters, read_calibration_file
+from replay.calibration.parameters import Parameters, read_calibration_file
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,
@@ -201,15 +201,14 @@ class ContentionFit:
     groups: tuple[str, ...]
     source: str
 
-    def parameters(self, known: Parameters | None = None) -> Parameters:
-        """Return parameters with the fitted values and ranges in place of the shipped ones.
+    def parameters(self, base: Parameters) -> Parameters:
+        """Return parameters with the fitted values and ranges in place of those of `base`.
 
         Parameters
         ----------
-        known : Parameters, optional
-            Parameters to change; by default the shipped ones.
+        base : Parameters
+            Parameters to change.
         """
-        base = known or load_parameters()
         replaced = {
             name: replace(
                 base.known[name],
@@ -223,7 +222,7 @@ class ContentionFit:
         }
         merged = {**base.known, **replaced}
         values = {**base.values, **{name: fitted.value for name, fitted in self.ranges.items()}}
-        return Parameters(MappingProxyType(merged), MappingProxyType(values))
+        return replace(base, known=MappingProxyType(merged), values=MappingProxyType(values))
 
     @property
     def digest(self) -> str:
@@ -560,8 +559,8 @@ def chosen_part(recordings: Sequence[ContentionRecording], keep: Callable[[str],
 
 def calibrate_contention(
     recordings: Sequence[ContentionRecording],
-    known: Parameters | None = None,
     *,
+    parameters: Parameters,
     part: Callable[[str], bool] | None = None,
     progress: Progress | None = None,
 ) -> ContentionFit:
@@ -575,8 +574,8 @@ def calibrate_contention(
     ----------
     recordings : sequence of ContentionRecording
         Recordings of one device.
-    known : Parameters, optional
-        Parameters to start from; by default the shipped ones.
+    parameters : Parameters
+        Parameters to start from: priors of what is fitted, values of what is not.
     part : callable, optional
         Function from the label of a group (`replay.contention.recording.kin_of`) to whether it is fitted. By default it
         selects one half, by a hash (`replay.contention.recording.fold_of`).
@@ -588,7 +587,7 @@ def calibrate_contention(
     InvalidInputError
         Recordings are of several devices, or fewer than 12 scenarios of two works or more are to be fitted.
     """
-    base, keep = known or load_parameters(), part or (lambda label: fold_of(label, 2) == 0)
+    base, keep = parameters, part or (lambda label: fold_of(label, 2) == 0)
     names = sorted({recording.device.name for recording in recordings})
     if len(names) > 1:
         raise InvalidInputError(f"recordings of {', '.join(names)}; fit each device by itself")

@@ -84,7 +84,7 @@ def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
 
     Examples
     --------
-    >>> from replay.calibration.parameters import load_parameters
+    >>> from replay.costs.shipped import load_parameters
     >>> dispatch_of(SharingPolicy(), load_parameters().with_values([("dispatch_in_order", 0.0)])).in_order
     False
     """

@@ -28,7 +28,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels.models import MODELS, Machine, runs_as
-from replay.costs.kernels.predictor import Fit, carry_over, load_calibration
+from replay.costs.kernels.predictor import Calibration, Fit, carry_over
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES, Operator
 
@@ -48,6 +48,8 @@ class Capability:
         Share of `machine`'s rate that large products reach: matrix units' is what was measured, 1 is all of it.
     memory : float
         Share of the bandwidth that streaming kernels sustain.
+    calibration : Calibration
+        Fits that both shares are from.
     """
 
     device: Device
@@ -55,6 +57,7 @@ class Capability:
     dtype: str
     efficiency: float
     memory: float
+    calibration: Calibration
 
     @property
     def flops_per_s(self) -> float:
@@ -71,7 +74,7 @@ class Capability:
 
         The models are fitted to FP32 and to times that include the host's launch; a traced kernel's does not.
         """
-        found = _fit(kind, self.machine, self.dtype)
+        found = _fit(kind, self.machine, self.dtype, self.calibration)
         names = [p.name for p in MODELS[kind].parameters]
         values = list(found.values)
         values[names.index("start_s")] = floor_s
@@ -80,7 +83,7 @@ class Capability:
 
 
 @cache
-def capability(device: Device, dtype: str) -> Capability:
+def capability(device: Device, dtype: str, calibration: Calibration) -> Capability:
     """Return what `device` sustains in `dtype`.
 
     Vector units (FP32, FP64) sustain the share that FP32 products were fitted at (`datasets/fits`; where the device was
@@ -92,6 +95,8 @@ def capability(device: Device, dtype: str) -> Capability:
     device : Device
     dtype : str
         One of `profilers.devices.DTYPES`.
+    calibration : Calibration
+        Fits that the sustained shares are from.
 
     Raises
     ------
@@ -101,10 +106,11 @@ def capability(device: Device, dtype: str) -> Capability:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> one, other = (capability(find_device(name), "bf16").flops_per_s for name in ("H100", "MI300X"))
-    >>> f"{one:.3g} {other:.3g}"
-    '7.94e+14 6.68e+14'
-    >>> capability(find_device("V100"), "bf16").dtype
+    >>> from replay.costs.kernels import load_calibration
+    >>> fits = load_calibration()
+    >>> [f'{capability(find_device(name), "bf16", fits).flops_per_s:.3g}' for name in ("H100", "MI300X")]
+    ['7.94e+14', '6.68e+14']
+    >>> capability(find_device("V100"), "bf16", fits).dtype
     'fp32'
     """
     # FP64 counts as FP32 where it has no figure.
@@ -112,15 +118,14 @@ def capability(device: Device, dtype: str) -> Capability:
     computes = computes if f"{computes}_tflops" in device.figures else "fp32"
     machine = Machine.of(device, computes)
     vector = computes in ("fp32", "fp64")
-    efficiency = _parameter("matmul", _fit("matmul", machine, "fp32")) if vector else 1.0
-    memory = _parameter("elementwise", _fit("elementwise", machine, "fp32"))
-    return Capability(device, machine, computes, efficiency, memory)
+    efficiency = _parameter("matmul", _fit("matmul", machine, "fp32", calibration)) if vector else 1.0
+    memory = _parameter("elementwise", _fit("elementwise", machine, "fp32", calibration))
+    return Capability(device, machine, computes, efficiency, memory, calibration)
 
 
 @cache
-def _fit(kind: str, machine: Machine, dtype: str) -> Fit:
+def _fit(kind: str, machine: Machine, dtype: str, known: Calibration) -> Fit:
     """Return the device's own fit, that of devices of its architecture, or what is carried over from all."""
-    known = load_calibration()
     fits = known.donors(kind, known.like(kind, dtype), ())
     alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
     return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
@@ -161,7 +166,8 @@ def modelled_seconds(
     >>> from profilers.devices import find_device
     >>> from replay.costs.operators import batched_matmul
     >>> from replay.costs.retiming import capability
-    >>> place = capability(find_device("A100-SXM4-80GB"), "bf16")
+    >>> from replay.costs.kernels import load_calibration
+    >>> place = capability(find_device("A100-SXM4-80GB"), "bf16", load_calibration())
     >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], place, 4e-6, 0.5)[0]
     >>> bool(0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0)
     True
@@ -281,7 +287,8 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
         for kind in ("compute", "attention", "memory")
     )
     better = np.where(tasks.class_ == _ATTENTION, attention, compute)
-    one, two = (capability(side.device, "fp32").bytes_per_s for side in sides)
+    fits = parameters.calibration(Calibration)
+    one, two = (capability(side.device, "fp32", fits).bytes_per_s for side in sides)
     floors = (sides[0].floor_ns("kernel", parameters), sides[1].floor_ns("kernel", parameters))
     streamed = above_floor(tasks.duration_ns, floors, one / two / memory)
     return _by_class(graph, _arithmetic(graph, sides, better, parameters), streamed)
@@ -332,7 +339,8 @@ def _arithmetic(
     tasks = graph.tasks
     one, two = sides
     floors = (one.floor_ns("product", parameters), two.floor_ns("product", parameters))
-    found = above_floor(tasks.duration_ns, floors, _rates(graph, sides) / better)
+    rates = _rates(graph, sides, parameters.calibration(Calibration))
+    found = above_floor(tasks.duration_ns, floors, rates / better)
     known = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
     keys = np.stack([tasks.operator[known], one.dtype[known], two.dtype[known]])
     distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
@@ -376,14 +384,17 @@ def _modelled(
         for kind, of_kind in (("product", ~fused), ("attention", fused)):
             rows = np.flatnonzero(of_kind & (dtypes == dtype))
             floor = floors[rows] = side.floor_ns(kind, parameters)
-            place, several = capability(side.device, _TYPES[dtype]), [operators[row] for row in rows.tolist()]
+            place = capability(side.device, _TYPES[dtype], parameters.calibration(Calibration))
+            several = [operators[row] for row in rows.tolist()]
             times[rows] = 1e9 * modelled_seconds(several, place, floor * 1e-9, parameters["attention_share"])
     return times, floors
 
 
-def _rates(graph: KernelGraph, sides: tuple[_Side, _Side]) -> Floats:
+def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], fits: Calibration) -> Floats:
     """Return per task the time on the second side over that on the first, of a product of unknown shape."""
-    rate = [np.array([capability(side.device, dtype).flops_per_s for dtype in _TYPES])[side.dtype] for side in sides]
+    rate = [
+        np.array([capability(side.device, dtype, fits).flops_per_s for dtype in _TYPES])[side.dtype] for side in sides
+    ]
     units = [side.units for side in sides]
     workgroups = graph.tasks.workgroups
     waves = [np.maximum(np.ceil(workgroups / n) * n, 1) for n in units]

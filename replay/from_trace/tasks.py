@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
-from replay.calibration.parameters import load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.from_trace.draft import Draft, NewEdges, window_dtypes, window_operators
 from replay.from_trace.host import HostTasks, add_host, add_returns
@@ -234,7 +234,11 @@ def _lanes_and_devices(draft: Draft, window: Window) -> tuple[Ints, Ints]:
 
 
 def build_graph(
-    trace: Trace | TraceIndex, iterations: int | Sequence[int], hardware: Hardware | None = None
+    trace: Trace | TraceIndex,
+    iterations: int | Sequence[int],
+    hardware: Hardware | None = None,
+    *,
+    parameters: Parameters,
 ) -> KernelGraph:
     """Return the graph of one iteration, or of consecutive ones, on all their ranks.
 
@@ -250,6 +254,8 @@ def build_graph(
         Consecutive numbers of iterations, in order.
     hardware : Hardware, optional
         Hardware of the devices; by default that of the trace.
+    parameters : Parameters
+        Parameters of the contention model, by which measured durations are isolated.
 
     Raises
     ------
@@ -267,4 +273,4 @@ def build_graph(
     add_returns(draft, window, host, device)
     graph = draft.freeze(hardware or index.hardware, numbers)
     origin = Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED
-    return isolate(replace(graph, origin=origin), load_parameters())
+    return isolate(replace(graph, origin=origin), parameters)

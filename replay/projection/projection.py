@@ -20,7 +20,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
 from replay.analysis.pace import PACE_RESOURCES, pace
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, pattern_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
@@ -198,8 +198,6 @@ class ProjectionOptions:
         Number of the first iteration asked for in each window, for notes that hold for some windows.
     jobs : int
         Number of draws at a time; 0 for one a core, as far as the free memory allows.
-    parameters : Parameters, optional
-        Parameters; by default the shipped ones.
     """
 
     draws: int = 32
@@ -207,7 +205,6 @@ class ProjectionOptions:
     progress: Callable[[int, int, str], None] | None = None
     iterations: Sequence[int] = ()
     jobs: int = 0
-    parameters: Parameters | None = None
 
 
 @dataclass(frozen=True)
@@ -305,6 +302,7 @@ def project(
     what_ifs: Sequence[WhatIf],
     *,
     meta: TraceMeta,
+    parameters: Parameters,
     options: ProjectionOptions | None = None,
 ) -> Projection:
     """Return the projection of each what-if over the weighted steps of `windows`.
@@ -316,13 +314,15 @@ def project(
     Parameters
     ----------
     windows : sequence of StepWindow
-        Windows of steps.
+        Windows of steps, isolated by `parameters`.
     what_ifs : sequence of WhatIf
         What-ifs to project, each on its own.
     meta : TraceMeta
         Metadata of the trace, for the provenance.
+    parameters : Parameters
+        Nominal parameters, with the calibrations that what-ifs use.
     options : ProjectionOptions, optional
-        Draws, seed, jobs and parameters.
+        Draws, seed and jobs.
 
     Raises
     ------
@@ -332,25 +332,22 @@ def project(
     """
     options = options or ProjectionOptions()
     _check_inputs(windows, what_ifs)
-    nominal = options.parameters or load_parameters()
-    if nominal.values != load_parameters().values:
-        windows = [window.isolated(nominal) for window in windows]
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
     base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
-    draws = _draw_parameters(nominal, options)
+    draws = _draw_parameters(parameters, options)
     steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)
-    outcomes = sweep([partial(_outcome, what_if, base, nominal) for what_if in what_ifs], jobs, Steps(0))
-    runs = [partial(_totals_of_draw, base, what_ifs, parameters, steps) for parameters in draws] if what_ifs else []
+    outcomes = sweep([partial(_outcome, what_if, base, parameters) for what_if in what_ifs], jobs, Steps(0))
+    runs = [partial(_totals_of_draw, base, what_ifs, draw, steps) for draw in draws] if what_ifs else []
     samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
-    replay_error = 1 + np.array([parameters["replay_error"] for parameters in draws])
+    replay_error = 1 + np.array([draw["replay_error"] for draw in draws])
     rows, timelines = [], {"baseline": base.first.cut()}
     for i, (what_if, outcome) in enumerate(zip(what_ifs, outcomes, strict=True)):
         rows.append(_projection_row(what_if, base, outcome, samples[:, i] * replay_error, options.iterations))
         timelines[what_if.label] = outcome.first.cut()
     measured = math.fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
-        meta, windows[0].graph.hardware, what_ifs, nominal, draws=options.draws, seed=options.seed
+        meta, list(timelines.values()), what_ifs, parameters, draws=options.draws, seed=options.seed
     )
     provenance |= {"step_time": _step_time_kind(windows)}
     totals = (base.total_ns, measured, base.repeated_ns())

@@ -8,11 +8,11 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-from profilers.devices.catalogue import load_devices
+from profilers.devices.catalogue import Device
 from profilers.files import dataset_path
 from profilers.trace.trace import TraceMeta
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import Hardware
+from replay.engine.timeline import Timeline
 from replay.what_ifs.what_if import WhatIf
 
 #: Quantiles at the ends of intervals.
@@ -24,7 +24,7 @@ _LIBRARIES = ("numpy", "numba", "scipy")
 
 def provenance_of(
     meta: TraceMeta,
-    hardware: Hardware,
+    timelines: Sequence[Timeline],
     what_ifs: Sequence[WhatIf],
     nominal: Parameters,
     *,
@@ -37,17 +37,19 @@ def provenance_of(
     ----------
     meta : TraceMeta
         Metadata of the trace.
-    hardware : Hardware
-        Hardware of the graphs.
+    timelines : sequence of Timeline
+        The unchanged window first, then one of each what-if.
     what_ifs : sequence of WhatIf
         What-ifs that are projected.
     nominal : Parameters
-        Nominal parameters, with their ranges.
+        Nominal parameters, with their ranges and the calibrations that what-ifs use.
     draws : int
         Number of draws of the parameters.
     seed : int
         Seed of the draws.
     """
+    hardware = timelines[0].graph.hardware
+    devices = [line.graph.hardware.device for line in timelines]
     parameters = {name: [p.value, p.low, p.high] for name, p in nominal.known.items()}
     return {
         "trace_fingerprint": meta.fingerprint,
@@ -61,7 +63,7 @@ def provenance_of(
         "what_ifs": [_describe_what_if(what_if) for what_if in what_ifs],
         "parameters": parameters,
         "parameters_sha256": digest(parameters),
-        "models_sha256": _models_digest(),
+        "models_sha256": _models_digest([device for device in devices if device is not None]),
         "draws": draws,
         "seed": seed,
         "confidence": round(QUANTILES[1] - QUANTILES[0], 6),
@@ -88,11 +90,12 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _models_digest() -> str:
-    """Return the digest of the fits and of the figures of all devices, the user's included."""
+def _models_digest(devices: Sequence[Device]) -> str:
+    """Return the digest of the fits, and of the figures of the devices that the graphs run on."""
     figures = {
         device.name: {name: figure.value for name, figure in device.figures.items()}
-        for device in load_devices().values()
+        | {"vendor_matrix_share": device.vendor_matrix_share}
+        for device in devices
     }
     return hashlib.sha256(f"{_fits_digest()}{digest(figures)}".encode()).hexdigest()
 

@@ -19,7 +19,7 @@ import numpy as np
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.engine.engine import simulate
 from replay.engine.timeline import Timeline, replay
@@ -234,7 +234,7 @@ class Outcome:
 
 
 def run_scenario(
-    scenario: Scenario, policy: str | Policy, parameters: Parameters | None = None, *, units: int | None = None
+    scenario: Scenario, policy: str | Policy, parameters: Parameters, *, units: int | None = None
 ) -> Outcome:
     """Simulate a scenario under a policy, on one of its devices: all do the same at the same time.
 
@@ -245,7 +245,8 @@ def run_scenario(
     scenario : Scenario
     policy : str or Policy
         One of `replay.what_ifs.c3.POLICIES`, or its name.
-    parameters : Parameters, optional
+    parameters : Parameters
+        With calibrations of kernels and collectives.
     units : int, optional
         Compute units to set apart for the collective, where the policy sets some apart; by default as the run-time
         chooses (`chosen_units`).
@@ -257,29 +258,28 @@ def run_scenario(
 
     Examples
     --------
-    >>> from replay.studies.c3 import load_scenarios
+    >>> from replay.costs.shipped import load_parameters
     >>> scenario = load_scenarios()["cb1_all_gather_same"]
-    >>> first, dma = (run_scenario(scenario, name) for name in ("c3_sp", "conccl"))
+    >>> first, dma = (run_scenario(scenario, name, load_parameters()) for name in ("c3_sp", "conccl"))
     >>> 1 < first.speedup < dma.speedup < dma.ideal
     True
     """
-    known = parameters or load_parameters()
     chosen = find_policy(policy) if isinstance(policy, str) else policy
     apart = 0
     orders: tuple[str, ...] = (chosen.order,)
     chances: tuple[float, ...] = (1.0,)
     if chosen.partition == "chosen":
-        apart = chosen_units(scenario, known) if units is None else units
+        apart = chosen_units(scenario, parameters) if units is None else units
     if chosen.order == "either" and chosen.carrier == "units" and not apart:
-        first = known["collective_first_chance"]
+        first = parameters["collective_first_chance"]
         orders, chances = ("product", "transfer"), (1.0 - first, first)
-    timelines = (replay(graph_of(scenario, replace(chosen, order=one), known, units=apart)) for one in orders)
-    transfer = float(kernel_columns(scenario.transfer, known)["duration_ns"])
-    alone = (product_ns(scenario.product, known), transfer)
+    timelines = (replay(graph_of(scenario, replace(chosen, order=one), parameters, units=apart)) for one in orders)
+    transfer = float(kernel_columns(scenario.transfer, parameters)["duration_ns"])
+    alone = (product_ns(scenario.product, parameters), transfer)
     return Outcome(scenario, chosen, apart, alone, tuple(timelines), chances)
 
 
-def chosen_units(scenario: Scenario, parameters: Parameters | None = None) -> int:
+def chosen_units(scenario: Scenario, parameters: Parameters) -> int:
     """Return how many compute units the run-time sets apart for the collective.
 
     ``argmin_k max(Tg slow_g(N - k), Tc slow_c(k))`` over `PARTITIONS`: a product takes more waves on fewer units, a
@@ -287,32 +287,30 @@ def chosen_units(scenario: Scenario, parameters: Parameters | None = None) -> in
 
     Examples
     --------
-    >>> from replay.studies.c3 import load_scenarios
-    >>> chosen_units(load_scenarios()["cb1_all_gather_twice"])
+    >>> from replay.costs.shipped import load_parameters
+    >>> chosen_units(load_scenarios()["cb1_all_gather_twice"], load_parameters())
     32
     """
-    known = parameters or load_parameters()
     product, transfer = scenario.product, scenario.transfer
-    alone, enough = float(kernel_columns(transfer, known)["duration_ns"]), kernel_units(transfer.kind, known)
+    alone, enough = float(kernel_columns(transfer, parameters)["duration_ns"]), kernel_units(transfer.kind, parameters)
     return min(
         PARTITIONS,
         key=lambda k: (
-            max(product_ns(replace(product, units=product.units - k), known), alone * max(enough / k, 1.0)),
+            max(product_ns(replace(product, units=product.units - k), parameters), alone * max(enough / k, 1.0)),
             k,
         ),
     )
 
 
-def graph_of(
-    scenario: Scenario, policy: Policy, parameters: Parameters | None = None, *, units: int = 0
-) -> KernelGraph:
+def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, units: int = 0) -> KernelGraph:
     """Return the graph of a scenario: the product on stream 0, the collective on stream 1, both ready at once.
 
     Parameters
     ----------
     scenario : Scenario
     policy : Policy
-    parameters : Parameters, optional
+    parameters : Parameters
+        With calibrations of kernels and collectives.
     units : int
         Set apart for the collective; 0 for no partition.
 
@@ -327,7 +325,7 @@ def graph_of(
     as the product first. A compute-bound product loses whole waves when it gets fewer units, a memory-bound one in
     proportion to what it lacks of the units that it needs.
     """
-    known, device = parameters or load_parameters(), scenario.product.device
+    device = scenario.product.device
     whole = device.compute_units
     if not 0 <= units < whole:
         raise InvalidInputError(f"{units} compute units set apart of {whole}; leave the product one at least")
@@ -337,22 +335,22 @@ def graph_of(
         product = replace(product, units=whole - max(units, spared))
     work = Assembly()
     lanes = [work.lane(device=0, stream=stream) for stream in (0, 1)]
-    compute = {**product_columns(product, known), "cu_mask": 1 if units else -1}
+    compute = {**product_columns(product, parameters), "cu_mask": 1 if units else -1}
 
     def add_product() -> None:
         work.tasks("product", lanes[0], compute)
 
     def add_transfer() -> None:
         if policy.carrier == "dma":
-            add_copies(work, lanes[1], scenario.transfer, known)
+            add_copies(work, lanes[1], scenario.transfer, parameters)
             return
         work.tasks(
             scenario.transfer.kind,
             lanes[1],
-            {**kernel_columns(scenario.transfer, known), "cu_mask": 2 if units else -1},
+            {**kernel_columns(scenario.transfer, parameters), "cu_mask": 2 if units else -1},
         )
 
-    fewest = kernel_units(scenario.transfer.kind, known) < product.workgroups
+    fewest = kernel_units(scenario.transfer.kind, parameters) < product.workgroups
     transfer_first = policy.order == "transfer" or (policy.order == "fewest workgroups" and fewest)
     for add in (add_transfer, add_product) if transfer_first else (add_product, add_transfer):
         add()
@@ -375,38 +373,52 @@ _COPIES = {"1kb": 2**10, "64kb": 2**16, "1mb": 2**20, "4mb": 2**22, "16mb": 2**2
 _SIDE, _DEPTH, _STEPS = 8192, 64, 96
 
 
-def sweep(parameters: Parameters | None = None) -> dict[str, dict[str, Outcome]]:
-    """Return what comes of every shipped scenario under every policy, by scenario and policy.
+def sweep(scenarios: Mapping[str, Scenario], parameters: Parameters) -> dict[str, dict[str, Outcome]]:
+    """Simulate every scenario under every policy; return outcomes by scenario and policy.
+
+    Parameters
+    ----------
+    scenarios : mapping of str to Scenario
+        Scenarios by name.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
 
     Examples
     --------
-    >>> from replay.studies.c3 import load_scenarios
-    >>> found = sweep()
-    >>> len(found), found["cb1_all_gather_same"]["conccl"].taxonomy
+    >>> from replay.costs.shipped import load_parameters
+    >>> outcomes = sweep(load_scenarios(), load_parameters())
+    >>> len(outcomes), outcomes["cb1_all_gather_same"]["conccl"].taxonomy
     (30, 'GC-equal')
     """
-    known = parameters or load_parameters()
     return {
-        name: {policy: run_scenario(scenario, policy, known) for policy in POLICIES}
-        for name, scenario in load_scenarios().items()
+        name: {policy: run_scenario(scenario, policy, parameters) for policy in POLICIES}
+        for name, scenario in scenarios.items()
     }
 
 
-def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario]) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/c3.toml`.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    scenarios : mapping of str to Scenario
+        The published scenarios, by name.
 
     Examples
     --------
-    >>> found = reproduce()
-    >>> found["c3_base"] < found["c3_sp"] < found["conccl_rp"]
+    >>> from replay.costs.shipped import load_parameters
+    >>> figures = reproduce(load_parameters(), load_scenarios())
+    >>> figures["c3_base"] < figures["c3_sp"] < figures["conccl_rp"]
     True
     """
-    known = parameters or load_parameters()
-    outcomes = sweep(known)
+    outcomes = sweep(scenarios, parameters)
+    first = next(iter(scenarios.values()))
     means = {
         policy: float(np.mean([each[policy].percent_of_ideal for each in outcomes.values()])) for policy in POLICIES
     }
-    products = {scenario.product: None for scenario in load_scenarios().values()}
+    products = {scenario.product: None for scenario in scenarios.values()}
     compute = [one for one in products if not one.memory_bound]
     memory = [one for one in products if one.memory_bound]
     spared = [replace(one, units=one.units - 8) for one in memory]
@@ -417,75 +429,97 @@ def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
         "order_all": float(sum(means[low] < means[high] for low, high in _ALL)),
         "sp_rp_over_sp": means["c3_sp_rp"] - means["c3_sp"],
         **{
-            f"cb_loss_{k}": 100 * (float(np.mean([slowdown_by_units(one, k) for one in compute])) - 1) for k in (32, 64)
+            f"cb_loss_{k}": 100 * (float(np.mean([slowdown_by_units(one, k, parameters) for one in compute])) - 1)
+            for k in (32, 64)
         },
         "mb_gain_8": 100
-        * max(1 - product_ns(less, known) / product_ns(one, known) for one, less in zip(memory, spared, strict=True)),
-        "dma_crossover": crossover_bytes(known) / 2**20,
-        **{f"dma_overhead_{name}": 100 * share_not_copying(size, known) for name, size in _COPIES.items()},
+        * max(
+            1 - product_ns(less, parameters) / product_ns(one, parameters)
+            for one, less in zip(memory, spared, strict=True)
+        ),
+        "dma_crossover": crossover_bytes(first, parameters) / 2**20,
+        **{
+            f"dma_overhead_{name}": 100 * share_not_copying(size, first.product.device, parameters)
+            for name, size in _COPIES.items()
+        },
     }
 
 
-def slowdown_by_units(product: Product, fewer: int) -> float:
+def slowdown_by_units(product: Product, fewer: int, parameters: Parameters) -> float:
     """Return how much longer a compute-bound product takes in the engine when `fewer` units are kept from it.
 
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> round(slowdown_by_units(Product(8192, 8192, 8192, find_device("MI300X")), 64), 2)
+    >>> from replay.costs.shipped import load_parameters
+    >>> product = Product(8192, 8192, 8192, find_device("MI300X"))
+    >>> round(slowdown_by_units(product, 64, load_parameters()), 2)
     1.29
     """
     share = fewer / product.device.compute_units
     work = Assembly()
-    work.tasks("product", work.lane(device=0), {**product_columns(product), "cu_mask": 1})
+    work.tasks("product", work.lane(device=0), {**product_columns(product, parameters), "cu_mask": 1})
     sharing = SharingPolicy(partitions=(1 - share, share), quantised=True)
-    return float(simulate(work.graph(policy=sharing))[1][0]) / product_ns(product)
+    return float(simulate(work.graph(policy=sharing))[1][0]) / product_ns(product, parameters)
 
 
-def share_not_copying(size_bytes: float, parameters: Parameters | None = None) -> float:
+def share_not_copying(size_bytes: float, device: Device, parameters: Parameters) -> float:
     """Return what share of one copy by a DMA engine to a peer is its command.
 
     Examples
     --------
-    >>> share_not_copying(2**10) > share_not_copying(2**20) > share_not_copying(2**24)
-    True
+    >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> device, parameters = find_device("MI300X"), load_parameters()
+    >>> [round(share_not_copying(2.0**size, device, parameters), 3) for size in (10, 20, 24)]
+    [0.708, 0.186, 0.015]
     """
-    known = parameters or load_parameters()
-    device = next(iter(load_scenarios().values())).product.device
     pair = Topology(2, node_devices=8, fabric="mesh")
     work = Assembly()
     # Of two workers, each sends half of its buffer.
-    add_copies(work, work.lane(device=0), Transfer("all_to_all", 2 * size_bytes, pair, device), known)
-    return known["dma_command_ns"] / float(simulate(work.graph())[1].max())
+    add_copies(work, work.lane(device=0), Transfer("all_to_all", 2 * size_bytes, pair, device), parameters)
+    return parameters["dma_command_ns"] / float(simulate(work.graph())[1].max())
 
 
-def crossover_bytes(parameters: Parameters | None = None) -> float:
+def crossover_bytes(model: Scenario, parameters: Parameters) -> float:
     """Return from which size on an all-gather on DMA engines beats one on compute units that is dispatched first.
 
+    Parameters
+    ----------
+    model : Scenario
+        Its device and topology are taken.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+
+    Returns
+    -------
+    float
+        Bytes.
+
+    Notes
+    -----
     Each is beside a compute-bound product that takes as long as it; 0 where DMA engines win beside the shortest of
     these, infinity where they lose beside the longest.
     """
-    known = parameters or load_parameters()
-    model = next(iter(load_scenarios().values()))
     least = float("inf")
     for step in range(_STEPS, 0, -1):
         product = Product(_SIDE, _SIDE, _DEPTH * step, model.product.device)
         if product.memory_bound:
             break
-        transfer = _as_long(model.transfer, product_ns(product, known), known)
+        transfer = _as_long(model.transfer, product_ns(product, parameters), parameters)
         scenario = Scenario("crossover", product, transfer)
-        first, dma = (run_scenario(scenario, name, known).concurrent_ns for name in ("c3_sp", "conccl"))
+        first, dma = (run_scenario(scenario, name, parameters).concurrent_ns for name in ("c3_sp", "conccl"))
         if dma > first:
             return least
         least = transfer.size_bytes
     return 0.0
 
 
-def _as_long(transfer: Transfer, wanted_ns: float, known: Parameters) -> Transfer:
+def _as_long(transfer: Transfer, wanted_ns: float, parameters: Parameters) -> Transfer:
     """Return a transfer whose kernel takes this long: by halving, since time grows with size."""
     low, high = 1.0, 2.0**40
     while high / low > 1.001:
         middle = (low * high) ** 0.5
-        found = kernel_columns(replace(transfer, size_bytes=middle), known)["duration_ns"]
+        found = kernel_columns(replace(transfer, size_bytes=middle), parameters)["duration_ns"]
         low, high = (middle, high) if found < wanted_ns else (low, middle)
     return replace(transfer, size_bytes=low)

@@ -27,11 +27,11 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Bools, Ints, union_length
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.costs.kernels import predict
 from replay.costs.kernels.models import MODELS
-from replay.costs.kernels.predictor import Calibration, load_calibration
+from replay.costs.kernels.predictor import Calibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
@@ -246,7 +246,7 @@ _NONE = 1e-12
 
 
 @lru_cache(maxsize=4096)
-def distance_factor(product: Product) -> float:
+def distance_factor(product: Product, calibration: Calibration) -> float:
     """Return how many times as long a product takes as if its operands' rows lay close together.
 
     By the kernel model (`replay.costs.kernels.models`, parameter ``far``), it rises with the length of rows and with
@@ -256,26 +256,27 @@ def distance_factor(product: Product) -> float:
     --------
     >>> from profilers.devices import find_device
     >>> near, far = (Product(8192, 2048, k, find_device("MI300X")) for k in (512, 131072))
-    >>> 1 <= distance_factor(near) < 1.02 < distance_factor(far) < 1.2
+    >>> from replay.costs.kernels import load_calibration
+    >>> factors = [distance_factor(product, load_calibration()) for product in (near, far)]
+    >>> 1 <= factors[0] < 1.02 < factors[1] < 1.2
     True
     """
     dims, device = [[1, product.m, product.n, product.k]], product.device
     apart, near = (
-        float(predict("matmul", dims, device, dtype=product.dtype, calibration=known).seconds[0])
-        for known in (load_calibration(), _without_distance())
+        float(predict("matmul", dims, device, dtype=product.dtype, calibration=fits).seconds[0])
+        for fits in (calibration, _without_distance(calibration))
     )
     return apart / near
 
 
 @cache
-def _without_distance() -> Calibration:
-    known = load_calibration()
+def _without_distance(calibration: Calibration) -> Calibration:
     at = [parameter.name for parameter in MODELS["matmul"].parameters].index("far")
     fits = {
         key: replace(one, values=(*one.values[:at], _NONE, *one.values[at + 1 :])) if key[0] == "matmul" else one
-        for key, one in known.fits.items()
+        for key, one in calibration.fits.items()
     }
-    return replace(known, fits=MappingProxyType(fits))
+    return replace(calibration, fits=MappingProxyType(fits))
 
 
 #: Memory so fast that it never binds, GB/s.
@@ -337,7 +338,7 @@ def pieces_of(scenario: Scenario, schedule: Schedule) -> tuple[Piece, ...]:
     return (Piece(local, whole), *(Piece(remote, whole, step=i) for i in range(n)))
 
 
-def piece_ns(piece: Piece) -> float:
+def piece_ns(piece: Piece, parameters: Parameters) -> float:
     """Return how long a piece takes alone, ns.
 
     As a product of its size whose rows lie as far apart as the whole's (`distance_factor`). One that adds reads its
@@ -346,42 +347,44 @@ def piece_ns(piece: Piece) -> float:
     Examples
     --------
     >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
+    >>> parameters = load_parameters()
     >>> whole, part = (Product(8192, 8192, k, find_device("MI300X")) for k in (8192, 256))
-    >>> first, later = (piece_ns(Piece(part, whole, sums=sums)) for sums in (False, True))
+    >>> first, later = (piece_ns(Piece(part, whole, sums=sums), parameters) for sums in (False, True))
     >>> bool(first < later < 2 * first)
     True
     """
-    product = piece.product
-    apart = distance_factor(piece.whole) / distance_factor(product)
-    alone = product_ns(product) * apart
+    product, fits = piece.product, parameters.calibration(Calibration)
+    apart = distance_factor(piece.whole, fits) / distance_factor(product, fits)
+    alone = product_ns(product, parameters) * apart
     if not piece.sums:
         return alone
-    arithmetic = min(product_ns(replace(product, device=_boundless(product.device))) * apart, alone)
-    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS) + _stream_ns(product)
+    arithmetic = min(product_ns(replace(product, device=_boundless(product.device)), parameters) * apart, alone)
+    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS) + _stream_ns(product, fits)
     return float((arithmetic**_SHARPNESS + moving**_SHARPNESS) ** (1 / _SHARPNESS))
 
 
-def piece_columns(piece: Piece, parameters: Parameters | None = None) -> dict[str, float]:
+def piece_columns(piece: Piece, parameters: Parameters) -> dict[str, float]:
     """Return a piece as columns of `replay.graph.assembly.Assembly.tasks`, what it adds to counted as memory traffic.
 
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> product = Product(8192, 8192, 1024, find_device("MI300X"))
-    >>> alone, adding = (piece_columns(Piece(product, product, sums=sums)) for sums in (False, True))
+    >>> from replay.costs.shipped import load_parameters
+    >>> product, parameters = Product(8192, 8192, 1024, find_device("MI300X")), load_parameters()
+    >>> alone, adding = (piece_columns(Piece(product, product, sums=sums), parameters) for sums in (False, True))
     >>> adding["hbm"] > alone["hbm"] and adding["hit_share"] < alone["hit_share"]
     True
     """
-    known = parameters or load_parameters()
-    columns, device = product_columns(piece.product, known), piece.product.device
-    before, after = columns["duration_ns"], piece_ns(piece)
+    columns, device = product_columns(piece.product, parameters), piece.product.device
+    before, after = columns["duration_ns"], piece_ns(piece, parameters)
     if not piece.sums:
         return {**columns, "duration_ns": after, "hbm": columns["hbm"] * before / after}
-    read, rate = piece.product.operand_bytes[2], device.memory_bytes_per_s * known["memory_efficiency_mixed"]
+    read, rate = piece.product.operand_bytes[2], device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]
     memory = columns["hbm"] * before * rate / 1e9
     cached = memory / (1.0 - columns["hit_share"])
-    busy = piece_ns(replace(piece, sums=False)) / after
-    enough = min(columns["occupies"] * known["cu_share_saturating_memory"], columns["cu"])
+    busy = piece_ns(replace(piece, sums=False), parameters) / after
+    enough = min(columns["occupies"] * parameters["cu_share_saturating_memory"], columns["cu"])
     return {
         **columns,
         "duration_ns": after,
@@ -391,30 +394,31 @@ def piece_columns(piece: Piece, parameters: Parameters | None = None) -> dict[st
     }
 
 
-def decomposition_loss(scenario: Scenario, schedule: Schedule) -> float:
+def decomposition_loss(scenario: Scenario, schedule: Schedule, parameters: Parameters) -> float:
     """Return DIL, the time of the pieces one after another, alone, over that of the whole product.
 
     Source: ``sum T_iso(pieces) / T_iso(whole)``, arXiv 2512.10236.
 
     Examples
     --------
-    >>> from replay.studies.ficco import find_schedule
-    >>> from replay.studies.ficco import load_scenarios
+    >>> from replay.costs.shipped import load_parameters
     >>> scenario = load_scenarios()["g3"]
     >>> fused, unfused = (find_schedule(f"hetero_{name}_1d") for name in ("fused", "unfused"))
-    >>> bool(1 < decomposition_loss(scenario, fused) < decomposition_loss(scenario, unfused))
+    >>> losses = [decomposition_loss(scenario, schedule, load_parameters()) for schedule in (fused, unfused)]
+    >>> bool(1 < losses[0] < losses[1])
     True
     """
     pieces = pieces_of(scenario, schedule)
     alike = {(piece.product, piece.sums): piece for piece in pieces}
-    times = {key: piece_ns(piece) for key, piece in alike.items()}
-    return sum(times[piece.product, piece.sums] for piece in pieces) / product_ns(scenario.product)
+    times = {key: piece_ns(piece, parameters) for key, piece in alike.items()}
+    return sum(times[piece.product, piece.sums] for piece in pieces) / product_ns(scenario.product, parameters)
 
 
-def _stream_ns(product: Product) -> float:
+def _stream_ns(product: Product, fits: Calibration) -> float:
     """Return how long the result takes through memory once, ns."""
-    found = predict("elementwise", [[product.m * product.n, 1]], product.device, dtype=product.dtype)
-    return float(found.seconds[0] - found.start_s) * 1e9
+    shapes = [[product.m * product.n, 1]]
+    predicted = predict("elementwise", shapes, product.device, calibration=fits, dtype=product.dtype)
+    return float(predicted.seconds[0] - predicted.start_s) * 1e9
 
 
 def _boundless(device: Device) -> Device:
@@ -552,7 +556,7 @@ class Outcome:
 
 
 def run_schedule(
-    scenario: Scenario, schedule: str | Schedule, parameters: Parameters | None = None, *, carrier: str = "dma"
+    scenario: Scenario, schedule: str | Schedule, parameters: Parameters, *, carrier: str = "dma"
 ) -> Outcome:
     """Simulate a scenario under a schedule, on one of its devices: all do the same at the same time.
 
@@ -562,7 +566,8 @@ def run_schedule(
     schedule : str or Schedule
         One of `replay.studies.ficco.SCHEDULES`, or its name. The serial one always has its collective on
         compute units.
-    parameters : Parameters, optional
+    parameters : Parameters
+        With calibrations of kernels and collectives.
     carrier : str
         One of `CARRIERS`.
 
@@ -573,36 +578,35 @@ def run_schedule(
 
     Examples
     --------
-    >>> from replay.studies.ficco import load_scenarios
-    >>> scenario = load_scenarios()["g11"]
-    >>> serial, fine = (run_schedule(scenario, name) for name in ("serial", "hetero_fused_1d"))
+    >>> from replay.costs.shipped import load_parameters
+    >>> scenario, parameters = load_scenarios()["g11"], load_parameters()
+    >>> serial, fine = (run_schedule(scenario, name, parameters) for name in ("serial", "hetero_fused_1d"))
     >>> round(serial.speedup, 9), bool(1.3 < fine.speedup < fine.ideal)
     (1.0, True)
     """
-    known = parameters or load_parameters()
     chosen = find_schedule(schedule) if isinstance(schedule, str) else schedule
     return Outcome(
         scenario,
         chosen,
-        product_ns(scenario.product),
-        float(kernel_columns(scenario.transfer, known)["duration_ns"]),
-        decomposition_loss(scenario, chosen),
-        replay(graph_of(scenario, chosen, known, carrier=carrier)),
+        product_ns(scenario.product, parameters),
+        float(kernel_columns(scenario.transfer, parameters)["duration_ns"]),
+        decomposition_loss(scenario, chosen, parameters),
+        replay(graph_of(scenario, chosen, parameters, carrier=carrier)),
     )
 
 
-def makespan_ns(scenario: Scenario, schedule: str, parameters: Parameters | None = None) -> float:
+def makespan_ns(scenario: Scenario, schedule: str, parameters: Parameters) -> float:
     """Return how long a scenario takes under a schedule, ns, its transfers on DMA engines, and nothing else.
 
     Examples
     --------
-    >>> from replay.studies.ficco import load_scenarios
-    >>> scenario = load_scenarios()["g4"]
-    >>> makespan_ns(scenario, "serial") == run_schedule(scenario, "serial").timeline.makespan_ns
+    >>> from replay.costs.shipped import load_parameters
+    >>> scenario, parameters = load_scenarios()["g4"], load_parameters()
+    >>> outcome = run_schedule(scenario, "serial", parameters)
+    >>> makespan_ns(scenario, "serial", parameters) == outcome.timeline.makespan_ns
     True
     """
-    known = parameters or load_parameters()
-    return replay(graph_of(scenario, find_schedule(schedule), known)).makespan_ns
+    return replay(graph_of(scenario, find_schedule(schedule), parameters)).makespan_ns
 
 
 def best_schedule(outcomes: dict[str, Outcome]) -> str:
@@ -618,9 +622,7 @@ def best_schedule(outcomes: dict[str, Outcome]) -> str:
     return min(outcomes, key=lambda name: outcomes[name].timeline.makespan_ns)
 
 
-def graph_of(
-    scenario: Scenario, schedule: Schedule, parameters: Parameters | None = None, *, carrier: str = "dma"
-) -> KernelGraph:
+def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, carrier: str = "dma") -> KernelGraph:
     """Return the graph of a scenario: products on stream 0 (unfused ones on one a peer), transfers on the last stream.
 
     Each product waits for the step that brings its data, and for the one before it on its stream; each step for the
@@ -632,7 +634,8 @@ def graph_of(
     ----------
     scenario : Scenario
     schedule : Schedule
-    parameters : Parameters, optional
+    parameters : Parameters
+        With calibrations of kernels and collectives.
     carrier : str
         One of `CARRIERS`; kernels that communicate are dispatched first.
 
@@ -643,9 +646,9 @@ def graph_of(
     """
     if carrier not in CARRIERS:
         raise InvalidInputError(f"no carrier is called {carrier[:40]!r}; there are {', '.join(CARRIERS)}")
-    known, work = parameters or load_parameters(), Assembly()
-    arrivals = _add_steps(work, scenario, schedule, (known, carrier))
-    _add_products(work, pieces_of(scenario, schedule), arrivals, known)
+    work = Assembly()
+    arrivals = _add_steps(work, scenario, schedule, (parameters, carrier))
+    _add_products(work, pieces_of(scenario, schedule), arrivals, parameters)
     alone = schedule.kernels == "fused" and not scenario.product.memory_bound
     sharing = SharingPolicy(quantised=alone)
     return work.graph(hardware_named(scenario.device, "user"), sharing)
@@ -653,15 +656,15 @@ def graph_of(
 
 def _add_steps(work: Assembly, scenario: Scenario, schedule: Schedule, how: tuple[Parameters, str]) -> list[Ints]:
     """Return the tasks of each step after which its data are there."""
-    known, carrier = how
+    parameters, carrier = how
     lane = work.lane(device=0, stream=scenario.topology.n_workers)
     transfer, steps = step_transfer(scenario, schedule), steps_of(scenario, schedule)
     if carrier == "units" or schedule.transfer == "whole":
-        kernel = {**kernel_columns(transfer, known), "priority": 1}
+        kernel = {**kernel_columns(transfer, parameters), "priority": 1}
         kernels = [work.tasks(transfer.kind, lane, kernel) for _ in range(steps)]
         work.chain(np.concatenate(kernels))
         return kernels
-    added = [add_copies(work, lane, transfer, known) for _ in range(steps)]
+    added = [add_copies(work, lane, transfer, parameters) for _ in range(steps)]
     for before, after in pairwise(added):
         # Commands are written ahead; an engine takes up its next copy when it is done with one.
         work.edges(before.commands[-1], after.commands[0])
@@ -669,9 +672,9 @@ def _add_steps(work: Assembly, scenario: Scenario, schedule: Schedule, how: tupl
     return [one.copies for one in added]
 
 
-def _add_products(work: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], known: Parameters) -> None:
+def _add_products(work: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], parameters: Parameters) -> None:
     alike = {(piece.product, piece.sums): piece for piece in pieces}
-    columns = {key: piece_columns(piece, known) for key, piece in alike.items()}
+    columns = {key: piece_columns(piece, parameters) for key, piece in alike.items()}
     last: dict[int, Ints] = {}
     for piece in pieces:  # at most P squared of them
         stream = max(piece.peer, 0)

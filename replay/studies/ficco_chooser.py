@@ -24,7 +24,7 @@ from sklearn.tree import DecisionTreeClassifier
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, machine_of
 from replay.studies.ficco import (
     CANDIDATES,
@@ -33,7 +33,6 @@ from replay.studies.ficco import (
     Outcome,
     Scenario,
     best_schedule,
-    load_scenarios,
     makespan_ns,
     run_schedule,
 )
@@ -277,7 +276,7 @@ def draw_scenarios(like: Scenario, count: int, *, seed: int, without: Iterable[S
     return tuple(found)
 
 
-def candidate_times_ns(scenarios: Sequence[Scenario], parameters: Parameters | None = None) -> Floats:
+def candidate_times_ns(scenarios: Sequence[Scenario], parameters: Parameters) -> Floats:
     """Return how long each scenario takes under each of `CANDIDATES`, ns, shape (scenarios, candidates)."""
     return np.array([[makespan_ns(one, name, parameters) for name in CANDIDATES] for one in scenarios])
 
@@ -304,7 +303,8 @@ def grow_chooser(
     --------
     >>> from replay.studies.ficco import load_scenarios
     >>> drawn = draw_scenarios(load_scenarios()["g1"], 40, seed=1)
-    >>> chooser = grow_chooser(drawn, candidate_times_ns(drawn), depth=2, least=5)
+    >>> from replay.costs.shipped import load_parameters
+    >>> chooser = grow_chooser(drawn, candidate_times_ns(drawn, load_parameters()), depth=2, least=5)
     >>> chooser.choose(drawn[0]) in CANDIDATES
     True
     """
@@ -392,40 +392,62 @@ _FIRST = tuple(f"g{i}" for i in range(1, 8))
 _FIXED = ("dma_command_ns", "dma_latency_ns")
 
 
-def sweep(parameters: Parameters | None = None, *, carrier: str = "dma") -> dict[str, dict[str, Outcome]]:
-    """Return what comes of every shipped scenario under every schedule, by scenario and schedule.
+def sweep(
+    scenarios: Mapping[str, Scenario], parameters: Parameters, *, carrier: str = "dma"
+) -> dict[str, dict[str, Outcome]]:
+    """Simulate every scenario under every schedule; return outcomes by scenario and schedule.
+
+    Parameters
+    ----------
+    scenarios : mapping of str to Scenario
+        Scenarios by name.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    carrier : str
+        One of `replay.studies.ficco.CARRIERS`.
 
     Examples
     --------
-    >>> found = sweep()
-    >>> len(found), list(found["g1"])[:2]
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.studies.ficco import load_scenarios
+    >>> outcomes = sweep(load_scenarios(), load_parameters())
+    >>> len(outcomes), list(outcomes["g1"])[:2]
     (16, ['serial', 'shards'])
     """
-    known = parameters or load_parameters()
     return {
-        name: {schedule: run_schedule(scenario, schedule, known, carrier=carrier) for schedule in SCHEDULES}
-        for name, scenario in load_scenarios().items()
+        name: {schedule: run_schedule(scenario, schedule, parameters, carrier=carrier) for schedule in SCHEDULES}
+        for name, scenario in scenarios.items()
     }
 
 
-def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario], chooser: Chooser) -> dict[str, float]:
     """Return our figure for every name in `datasets/published/ficco.toml`.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        With calibrations of kernels and collectives.
+    scenarios : mapping of str to Scenario
+        The published scenarios, by name.
+    chooser : Chooser
+        Chooser whose choices are scored.
 
     Examples
     --------
-    >>> found = reproduce()
-    >>> found["best_speedup"] < found["ideal_speedup"]
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.studies.ficco import load_scenarios
+    >>> figures = reproduce(load_parameters(), load_scenarios(), load_chooser())
+    >>> figures["best_speedup"] < figures["ideal_speedup"]
     True
     """
-    known = parameters or load_parameters()
-    dma, units = sweep(known), sweep(known, carrier="units")
+    dma, units = sweep(scenarios, parameters), sweep(scenarios, parameters, carrier="units")
     best = {name: best_schedule({one: each[one] for one in STUDIED}) for name, each in dma.items()}
     times = np.array([[each[one].timeline.makespan_ns for one in CANDIDATES] for each in dma.values()])
-    score = score_choices(tuple(load_scenarios().values()), times, load_chooser().choose)
+    score = score_choices(tuple(scenarios.values()), times, chooser.choose)
     beside = [
         dma[name][one].timeline.makespan_ns / dma[name]["shards"].timeline.makespan_ns for name, one in best.items()
     ]
-    first = next(iter(load_scenarios().values()))
+    first = next(iter(scenarios.values()))
     on_switch = replace(first, topology=Topology(first.topology.n_workers, fabric="switch"))
     return {
         "best_speedup": max(dma[name][one].speedup for name, one in best.items()),
@@ -437,22 +459,24 @@ def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
         "dma_contends_less": float(sum(_contention(dma[name]) < _contention(units[name]) for name in dma)),
         "about_shards_or_faster": float(sum(one <= 1 + _ABOUT for one in beside)),
         "not_slower_than_shards": float(sum(one <= 1 for one in beside)),
-        "transfer_ratio_mesh": transfer_ratio(first, known),
-        "transfer_ratio_switch": transfer_ratio(on_switch, known),
+        "transfer_ratio_mesh": transfer_ratio(first, parameters),
+        "transfer_ratio_switch": transfer_ratio(on_switch, parameters),
     }
 
 
-def transfer_ratio(scenario: Scenario, parameters: Parameters | None = None) -> float:
+def transfer_ratio(scenario: Scenario, parameters: Parameters) -> float:
     """Return how many times as long shards take point to point as pieces to all peers, by bytes alone.
 
     Source: ``7 (S / 8) / L`` over ``(S / 8) / L`` on a mesh of eight, the same on a switch (arXiv 2512.10236).
 
     Examples
     --------
-    >>> round(transfer_ratio(load_scenarios()["g1"]), 6)
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.studies.ficco import load_scenarios
+    >>> round(transfer_ratio(load_scenarios()["g1"], load_parameters()), 6)
     7.0
     """
-    bare = (parameters or load_parameters()).with_values((name, 0.0) for name in _FIXED)
+    bare = parameters.with_values((name, 0.0) for name in _FIXED)
     shards, pieces = (run_schedule(scenario, name, bare).transfers_alone_ns for name in ("shards", "uniform_fused_1d"))
     return shards / pieces
 

@@ -17,9 +17,9 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, fastest, machine_of
-from replay.costs.kernels import predict
+from replay.costs.kernels import Calibration, predict
 from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, TaskKind
 from replay.graph.operators import DTYPE_BYTES
@@ -113,8 +113,8 @@ class Product:
         return _count(self, rows, columns) * parts
 
 
-def product_ns(product: Product, parameters: Parameters | None = None) -> float:
-    """Return how long a product takes alone on its units, ns.
+def product_ns(product: Product, parameters: Parameters) -> float:
+    """Return the duration of a product that runs alone on its units, ns.
 
     On the whole device as `replay.costs.kernels` says. On fewer units the part of it that is arithmetic takes more
     whole waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a
@@ -124,28 +124,33 @@ def product_ns(product: Product, parameters: Parameters | None = None) -> float:
     Examples
     --------
     >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
     >>> whole, part = (Product(8192, 8192, 8192, find_device("MI300X"), units=units) for units in (304, 152))
-    >>> bool(1.8 < product_ns(part) / product_ns(whole) < 2.2)
+    >>> parameters = load_parameters()
+    >>> bool(1.8 < product_ns(part, parameters) / product_ns(whole, parameters) < 2.2)
     True
     """
-    known = parameters or load_parameters()
-    (whole, arithmetic), units = _alone_ns(replace(product, units=0)), product.device.compute_units
+    fits = parameters.calibration(Calibration)
+    (whole, arithmetic), units = _alone_ns(replace(product, units=0), fits), product.device.compute_units
     fewer = ceil(product.workgroups / product.units) / ceil(product.workgroups / units)
     gain = 0.0
     if product.memory_bound:
         fewer = units / product.units
-        gain = known["memory_bound_spared_gain"] * (units - product.units >= known["memory_bound_spared_units"])
+        gain = parameters["memory_bound_spared_gain"] * (
+            units - product.units >= parameters["memory_bound_spared_units"]
+        )
     moving = max(whole**_SHARPNESS - arithmetic**_SHARPNESS, 0.0)
     return float((1.0 - gain) * (moving + (arithmetic * fewer) ** _SHARPNESS) ** (1 / _SHARPNESS))
 
 
-def product_columns(product: Product, parameters: Parameters | None = None) -> dict[str, float]:
+def product_columns(product: Product, parameters: Parameters) -> dict[str, float]:
     """Return a product as columns of `replay.graph.assembly.Assembly.tasks`.
 
     Parameters
     ----------
     product : Product
-    parameters : Parameters, optional
+    parameters : Parameters
+        With calibrations of kernels and collectives.
 
     Returns
     -------
@@ -166,17 +171,18 @@ def product_columns(product: Product, parameters: Parameters | None = None) -> d
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> columns = product_columns(Product(8192, 8192, 8192, find_device("MI300X")))
+    >>> from replay.costs.shipped import load_parameters
+    >>> columns = product_columns(Product(8192, 8192, 8192, find_device("MI300X")), load_parameters())
     >>> round(columns["cu"], 2), columns["workgroups"], 0 < columns["hbm"] < 0.2
     (1.0, 2048, True)
     """
-    known = parameters or load_parameters()
-    device, seconds = product.device, product_ns(product, known) / 1e9
+    device, seconds = product.device, product_ns(product, parameters) / 1e9
     memory, cached, panel = _traffic(product)
     occupies = min(product.workgroups, product.units) / device.compute_units
-    busy = _alone_ns(replace(product, units=0))[1] / 1e9 / seconds * device.compute_units / product.units
-    enough = max(busy, known["cu_share_saturating_memory"])
-    delivered = device.memory_bytes_per_s * known["memory_efficiency_mixed"]
+    arithmetic = _alone_ns(replace(product, units=0), parameters.calibration(Calibration))[1]
+    busy = arithmetic / 1e9 / seconds * device.compute_units / product.units
+    enough = max(busy, parameters["cu_share_saturating_memory"])
+    delivered = device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]
     return {
         "duration_ns": seconds * 1e9,
         "class_": CLASSES.index("gemm"),
@@ -208,13 +214,16 @@ def _cost(product: Product, grid: tuple[int, int, int]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _alone_ns(product: Product) -> tuple[float, float]:
+def _alone_ns(product: Product, fits: Calibration) -> tuple[float, float]:
     """Return how long a product takes on the whole device, and how long if nothing had to be moved."""
     figures = dict(product.device.figures)
     figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
     devices = (product.device, replace(product.device, figures=figures))
     dims = [[1, product.m, product.n, product.k]]
-    whole, arithmetic = (float(predict("matmul", dims, d, dtype=product.dtype).seconds[0]) * 1e9 for d in devices)
+    whole, arithmetic = (
+        float(predict("matmul", dims, device, calibration=fits, dtype=product.dtype).seconds[0]) * 1e9
+        for device in devices
+    )
     return whole, min(arithmetic, whole)
 
 
@@ -308,18 +317,19 @@ class Transfer:
         return 2 * self.sent_bytes + adding
 
 
-def kernel_units(kind: str, parameters: Parameters | None = None) -> int:
+def kernel_units(kind: str, parameters: Parameters) -> int:
     """Return with how many compute units a collective's kernel saturates its links.
 
     Examples
     --------
-    >>> kernel_units("all_gather"), kernel_units("all_to_all")
-    (32, 64)
+    >>> from replay.costs.shipped import load_parameters
+    >>> [kernel_units(kind, load_parameters()) for kind in ("all_gather", "all_to_all")]
+    [32, 64]
     """
-    return round((parameters or load_parameters())[_UNITS[kind]])
+    return round(parameters[_UNITS[kind]])
 
 
-def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> dict[str, float]:
+def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, float]:
     """Return a collective that runs on compute units, as columns of `replay.graph.assembly.Assembly.tasks`.
 
     It takes the time of the fastest algorithm and protocol (`replay.costs.collectives.fastest`), uses its links whole,
@@ -331,26 +341,26 @@ def kernel_columns(transfer: Transfer, parameters: Parameters | None = None) -> 
     --------
     >>> from profilers.devices import find_device
     >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
-    >>> columns = kernel_columns(one)
+    >>> from replay.costs.shipped import load_parameters
+    >>> columns = kernel_columns(one, load_parameters())
     >>> bool(columns["link"] == 1.0 and 2.7e6 < columns["duration_ns"] < 2.9e6)
     True
     """
-    known = parameters or load_parameters()
     machine = machine_of(transfer.device, transfer.topology)
     sizes = np.array([transfer.size_bytes])
     seconds = float(fastest(transfer.kind, transfer.topology, machine, sizes)[0][0])
-    share = kernel_units(transfer.kind, known) / transfer.device.compute_units
+    share = kernel_units(transfer.kind, parameters) / transfer.device.compute_units
     return {
         **_common(transfer),
         "kind": TaskKind.COLLECTIVE,
         "duration_ns": seconds * 1e9,
         "cu": min(share, 1.0),
         "link": 1.0,
-        **_memory(transfer, known["collective_kernel_passes"] * transfer.memory_bytes / seconds, known),
+        **_memory(transfer, parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds, parameters),
     }
 
 
-def copy_columns(transfer: Transfer, parameters: Parameters | None = None) -> dict[str, object]:
+def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object]:
     """Return a collective's copies to its n - 1 peers on DMA engines, each on an engine of its own.
 
     Columns of `replay.graph.assembly.Assembly.tasks`; what they cost before they start (`dma_command_ns`) is not among
@@ -365,14 +375,15 @@ def copy_columns(transfer: Transfer, parameters: Parameters | None = None) -> di
     --------
     >>> from profilers.devices import find_device
     >>> one = Transfer("all_to_all", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
-    >>> copy_columns(one)["engine"]
+    >>> from replay.costs.shipped import load_parameters
+    >>> copy_columns(one, load_parameters())["engine"]
     [0, 1, 2, 3, 4, 5, 6]
     """
     if transfer.kind == "reduce_scatter":
         raise InvalidInputError("a reduce_scatter adds, which DMA engines cannot; run it on compute units")
-    known, peers = parameters or load_parameters(), transfer.topology.n_workers - 1
-    port = machine_of(transfer.device, transfer.topology).port * known["dma_bandwidth_ratio"]
-    seconds = known["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
+    peers = transfer.topology.n_workers - 1
+    port = machine_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
+    seconds = parameters["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
     rate = transfer.memory_bytes / seconds / peers
     return {
         **_common(transfer),
@@ -381,7 +392,7 @@ def copy_columns(transfer: Transfer, parameters: Parameters | None = None) -> di
         "link": 1.0 / peers,
         "dma": 1.0,
         "engine": list(range(peers)),
-        **_memory(transfer, rate, known),
+        **_memory(transfer, rate, parameters),
     }
 
 
@@ -401,25 +412,26 @@ class Copies:
     copies: Ints
 
 
-def add_copies(work: Assembly, lane: int, transfer: Transfer, parameters: Parameters | None = None) -> Copies:
+def add_copies(work: Assembly, lane: int, transfer: Transfer, parameters: Parameters) -> Copies:
     """Add a collective on DMA engines: each copy waits for its command, each command for the one before it.
 
     Examples
     --------
     >>> from profilers.devices import find_device
+    >>> from replay.costs.shipped import load_parameters
     >>> from replay.engine import simulate
     >>> work = Assembly()
     >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
-    >>> copies = add_copies(work, work.lane(device=0, stream=1), one).copies
+    >>> copies = add_copies(work, work.lane(device=0, stream=1), one, load_parameters()).copies
     >>> ends = simulate(work.graph())[1][copies]
     >>> (ends[1:] - ends[:-1]).round().tolist()
     [5500.0, 5500.0, 5500.0, 5500.0, 5500.0, 5500.0]
     """
-    known, peers = parameters or load_parameters(), transfer.topology.n_workers - 1
-    command = {"kind": TaskKind.COPY, "duration_ns": np.full(peers, known["dma_command_ns"])}
+    peers = transfer.topology.n_workers - 1
+    command = {"kind": TaskKind.COPY, "duration_ns": np.full(peers, parameters["dma_command_ns"])}
     commands = work.tasks(f"{transfer.kind} command", lane, command)
     work.chain(commands)
-    copies = work.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, known))
+    copies = work.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, parameters))
     work.edges(commands, copies)
     return Copies(commands, copies)
 
@@ -432,6 +444,6 @@ def _common(transfer: Transfer) -> dict[str, float]:
     }
 
 
-def _memory(transfer: Transfer, rate: float, known: Parameters) -> dict[str, float]:
-    share = min(rate / (transfer.device.memory_bytes_per_s * known["memory_efficiency_mixed"]), 1.0)
+def _memory(transfer: Transfer, rate: float, parameters: Parameters) -> dict[str, float]:
+    share = min(rate / (transfer.device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]), 1.0)
     return {"hbm": share, "l2": share, "footprint": share}

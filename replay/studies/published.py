@@ -20,6 +20,15 @@ SYSTEMS = MappingProxyType(
         "fused": "replay.studies.fused.study",
     }
 )
+#: By system, the module and the function of each part of the published set-up that `reproduce` takes.
+_SETUPS = MappingProxyType(
+    {
+        "c3": (("replay.studies.c3", "load_scenarios"),),
+        "t3": (("replay.studies.t3", "load_workload"),),
+        "ficco": (("replay.studies.ficco", "load_scenarios"), ("replay.studies.ficco_chooser", "load_chooser")),
+        "fused": (("replay.studies.fused", "load_workloads"),),
+    }
+)
 #: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
 _GRADES = ("A", "S", "D", "W", "M")
 _LIMITS = ("absolute", "relative")
@@ -127,8 +136,15 @@ def _figure(name: str, entry: Any, place: str) -> PublishedFigure:
     return PublishedFigure(name, **entry)
 
 
-def reproduced(system: str, parameters: Parameters | None = None) -> dict[str, float]:
+def reproduced(system: str, parameters: Parameters) -> dict[str, float]:
     """Return our figure for each published one of a system, by name.
+
+    Parameters
+    ----------
+    system : str
+        One of `SYSTEMS`.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
 
     Raises
     ------
@@ -136,5 +152,6 @@ def reproduced(system: str, parameters: Parameters | None = None) -> dict[str, f
         There is no such system.
     """
     published_figures(system)
-    found: dict[str, float] = import_module(SYSTEMS[system]).reproduce(parameters)
-    return found
+    setup = [getattr(import_module(module), loader)() for module, loader in _SETUPS[system]]
+    figures: dict[str, float] = import_module(SYSTEMS[system]).reproduce(parameters, *setup)
+    return figures

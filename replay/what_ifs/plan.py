@@ -10,7 +10,7 @@ from typing import Any
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import parse_toml
-from replay.calibration.parameters import load_parameters
+from replay.calibration.parameters import Parameters
 from replay.what_ifs.registry import compose, made, parse_what_if, recipe_named
 from replay.what_ifs.what_if import WhatIf, unknown
 
@@ -22,13 +22,15 @@ _FACTOR_OUTSIDE = 1000.0
 _WHAT_IF_KEY = "what_if"
 
 
-def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
+def read_plan(path: str | Path, parameters: Parameters) -> tuple[WhatIf, ...]:
     """Read the alternatives of a plan file.
 
     Parameters
     ----------
     path : str or Path
-        A TOML file of at most 64 KiB; `parse_plan` describes its content.
+        TOML file of at most 64 KiB, in the layout of `parse_plan`.
+    parameters : Parameters
+        Parameters of the models, whose ranges the plan's own values are checked against.
 
     Raises
     ------
@@ -56,10 +58,10 @@ def read_plan(path: str | Path) -> tuple[WhatIf, ...]:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BrokenFileError(f"{path}: not UTF-8 at byte {error.start}") from error
-    return parse_plan(text, str(path))
+    return parse_plan(text, parameters, str(path))
 
 
-def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
+def parse_plan(text: str, parameters: Parameters, source: str = "plan") -> tuple[WhatIf, ...]:
     """Parse the alternatives of a plan.
 
     Parameters
@@ -68,6 +70,8 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
         TOML: tables ``[[alternative]]`` with ``steps``. A step is a text as on the command line, or a table with
         ``what_if`` and its arguments by name. An alternative may have a ``title``, and a table ``parameters`` that
         replaces values of the models. A table ``parameters`` at the top holds for all alternatives.
+    parameters : Parameters
+        Parameters of the models, whose ranges bound the values of the plan.
     source : str
         Name of the plan in messages.
 
@@ -79,7 +83,9 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     Examples
     --------
     >>> plan = '[[alternative]]\\ntitle = "A"\\nsteps = [{what_if = "scale_links", factor = 2}, "dma_collectives"]'
-    >>> parse_plan(plan)[0].label, parse_plan(plan)[0].name
+    >>> from replay.costs.shipped import load_parameters
+    >>> what_if = parse_plan(plan, load_parameters())[0]
+    >>> what_if.label, what_if.name
     ('A', 'scale_links:2+dma_collectives')
     """
     content = _parsed_toml(text, source)
@@ -88,9 +94,9 @@ def parse_plan(text: str, source: str = "plan") -> tuple[WhatIf, ...]:
     alternatives = content.get("alternative")
     if not isinstance(alternatives, list) or not 1 <= len(alternatives) <= _MOST_ALTERNATIVES:
         raise InvalidInputError(f"{source}: a plan has 1 to {_MOST_ALTERNATIVES} tables [[alternative]]")
-    common = _checked_parameters(content, source)
+    common = _checked_parameters(content, source, parameters)
     what_ifs = tuple(
-        _alternative(entry, common, f"{source}: alternative {i}") for i, entry in enumerate(alternatives, 1)
+        _alternative(entry, common, f"{source}: alternative {i}", parameters) for i, entry in enumerate(alternatives, 1)
     )
     titles = ["baseline", *(what_if.title for what_if in what_ifs if what_if.title)]
     if repeated := {title for title in titles if titles.count(title) > 1}:
@@ -107,7 +113,7 @@ def _parsed_toml(text: str, source: str) -> dict[str, Any]:
         raise BrokenFileError(f"{source}: no TOML: {error}") from error
 
 
-def _alternative(entry: object, common: Mapping[str, float], where: str) -> WhatIf:
+def _alternative(entry: object, common: Mapping[str, float], where: str, parameters: Parameters) -> WhatIf:
     table = _checked_table(entry, where)
     title = _checked_title(table, where)
     if title:
@@ -117,9 +123,9 @@ def _alternative(entry: object, common: Mapping[str, float], where: str) -> What
     if not isinstance(steps, list) or not 1 <= len(steps) <= _MOST_STEPS:
         raise InvalidInputError(f"{where}: steps is a list of 1 to {_MOST_STEPS} steps")
     parts = [_step(step, f"{where}, step {i}") for i, step in enumerate(steps, 1)]
-    parameters = {**common, **_checked_parameters(table, where)}
+    values = {**common, **_checked_parameters(table, where, parameters)}
     what_if = parts[0] if len(parts) == 1 else compose(*parts)
-    return replace(what_if, title=title, parameters=tuple(sorted(parameters.items())))
+    return replace(what_if, title=title, parameters=tuple(sorted(values.items())))
 
 
 def _step(entry: object, where: str) -> WhatIf:
@@ -140,8 +146,8 @@ def _step(entry: object, where: str) -> WhatIf:
         raise type(error)(text if text.startswith(where) else f"{where}: {text}") from error
 
 
-def _checked_parameters(table: Mapping[str, Any], where: str) -> dict[str, float]:
-    shipped = load_parameters().known
+def _checked_parameters(table: Mapping[str, Any], where: str, parameters: Parameters) -> dict[str, float]:
+    shipped = parameters.known
     values = {}
     for name, value in _checked_table(table.get("parameters", {}), f"{where}: parameters").items():
         if name not in shipped:

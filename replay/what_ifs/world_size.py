@@ -6,7 +6,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import KINDS, Topology, predict_collective
+from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
 from replay.what_ifs.device import source_device
 from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
@@ -74,8 +74,9 @@ def _retimed(
 ) -> KernelGraph:
     """Return `graph` with the collectives in `rows` re-timed from one topology to another."""
     tasks = graph.tasks
-    old, _ = _predicted(graph, rows, topologies[0])
-    new, basis = _predicted(graph, rows, topologies[1])
+    fits = parameters.calibration(CollectiveCalibration)
+    old, _ = _predicted(graph, rows, topologies[0], fits)
+    new, basis = _predicted(graph, rows, topologies[1], fits)
     new = new * parameters["collective_ranks_ratio"]
     traced = tasks.duration_ns[rows]
     explained = np.minimum(traced / np.maximum(old, 1e-9), 1.0)
@@ -86,13 +87,15 @@ def _retimed(
     return graph.with_tasks(duration_ns=duration, basis=basis_column, ranks=sizes)
 
 
-def _predicted(graph: KernelGraph, rows: npt.NDArray[np.intp], group: Topology) -> tuple[Floats, int]:
+def _predicted(
+    graph: KernelGraph, rows: npt.NDArray[np.intp], group: Topology, fits: CollectiveCalibration
+) -> tuple[Floats, int]:
     """Return the predicted durations of collectives in a group, ns, and their `Basis`."""
     device, tasks = source_device(graph), graph.tasks
     duration_ns, basis = np.zeros(len(rows)), int(Basis.DERIVED)
     for kind in np.unique(tasks.collective[rows]).tolist():
         of_kind = tasks.collective[rows] == kind
-        prediction = predict_collective(COLLECTIVE_KINDS[kind], tasks.bytes[rows][of_kind], group, device)
+        prediction = predict_collective(COLLECTIVE_KINDS[kind], tasks.bytes[rows][of_kind], group, device, fits)
         duration_ns[of_kind] = prediction.seconds * 1e9
         basis = max(basis, int(Basis.ASSUMED)) if prediction.basis == "prior" else basis
     return duration_ns, basis

@@ -174,15 +174,21 @@ def _transformer(file: Path, name: str, row: object) -> Transformer:
         raise InvalidInputError(f"{file}: {error}") from error
 
 
-def find_transformer(name: str, known: Mapping[str, Transformer] | None = None) -> Transformer:
+def find_transformer(name: str, models: Mapping[str, Transformer]) -> Transformer:
     """Return a model by name.
+
+    Parameters
+    ----------
+    name : str
+        Name of the model.
+    models : mapping of str to Transformer
+        Models by name, such as `load_transformers` returns.
 
     Raises
     ------
     NotFoundError
         There is none of that name; those that are there are listed.
     """
-    models = load_transformers() if known is None else known
     if name not in models:
         raise NotFoundError(f"no model {name!r}; there are {', '.join(sorted(models))}; add it to a file of models")
     return models[name]
@@ -342,9 +348,9 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
 
     Examples
     --------
-    >>> from replay.workloads.architecture import find_transformer
+    >>> from replay.workloads.architecture import find_transformer, load_transformers
     >>> from replay.workloads.transformer import Pass, forward
-    >>> model, run = find_transformer("bert_large"), Pass(8, 512)
+    >>> model, run = find_transformer("bert_large", load_transformers()), Pass(8, 512)
     >>> found = tally(model, lambda one: forward(one, run))
     >>> len(found.operators), sum(found.counts) == len(forward(model, run))
     (13, True)

@@ -7,8 +7,8 @@ import numpy as np
 
 from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import load_parameters
-from replay.costs.kernels import MODELS, Calibration, Machine, load_calibration, predict
+from replay.calibration.parameters import Parameters
+from replay.costs.kernels import MODELS, Calibration, Machine, predict
 from replay.graph.operators import Operator
 
 #: Of a kernel that waits in its stream behind another, the start costs this much, s: what is fitted is the time of one
@@ -65,8 +65,8 @@ def time_operators(
     operators: Iterable[Operator],
     device: Device,
     *,
+    parameters: Parameters,
     dtype: str = "fp32",
-    calibration: Calibration | None = None,
     without: Sequence[str] = (),
 ) -> Timed:
     """Predict operators that follow one another on a stream.
@@ -74,10 +74,13 @@ def time_operators(
     Parameters
     ----------
     operators : iterable of Operator
+        Operators in the order of the stream.
     device : Device
+        Device that they run on.
+    parameters : Parameters
+        With a calibration of kernels.
     dtype : str
-        What is computed in.
-    calibration : Calibration, optional
+        Data type of the computation.
     without : sequence of str
         Devices whose fits are not used.
 
@@ -87,7 +90,7 @@ def time_operators(
     of recurrent networks, optimisers, reductions) it is the longer of moving its bytes as a stream and computing its
     FLOP at the rate of large products, attention at `attention_share` of that.
     """
-    known, operators = calibration or load_calibration(), list(operators)
+    known, operators = parameters.calibration(Calibration), list(operators)
     modelled = {kind for kind in MODELS if known.knows(kind, dtype)}
     kinds = [_AS.get(one.kind, one.kind) for one in operators]
     found = np.zeros((3, len(operators)))
@@ -101,13 +104,15 @@ def time_operators(
         for row, values in enumerate((each.seconds, each.low, each.high)):
             found[row, mine] = np.maximum(values - start * values / each.seconds, 0.0)[which.reshape(-1)]
         if kind not in modelled:
-            found[:, mine] = np.maximum(found[:, mine], _computing([operators[i] for i in mine], device, dtype))
+            found[:, mine] = np.maximum(
+                found[:, mine], _computing([operators[i] for i in mine], device, dtype, parameters)
+            )
     return Timed(found[0], found[1], found[2], tuple(kinds))
 
 
-def _computing(operators: Sequence[Operator], device: Device, dtype: str) -> Floats:
+def _computing(operators: Sequence[Operator], device: Device, dtype: str, parameters: Parameters) -> Floats:
     """Return the time of the FLOP alone, and its range."""
-    attention = load_parameters().known["attention_share"]
+    attention = parameters.known["attention_share"]
     rate = Machine.of(device, dtype).flops_per_s
     flops = np.array([one.flops for one in operators])
     attends = np.array([one.kind == "attention" for one in operators])

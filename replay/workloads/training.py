@@ -23,7 +23,8 @@ import numpy as np
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from replay.costs.collectives import Topology, predict_collective
+from replay.calibration.parameters import Parameters
+from replay.costs.collectives import CollectiveCalibration, Topology, predict_collective
 from replay.graph.operators import streaming
 from replay.workloads.architecture import Step, Transformer, checked_size
 from replay.workloads.timing import time_operators
@@ -404,25 +405,30 @@ def _block(job: TrainingJob, name: str) -> Block:
     return embedding_block(job.model, shard) if name == "embedding" else layer_block(job.model, shard)
 
 
-def works_of(steps: Sequence[Step], job: TrainingJob, device: Device) -> list[Work]:
+def works_of(steps: Sequence[Step], job: TrainingJob, device: Device, parameters: Parameters) -> list[Work]:
     """Return the steps with the time that each takes alone, in 16 bits."""
     seconds = np.zeros(len(steps))
     kernels = [i for i, step in enumerate(steps) if not step.collective]
     meetings = [i for i, step in enumerate(steps) if step.collective]
     if kernels:
-        seconds[kernels] = time_operators([steps[i].operator for i in kernels], device, dtype=_DTYPE).seconds
+        operators = [steps[i].operator for i in kernels]
+        seconds[kernels] = time_operators(operators, device, parameters=parameters, dtype=_DTYPE).seconds
     if meetings:
         sizes = [steps[i].operator.bytes_read for i in meetings]
-        seconds[meetings] = predict_collective("all_reduce", sizes, job.layout.topology("tensor"), device).seconds
+        topology, fits = job.layout.topology("tensor"), parameters.calibration(CollectiveCalibration)
+        seconds[meetings] = predict_collective("all_reduce", sizes, topology, device, fits).seconds
     return [Work(step, float(s)) for step, s in zip(steps, seconds, strict=True)]
 
 
-def stage_parts(job: TrainingJob, stage: int, device: Device) -> list[tuple[str, list[Work], list[Work]]]:
+def stage_parts(
+    job: TrainingJob, stage: int, device: Device, parameters: Parameters
+) -> list[tuple[str, list[Work], list[Work]]]:
     """Return the parts of a stage in forward order: name, and what a micro-batch runs forward and backward."""
     found = []
     for name, count in _counts(job, stage).items():
         block = _block(job, name)
-        found += [(name, works_of(block.forward, job, device), works_of(block.backward, job, device))] * count
+        forward, backward = (works_of(steps, job, device, parameters) for steps in (block.forward, block.backward))
+        found += [(name, forward, backward)] * count
     return found
 
 
@@ -439,34 +445,48 @@ class _Part:
 class _Timer:
     """Times the parts of jobs on a device; what several have in common once."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, parameters: Parameters) -> None:
         self.device = device
+        self.parameters = parameters
         self.part = cache(self._part)
         self.collective = cache(self._collective)
         self.update = cache(self._update)
 
     def _part(self, job: TrainingJob, name: str) -> _Part:
         block = _block(job, name)
-        ahead, back = (_load(works_of(steps, job, self.device)) for steps in (block.forward, block.backward))
+        ahead, back = (
+            _load(works_of(steps, job, self.device, self.parameters)) for steps in (block.forward, block.backward)
+        )
         return _Part(ahead, back, block.weights, block.tensors)
 
     def _collective(self, kind: str, moved: float, topology: Topology) -> float:
-        return float(predict_collective(kind, [moved], topology, self.device).seconds[0])
+        fits = self.parameters.calibration(CollectiveCalibration)
+        return float(predict_collective(kind, [moved], topology, self.device, fits).seconds[0])
 
     def _update(self, weights: int) -> float:
         half = weights * _OPTIMIZER_BYTES / 2
-        return time_operators([streaming("optimizer", half, half, weights, _SIZE)], self.device, dtype=_DTYPE).total
+        operators = [streaming("optimizer", half, half, weights, _SIZE)]
+        return time_operators(operators, self.device, parameters=self.parameters, dtype=_DTYPE).total
 
 
-def job_loads(jobs: Sequence[TrainingJob], device: Device) -> list[JobLoad]:
-    """Return what each job asks; parts that several have in common are timed once.
+def job_loads(jobs: Sequence[TrainingJob], device: Device, parameters: Parameters) -> list[JobLoad]:
+    """Return the loads of each job; parts that several jobs share are timed once.
+
+    Parameters
+    ----------
+    jobs : sequence of TrainingJob
+        Training jobs on one kind of device.
+    device : Device
+        Device that all ranks run on.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
 
     Raises
     ------
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    timer = _Timer(device)
+    timer = _Timer(device, parameters)
     return [_job_load(job, timer) for job in jobs]
 
 

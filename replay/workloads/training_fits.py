@@ -26,7 +26,7 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path, write_text
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Row, measured_count, measured_rows, read_calibration_file
+from replay.calibration.parameters import Parameters, Row, measured_count, measured_rows, read_calibration_file
 from replay.workloads.architecture import Transformer
 from replay.workloads.training import (
     PRIORS,
@@ -237,7 +237,9 @@ _FOLDS, _CONFIDENCE = 6, 0.9
 _STEP = 1e-3
 
 
-def calibrate_training(measured: Sequence[MeasuredStep], device: Device, share: float = SHARE) -> TrainingFit:
+def calibrate_training(
+    measured: Sequence[MeasuredStep], device: Device, *, parameters: Parameters, share: float = SHARE
+) -> TrainingFit:
     """Fit the costs to a share of measured steps, both with and without recomputed layers; the better is kept.
 
     The interval is conformal: steps whose kernels have the same shapes are predicted from a fit of the others, a sixth
@@ -247,9 +249,13 @@ def calibrate_training(measured: Sequence[MeasuredStep], device: Device, share: 
     Parameters
     ----------
     measured : sequence of MeasuredStep
+        Steps of any jobs on `device`.
     device : Device
+        Device that was measured.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
     share : float
-        Above 0, at most 1.
+        Share of the steps that is fitted: above 0, at most 1.
 
     Raises
     ------
@@ -267,7 +273,7 @@ def calibrate_training(measured: Sequence[MeasuredStep], device: Device, share: 
     seconds = np.array([one.seconds for one in mine])
     tried = []
     for recompute in (False, True):
-        loads = job_loads([replace(one.job, recompute=recompute) for one in mine], device)
+        loads = job_loads([replace(one.job, recompute=recompute) for one in mine], device, parameters)
         tried.append((*_fit(loads, seconds), recompute, loads))
     theta, _, recompute, loads = min(tried, key=lambda one: one[1])
     return TrainingFit(
@@ -353,15 +359,21 @@ class PredictedStep:
         return self.parts.total_s
 
 
-def predict_steps(jobs: Sequence[TrainingJob], device: Device, fit: TrainingFit | None = None) -> list[PredictedStep]:
+def predict_steps(
+    jobs: Sequence[TrainingJob], device: Device, *, fit: TrainingFit, parameters: Parameters
+) -> list[PredictedStep]:
     """Predict training steps.
 
     Parameters
     ----------
     jobs : sequence of TrainingJob
+        Training jobs to predict.
     device : Device
-    fit : TrainingFit, optional
-        By default the shipped one. Host costs are taken as they are on any device.
+        Device that all ranks run on.
+    fit : TrainingFit
+        Costs of host and optimizer. Those of the host are taken to be the same on any device.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
 
     Raises
     ------
@@ -371,20 +383,20 @@ def predict_steps(jobs: Sequence[TrainingJob], device: Device, fit: TrainingFit 
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> from replay.workloads import Transformer
-    >>> from replay.workloads import Layout
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.workloads import Layout, Transformer
     >>> model = Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
     >>> jobs = [TrainingJob(model, 1024, batch, 8, Layout(2, 1, 4)) for batch in (16, 128)]
-    >>> short, long = predict_steps(jobs, find_device("A100-SXM4-80GB"))
+    >>> device, shipped = find_device("A100-SXM4-80GB"), load_parameters()
+    >>> short, long = predict_steps(jobs, device, fit=load_training(), parameters=shipped)
     >>> short.parts.bubble_s / short.seconds > 2 * long.parts.bubble_s / long.seconds
     True
     """
-    known = fit or load_training()
     found = []
-    for job, load in zip(jobs, job_loads(jobs, device), strict=True):
-        parts = step_time(load, known.costs)
-        own = device.name == known.device and job.layout.devices <= known.devices
-        factor = exp(known.spread if own else hypot(known.spread, _CARRIED))
+    for job, load in zip(jobs, job_loads(jobs, device, parameters), strict=True):
+        parts = step_time(load, fit.costs)
+        own = device.name == fit.device and job.layout.devices <= fit.devices
+        factor = exp(fit.spread if own else hypot(fit.spread, _CARRIED))
         basis = "fitted" if own else "carried"
         found.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
     return found

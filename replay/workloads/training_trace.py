@@ -8,7 +8,8 @@ from profilers.errors import InvalidInputError
 from profilers.synthetic import Exchange, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.synthetic import Work as Event
 from profilers.trace.trace import Trace
-from replay.costs.collectives import predict_collective
+from replay.calibration.parameters import Parameters
+from replay.costs.collectives import CollectiveCalibration, predict_collective
 from replay.workloads.training import (
     JobLoad,
     TrainingCosts,
@@ -20,7 +21,7 @@ from replay.workloads.training import (
     one_forward_one_backward,
     stage_parts,
 )
-from replay.workloads.training_fits import TrainingFit, load_training
+from replay.workloads.training_fits import TrainingFit
 
 #: Kernels and collectives that a trace may have: of more, ask for fewer layers or micro-batches.
 MOST_WORKS = 2_000_000
@@ -41,7 +42,9 @@ _KERNELS = {
 }
 
 
-def training_trace(job: TrainingJob, device: Device, fit: TrainingFit | None = None, *, steps: int = 1) -> Trace:
+def training_trace(
+    job: TrainingJob, device: Device, *, fit: TrainingFit, parameters: Parameters, steps: int = 1
+) -> Trace:
     """Return the trace of training steps, on one of the replicas: they all do the same.
 
     Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are those that
@@ -50,11 +53,15 @@ def training_trace(job: TrainingJob, device: Device, fit: TrainingFit | None = N
     Parameters
     ----------
     job : TrainingJob
+        Training job to write.
     device : Device
-    fit : TrainingFit, optional
-        By default the shipped one.
+        Device that all ranks run on.
+    fit : TrainingFit
+        Costs of host and optimizer.
+    parameters : Parameters
+        With calibrations of kernels and collectives.
     steps : int
-        Iterations, all alike.
+        Number of iterations, all alike.
 
     Raises
     ------
@@ -64,22 +71,22 @@ def training_trace(job: TrainingJob, device: Device, fit: TrainingFit | None = N
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> from replay.workloads import Transformer
-    >>> from replay.workloads import Layout
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.workloads import Layout, Transformer, load_training
     >>> model = Transformer("gpt", "megatron", 2, 1024, 16, 4096, 51200)
-    >>> trace = training_trace(TrainingJob(model, 512, 2, 1, Layout(1, 1, 2)), find_device("A100-SXM4-80GB"))
+    >>> job, device = TrainingJob(model, 512, 2, 1, Layout(1, 1, 2)), find_device("A100-SXM4-80GB")
+    >>> trace = training_trace(job, device, fit=load_training(), parameters=load_parameters())
     >>> trace.meta.synthetic, trace.meta.ranks, trace.iterations.num_rows
     (True, (0, 1), 2)
     """
     if steps < 1:
         raise InvalidInputError(f"{steps} steps; a trace has at least one")
-    costs = (fit or load_training()).costs
-    load = job_loads([job], device)[0]
+    load = job_loads([job], device, parameters)[0]
     ranks = job.layout.tensor * job.layout.pipeline
     programs: list[Sequence[Event | Wait]] = []
     for stage in range(job.layout.pipeline):
-        parts = stage_parts(job, stage, device)
-        writer = _Stage(job, stage, load, costs, device)
+        parts = stage_parts(job, stage, device, parameters)
+        writer = _Stage(job, stage, load, fit.costs, device, parameters)
         works = sum(len(forward) * (1 + job.recompute) + len(backward) for _, forward, backward in parts)
         if works * job.micro_batches * ranks * steps > MOST_WORKS:
             raise InvalidInputError(
@@ -106,6 +113,7 @@ class _Stage:
     load: JobLoad
     costs: TrainingCosts
     device: Device
+    parameters: Parameters
 
     def program(self, parts: Sequence[tuple[str, list[Work], list[Work]]], rank: int) -> list[Event | Wait]:
         """Return what one tensor rank runs in a step."""
@@ -212,7 +220,8 @@ class _Stage:
             tied = Exchange("all_reduce", vocabulary, f"embedding{rank}", 2, f"embedding of {rank}")
             found += [self._all_reduce(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
         norm = Exchange("all_reduce", 1, "model", self.job.layout.tensor * (last + 1), "norm")
-        seconds = predict_collective("all_reduce", [4.0], self.job.layout.topology("tensor"), self.device).seconds[0]
+        topology, fits = self.job.layout.topology("tensor"), self.parameters.calibration(CollectiveCalibration)
+        seconds = predict_collective("all_reduce", [4.0], topology, self.device, fits).seconds[0]
         found += [self._all_reduce(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]
 
 

@@ -276,8 +276,8 @@ def forward(model: Transformer, run: Pass) -> list[Step]:
 
     Examples
     --------
-    >>> from replay.workloads.architecture import find_transformer
-    >>> steps = forward(find_transformer("bert_large"), Pass(8, 512))
+    >>> from replay.workloads.architecture import find_transformer, load_transformers
+    >>> steps = forward(find_transformer("bert_large", load_transformers()), Pass(8, 512))
     >>> f"{sum(step.operator.flops for step in steps):.3g}"
     '2.69e+12'
     """

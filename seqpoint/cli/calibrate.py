@@ -8,10 +8,10 @@ import click
 
 from profilers.devices.catalogue import find_device
 from profilers.files import file_to_write
-from replay.calibration.parameters import load_parameters
 from replay.contention import calibrate_contention, read_contention, write_contention_fit
 from replay.costs.collectives import FABRICS, calibrate_collectives, load_collectives, read_collectives, write_fits
 from replay.costs.kernels import calibrate, load_calibration, write_calibration
+from replay.costs.shipped import load_parameters
 from replay.workloads import calibrate_training, read_steps, write_training_fit
 from seqpoint.cli.output import print_table, progress, say, working
 from seqpoint.validation.kernels import read_kernels
@@ -123,7 +123,7 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
     target = file_to_write(Path(output))
     measured = [one for path in paths for one in read_steps(path, node_devices)]
     with working(f"fitting a share of {share:g} of {len(measured):,} steps"):
-        found = calibrate_training(measured, find_device(device), share)
+        found = calibrate_training(measured, find_device(device), parameters=load_parameters(), share=share)
     write_training_fit(target, found)
     layers = "recomputed" if found.recompute else "not recomputed"
     say(
@@ -154,10 +154,10 @@ def contention(paths: tuple[str, ...], output: str) -> None:
     target = file_to_write(Path(output))
     with working(f"reading {len(paths)} folders"):
         recordings = [one for path in paths for one in read_contention(path)]
-    found = calibrate_contention(recordings, progress=progress("fitting"))
+    shipped = load_parameters()
+    found = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
     write_contention_fit(target, found)
     say(f"fitted to {found.source}, on {found.device}; off by at most {100 * math.expm1(found.spread):.0f} %, 9 in 10")
-    shipped = load_parameters()
     print_table(
         "Parameters (90 % ranges)",
         ("parameter~", "value", "range", "shipped"),

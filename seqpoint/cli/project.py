@@ -185,9 +185,10 @@ def _calibrated(options: dict[str, Any]) -> "ContentionFit | None":
     if (path := options.pop("contention")) is None:
         return None
     from replay.contention import read_contention_fit
+    from replay.costs.shipped import load_parameters
 
     fit = read_contention_fit(path)
-    options["parameters"] = fit.parameters()
+    options["parameters"] = fit.parameters(load_parameters())
     return fit
 
 

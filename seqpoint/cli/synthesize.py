@@ -8,6 +8,7 @@ import click
 
 from profilers.devices.catalogue import find_device
 from profilers.trace.store import save_trace
+from replay.costs.shipped import load_parameters
 from replay.workloads import (
     Layout,
     PredictedStep,
@@ -96,9 +97,11 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
                       options["micro_batch"], layout, options["recompute"])  # fmt: skip
     fit = read_training_fit(options["calibration"]) if options["calibration"] else load_training()
     device = find_device(options["device"])
-    step = predict_steps([job], device, fit)[0]
+    parameters = load_parameters()
+    step = predict_steps([job], device, fit=fit, parameters=parameters)[0]
     if output:
-        save_trace(training_trace(job, device, fit, steps=options["steps"]), Path(output))
+        made = training_trace(job, device, fit=fit, parameters=parameters, steps=options["steps"])
+        save_trace(made, Path(output))
         message(f"wrote {output}")
     if json_:
         print_json(_content(step, device.name))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.calibration.parameters import load_parameters
 from replay.contention import (
     SIMULATED,
     TRANSFERS,
@@ -20,6 +19,7 @@ from replay.contention import (
     mechanism_of,
     scenario_model,
 )
+from replay.costs.shipped import load_parameters
 from replay.projection.provenance import QUANTILES
 from seqpoint.validation.suites import Progress
 
@@ -171,7 +171,7 @@ def refit_contention(
         for fold in range(FOLDS):
             if progress:
                 progress(number * FOLDS + fold, len(devices) * FOLDS, device)
-            fit = calibrate_contention(mine, part=_others(fold))
+            fit = calibrate_contention(mine, parameters=load_parameters(), part=_others(fold))
             for recording in mine:
                 out = [s for s in recording.scenarios if len(s.members) > 1 and fold_of(kin[s.group], FOLDS) == fold]
                 cases += _cases(recording, out, fit, [False] * len(out))
@@ -190,7 +190,7 @@ def _cases(
 ) -> list[ContentionCase]:
     if not scenarios:
         return []
-    known = fit.parameters() if fit else load_parameters()
+    known = fit.parameters(load_parameters()) if fit else load_parameters()
     model = scenario_model(recording, [s.members for s in scenarios])
     ends = model.ends_ns(base_parameters(recording, known))
     times, random = model.times_ns(ends), np.random.default_rng(_SEED)

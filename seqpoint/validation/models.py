@@ -19,6 +19,7 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.calibration.parameters import Row, measured_count, measured_rows
 from replay.costs.kernels import Calibration, load_calibration, read_calibration
+from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from replay.workloads import (
     Pass,
@@ -104,10 +105,11 @@ def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None
         There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with what is
         accepted.
     """
-    return measured_rows(path, _COLUMNS, lambda where, row: _row(where, row, known))
+    models = load_transformers() if known is None else known
+    return measured_rows(path, _COLUMNS, lambda where, row: _row(where, row, models))
 
 
-def _row(where: str, row: Row, known: Mapping[str, Transformer] | None) -> MeasuredModel:
+def _row(where: str, row: Row, known: Mapping[str, Transformer]) -> MeasuredModel:
     mode, option = row["mode"] or "", row.get("option") or ""
     if mode not in _MODES or option not in _OPTIONS:
         raise InvalidInputError(
@@ -201,7 +203,8 @@ def _together(
     for counted in jobs.values():
         for operator in counted.operators:
             index.setdefault(operator, len(index))
-    timed = time_operators(list(index), device, calibration=known, without=without)
+    parameters = load_parameters().with_calibration(known)
+    timed = time_operators(list(index), device, parameters=parameters, without=without)
     return {job: timed.picked([index[o] for o in counted.operators], counted.counts) for job, counted in jobs.items()}
 
 

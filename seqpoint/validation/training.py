@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
+from replay.costs.shipped import load_parameters
 from replay.workloads import (
     MeasuredStep,
     TrainingFit,
@@ -66,7 +67,8 @@ def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingF
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    predicted = predict_steps(as_measured([step.job for step in measured], fit), device, fit)
+    jobs = as_measured([step.job for step in measured], fit)
+    predicted = predict_steps(jobs, device, fit=fit, parameters=load_parameters())
     known = set(fit.digests)
     return [
         StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in known)

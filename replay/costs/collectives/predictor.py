@@ -34,7 +34,6 @@ from replay.costs.collectives.fits import (
     CollectiveCalibration,
     CollectiveFit,
     fit_curve,
-    load_collectives,
     same_links,
     same_place,
 )
@@ -185,7 +184,7 @@ def predict_collective(
     sizes: npt.ArrayLike,
     topology: Topology,
     device: Device,
-    calibration: CollectiveCalibration | None = None,
+    calibration: CollectiveCalibration,
 ) -> PredictedCollectives:
     """Predict how long a collective takes.
 
@@ -197,8 +196,8 @@ def predict_collective(
         Bytes of one worker's whole buffer, above zero, to 2^50; any shape.
     topology : Topology
     device : Device
-    calibration : CollectiveCalibration, optional
-        By default the shipped one.
+    calibration : CollectiveCalibration
+        Fits to predict from.
 
     Raises
     ------
@@ -208,10 +207,12 @@ def predict_collective(
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> found = predict_collective("all_reduce", [2**26], Topology(8), find_device("A100-SXM4-80GB"))
-    >>> found.basis, bool(found.low[0] < 0.72e-3 < found.high[0])
+    >>> from replay.costs.collectives import load_collectives
+    >>> known, device = load_collectives(), find_device("A100-SXM4-80GB")
+    >>> predicted = predict_collective("all_reduce", [2**26], Topology(8), device, known)
+    >>> predicted.basis, bool(predicted.low[0] < 0.72e-3 < predicted.high[0])
     ('fitted', True)
-    >>> predict_collective("all_to_all", [2**26], Topology(1), find_device("MI300X")).seconds.tolist()
+    >>> predict_collective("all_to_all", [2**26], Topology(1), device, known).seconds.tolist()
     [0.0]
     """
     wanted = _checked(kind, sizes)
@@ -219,7 +220,7 @@ def predict_collective(
     if topology.n_workers == 1:
         nothing = np.zeros_like(wanted)
         return PredictedCollectives(nothing, nothing, nothing, "none")
-    known = load_collectives() if calibration is None else calibration
+    known = calibration
     own = known.own(kind, topology, device)
     if own is not None:
         seconds, (low, high), basis = own.curve.seconds(flat), own.band.at(flat), "fitted"

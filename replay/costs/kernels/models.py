@@ -28,7 +28,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from profilers.devices.catalogue import DTYPES, Device, load_devices
+from profilers.devices.catalogue import DTYPES, Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.compiled import compiled
@@ -57,8 +57,6 @@ _ALL_WIDE = ("Ada Lovelace", "Hopper", "Blackwell")
 #: more reach in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
 #: (FP16, 0.81), over the 0.95 that kernels reach of what is sustained. Not from the MI100, whose units it is used for.
 _MATRIX_SHARE = 0.69
-#: The figure of the best matrix product that was measured, and the peak that it is a share of.
-_SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
 _MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8")
 #: Architectures whose peaks of halves are of vector units.
 _NO_MATRIX = ("Pascal", "GCN 5")
@@ -101,18 +99,7 @@ def matrix_share(device: Device) -> float:
     That of the best product that was measured on the device (`bf16_sustained_tflops` of the catalogue), else the mean
     of its vendor's devices.
     """
-    if own := _measured_share(device):
-        return own
-    shares = {d.name: share for d in load_devices().values() if (share := _measured_share(d))}
-    alike = [share for name, share in shares.items() if load_devices()[name].vendor == device.vendor]
-    every = alike or list(shares.values())
-    return sum(every) / len(every)
-
-
-def _measured_share(device: Device) -> float:
-    if _SUSTAINED in device.figures and _PEAK in device.figures:
-        return device.value(_SUSTAINED) / device.value(_PEAK)
-    return 0.0
+    return device.measured_matrix_share or device.vendor_matrix_share or _MATRIX_SHARE
 
 
 @dataclass(frozen=True)

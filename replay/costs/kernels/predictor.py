@@ -233,6 +233,9 @@ class Calibration:
     carried: Mapping[Key, float]
     digests: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:  # results are cached by calibration, and mappings have no hash
+        return hash((len(self.fits), self.digests))
+
     def like(self, kind: str, dtype: str) -> str:
         """Return the data type whose fits stand in for `dtype`: its own, that of the same units, FP32, or any."""
         there = sorted({own for k, _, own in self.fits if k == kind})
@@ -414,9 +417,9 @@ def predict(
     dims: npt.ArrayLike,
     device: Device,
     *,
+    calibration: Calibration,
     element_bytes: int | None = None,
     dtype: str = "fp32",
-    calibration: Calibration | None = None,
     without: Sequence[str] = (),
 ) -> Predicted:
     """Predict how long operators take.
@@ -428,12 +431,13 @@ def predict(
     dims : array-like, shape (n, n_dims)
         What the model's `dims` name, 1 or more each.
     device : Device
+        Device that the operators run on.
+    calibration : Calibration
+        Fits to predict from.
     element_bytes : int, optional
-        By default those of the data type.
+        Bytes of an element; by default those of the data type.
     dtype : str
         What is computed in. Where no fit has this type, those of the type that comes nearest are used.
-    calibration : Calibration, optional
-        By default the shipped one.
     without : sequence of str
         Devices whose fits are not used.
 
@@ -445,13 +449,14 @@ def predict(
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> found = predict("matmul", [[1, 4096, 4096, 4096]], find_device("A100-PCIE-40GB"))
-    >>> found.basis, bool(found.low[0] < 137.4e9 / 16e12 < found.high[0])
+    >>> device, shapes = find_device("A100-PCIE-40GB"), [[1, 4096, 4096, 4096]]
+    >>> predicted = predict("matmul", shapes, device, calibration=load_calibration())
+    >>> predicted.basis, bool(predicted.low[0] < 137.4e9 / 16e12 < predicted.high[0])
     ('fitted', True)
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
-    known, dtype = calibration or load_calibration(), runs_as(device, dtype)
+    known, dtype = calibration, runs_as(device, dtype)
     element_bytes = DTYPE_BYTES[dtype] if element_bytes is None else element_bytes
     if not 1 <= element_bytes <= _MOST_BYTES:
         raise InvalidInputError(f"elements of {element_bytes} bytes; they have 1 to {_MOST_BYTES}")

@@ -16,7 +16,6 @@ import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
-from replay.calibration.parameters import load_parameters
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
@@ -283,7 +282,7 @@ def collective_columns(job: Job) -> dict[str, object]:
         "kind": TaskKind.COLLECTIVE,
         "collective": COLLECTIVE_KINDS.index(job.work.collective),
         "duration_ns": job.collective_ns,
-        "cu": load_parameters()["cu_share_collective"],
+        "cu": job.costs.collective_unit_share,
         "hbm": min(2 * size / (job.memory_bytes_per_s * longest * 1e-9), 1.0),
         "link": min(job.wire_ns / longest, 1.0),
         "link_number": job.cluster.network_link if job.cluster.topology.nodes > 1 else -1,
@@ -331,11 +330,13 @@ def compare(job: Job, ranks: Sequence[int] | None = None) -> Comparison:
     --------
     >>> from profilers.devices import find_device
     >>> from replay.costs.collectives import Topology
-    >>> from replay.studies.fused import Cluster, embedding
-    >>> mi210 = find_device("MI210")
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.studies.fused import Cluster, Costs, embedding
+    >>> mi210, parameters = find_device("MI210"), load_parameters()
     >>> pair = Cluster(mi210, Topology(2, 1, nics=1))
-    >>> found = compare(Job(embedding(mi210, batch=512, tables=32, pooling=20, dim=128), pair))
-    >>> 0.2 < found.saving < 0.6
+    >>> work = embedding(mi210, parameters, batch=512, tables=32, pooling=20, dim=128)
+    >>> comparison = compare(Job(work, pair, costs=Costs.of(parameters)))
+    >>> 0.2 < comparison.saving < 0.6
     True
     """
     return Comparison(job, replay(baseline_graph(job, ranks)), replay(fused_graph(job, ranks)))

@@ -23,10 +23,10 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES, classify
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, algorithms_of, fastest, machine_of, phases_of
 from replay.costs.collectives.algorithms import PROTOCOLS
-from replay.costs.kernels import predict
+from replay.costs.kernels import Calibration, predict
 from replay.graph.graph import Hardware
 from replay.graph.operators import DTYPE_BYTES
 from replay.workloads.architecture import checked_size
@@ -162,6 +162,8 @@ class Costs:
         Of what a library's copies reach over a link in a node, what stores of workgroups reach.
     memory_share : float
         Of the peak memory bandwidth, what streaming kernels reach.
+    collective_unit_share : float
+        Share of the compute units that a library's collective holds.
 
     Raises
     ------
@@ -179,6 +181,7 @@ class Costs:
     occupancy_loss: float
     store_share: float
     memory_share: float
+    collective_unit_share: float
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -191,8 +194,13 @@ class Costs:
                 raise InvalidInputError(f"{name} is {getattr(self, name)}; it must be above 0, and at most 1")
 
     @classmethod
-    def of(cls, parameters: Parameters | None = None) -> "Costs":
-        """Return the costs that the parameters give, by default the shipped ones.
+    def of(cls, parameters: Parameters) -> "Costs":
+        """Return the costs that the parameters give.
+
+        Parameters
+        ----------
+        parameters : Parameters
+            Parameters of the models.
 
         Notes
         -----
@@ -202,22 +210,23 @@ class Costs:
 
         Examples
         --------
-        >>> Costs.of().occupancy_loss
+        >>> from replay.costs.shipped import load_parameters
+        >>> Costs.of(load_parameters()).occupancy_loss
         0.125
         """
-        known = load_parameters() if parameters is None else parameters
         steps = PROTOCOLS["LL"].step_s
         return cls(
-            launch_ns=known["kernel_floor_amd_ns"],
-            sync_ns=known["stream_sync_ns"],
+            launch_ns=parameters["kernel_floor_amd_ns"],
+            sync_ns=parameters["stream_sync_ns"],
             packs=1.0,
             library=1.0,
             put_ns=steps["network"] * 1e9,
             store_ns=steps["device"] * 1e9,
-            issue_ns=known["put_issue_ns"],
-            occupancy_loss=known["persistent_occupancy_loss"],
-            store_share=known["store_link_share"],
-            memory_share=known["hbm_share_memory_bound"],
+            issue_ns=parameters["put_issue_ns"],
+            occupancy_loss=parameters["persistent_occupancy_loss"],
+            store_share=parameters["store_link_share"],
+            memory_share=parameters["hbm_share_memory_bound"],
+            collective_unit_share=parameters["cu_share_collective"],
         )
 
     def without_overheads(self) -> "Costs":
@@ -289,12 +298,15 @@ class Work:
         return max(self.arithmetic_ns * 1e-9, self.moved_bytes / (device.memory_bytes_per_s * memory_share))
 
 
-def embedding(device: Device, *, batch: int, tables: int, pooling: int, dim: int) -> Work:
+def embedding(device: Device, parameters: Parameters, *, batch: int, tables: int, pooling: int, dim: int) -> Work:
     """Return pooled look-ups of one rank's tables for the samples of all ranks, exchanged all to all.
 
     Parameters
     ----------
     device : Device
+        Device of the rank.
+    parameters : Parameters
+        `work_items_per_unit_max` limits the resident workgroups.
     batch : int
         Samples of all ranks together.
     tables : int
@@ -312,7 +324,8 @@ def embedding(device: Device, *, batch: int, tables: int, pooling: int, dim: int
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> work = embedding(find_device("MI210"), batch=512, tables=32, pooling=20, dim=128)
+    >>> from replay.costs.shipped import load_parameters
+    >>> work = embedding(find_device("MI210"), load_parameters(), batch=512, tables=32, pooling=20, dim=128)
     >>> work.output_bytes, work.workgroups, work.resident
     (8388608, 4096, 832)
     """
@@ -321,23 +334,28 @@ def embedding(device: Device, *, batch: int, tables: int, pooling: int, dim: int
     moved = rows * pooling * (width + _INDEX_BYTES) + rows * width
     waves = rows * max(-(-dim // (2 * _WAVE)), 1)
     name = f"embedding {batch}|{tables}|{pooling}|{dim}"
-    return Work(name, "all_to_all", moved, rows * width, 0.0, -(-waves * _WAVE // _ITEMS), _resident(device))
+    return Work(
+        name, "all_to_all", moved, rows * width, 0.0, -(-waves * _WAVE // _ITEMS), _resident(device, parameters)
+    )
 
 
 def _named(batch: int, tables: int, pooling: int, dim: int) -> tuple[tuple[str, int], ...]:
     return ("batch", batch), ("tables", tables), ("pooling", pooling), ("dim", dim)
 
 
-def _resident(device: Device) -> int:
-    return device.compute_units * int(load_parameters()["work_items_per_unit_max"]) // _ITEMS
+def _resident(device: Device, parameters: Parameters) -> int:
+    return device.compute_units * int(parameters["work_items_per_unit_max"]) // _ITEMS
 
 
-def gemv(device: Device, *, batch: int, n: int, k: int) -> Work:
+def gemv(device: Device, parameters: Parameters, *, batch: int, n: int, k: int) -> Work:
     """Return a product of a few rows with one rank's part of a weight matrix, summed over the ranks.
 
     Parameters
     ----------
     device : Device
+        Device of the rank.
+    parameters : Parameters
+        `work_items_per_unit_max` limits the resident workgroups.
     batch, n, k : int
         Rows, columns of the result, and the rank's part of the depth; 16-bit elements.
 
@@ -348,22 +366,28 @@ def gemv(device: Device, *, batch: int, n: int, k: int) -> Work:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> gemv(find_device("MI210"), batch=1, n=8192, k=2048).moved_bytes
+    >>> from replay.costs.shipped import load_parameters
+    >>> gemv(find_device("MI210"), load_parameters(), batch=1, n=8192, k=2048).moved_bytes
     33574912
     """
     batch, n, k = checked_size("batch", batch), checked_size("n", n), checked_size("k", k)
     size = DTYPE_BYTES["bf16"]
     moved, output = size * (n * k + batch * (n + k)), size * batch * n
     groups = -(-n * _WAVE // _ITEMS)
-    return Work(f"gemv {batch}|{n}|{k}", "all_reduce", moved, output, 0.0, groups, _resident(device), packed=False)
+    return Work(
+        f"gemv {batch}|{n}|{k}", "all_reduce", moved, output, 0.0, groups, _resident(device, parameters), packed=False
+    )
 
 
-def gemm(device: Device, *, m: int, n: int, k: int) -> Work:
+def gemm(device: Device, calibration: Calibration, *, m: int, n: int, k: int) -> Work:
     """Return the last product of one rank's experts, whose rows go back to the ranks of their tokens.
 
     Parameters
     ----------
     device : Device
+        Device of the rank.
+    calibration : Calibration
+        Fits of kernels that the product is timed by.
     m, n, k : int
         Tokens that the rank's experts have, hidden size, depth; BF16.
 
@@ -375,11 +399,12 @@ def gemm(device: Device, *, m: int, n: int, k: int) -> Work:
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> gemm(find_device("MI210"), m=4096, n=4096, k=14336).workgroups
+    >>> from replay.costs.kernels import load_calibration
+    >>> gemm(find_device("MI210"), load_calibration(), m=4096, n=4096, k=14336).workgroups
     1024
     """
     m, n, k = checked_size("m", m), checked_size("n", n), checked_size("k", k)
-    found = predict("matmul", [[1, m, n, k]], device, dtype="bf16")
+    found = predict("matmul", [[1, m, n, k]], device, calibration=calibration, dtype="bf16")
     size = DTYPE_BYTES["bf16"]
     arithmetic = max(float(found.seconds[0]) - found.start_s, 0.0) * 1e9
     groups = -(-m // _TILE) * -(-n // _TILE)
@@ -530,11 +555,13 @@ class Job:
     Parameters
     ----------
     work : Work
+        Work of one rank.
     cluster : Cluster
+        Devices and links that it runs on.
     schedule : Schedule, optional
-        Of the fused kernel.
-    costs : Costs, optional
-        By default those of the shipped parameters.
+        Order of the fused kernel's slices.
+    costs : Costs
+        Costs beside computing and carrying bytes.
     shots : int, optional
         Of a fused all-reduce: 1, each rank sends all to all others, and each sums; 2, each rank owns a part, sums it
         and sends it on. By default what takes less time by size, where no computation hides it.
@@ -548,7 +575,7 @@ class Job:
     work: Work
     cluster: Cluster
     schedule: Schedule = field(default_factory=Schedule)
-    costs: Costs = field(default_factory=Costs.of)
+    costs: Costs = field(kw_only=True)
     shots: int = 0
 
     def __post_init__(self) -> None:

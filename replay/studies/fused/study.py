@@ -9,7 +9,7 @@ What arXiv 2305.06942 reports of fused collectives, from the simulation.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
-from replay.costs.kernels import predict
+from replay.costs.kernels import Calibration, predict
 from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
@@ -75,10 +75,18 @@ class Recommendation:
                 raise InvalidInputError(f"{self.name}: {mlp} is {widths}; give the widths of two layers or more")
             object.__setattr__(self, mlp, widths)
 
-    def embeddings(self, cluster: Cluster) -> Work:
-        """Return one rank's look-ups for the samples of all ranks."""
-        samples = self.batch * cluster.ranks
-        return embedding(cluster.device, batch=samples, tables=self.tables, pooling=self.pooling, dim=self.dim)
+    def embeddings(self, cluster: Cluster, parameters: Parameters) -> Work:
+        """Return one rank's look-ups for the samples of all ranks.
+
+        Parameters
+        ----------
+        cluster : Cluster
+            Devices that the model runs on.
+        parameters : Parameters
+            Parameters of the models.
+        """
+        sizes = {"batch": self.batch * cluster.ranks, "tables": self.tables, "pooling": self.pooling, "dim": self.dim}
+        return embedding(cluster.device, parameters, **sizes)
 
 
 @dataclass
@@ -87,6 +95,7 @@ class _Step:
 
     model: Recommendation
     job: Job
+    calibration: Calibration
     work: Assembly = field(default_factory=Assembly)
 
     def kernel(self, name: str, after: Ints, moved_bytes: float, *, hbm: float = 1.0) -> Ints:
@@ -102,7 +111,8 @@ class _Step:
     def products(self, name: str, shapes: Sequence[Sequence[int]], after: Ints) -> Ints:
         """Append products, one after another; a shape is rows, columns and depth."""
         device, lane = self.job.cluster.device, self.work.lane(device=0, stream=2)
-        found = predict("matmul", [[1, *shape] for shape in shapes], device, dtype="fp32")
+        rows = [[1, *shape] for shape in shapes]
+        found = predict("matmul", rows, device, calibration=self.calibration, dtype="fp32")
         moved = [_SIZE * (m * k + k * n + m * n) for m, n, k in shapes]
         alone = (found.seconds - found.start_s).clip(1e-9)
         share = [min(b / (self.job.memory_bytes_per_s * s), 1.0) for b, s in zip(moved, alone, strict=True)]
@@ -140,14 +150,17 @@ def _backward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
     return [shape for a, b in layers for shape in ((a, b, batch), (batch, a, b))]
 
 
-def training_graph(model: Recommendation, job: Job, add: _Add = add_baseline) -> KernelGraph:
+def training_graph(model: Recommendation, job: Job, parameters: Parameters, *, add: _Add = add_baseline) -> KernelGraph:
     """Return a training step of one rank that stands for all.
 
     Parameters
     ----------
     model : Recommendation
+        Model to train.
     job : Job
         Its cluster and costs; the work is the model's embeddings.
+    parameters : Parameters
+        With a calibration of kernels.
     add : callable
         `add_baseline` or `add_fused`: how embeddings and their all-to-all run.
 
@@ -160,7 +173,8 @@ def training_graph(model: Recommendation, job: Job, add: _Add = add_baseline) ->
     what it computes, and activations, are taken to be hidden behind that and the products. The rows' update reads the
     gradient, and reads and writes each row that was looked up.
     """
-    step = _Step(model, replace(job, work=model.embeddings(job.cluster)))
+    work = model.embeddings(job.cluster, parameters)
+    step = _Step(model, replace(job, work=work), parameters.calibration(Calibration))
     batch, none = model.batch, step.job.costs.launch_ns
     start, exchanged = add(step.work, step.job, (0,))
     bottom = step.products("bottom MLP", _forward(batch, model.bottom), start)
@@ -181,22 +195,35 @@ def training_graph(model: Recommendation, job: Job, add: _Add = add_baseline) ->
 
 
 def compare_training(
-    model: Recommendation, cluster: Cluster, schedule: Schedule | None = None, costs: Costs | None = None
+    model: Recommendation, cluster: Cluster, *, parameters: Parameters, schedule: Schedule | None = None
 ) -> Comparison:
     """Simulate a training step with separate kernels, and with embeddings and their all-to-all fused.
 
+    Parameters
+    ----------
+    model : Recommendation
+        Model to train.
+    cluster : Cluster
+        Devices that it runs on.
+    parameters : Parameters
+        With a calibration of kernels; costs are `Costs.of` them.
+    schedule : Schedule, optional
+        Order of the fused kernel's slices.
+
     Examples
     --------
+    >>> from replay.costs.shipped import load_parameters
     >>> from replay.studies.fused import load_workloads
-    >>> known = load_workloads()
-    >>> found = compare_training(known.models["benchmark"], known.clusters["scale_out"])
-    >>> 0 < found.saving < 0.5
+    >>> workloads = load_workloads()
+    >>> model, cluster = workloads.models["benchmark"], workloads.clusters["scale_out"]
+    >>> comparison = compare_training(model, cluster, parameters=load_parameters())
+    >>> 0 < comparison.saving < 0.5
     True
     """
-    job = Job(model.embeddings(cluster), cluster, schedule or Schedule(), costs or Costs.of())
-    return Comparison(
-        job, replay(training_graph(model, job, add_baseline)), replay(training_graph(model, job, add_fused))
-    )
+    work = model.embeddings(cluster, parameters)
+    job = Job(work, cluster, schedule or Schedule(), costs=Costs.of(parameters))
+    both = (replay(training_graph(model, job, parameters, add=add)) for add in (add_baseline, add_fused))
+    return Comparison(job, *both)
 
 
 _SHOWN, _MOST_CASES = 60, 100_000
@@ -233,8 +260,15 @@ class Workloads:
     sweeps: Mapping[str, tuple[tuple[Any, ...], ...]]
     models: Mapping[str, Recommendation]
 
-    def works(self, sweep: str, cluster: str) -> tuple[Work, ...]:
+    def works(self, sweep: str, cluster: str, parameters: Parameters) -> tuple[Work, ...]:
         """Return the work of every case of a sweep on the devices of a cluster.
+
+        Parameters
+        ----------
+        sweep, cluster : str
+            Names of a sweep and of a cluster.
+        parameters : Parameters
+            With a calibration of kernels.
 
         Raises
         ------
@@ -243,7 +277,8 @@ class Workloads:
 
         Examples
         --------
-        >>> len(load_workloads().works("embedding", "inter_node"))
+        >>> from replay.costs.shipped import load_parameters
+        >>> len(load_workloads().works("embedding", "inter_node", load_parameters()))
         54
         """
         for name, among in ((sweep, self.sweeps), (cluster, self.clusters)):
@@ -251,10 +286,11 @@ class Workloads:
                 raise NotFoundError(f"no {name!r}; there are {', '.join(sorted(among))}")
         device, cases = self.clusters[cluster].device, self.sweeps[sweep]
         if sweep == "embedding":
-            return tuple(embedding(device, batch=b, tables=t, pooling=p, dim=d) for b, t, p, d in cases)
+            return tuple(embedding(device, parameters, batch=b, tables=t, pooling=p, dim=d) for b, t, p, d in cases)
         if sweep == "gemv":
-            return tuple(gemv(device, batch=b, n=n, k=k) for b, (n, k) in cases)
-        return tuple(gemm(device, m=m, n=n, k=k) for m, (n, k) in cases)
+            return tuple(gemv(device, parameters, batch=b, n=n, k=k) for b, (n, k) in cases)
+        calibration = parameters.calibration(Calibration)
+        return tuple(gemm(device, calibration, m=m, n=n, k=k) for m, (n, k) in cases)
 
 
 def load_workloads(path: str | Path | None = None) -> Workloads:
@@ -375,66 +411,97 @@ class Peak(NamedTuple):
         return 1 / _NEAR <= self.balance <= _NEAR
 
 
-def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+def reproduce(parameters: Parameters, workloads: Workloads) -> dict[str, float]:
     """Return the figures of `datasets/published/fused.toml` as the simulation gives them, by name.
 
     Parameters
     ----------
-    parameters : Parameters, optional
-        By default the shipped ones.
+    parameters : Parameters
+        With a calibration of kernels.
+    workloads : Workloads
+        The published workloads.
 
     Examples
     --------
-    >>> reproduce()["no_overhead_at_most_half"]
+    >>> from replay.costs.shipped import load_parameters
+    >>> reproduce(load_parameters(), load_workloads())["no_overhead_at_most_half"]
     135.0
     """
-    costs, known = Costs.of(parameters), load_workloads()
-    found: dict[str, float] = {}
+    costs, figures = Costs.of(parameters), dict[str, float]()
+    bare = costs.without_overheads()
+    each = partial(_each, workloads, parameters)
     for name in _SWEEPS:
-        savings = _each(name, costs, Schedule(), lambda one: one.saving)
-        found |= {f"{name}_average": 100 * float(savings.mean()), f"{name}_largest": 100 * float(savings.max())}
-    training = compare_training(known.models["production"], known.clusters["scale_out"], costs=costs)
-    found["training_128_nodes"] = 100 * training.saving
-    halves = [_each(name, costs.without_overheads(), Schedule(), lambda one: one.saving) <= 0.5 for name in _SWEEPS]
-    found["no_overhead_at_most_half"] = float(np.concatenate(halves).sum())
-    orders = [
-        np.concatenate([_each(name, costs, Schedule(order), _fused_ns) for name in ("inter_node", "intra_node")])
+        savings = each(name, Schedule(), costs, _saving)
+        figures |= {f"{name}_average": 100 * float(savings.mean()), f"{name}_largest": 100 * float(savings.max())}
+    model, cluster = workloads.models["production"], workloads.clusters["scale_out"]
+    figures["training_128_nodes"] = 100 * compare_training(model, cluster, parameters=parameters).saving
+    halves = [each(name, Schedule(), bare, _saving) <= 0.5 for name in _SWEEPS]
+    figures["no_overhead_at_most_half"] = float(np.concatenate(halves).sum())
+    remote, local = (
+        np.concatenate([each(name, Schedule(order), costs, _fused_ns) for name in ("inter_node", "intra_node")])
         for order in ("remote_first", "local_first")
-    ]
-    found["remote_first_not_slower"] = float((orders[0] <= orders[1] + _ROUNDING).sum())
-    found["remote_first_about_or_over"] = float((orders[0] <= orders[1] * (1 + _ABOUT)).sum())
-    pipelined = [one for one in peaks(costs.without_overheads()) if one.waves >= _LEAST_WAVES]
-    found["gain_peaks_at_balance"] = float(sum(one.near for one in pipelined))
-    found["gain_peaks_with_overheads"] = float(sum(one.near for one in peaks(costs)))
+    )
+    figures["remote_first_not_slower"] = float((remote <= local + _ROUNDING).sum())
+    figures["remote_first_about_or_over"] = float((remote <= local * (1 + _ABOUT)).sum())
+    pipelined = [peak for peak in peaks(workloads, parameters, bare) if peak.waves >= _LEAST_WAVES]
+    figures["gain_peaks_at_balance"] = float(sum(peak.near for peak in pipelined))
+    figures["gain_peaks_with_overheads"] = float(sum(peak.near for peak in peaks(workloads, parameters, costs)))
     for order in ("ascending", "remote_first"):
-        skews = _each("inter_node", costs, Schedule(order), lambda one: one.skew)
-        found[f"skew_{order}"] = 100 * float(skews.mean())
-    return found
+        skews = each("inter_node", Schedule(order), costs, _skew)
+        figures[f"skew_{order}"] = 100 * float(skews.mean())
+    return figures
 
 
-def _fused_ns(one: Comparison) -> float:
-    return one.fused.makespan_ns
+def _fused_ns(comparison: Comparison) -> float:
+    return comparison.fused.makespan_ns
 
 
-def _each(name: str, costs: Costs, schedule: Schedule, of: Callable[[Comparison], float]) -> Floats:
+def _saving(comparison: Comparison) -> float:
+    return comparison.saving
+
+
+def _skew(comparison: Comparison) -> float:
+    return comparison.skew
+
+
+def _each(
+    workloads: Workloads,
+    parameters: Parameters,
+    name: str,
+    schedule: Schedule,
+    costs: Costs,
+    figure: Callable[[Comparison], float],
+) -> Floats:
     """Return a figure of each case of a sweep."""
-    known, (sweep, where) = load_workloads(), _SWEEPS[name]
-    cluster = known.clusters[where]
-    return np.array([of(compare(Job(work, cluster, schedule, costs))) for work in known.works(sweep, where)])
+    sweep, place = _SWEEPS[name]
+    cluster = workloads.clusters[place]
+    works = workloads.works(sweep, place, parameters)
+    return np.array([figure(compare(Job(work, cluster, schedule, costs=costs))) for work in works])
 
 
-def peaks(costs: Costs) -> Iterator[Peak]:
-    """Yield where most is saved along pooling factors of 1 to 128.
+def peaks(workloads: Workloads, parameters: Parameters, costs: Costs) -> Iterator[Peak]:
+    """Yield the case with the largest saving along pooling factors of 1 to 128.
 
-    For each batch and number of tables of the sweep, on each cluster.
+    There is one for each batch and number of tables of the sweep of embeddings, on each cluster.
+
+    Parameters
+    ----------
+    workloads : Workloads
+        Sweeps and clusters.
+    parameters : Parameters
+        Parameters of the models.
+    costs : Costs
+        Costs beside computing and carrying bytes.
     """
-    known = load_workloads()
-    batches, tables = (sorted({case[i] for case in known.sweeps["embedding"]}) for i in (0, 1))
-    for where in ("inter_node", "intra_node"):
-        cluster = known.clusters[where]
+    batches, tables = (sorted({case[i] for case in workloads.sweeps["embedding"]}) for i in (0, 1))
+    for place in ("inter_node", "intra_node"):
+        cluster = workloads.clusters[place]
         for batch, table in ((b, t) for b in batches for t in tables):
-            works = [embedding(cluster.device, batch=batch, tables=table, pooling=p, dim=128) for p in _POOLING]
-            found = [compare(Job(work, cluster, costs=costs)) for work in works]
-            best = max(found, key=lambda one: one.saving).job
+            works = [
+                embedding(cluster.device, parameters, batch=batch, tables=table, pooling=pooling, dim=128)
+                for pooling in _POOLING
+            ]
+            comparisons = [compare(Job(work, cluster, costs=costs)) for work in works]
+            best = max(comparisons, key=_saving).job
             resident = best.work.resident * (1 - costs.occupancy_loss)
             yield Peak(best.work.workgroups / resident, best.compute_ns / best.collective_ns)

@@ -28,7 +28,7 @@ from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml
 from profilers.trace.arrays import Floats, Ints
-from replay.costs.kernels import predict
+from replay.costs.kernels import Calibration, predict
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
 from replay.workloads.architecture import checked_size
@@ -184,18 +184,24 @@ def load_workload(path: str | Path | None = None) -> Workload:
     return _shipped() if path is None else _read(Path(path))
 
 
-def find_sublayer(label: str, workload: Workload | None = None) -> SubLayer:
+def find_sublayer(label: str, workload: Workload) -> SubLayer:
     """Return a sub-layer by its label.
+
+    Parameters
+    ----------
+    label : str
+        Model, sub-layer and workers, such as ``"t_nlg/fc2/8"``.
+    workload : Workload
+        Sub-layers to look in.
 
     Raises
     ------
     NotFoundError
         There is none of that label; those that are there are listed.
     """
-    known = (workload or load_workload()).sublayers
-    if label not in known:
-        raise NotFoundError(f"no sub-layer {label!r:.60}; there are {', '.join(known)}")
-    return known[label]
+    if label not in workload.sublayers:
+        raise NotFoundError(f"no sub-layer {label!r:.60}; there are {', '.join(workload.sublayers)}")
+    return workload.sublayers[label]
 
 
 @cache
@@ -645,16 +651,20 @@ def cached_share(footprint: float, replacement: str) -> float:
     return 1.0 / footprint if replacement == "best" else 0.0
 
 
-def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Product:
+def product_of(sublayer: SubLayer, system: System, output_in_cache: float, calibration: Calibration) -> Product:
     """Return the product of a sub-layer, its result in one chunk of rows for each worker.
 
     Parameters
     ----------
     sublayer : SubLayer
+        Product and number of workers.
     system : System
+        GPUs and their tiles.
     output_in_cache : float
         Share of the result that takes room in the last-level cache from operands that are read again: 1 where it is
         written through it, 0 around it, as T3 does.
+    calibration : Calibration
+        Fits of kernels that the product is timed by.
 
     Raises
     ------
@@ -672,16 +682,18 @@ def product_of(sublayer: SubLayer, system: System, output_in_cache: float) -> Pr
 
     Examples
     --------
-    >>> from replay.studies.t3.ring import find_sublayer, load_workload
-    >>> one = product_of(find_sublayer("t_nlg/fc2/8"), load_workload().system, 0.0)
-    >>> int(one.tiles.sum()), one.last_stages()[:3].tolist()
+    >>> from replay.costs.kernels import load_calibration
+    >>> workload = load_workload()
+    >>> sublayer = find_sublayer("t_nlg/fc2/8", workload)
+    >>> product = product_of(sublayer, workload.system, 0.0, load_calibration())
+    >>> int(product.tiles.sum()), product.last_stages()[:3].tolist()
     (2176, [3, 6, 10])
     """
     grid = _grid(sublayer, system)
     read = _read_bytes(grid, sublayer, system, output_in_cache)
     memory_ns = system.memory_ns(_read_bytes(grid, sublayer, system, 1.0).sum() + sublayer.output_bytes)
     shape = [[1, sublayer.tokens, sublayer.hidden, sublayer.depth]]
-    whole = predict("matmul", shape, system.device, dtype="fp16")
+    whole = predict("matmul", shape, system.device, calibration=calibration, dtype="fp16")
     compute_ns = max(float(whole.seconds[0] - whole.start_s) * 1e9 - memory_ns, 0.0) / grid.stages
     sizes = 2.0 * system.tile_rows * grid.widths[grid.column]
     written, tiles = np.zeros((grid.stages, sublayer.workers)), np.zeros((grid.stages, sublayer.workers), np.int64)

@@ -7,7 +7,7 @@ What T3's arithmetic says in closed form, from simulations of the cases that it 
 T3's published figures, from its own set-up (`datasets/published/t3.toml`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from profilers.devices.catalogue import Figure
 from profilers.errors import InvalidInputError
-from replay.calibration.parameters import Parameters, load_parameters
+from replay.calibration.parameters import Parameters
+from replay.costs.kernels import Calibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
@@ -32,10 +33,10 @@ from replay.studies.t3.ring import (
     Ring,
     SubLayer,
     System,
+    Workload,
     compute_first,
     first_come,
     fused,
-    load_workload,
     near_memory_reduce_scatter,
     product_of,
     reduce_scatter,
@@ -123,20 +124,19 @@ class Outcome:
         return 1.0 - after / before
 
 
-def study(
-    sublayer: SubLayer, system: System | None = None, parameters: Parameters | None = None, gpus: int = 1
-) -> Outcome:
+def study(sublayer: SubLayer, system: System, *, parameters: Parameters, gpus: int = 1) -> Outcome:
     """Simulate a sub-layer without and with T3.
 
     Parameters
     ----------
     sublayer : SubLayer
-    system : System, optional
-        By default that of `datasets/workloads/t3.toml`.
-    parameters : Parameters, optional
-        `t3_update_cost` and `t3_starvation_share` count.
+        Product and number of workers.
+    system : System
+        GPUs and the links of their ring.
+    parameters : Parameters
+        `t3_update_cost` and `t3_starvation_share`, and a calibration of kernels.
     gpus : int
-        To simulate: all workers, or one that stands for all.
+        GPUs to simulate: all workers, or 1 that stands for all.
 
     Raises
     ------
@@ -145,16 +145,19 @@ def study(
 
     Examples
     --------
-    >>> from replay.studies.t3.ring import find_sublayer
-    >>> found = study(find_sublayer("t_nlg/fc2/8"))
-    >>> 1 < found.speedup(found.t3) < found.speedup(found.t3_mca) < found.ideal_speedup
+    >>> from replay.costs.shipped import load_parameters
+    >>> from replay.studies.t3 import find_sublayer, load_workload
+    >>> workload = load_workload()
+    >>> sublayer = find_sublayer("t_nlg/fc2/8", workload)
+    >>> outcome = study(sublayer, workload.system, parameters=load_parameters())
+    >>> 1 < outcome.speedup(outcome.t3) < outcome.speedup(outcome.t3_mca) < outcome.ideal_speedup
     True
     """
     if gpus not in (1, sublayer.workers):
         raise InvalidInputError(f"{sublayer.label}: {gpus} GPUs; give 1, which stands for all, or {sublayer.workers}")
-    system, known = system or load_workload().system, parameters or load_parameters()
-    cached, around = (product_of(sublayer, system, share) for share in (1.0, 0.0))
-    cost, starvation = known["t3_update_cost"], known["t3_starvation_share"]
+    fits = parameters.calibration(Calibration)
+    cached, around = (product_of(sublayer, system, share, fits) for share in (1.0, 0.0))
+    cost, starvation = parameters["t3_update_cost"], parameters["t3_starvation_share"]
     if not cost >= 1:
         raise InvalidInputError(f"t3_update_cost is {cost}; an update takes no less than a write: give 1 or more")
     runs = [_run(cached, sequential(cached, Ring(system, gpus)))]
@@ -244,17 +247,19 @@ _RING_GBPS = 150.0
 _ABOUT = 0.02
 
 
-def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
+def reproduce(parameters: Parameters, workload: Workload) -> dict[str, float]:
     """Return our figure for each of `datasets/published/t3.toml`.
 
     Parameters
     ----------
-    parameters : Parameters, optional
-        By default the shipped ones.
+    parameters : Parameters
+        `t3_update_cost` and `t3_starvation_share`, and a calibration of kernels.
+    workload : Workload
+        The published sub-layers and system.
     """
-    known = studied((*_MODELS, *_LARGE), parameters)
-    main = [one for one in known if one.sublayer.model in _MODELS]
-    large = [one for one in known if one.sublayer.model in _LARGE]
+    outcomes = studied((*_MODELS, *_LARGE), workload, parameters)
+    main = [outcome for outcome in outcomes if outcome.sublayer.model in _MODELS]
+    large = [outcome for outcome in outcomes if outcome.sublayer.model in _LARGE]
     mca = _gains([one.speedup(one.t3_mca) for one in main])
     first = _gains([one.speedup(one.t3) for one in main])
     ideal = _gains([one.ideal_speedup for one in main])
@@ -269,22 +274,32 @@ def reproduce(parameters: Parameters | None = None) -> dict[str, float]:
         "ideal_max": ideal[1],
         "movement_geomean": 100 * (1 - float(np.exp(np.mean(np.log1p(np.negative(saved)))))),
         "movement_max": 100 * max(saved),
-        **_closed_forms(main),
-        **_orders(known),
+        **_closed_forms(main, with_link(workload.system, _RING_GBPS)),
+        **_orders(outcomes),
     }
 
 
-def studied(models: Iterable[str], parameters: Parameters | None = None) -> list[Outcome]:
-    """Return the outcome of every sub-layer of some models; sub-layers with the same product are simulated once."""
-    known: dict[tuple[int, ...], Outcome] = {}
-    found = []
-    for one in load_workload().sublayers.values():
-        if one.model in models:
-            shape = (one.tokens, one.hidden, one.factor, one.workers)
-            if shape not in known:
-                known[shape] = study(one, None, parameters)
-            found.append(replace(known[shape], sublayer=one))
-    return found
+def studied(models: Collection[str], workload: Workload, parameters: Parameters) -> list[Outcome]:
+    """Simulate every sub-layer of some models; sub-layers with the same product are simulated once.
+
+    Parameters
+    ----------
+    models : collection of str
+        Names of models.
+    workload : Workload
+        Sub-layers and system.
+    parameters : Parameters
+        `t3_update_cost` and `t3_starvation_share`, and a calibration of kernels.
+    """
+    by_shape: dict[tuple[int, ...], Outcome] = {}
+    outcomes = []
+    for sublayer in workload.sublayers.values():
+        if sublayer.model in models:
+            shape = (sublayer.tokens, sublayer.hidden, sublayer.factor, sublayer.workers)
+            if shape not in by_shape:
+                by_shape[shape] = study(sublayer, workload.system, parameters=parameters)
+            outcomes.append(replace(by_shape[shape], sublayer=sublayer))
+    return outcomes
 
 
 def _gains(speedups: Sequence[float]) -> tuple[float, float]:
@@ -292,8 +307,7 @@ def _gains(speedups: Sequence[float]) -> tuple[float, float]:
     return 100 * (float(np.exp(np.mean(np.log(speedups)))) - 1), 100 * (max(speedups) - 1)
 
 
-def _closed_forms(known: Sequence[Outcome]) -> dict[str, float]:
-    system = with_link(load_workload().system, _RING_GBPS)
+def _closed_forms(known: Sequence[Outcome], system: System) -> dict[str, float]:
     forms = {"few_units": speedup_beside_few_units(1.67, 1.41, 8 / system.device.compute_units)}
     for workers in (8, 16):
         one = next(one for one in known if one.sublayer.workers == workers)
