@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         sample_kernels,
         select,
         synthesize,
+        validate,
         what_ifs,
     )
 
@@ -65,6 +66,7 @@ __all__ = [
     "sample_kernels",
     "select",
     "synthesize",
+    "validate",
     "what_ifs",
 ]
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seqpoint.projecting import Reproduction, TraceProjection
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import RunEstimate, SelectionResult
+    from seqpoint.validation.suites import Validation
 
 #: Called with (done, in all, what) as work goes on.
 Progress = Callable[[int, int, str], None]
@@ -594,6 +595,38 @@ def predict_collective(
     from replay.costs.collectives import predict_collective as run
 
     return run(kind, list(sizes), topology, _device(device), load_collectives())
+
+
+def validate(
+    suite: str = "",
+    paths: Paths = (),
+    *,
+    options: "Mapping[str, Any] | None" = None,
+    progress: Callable[[str], Progress | None] | None = None,
+) -> "Validation":
+    """Score what the toolkit says against what was measured or published.
+
+    Parameters
+    ----------
+    suite : str
+        Name of a suite, such as ``"selection"`` or ``"published"``; by default a scoreboard of all suites.
+    paths : str, path or sequence of them
+        Measurements: files, folders of any depth, or patterns. By default those that the project ships.
+    options : mapping of str to object, optional
+        Options of the suite, as the command has them, such as ``{"node_devices": 4}``.
+    progress : callable, optional
+        Called with what begins. It returns a function that is called with (done, in all, what), or None.
+
+    Raises
+    ------
+    SeqPointError
+        There is no such suite, it has no such option, or no path holds what it reads.
+    """
+    from seqpoint.validation.suites import suite_options
+    from seqpoint.validation.suites import validate as run
+
+    names = [paths] if isinstance(paths, str | PathLike) else list(paths)
+    return run(suite, _expanded(names) if names else [], suite_options(suite, options or {}, progress))
 
 
 def what_ifs() -> "Mapping[str, Recipe]":

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 #: Rows of a table that a notebook shows; `.table()` has all of them.
-_SHOWN_ROWS = 20
+_SHOWN_ROWS = 25
 
 
 def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.DataFrame]") -> str:
@@ -22,7 +22,7 @@ def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.Dat
     sentences : sequence of str
         Sentences below the heading, a paragraph each.
     tables : mapping of str to pandas.DataFrame
-        Tables by caption; the first 20 rows of each are shown.
+        Tables by caption. The first 25 rows of each are shown; a table without rows is left out.
 
     Examples
     --------
@@ -32,7 +32,31 @@ def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.Dat
     """
     parts = [f"<h4>{escape(heading)}</h4>", *(f"<p>{escape(sentence)}</p>" for sentence in sentences)]
     for caption, table in tables.items():
+        if table.empty:
+            continue
         more = f" (the first {_SHOWN_ROWS} of {len(table)} rows)" if len(table) > _SHOWN_ROWS else ""
         parts.append(f"<p><b>{escape(caption)}</b>{more}</p>")
-        parts.append(table.head(_SHOWN_ROWS).to_html(index=False, escape=True, border=0, float_format="{:,.4g}".format))
+        parts.append(_table_html(table.head(_SHOWN_ROWS)))
     return "<div>" + "\n".join(parts) + "</div>"
+
+
+def _table_html(table: "pd.DataFrame") -> str:
+    """Return a table as HTML, its texts in full."""
+    import pandas as pd
+
+    times: Any = {
+        name: _number for name, type_ in table.dtypes.items() if str(name).endswith("_ns") and type_.kind == "i"
+    }
+    with pd.option_context("display.max_colwidth", None):
+        return table.to_html(index=False, escape=True, border=0, float_format=_number, formatters=times)
+
+
+def _number(value: float) -> str:
+    """Return a number with four digits, and with all digits before the point.
+
+    Examples
+    --------
+    >>> _number(1234567.8), _number(0.0123456)
+    ('1,234,568', '0.01235')
+    """
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"

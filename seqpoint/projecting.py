@@ -562,18 +562,19 @@ def _what_ifs(facts: dict[str, Any]) -> list[WhatIf]:
 
 def _parameters(recorded: dict[str, Sequence[float]]) -> Parameters:
     """Return the recorded parameters, in the order in which this version draws them."""
-    shipped = load_parameters().known
-    if different := sorted(set(shipped) ^ set(recorded)):
+    shipped = load_parameters()
+    if different := sorted(set(shipped.known) ^ set(recorded)):
         names = ", ".join(different)[:200]
         raise InvalidInputError(
             f"this version has other parameters than the result: {names}; use the version that wrote it"
         )
     parameters = {
         name: replace(parameter, value=float(value), low=float(low), high=float(high), source="the result")
-        for name, parameter in shipped.items()
+        for name, parameter in shipped.known.items()
         for value, low, high in [recorded[name]]
     }
-    return Parameters(parameters, {name: parameter.value for name, parameter in parameters.items()})
+    values = {name: parameter.value for name, parameter in parameters.items()}
+    return replace(shipped, known=parameters, values=values)
 
 
 def _leaves(recorded: object, now: object, where: str) -> Iterator[tuple[str, Any, Any]]:

@@ -1,7 +1,6 @@
 """Every dependency that a trace holds becomes an edge of the kind that says how it is known."""
 
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, KernelGraph
+from replay.projection.projection import with_typical_lags
 from replay.what_ifs.scale import scale_host
 
 STEP = event("ProfilerStep#1", "user_annotation", 0, 1000)
@@ -55,8 +55,7 @@ def test_a_pause_inside_a_graph_is_nodes_that_were_not_recorded(tmp_path: Path) 
     nodes = [kernel("first", 20, 10, 1), kernel("second", 530, 10, 1)]
     graph = graph_of(tmp_path, [launch(10, 1, "hipGraphLaunch"), *nodes])
     assert edges_of(graph, EdgeKind.GRAPH_GAP) == [("first", "second", 500)]
-    benchmark = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "identity.py"))
-    assert replay(benchmark["with_typical_lags"](graph)).makespan_ns == pytest.approx(graph.measured_ns, rel=0.01)
+    assert replay(with_typical_lags(graph)).makespan_ns == pytest.approx(graph.measured_ns, rel=0.01)
     assert replay(graph).unexplained_ns() == 500_000  # named, and still no event explains it
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.ingest.assembly import Place
+from profilers.ingest.assembly import Placement
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import find_reader
 from profilers.readers.common.source import fingerprint, head, read_source
@@ -28,7 +28,7 @@ def read(folder: Path, content: str | bytes, name: str = "t.json", **limits: int
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     stage = Stage(**limits)
     meta = KinetoReader().read([path], stage)
-    place = Place(0, meta.ranks[0] if meta.ranks else 0, {}, {})
+    place = Placement(0, meta.ranks[0] if meta.ranks else 0, {}, {})
     devices = tuple(replace(device, rank=place.rank(device.rank)) for device in meta.devices)
     tables = {kind: place.put(table) for kind, table in stage.tables().items()}
     return Trace(replace(meta, devices=devices), tables)

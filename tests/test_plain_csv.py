@@ -172,7 +172,7 @@ def test_it_becomes_a_trace(tmp_path: Path) -> None:
 
 def test_a_recording_without_a_host_ends_with_its_device_work(tmp_path: Path) -> None:
     (tmp_path / "k.csv").write_text("name,start_us,dur_us,stream\na,0,10,0\nb,10,10,0\nc,25,10,0\n")
-    graph = build_graph(collect([tmp_path / "k.csv"]), 0)
+    graph = build_graph(collect([tmp_path / "k.csv"]), 0, parameters=load_parameters())
     assert replay(graph).makespan_ns == 35_000
     halved = scale_kernels("all", 0.5)(graph, load_parameters())
     assert replay(halved).makespan_ns == 20_000  # the pause of 5 us stays

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import seqpoint as sp
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path
 from seqpoint.cli import cli
@@ -223,3 +224,33 @@ def test_a_folder_of_measurements_for_other_suites_has_no_rows(tmp_path: Path) -
     assert "holds no" in done.stderr and "not used by training: 1 file (c3.toml)" in done.stderr
     gated = CliRunner().invoke(cli, ["validate", "training", str(tmp_path), "--gate"])
     assert gated.exit_code != 0
+
+
+def test_the_front_door_gives_what_the_command_prints() -> None:
+    validation = sp.validate("published", "t3")
+    assert validation.to_dict() == json.loads(run("published", "t3", "--json").stdout)
+    assert list(validation.table().columns) == list(json.loads(run("published", "t3", "--json").stdout)["rows"][0])
+    shown = validation._repr_html_()
+    assert "Validation: published" in shown and "Published figures and ours" in shown and "gated figures" in shown
+
+
+def test_the_front_door_gives_the_scoreboard(tmp_path: Path) -> None:
+    folder = measurements(tmp_path)
+    validation = sp.validate(paths=folder)
+    assert validation.to_dict() == json.loads(run(folder, "--json").stdout)
+    assert validation.table()["suite"].tolist() == list(SUITES)
+    assert "<h4>Validation</h4>" in validation._repr_html_()
+    assert [file.name for file in validation.unused] == ["damaged.parquet", "notes.txt"]
+
+
+def test_the_front_door_takes_the_options_of_a_suite_alone(tmp_path: Path) -> None:
+    folder = measurements(tmp_path)
+    begun: list[str] = []
+    told = sp.validate("kernels", folder, options={"halves": False}, progress=begun.append)
+    assert told.rows and begun[:3] == ["looking for files", "reading", "predicting"]
+    with pytest.raises(InvalidInputError, match="published: no option 'device'; options are none"):
+        sp.validate("published", options={"device": "MI300X"})
+    with pytest.raises(InvalidInputError, match="the scoreboard: no option 'device'"):
+        sp.validate(options={"device": "MI300X"})
+    with pytest.raises(InvalidInputError, match="kernels: "):
+        sp.validate("kernels", folder, options={"halves": True, "refit": True, "calibration": "fits.toml"})

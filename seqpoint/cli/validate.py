@@ -1,8 +1,7 @@
 """`seqpoint validate`: one suite of validation, or a scoreboard of all suites."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -11,10 +10,11 @@ import click
 
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
+from seqpoint import front_door
 from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option, verbose_option
 from seqpoint.cli.output import message, print_json, print_table, progress, say, working
 from seqpoint.validation.rows import ValidationRow, all_met
-from seqpoint.validation.suites import SUITES, Progress, Suite, SuiteOptions, SuiteResult, find_sources, load_suite
+from seqpoint.validation.suites import PHASES, SUITES, Progress, Suite, SuiteOptions, SuiteResult, load_suite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,48 +73,16 @@ _path_argument = click.argument("paths", nargs=-1, metavar="[PATH]...", type=cli
 @click.pass_context
 def _scoreboard(context: click.Context, paths: tuple[Path, ...], gate: bool, json_: bool) -> None:
     """Run every suite on what it knows in PATH, or on what the project ships."""
-    if missing := next((path for path in paths if not path.exists()), None):
-        raise NotFoundError(f"{missing}: no such file, folder or suite; suites are {', '.join(SUITES)}")
-    lines, rows, unused, show = [], [], [], progress("validating")
-    for number, name in enumerate(SUITES):
-        if show:
-            show(number, len(SUITES), name)
-        suite = load_suite(name)
-        sources, others = _known_sources(suite, paths)
-        result = suite.score(suite.read(sources, SuiteOptions()), SuiteOptions()) if sources else None
-        lines.append({"suite": name, **(_line(result) if result else _nothing(suite, paths))})
-        rows += [(name, row) for row in result.rows] if result else []
-        unused.append(others)
-    _name_unused("any suite", [file for file in unused[0] if all(file in others for others in unused)])
+    with _watching() as watch:
+        validation = front_door.validate("", paths, progress=watch)
+    _name_unused("any suite", validation.unused)
     if json_:
-        print_json({"suites": lines, "rows": [{"suite": name, **row.content()} for name, row in rows]})
+        print_json(validation.to_dict())
     else:
-        cells = [tuple(line.values()) for line in lines]
+        cells = [tuple(line.values()) for line in validation.lines]
         print_table("Validation", ("suite~", "cases", "limits", "met", "note~"), cells)
     if gate:
-        _exit_unless_met(context, [row for _, row in rows])
-
-
-def _known_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return what a suite reads, perhaps nothing, and the files that it does not know."""
-    known = [path for path in paths if path.is_dir() or suite.source(path)]
-    sources, unused = find_sources(suite, known) if known or not paths else ([], [])
-    return sources, [path for path in paths if path not in known] + unused
-
-
-def _nothing(suite: Suite, paths: Sequence[Path]) -> dict[str, object]:
-    """Return the line of a suite that has nothing to read."""
-    note = f"{'' if paths else 'the project ships '}no {suite.needs}"
-    return {"cases": 0, "limits": 0, "met": 0, "note": note.partition(" (")[0]}
-
-
-def _line(result: SuiteResult) -> dict[str, object]:
-    """Return the line of a suite on the scoreboard."""
-    limits = [row for row in result.rows if row.limit is not None]
-    missed = [row.case for row in limits if not row.met]
-    more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
-    note = f"missed: {'; '.join(missed[:_SHOWN])}{more}" if missed else "; ".join(result.notes)
-    return {"cases": len(result.rows), "limits": len(limits), "met": len(limits) - len(missed), "note": note}
+        _exit_unless_met(context, validation.rows)
 
 
 def _command(suite: Suite) -> click.Command:
@@ -125,11 +93,14 @@ def _command(suite: Suite) -> click.Command:
             raise click.UsageError(suite.exclusive[2])
         json_, gate, verbose, plot = (given.pop(name, None) for name in ("json_", "gate", "verbose", "plot"))
         target = file_to_write(Path(plot)) if plot else None
-        result = _scored(suite, paths, SuiteOptions(**given), verbose=bool(verbose), gate=bool(gate))
+        with _watching() as watch:
+            validation = front_door.validate(suite.name, paths, options=given, progress=watch)
+        result = validation.results[suite.name]
+        _name_unused(suite.name, validation.unused, all_names=bool(verbose))
         for note in result.notes:
             message(f"note: {note}")
         if json_:
-            print_json({"rows": [row.content() for row in result.rows], **result.details})
+            print_json(validation.to_dict())
         else:
             _show(result, verbose=bool(verbose))
         if target is not None:
@@ -137,6 +108,8 @@ def _command(suite: Suite) -> click.Command:
 
             write_contention_charts(result.scores, target, result.notes)
             message(f"wrote {plot}")
+        if gate and not result.rows:
+            raise NotFoundError(f"{suite.name}: nothing to check; {' '.join(result.notes)}")
         if gate:
             _exit_unless_met(context, result.rows)
 
@@ -147,39 +120,19 @@ def _command(suite: Suite) -> click.Command:
     return click.command(suite.name, help=suite.description)(decorated)
 
 
-def _scored(suite: Suite, paths: Sequence[Path], options: SuiteOptions, *, verbose: bool, gate: bool) -> SuiteResult:
-    """Read and score what a suite knows in some paths, with progress on stderr.
-
-    A folder of measurements for other suites yields no rows. Anything else that the suite does not know is refused, and
-    so is everything under a gate, which would otherwise check nothing.
-    """
-    with working("looking for files"):
-        sources, unused = find_sources(suite, paths)
-    if not sources:
-        where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
-        if gate or not paths or not _known_to_others(suite, paths):
-            raise NotFoundError(f"{where} no {suite.needs}")
-        message(f"note: {where} no {suite.needs}")
-    _name_unused(suite.name, unused, all_names=verbose)
-    if not sources:
-        return SuiteResult((), {}, ())
-    with working("reading"):
-        measured = suite.read(sources, options)
+@contextmanager
+def _watching() -> Iterator[Callable[[str], Progress | None]]:
+    """Yield a function that shows on stderr what begins: with a clock, or with a count of steps."""
     with ExitStack() as shown:
-        shown.enter_context(working("predicting"))
 
-        def steps(what: str) -> Progress | None:
-            shown.close()  # a count of steps takes the line of the clock
-            return progress(what)
+        def watch(what: str) -> Progress | None:
+            shown.close()  # a clock or a count takes the line of the clock before it
+            if what not in PHASES:
+                return progress(what)
+            shown.enter_context(working(what))
+            return None
 
-        return suite.score(measured, replace(options, progress=steps))
-
-
-def _known_to_others(suite: Suite, paths: Sequence[Path]) -> bool:
-    """Return whether the paths are folders that hold files which another suite knows."""
-    if not all(path.is_dir() for path in paths):
-        return False
-    return any(find_sources(load_suite(name), paths)[0] for name in SUITES if name != suite.name)
+        yield watch
 
 
 def _name_unused(whom: str, files: Sequence[Path], *, all_names: bool = False) -> None:

@@ -1,6 +1,8 @@
 """Common elements of charts: colours, frames, bars, tooltips, and text that is safe to draw."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import holoviews as hv
@@ -71,6 +73,7 @@ def overlay(layers: Sequence[Chart], title: str, labels: tuple[str, str], *, hei
 
 def framed(title: str) -> dict[str, Any]:
     """Return the options of every chart: title, width and tools."""
+    _load_into_notebook()
     return {
         "title": title,
         "responsive": True,
@@ -80,6 +83,14 @@ def framed(title: str) -> dict[str, Any]:
         "hooks": [_finish],
         "fontsize": {"title": "11pt", "labels": "9pt", "xticks": "8pt", "yticks": "8pt", "legend": "8pt"},
     }
+
+
+@cache
+def _load_into_notebook() -> None:
+    """Load Bokeh into the notebook that asks for a chart, if any; without it, a notebook shows a chart as text."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if hasattr(shell, "kernel"):
+        hv.extension("bokeh", logo=False)
 
 
 def _finish(plot: Any, _element: Any) -> None:

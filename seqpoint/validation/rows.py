@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from string import Formatter
 from textwrap import fill
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Name, lower bound and upper bound of a class of sizes.
 SizeClass = tuple[str, float, float]
@@ -230,6 +233,12 @@ class Table:
     columns: tuple[str, ...]
     rows: Sequence[tuple[object, ...]]
     verbose: bool = False
+
+    def frame(self) -> "pd.DataFrame":
+        """Return the table for pandas; its cells stay text."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.rows), columns=[name.removesuffix("~") for name in self.columns])
 
 
 class _Cells(Formatter):

@@ -2,7 +2,7 @@
 
 A suite compares figures of the toolkit with figures that were measured or published. `SUITES` lists them in the order
 of the scoreboard. `load_suite` imports the module of one suite, so that the others cost no time. `find_sources` picks
-the files that a suite knows from files and folders of any depth.
+the files that a suite knows from files and folders of any depth. `validate` runs one suite or all.
 """
 
 import csv
@@ -12,17 +12,25 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
+from seqpoint.notebook import as_html
 from seqpoint.validation.rows import Table, ValidationRow
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Called with (steps done, steps in all, what).
 Progress = Callable[[int, int, str], None]
+#: What a single suite reports first. These phases cannot say how far they are.
+LOOKING, READING, PREDICTING = PHASES = ("looking for files", "reading", "predicting")
+#: Missed cases that a line of the scoreboard names.
+_NAMED = 5
 #: Characters of a header line that are read to tell what a CSV file holds.
 _HEADER = 2**16
 
@@ -149,6 +157,63 @@ class Suite:
     charts: bool = False
 
 
+@dataclass(frozen=True)
+class Validation:
+    """Scores of one suite, or of every suite.
+
+    Parameters
+    ----------
+    suite : str
+        Name of the suite; empty for every suite.
+    results : mapping of str to SuiteResult
+        Scores by suite, in the order of `SUITES`. A suite without anything to read is missing.
+    lines : sequence of mapping of str to object
+        Lines of the scoreboard: suite, cases, limits, limits that are met, and a note.
+    unused : sequence of Path
+        Files below the given folders that no suite of these reads.
+    """
+
+    suite: str
+    results: Mapping[str, SuiteResult]
+    lines: Sequence[Mapping[str, object]]
+    unused: Sequence[Path] = ()
+
+    @property
+    def rows(self) -> list[ValidationRow]:
+        """The rows of all suites."""
+        return [row for result in self.results.values() for row in result.rows]
+
+    def table(self) -> "pd.DataFrame":
+        """Return the scoreboard, a row a suite; of one suite, a row a case."""
+        import pandas as pd
+
+        return pd.DataFrame([row.content() for row in self.rows] if self.suite else self.lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `seqpoint validate --json` prints."""
+        if self.suite:
+            result = self.results[self.suite]
+            return {"rows": [row.content() for row in result.rows], **result.details}
+        rows = [{"suite": name, **row.content()} for name, result in self.results.items() for row in result.rows]
+        return {"suites": [dict(line) for line in self.lines], "rows": rows}
+
+    def summary(self) -> list[str]:
+        """Return how many limits are met, and what a suite says of its cases."""
+        met = [row.met for row in self.rows if row.limit is not None]
+        sentences = [f"{len(self.rows)} cases; {sum(map(bool, met))} of {len(met)} limits are met"]
+        if self.suite:
+            result = self.results[self.suite]
+            sentences += [table for table in result.tables if isinstance(table, str)]
+            sentences += [f"note: {note}" for note in result.notes]
+        return sentences
+
+    def _repr_html_(self) -> str:
+        if not self.suite:
+            return as_html("Validation", self.summary(), {"Suites": self.table()})
+        shown = [table for table in self.results[self.suite].tables if isinstance(table, Table) and not table.verbose]
+        return as_html(f"Validation: {self.suite}", self.summary(), {table.title: table.frame() for table in shown})
+
+
 def load_suite(name: str) -> Suite:
     """Import and return a suite.
 
@@ -198,6 +263,123 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
             else:
                 sources[source] = None
     return list(sources), unused if paths else []
+
+
+def suite_options(
+    suite: str, values: Mapping[str, Any], progress: Callable[[str], Progress | None] | None = None
+) -> SuiteOptions:
+    """Return the options of a suite from their values by name.
+
+    Raises
+    ------
+    InvalidInputError
+        The suite has no such option, or two options contradict each other.
+
+    Examples
+    --------
+    >>> suite_options("training", {"node_devices": 4}).node_devices
+    4
+    """
+    loaded = load_suite(suite) if suite else None
+    known = loaded.options if loaded else ()
+    if unknown := next((name for name in values if name not in known), None):
+        there = ", ".join(known) or "none"
+        raise InvalidInputError(f"{suite or 'the scoreboard'}: no option {unknown!r:.60}; options are {there}")
+    if loaded and loaded.exclusive and all(values.get(name) for name in loaded.exclusive[:2]):
+        raise InvalidInputError(f"{suite}: {loaded.exclusive[2]}")
+    watch: Mapping[str, Any] = {} if progress is None else {"progress": progress}
+    return SuiteOptions(**{**values, **watch})
+
+
+def validate(suite: str, paths: Sequence[Path], options: SuiteOptions) -> Validation:
+    """Score what one suite, or every suite, knows in some paths.
+
+    Parameters
+    ----------
+    suite : str
+        A key of `SUITES`; empty for every suite.
+    paths : sequence of Path
+        Files and folders of any depth. Without a path, the measurements that the project ships are read.
+    options : SuiteOptions
+        Options of the suite. Every suite at once takes the defaults and the progress alone.
+
+    Raises
+    ------
+    SeqPointError
+        There is no such suite, no path holds anything that it reads, or a file is damaged.
+    """
+    return _validate_one(load_suite(suite), paths, options) if suite else _validate_all(paths, options)
+
+
+def _validate_one(suite: Suite, paths: Sequence[Path], options: SuiteOptions) -> Validation:
+    """Score what a suite knows in some paths."""
+    options.progress(LOOKING)
+    sources, unused = find_sources(suite, paths)
+    if not sources:
+        where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
+        lack = f"{where} no {suite.needs}"
+        if not paths or not _known_to_others(suite, paths):
+            raise NotFoundError(lack)
+        result = SuiteResult((), {}, (), notes=(lack,))
+        return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
+    options.progress(READING)
+    measured = suite.read(sources, options)
+    options.progress(PREDICTING)
+    result = suite.score(measured, options)
+    return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
+
+
+def _known_to_others(suite: Suite, paths: Sequence[Path]) -> bool:
+    """Return whether the paths are folders that hold measurements for another suite.
+
+    Such a folder has no rows for this suite. Anything else that the suite does not know is refused.
+    """
+    if not all(path.is_dir() for path in paths):
+        return False
+    return any(find_sources(load_suite(name), paths)[0] for name in SUITES if name != suite.name)
+
+
+def _validate_all(paths: Sequence[Path], options: SuiteOptions) -> Validation:
+    """Score what every suite knows in some paths."""
+    if missing := next((path for path in paths if not path.exists()), None):
+        raise NotFoundError(f"{missing}: no such file, folder or suite; suites are {', '.join(SUITES)}")
+    defaults = SuiteOptions()
+    results, lines, unused, show = {}, [], [], options.progress("validating")
+    for number, name in enumerate(SUITES):
+        if show:
+            show(number, len(SUITES), name)
+        suite = load_suite(name)
+        sources, others = _known_sources(suite, paths)
+        unused.append(others)
+        if not sources:
+            lines.append(_empty_line(suite, paths))
+            continue
+        results[name] = suite.score(suite.read(sources, defaults), defaults)
+        lines.append(_line(name, results[name]))
+    return Validation("", results, lines, [file for file in unused[0] if all(file in others for others in unused)])
+
+
+def _known_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Return what a suite reads, perhaps nothing, and the files that it does not know."""
+    known = [path for path in paths if path.is_dir() or suite.source(path)]
+    sources, unused = find_sources(suite, known) if known or not paths else ([], [])
+    return sources, [path for path in paths if path not in known] + unused
+
+
+def _empty_line(suite: Suite, paths: Sequence[Path]) -> dict[str, object]:
+    """Return the line of a suite that has nothing to read."""
+    note = f"{'' if paths else 'the project ships '}no {suite.needs}"
+    return {"suite": suite.name, "cases": 0, "limits": 0, "met": 0, "note": note.partition(" (")[0]}
+
+
+def _line(name: str, result: SuiteResult) -> dict[str, object]:
+    """Return the line of a suite on the scoreboard."""
+    limits = [row for row in result.rows if row.limit is not None]
+    missed = [row.case for row in limits if not row.met]
+    more = f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else ""
+    note = f"missed: {'; '.join(missed[:_NAMED])}{more}" if missed else "; ".join(result.notes)
+    met = len(limits) - len(missed)
+    return {"suite": name, "cases": len(result.rows), "limits": len(limits), "met": met, "note": note}
 
 
 def table_columns(file: Path) -> list[str]:
