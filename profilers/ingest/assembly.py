@@ -1,11 +1,11 @@
-"""Putting the parts of a trace together: clocks, ids, iterations, lengths.
+"""Putting the recordings of a trace together: clocks, ids, iterations, lengths.
 
 Bring the times of several files onto one clock: by what the files state, and where that fails by collectives.
 
-Put parts together: one numbering of ranks, ids and iterations, one clock; then give the finished tables.
+Put recordings together: one numbering of ranks, ids and iterations, one clock; then give the finished tables.
 
-What has to be known of all parts at once (collectives, annotations, extents) is small. The bulk is finished a
-part and a batch at a time, so parts can be finished in different processes.
+What has to be known of all recordings at once (collectives, annotations, extents) is small. The bulk is finished a
+recording and a batch at a time, so recordings can be finished in different processes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +30,9 @@ from profilers.ingest.iterations import (
     periodic,
 )
 from profilers.ingest.lengths import add_lengths
-from profilers.ingest.part import Part, combined_fingerprint
+from profilers.ingest.recording import LinkedRecording, combined_fingerprint
 from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
-from profilers.trace.columns import Lanes, by_lane, lookup, parts, sorting
+from profilers.trace.columns import Lanes, by_lane, lookup, row_slices, sorting
 from profilers.trace.schema import KINDS, OWN_RANK
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
@@ -101,7 +101,7 @@ _ID_COLUMNS = ("id", "launch_id", "op_id", "kernel_id", "collective_id")
 
 @dataclass(frozen=True)
 class Placement:
-    """How one part fits into the whole.
+    """How one recording fits into the whole.
 
     Parameters
     ----------
@@ -121,11 +121,11 @@ class Placement:
     spans: Mapping[int, Spans]
 
     def rank(self, rank: int) -> int:
-        """Return the final number of a rank of the part."""
+        """Return the final number of a rank of the recording."""
         return self.own_rank if rank == OWN_RANK else rank
 
     def put(self, table: pa.Table) -> pa.Table:
-        """Return rows of the part with the ranks, ids and times of the whole."""
+        """Return rows of the recording with the ranks, ids and times of the whole."""
         ranks = integers(table, "rank")
         ranks = np.where(ranks == OWN_RANK, self.own_rank, ranks)
         table = put(table, "rank", ranks)
@@ -158,9 +158,9 @@ class Assembly:
     Parameters
     ----------
     meta : TraceMeta
-        Its quality lacks what finishing the parts counts.
+        Its quality lacks what finishing the recordings counts.
     placements : sequence of Placement
-        One a part.
+        One a recording.
     iterations, collectives : Table
         Those of all ranks.
     next_id : int
@@ -174,12 +174,12 @@ class Assembly:
     next_id: int
 
 
-def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Assembly:
-    """Decide how `parts` become one trace.
+def assemble(recordings: Sequence[LinkedRecording], iterations: str, length: str | None) -> Assembly:
+    """Decide how `recordings` become one trace.
 
     Parameters
     ----------
-    parts : sequence of Part
+    recordings : sequence of LinkedRecording
         In the order of their files.
     iterations, length : str
         See `profilers.ingest.pipeline.CollectOptions`.
@@ -187,94 +187,108 @@ def assemble(parts: Sequence[Part], iterations: str, length: str | None) -> Asse
     Raises
     ------
     InvalidInputError
-        The options do not fit the parts, or the parts do not fit each other, or hold the same events.
+        The options do not fit the recordings, or the recordings do not fit each other, or hold the same events.
     """
-    places = _on_one_clock(parts, _numbered(parts, iterations == "file"))
+    placements = _on_one_clock(recordings, _numbered(recordings, iterations == "file"))
     if iterations != "file":  # there each file is an iteration, whatever its clock says
-        refuse_same_events([_ranked(part, place) for part, place in zip(parts, places, strict=True)])
-    trace, places = _matched(parts, places)
-    spans = _spans(parts, places, iterations)
-    places = [replace(place, spans=found) for place, found in zip(places, spans, strict=True)]
+        refuse_same_events(
+            [_ranked(recording, placement) for recording, placement in zip(recordings, placements, strict=True)]
+        )
+    trace, placements = _matched(recordings, placements)
+    spans = _spans(recordings, placements, iterations)
+    placements = [replace(placement, spans=found) for placement, found in zip(placements, spans, strict=True)]
     table = _iteration_table(spans)
     trace = trace.with_tables(iterations=table)
-    trace = add_lengths(_with_annotations(trace, parts, places), length)
-    meta = _meta(parts, places, trace.meta.quality)
-    next_id = sum(part.stage.rows for part in parts)
-    return Assembly(meta, places, trace.iterations, trace.collectives, next_id)
+    trace = add_lengths(_with_annotations(trace, recordings, placements), length)
+    meta = _meta(recordings, placements, trace.meta.quality)
+    next_id = sum(recording.stage.rows for recording in recordings)
+    return Assembly(meta, placements, trace.iterations, trace.collectives, next_id)
 
 
-def _numbered(parts: Sequence[Part], file_mode: bool) -> list[Placement]:
-    """Give each part its first id and its rank.
+def _numbered(recordings: Sequence[LinkedRecording], file_mode: bool) -> list[Placement]:
+    """Give each recording its first id and its rank.
 
     Files that claim the same single rank at the same time become ranks in their order.
     """
-    ranks = [part.meta.ranks[0] if part.meta.ranks else 0 for part in parts]
-    alone = all(set(part.extents) <= {OWN_RANK, 0} for part in parts) and not any(ranks)
-    if len(parts) > 1 and alone and not file_mode and not _follow(parts):
-        ranks = list(range(len(parts)))
-    first = np.cumsum([0, *(part.stage.rows for part in parts)])
-    return [Placement(int(first[i]), ranks[i], {}, {}) for i in range(len(parts))]
+    ranks = [recording.meta.ranks[0] if recording.meta.ranks else 0 for recording in recordings]
+    alone = all(set(recording.extents) <= {OWN_RANK, 0} for recording in recordings) and not any(ranks)
+    if len(recordings) > 1 and alone and not file_mode and not _follow(recordings):
+        ranks = list(range(len(recordings)))
+    first = np.cumsum([0, *(recording.stage.rows for recording in recordings)])
+    return [Placement(int(first[i]), ranks[i], {}, {}) for i in range(len(recordings))]
 
 
-def _follow(parts: Sequence[Part]) -> bool:
-    spans = sorted((min(e.start for e in p.extents.values()), max(e.end for e in p.extents.values())) for p in parts)
+def _follow(recordings: Sequence[LinkedRecording]) -> bool:
+    spans = sorted(
+        (min(e.start for e in p.extents.values()), max(e.end for e in p.extents.values())) for p in recordings
+    )
     return all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
-def _on_one_clock(parts: Sequence[Part], places: list[Placement]) -> list[Placement]:
-    shifts = base_shifts([part.meta for part in parts])
+def _on_one_clock(recordings: Sequence[LinkedRecording], placements: list[Placement]) -> list[Placement]:
+    shifts = base_shifts([recording.meta for recording in recordings])
     return [
-        replace(place, shift_ns={place.rank(rank): by_ns for rank in part.extents})
-        for part, place, by_ns in zip(parts, places, shifts, strict=True)
+        replace(placement, shift_ns={placement.rank(rank): by_ns for rank in recording.extents})
+        for recording, placement, by_ns in zip(recordings, placements, shifts, strict=True)
     ]
 
 
-def _ranked(part: Part, place: Placement) -> RankedFile:
-    """Return a part for comparison with others, under the rank that it has before files are numbered as ranks."""
-    rank = part.meta.ranks[0] if part.meta.ranks else 0
-    by_ns = next(iter(place.shift_ns.values()), 0)
-    stated = replace(place, first_id=0, own_rank=rank)
-    stated = replace(stated, shift_ns={stated.rank(rank): by_ns for rank in part.extents})
-    extents = {stated.rank(rank): extent.shifted(by_ns) for rank, extent in part.extents.items()}
-    assumed = part.meta.quality["assumed_start"] > 0
+def _ranked(recording: LinkedRecording, placement: Placement) -> RankedFile:
+    """Return a recording for comparison with others, under the rank that it has before files are numbered as ranks."""
+    rank = recording.meta.ranks[0] if recording.meta.ranks else 0
+    by_ns = next(iter(placement.shift_ns.values()), 0)
+    stated = replace(placement, first_id=0, own_rank=rank)
+    stated = replace(stated, shift_ns={stated.rank(rank): by_ns for rank in recording.extents})
+    extents = {stated.rank(rank): extent.shifted(by_ns) for rank, extent in recording.extents.items()}
+    assumed = recording.meta.quality["assumed_start"] > 0
     return RankedFile(
-        part.file,
-        bool(part.meta.ranks),
+        recording.file,
+        bool(recording.meta.ranks),
         {} if assumed else extents,
-        lambda kind, names: map(stated.put, part.stage.batches(kind, names)),
+        lambda kind, names: map(stated.put, recording.stage.batches(kind, names)),
     )
 
 
-def _matched(parts: Sequence[Part], places: list[Placement]) -> tuple[Trace, list[Placement]]:
+def _matched(recordings: Sequence[LinkedRecording], placements: list[Placement]) -> tuple[Trace, list[Placement]]:
     """Match collectives across ranks; where they prove the clocks of ranks apart, bring those together."""
-    placed = [place.put(part.collectives) for part, place in zip(parts, places, strict=True)]
+    placed = [placement.put(recording.collectives) for recording, placement in zip(recordings, placements, strict=True)]
     table = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
     trace = match_collectives(Trace(TraceMeta(""), {"collectives": table}))
     shifts = collective_shifts(trace.collectives)
     if not shifts:
-        return trace, places
-    moved = replace(places[0], first_id=0, shift_ns=shifts).put(trace.collectives)
-    places = [
-        replace(place, shift_ns={rank: by + shifts.get(rank, 0) for rank, by in place.shift_ns.items()})
-        for place in places
+        return trace, placements
+    moved = replace(placements[0], first_id=0, shift_ns=shifts).put(trace.collectives)
+    placements = [
+        replace(placement, shift_ns={rank: by + shifts.get(rank, 0) for rank, by in placement.shift_ns.items()})
+        for placement in placements
     ]
     return trace.with_tables(collectives=moved).with_quality(
         {"clock_shift_max_ns": max(map(abs, shifts.values()))}
-    ), places
+    ), placements
 
 
-def _spans(parts: Sequence[Part], places: Sequence[Placement], iterations: str) -> list[dict[int, Spans]]:
-    """Return the iterations of every rank of every part."""
+def _spans(
+    recordings: Sequence[LinkedRecording], placements: Sequence[Placement], iterations: str
+) -> list[dict[int, Spans]]:
+    """Return the iterations of every rank of every recording."""
     extents = [
-        {place.rank(rank): extent.shifted(place.shift_ns[place.rank(rank)]) for rank, extent in part.extents.items()}
-        for part, place in zip(parts, places, strict=True)
+        {
+            placement.rank(rank): extent.shifted(placement.shift_ns[placement.rank(rank)])
+            for rank, extent in recording.extents.items()
+        }
+        for recording, placement in zip(recordings, placements, strict=True)
     ]
     if iterations == "file":
         return [
-            {rank: one_iteration(rank, extent, number, parts[number].meta.sources[0], "file") for rank, extent in own}
+            {
+                rank: one_iteration(rank, extent, number, recordings[number].meta.sources[0], "file")
+                for rank, extent in own
+            }
             for number, own in enumerate(sorted(found.items()) for found in extents)
         ]
-    marks = pa.concat_tables([place.put(part.marks) for part, place in zip(parts, places, strict=True)])
+    marks = pa.concat_tables(
+        [placement.put(recording.marks) for recording, placement in zip(recordings, placements, strict=True)]
+    )
     whole: dict[int, Extent] = {}
     for found in extents:
         for rank, extent in found.items():
@@ -288,17 +302,19 @@ def _spans(parts: Sequence[Part], places: Sequence[Placement], iterations: str) 
         for rank in sorted(whole)
     }
     for rank in [rank for rank, found in spans.items() if found.found_by == WHOLE_TRACE]:
-        spans[rank] = _periodic(parts, places, rank, whole[rank]) or spans[rank]
+        spans[rank] = _periodic(recordings, placements, rank, whole[rank]) or spans[rank]
     return [{rank: spans[rank] for rank in found} for found in extents]
 
 
-def _periodic(parts: Sequence[Part], places: Sequence[Placement], rank: int, extent: Extent) -> Spans | None:
+def _periodic(
+    recordings: Sequence[LinkedRecording], placements: Sequence[Placement], rank: int, extent: Extent
+) -> Spans | None:
     """Return the iterations that the kernels of a rank show, in the order in which they were launched."""
     codes: dict[str | None, int] = {}
     names, times = Narrowed(), Growing(np.int64)
-    for part, place in zip(parts, places, strict=True):
-        shift = place.shift_ns.get(rank, 0)
-        for table, cause in _caused(part, place, "kernels", ("rank", "name", "start_ns")):
+    for recording, placement in zip(recordings, placements, strict=True):
+        shift = placement.shift_ns.get(rank, 0)
+        for table, cause in _caused(recording, placement, "kernels", ("rank", "name", "start_ns")):
             own = integers(table, "rank") == rank
             times.append(np.where(cause == MISSING, integers(table, "start_ns"), cause + shift)[own])
             names.append(text_codes(table["name"], codes)[own])
@@ -309,14 +325,16 @@ def _periodic(parts: Sequence[Part], places: Sequence[Placement], rank: int, ext
     return None if period is None else periodic(rank, period, at if order is None else at[order], extent)
 
 
-def _caused(part: Part, place: Placement, kind: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, Ints]]:
-    """Yield placed kernels or copies with the columns named, and when each was caused in the time of the part."""
+def _caused(
+    recording: LinkedRecording, placement: Placement, kind: str, names: Sequence[str]
+) -> Iterator[tuple[pa.Table, Ints]]:
+    """Yield placed kernels or copies with the columns named, and when each was caused in the time of the recording."""
     row = 0
-    for batch in part.stage.batches(kind, names):
+    for batch in recording.stage.batches(kind, names):
         rows = slice(row, row + batch.num_rows)
         row = rows.stop
-        cause = part.stage.amended(kind, "cause_ns", rows)
-        yield place.put(batch), np.full(batch.num_rows, MISSING) if cause is None else cause
+        cause = recording.stage.amended(kind, "cause_ns", rows)
+        yield placement.put(batch), np.full(batch.num_rows, MISSING) if cause is None else cause
 
 
 def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:
@@ -329,25 +347,28 @@ def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:
     return table
 
 
-def _with_annotations(trace: Trace, parts: Sequence[Part], places: Sequence[Placement]) -> Trace:
+def _with_annotations(trace: Trace, recordings: Sequence[LinkedRecording], placements: Sequence[Placement]) -> Trace:
     """Return `trace` with the annotations and operators that can state a length."""
     tables = {}
     for kind, name in (("ranges", "marks"), ("ops", "length_ops")):
-        placed = [_timed(place, place.put(getattr(part, name))) for part, place in zip(parts, places, strict=True)]
+        placed = [
+            _timed(placement, placement.put(getattr(recording, name)))
+            for recording, placement in zip(recordings, placements, strict=True)
+        ]
         tables[kind] = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
     return trace.with_tables(**tables)
 
 
-def _timed(place: Placement, table: pa.Table) -> pa.Table:
-    return put(table, "iteration", place.iterations(table, integers(table, "start_ns")))
+def _timed(placement: Placement, table: pa.Table) -> pa.Table:
+    return put(table, "iteration", placement.iterations(table, integers(table, "start_ns")))
 
 
-def _meta(parts: Sequence[Part], places: Sequence[Placement], quality: Quality) -> TraceMeta:
-    metas = [part.meta for part in parts]
+def _meta(recordings: Sequence[LinkedRecording], placements: Sequence[Placement], quality: Quality) -> TraceMeta:
+    metas = [recording.meta for recording in recordings]
     sizes = {meta.world_size for meta in metas if meta.world_size is not None}
     devices = [
-        replace(device, rank=place.rank(device.rank))
-        for meta, place in zip(metas, places, strict=True)
+        replace(device, rank=placement.rank(device.rank))
+        for meta, placement in zip(metas, placements, strict=True)
         for device in meta.devices
     ]
     formats = dict.fromkeys(meta.format for meta in metas)
@@ -355,7 +376,7 @@ def _meta(parts: Sequence[Part], places: Sequence[Placement], quality: Quality) 
         metas[0],
         format="+".join(formats),
         sources=tuple(name for meta in metas for name in meta.sources),
-        ranks=tuple(sorted({rank for place in places for rank in place.spans})),
+        ranks=tuple(sorted({rank for placement in placements for rank in placement.spans})),
         world_size=max(sizes, default=None),
         clock_base_ns=min(meta.clock_base_ns for meta in metas),
         devices=tuple(dict.fromkeys(devices)),
@@ -365,34 +386,36 @@ def _meta(parts: Sequence[Part], places: Sequence[Placement], quality: Quality) 
 
 
 def finished(
-    part: Part, place: Placement, collectives: pa.Table, counts: dict[str, int]
+    recording: LinkedRecording, placement: Placement, collectives: pa.Table, counts: dict[str, int]
 ) -> Iterator[tuple[str, pa.Table]]:
-    """Yield (kind, rows) of one part as they stand in the trace; counts go into `counts` as they arise.
+    """Yield (kind, rows) of one recording as they stand in the trace; counts go into `counts` as they arise.
 
     Parameters
     ----------
-    part : Part
-    place : Placement
+    recording : LinkedRecording
+    placement : Placement
     collectives : Table
-        Of the whole trace; those of this part are given.
+        Of the whole trace; those of this recording are given.
     counts : dict
         Filled with quality counts.
     """
-    device = {kind: _device_iterations(part, place, kind) for kind in ("kernels", "copies")}
+    device = {kind: _device_iterations(recording, placement, kind) for kind in ("kernels", "copies")}
     counts["no_iteration"] = sum(int((found == MISSING).sum()) for found in device.values())
     ids = integers(collectives, "id")
-    own = collectives.filter(arrow_array((ids >= place.first_id) & (ids < place.first_id + part.stage.rows)))
+    own = collectives.filter(
+        arrow_array((ids >= placement.first_id) & (ids < placement.first_id + recording.stage.rows))
+    )
     kernels = np.unique(integers(own, "kernel_id"))
     iterations = np.full(len(kernels), MISSING)
     for kind in KINDS:
         if kind == "collectives":
             continue
         row = 0
-        for batch in part.stage.batches(kind):
+        for batch in recording.stage.batches(kind):
             rows = slice(row, row + batch.num_rows)
             row += batch.num_rows
-            table = place.put(batch)
-            found = device[kind][rows] if kind in device else place.iterations(table, integers(table, "start_ns"))
+            table = placement.put(batch)
+            found = device[kind][rows] if kind in device else placement.iterations(table, integers(table, "start_ns"))
             if kind == "kernels" and len(kernels):
                 found_at = lookup(integers(table, "id"), found, kernels)
                 iterations = np.where(found_at == MISSING, iterations, found_at)
@@ -401,34 +424,34 @@ def finished(
         yield "collectives", put(own, "iteration", lookup(kernels, iterations, integers(own, "kernel_id")))
 
 
-def _device_iterations(part: Part, place: Placement, kind: str) -> Ints:
+def _device_iterations(recording: LinkedRecording, placement: Placement, kind: str) -> Ints:
     """Return the iteration of every row of kernels or copies."""
     result, orphans = Growing(np.int64), 0
-    for table, cause in _caused(part, place, kind, ("rank", "start_ns", "launch_id")):
+    for table, cause in _caused(recording, placement, kind, ("rank", "start_ns", "launch_id")):
         ranks, start = integers(table, "rank"), integers(table, "start_ns")
         found = np.full(len(ranks), MISSING)
         for rank in np.unique(ranks).tolist():
             own = ranks == rank
-            moved = cause[own] + place.shift_ns.get(rank, 0)
+            moved = cause[own] + placement.shift_ns.get(rank, 0)
             cause_ns = np.where(cause[own] == MISSING, MISSING, moved)
-            found[own] = caused_iterations(place.spans[rank], start[own], cause_ns)
+            found[own] = caused_iterations(placement.spans[rank], start[own], cause_ns)
         result.append(found)
         orphans += int(((integers(table, "launch_id") == MISSING) & (found == MISSING)).sum())
     iterations: Ints = result.values()
     if orphans:
-        _fill_orphans(part, place, kind, iterations)
+        _fill_orphans(recording, placement, kind, iterations)
     return iterations
 
 
-def _fill_orphans(part: Part, place: Placement, kind: str, iterations: Ints) -> None:
+def _fill_orphans(recording: LinkedRecording, placement: Placement, kind: str, iterations: Ints) -> None:
     """Change the iterations of work without a launch to those of its neighbours."""
     numbers, lanes, starts, launched = Lanes(), Narrowed(), Growing(np.int64), Growing(np.bool_)
-    for batch in part.stage.batches(kind, ("rank", "start_ns", "device", "stream", "launch_id")):
-        table = place.put(batch)
+    for batch in recording.stage.batches(kind, ("rank", "start_ns", "device", "stream", "launch_id")):
+        table = placement.put(batch)
         lanes.append(numbers.of([integers(table, name) for name in ("rank", "device", "stream")]))
         starts.append(integers(table, "start_ns"))
         launched.append(integers(table, "launch_id") != MISSING)
     start = starts.values()
-    for lane in by_lane(lambda: (lanes.part(rows) for rows in parts(len(start)))):
+    for lane in by_lane(lambda: (lanes.part(rows) for rows in row_slices(len(start)))):
         order = sorting(start[lane])
         fill_from_neighbours(lane if order is None else lane[order], launched.values(), iterations)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, Ints, put
-from profilers.trace.columns import LANE, Columns, TableColumns, at, by_lane, parts, sorting
+from profilers.trace.columns import LANE, Columns, TableColumns, at, by_lane, row_slices, sorting
 from profilers.trace.compiled import compiled
 from profilers.trace.trace import Trace
 
@@ -32,7 +32,7 @@ class Index:
     """The rows of a kind by rank and a number; of several with the same, the one that starts first."""
 
     def __init__(self, columns: Columns, kind: str, name: str) -> None:
-        slices = list(parts(columns.count(kind)))
+        slices = list(row_slices(columns.count(kind)))
         self._ranks = Numbering(lambda: (columns.part(kind, "rank", rows) for rows in slices))
         self._numbers = Numbering(lambda: (columns.part(kind, name, rows) for rows in slices))
 
@@ -159,14 +159,14 @@ def link_rows(columns: Columns, give: _Give) -> dict[str, int]:
     op = _innermost(columns)
     _forget(columns, "ops", "dur_ns", LANE)
     _forget(columns, "launches", LANE)
-    for rows in parts(columns.count("launches")):
+    for rows in row_slices(columns.count("launches")):
         give("launches", "op_id", at(columns, "ops", "id", op[rows]))
     launches = Index(columns, "launches", "correlation")
     _forget(columns, "launches", "rank", "correlation")
     counts.update(duplicate_correlation=launches.duplicates)
     for kind in _DEVICE_KINDS:
         counts.update(_Work(columns, kind, launches, op).link(give))
-    for rows in parts(columns.count("syncs")):
+    for rows in row_slices(columns.count("syncs")):
         found = launches.find(columns.part("syncs", "rank", rows), columns.part("syncs", "correlation", rows))
         give("syncs", "launch_id", at(columns, "launches", "id", found))
     return dict(counts)
@@ -201,7 +201,7 @@ class _Work:
         checked, wrong = counts["external_id_checked"], counts["external_id_wrong"]
         trusted = checked and counts["orphan_op"] and wrong <= (1 - _TRUST) * checked
         external = Index(self.columns, "ops", "external_id") if trusted else None
-        for rows in parts(self.columns.count(self.kind)):
+        for rows in row_slices(self.columns.count(self.kind)):
             launch, op = self._found(rows)
             if external is not None:
                 lost = np.flatnonzero(op < 0)
@@ -229,7 +229,7 @@ class _Work:
     def _check_external(self) -> Counter[str]:
         """Count what has no launch, or operator, and on how many rows External id names another than was found."""
         counts: Counter[str] = Counter()
-        for rows in parts(self.columns.count(self.kind)):
+        for rows in row_slices(self.columns.count(self.kind)):
             launch, op = self._found(rows)
             own, theirs = self._part("external_id", rows), at(self.columns, "ops", "external_id", op)
             both = (own != MISSING) & (theirs != MISSING)
@@ -273,7 +273,7 @@ def _innermost(columns: Columns) -> npt.NDArray[np.int32]:
 
 
 def _rows_by_lane(columns: Columns, kind: str) -> list[npt.NDArray[np.int32]]:
-    slices = list(parts(columns.count(kind)))
+    slices = list(row_slices(columns.count(kind)))
     return by_lane(lambda: (columns.part(kind, LANE, rows) for rows in slices))
 
 
@@ -338,7 +338,7 @@ def _durations(columns: Columns, give: _Give) -> dict[str, int]:
 def _give_repaired(columns: Columns, give: _Give, repaired: Mapping[int, int]) -> None:
     which = np.array(sorted(repaired), np.int64)
     durations = np.array([repaired[row] for row in which.tolist()], np.int64)
-    for rows in parts(columns.count("kernels")):
+    for rows in row_slices(columns.count("kernels")):
         own = slice(*np.searchsorted(which, (rows.start, rows.stop)).tolist())
         values = columns.part("kernels", "dur_ns", rows).copy()
         values[which[own] - rows.start] = durations[own]

@@ -139,7 +139,7 @@ class Columns(Protocol):
         ...
 
 
-def parts(count: int) -> Iterator[slice]:
+def row_slices(count: int) -> Iterator[slice]:
     """Yield the slices in which so many rows are gone through."""
     for first in range(0, count, _PART):
         yield slice(first, min(first + _PART, count))

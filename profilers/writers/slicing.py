@@ -15,7 +15,7 @@ import pyarrow as pa
 from profilers.errors import InvalidInputError
 from profilers.ingest.assembly import Placement, base_shifts, collective_shifts
 from profilers.ingest.collectives import match_collectives
-from profilers.ingest.part import combined_fingerprint
+from profilers.ingest.recording import combined_fingerprint
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
 from profilers.trace.schema import KINDS
 from profilers.trace.trace import Quality, Trace
