@@ -1,10 +1,8 @@
-"""Files written beside and renamed into place, the data sets that the project ships, and TOML.
+"""Files that appear whole, the data sets that the project ships, and TOML.
 
-Put finished files and folders in their place so that no moment shows half of one.
-
-Where the files that the project ships are, in a checkout and in an installed wheel.
-
-TOML that somebody else wrote: parsed in a time that grows with its size, whatever it holds.
+`written_whole` and `replace_folder` put finished files and folders in place, so that no moment shows half of one.
+`dataset_path` finds shipped data in a checkout and in an installed wheel. `read_toml` reads TOML of users, in a time
+that grows with its size, whatever it holds.
 """
 
 import ctypes
@@ -24,17 +22,22 @@ from profilers.errors import InvalidInputError, NotFoundError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-#: What a disk says that takes no more; any other error of the system may be of a file that is read.
+#: Errors of a disk that takes no more; other errors may come from a file that is read.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
-#: Characters of a file's name that its temporary file has too, so that a long name stays within a system's limit.
+#: Characters of a file's name in the name of its temporary file, which a long name would make too long.
 _NAME_SHOWN = 40
 
 
 def replace_folder(new: Path, target: Path, spare: Path) -> None:
-    """Move the folder `new` to `target`; what was there goes to `spare`.
+    """Move the folder `new` to `target`, and an existing `target` to `spare`.
 
-    On Linux the two change places in one system call (``renameat2`` with ``RENAME_EXCHANGE``). Where the
-    system has no such call, two renames do it, and `target` is missing between them.
+    On Linux the two change places in one system call (``renameat2`` with ``RENAME_EXCHANGE``). Systems without this
+    call do two renames, and `target` is missing between them.
+
+    Parameters
+    ----------
+    new, target, spare : Path
+        Folders on one file system; `new` exists, `spare` does not.
     """
     if not target.exists():
         new.rename(target)
@@ -45,23 +48,28 @@ def replace_folder(new: Path, target: Path, spare: Path) -> None:
         new.rename(target)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
+    """Swap two folders in one system call; return whether the system could."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    done: int = call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    done: int = call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
     return done == 0
 
 
 def file_to_write(path: Path) -> Path:
-    """Return the regular file that writing to `path` makes or replaces: of a link, what it points at.
+    """Return the regular file that writing to `path` creates or replaces; a link is followed.
+
+    Parameters
+    ----------
+    path : Path
+        The path that a user names.
 
     Raises
     ------
     InvalidInputError
-        It exists and is no regular file (a folder, a device, a pipe, a link to one of these or to nothing), or its
-        folder does not exist.
+        `path` is a folder, a device, a pipe, or a link to one of these or to nothing; or its folder does not exist.
 
     Examples
     --------
@@ -73,7 +81,7 @@ def file_to_write(path: Path) -> Path:
         target = path.parent.resolve(strict=True) / path.name
         if path.is_symlink():
             target = path.resolve(strict=True)
-        mode = _mode(target)
+        mode = _file_mode(target)
     except (OSError, RuntimeError, ValueError) as error:  # Python 3.11 and 3.12 raise RuntimeError for a looping link
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise InvalidInputError(f"{path}: cannot be written ({reason})") from error
@@ -84,8 +92,8 @@ def file_to_write(path: Path) -> Path:
     return target
 
 
-def _mode(target: Path) -> int:
-    """Return what kind of file there is; where there is none, that of what will be."""
+def _file_mode(target: Path) -> int:
+    """Return the mode of `target`, or that of a regular file if `target` does not exist."""
     try:
         return target.stat().st_mode
     except FileNotFoundError:
@@ -94,12 +102,17 @@ def _mode(target: Path) -> int:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Give a stream whose content becomes the file `path` when the context ends well, and nothing when it does not.
+    """Open a stream whose content becomes the file `path` if the context ends without an error.
+
+    Parameters
+    ----------
+    path : Path
+        File to create or replace.
 
     Raises
     ------
     InvalidInputError
-        As `file_to_write`; or the folder may not be written, or the disk takes no more.
+        As `file_to_write`; or the folder cannot be written, or the disk is full.
     """
     target = file_to_write(path)
     try:
@@ -125,6 +138,13 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file, or nothing.
+
+    Parameters
+    ----------
+    path : Path
+        File to create or replace.
+    text : str
+        Its content, written as UTF-8.
 
     Raises
     ------

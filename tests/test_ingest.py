@@ -132,6 +132,13 @@ def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path,
     assert '"execution_trace":{"node":7,' in stored.ops["args"][0].as_py()
 
 
+def test_the_rules_for_iterations_and_lengths_need_not_fit_the_execution_trace(tmp_path: Path) -> None:
+    path = with_record_ids(rank_file(tmp_path, 0))
+    options = CollectOptions("^Prof", "aten::mm:0:0", execution_traces=(nodes_file(tmp_path, 0),))
+    trace = collect([path], options)
+    assert (trace.meta.quality["nodes_joined"], trace.iterations["sequence_length"].null_count) == (2, 0)
+
+
 def test_an_execution_trace_that_does_not_match_leaves_the_old_trace(tmp_path: Path) -> None:
     path = rank_file(tmp_path, 0)
     ingest([path], tmp_path / "t.trace")

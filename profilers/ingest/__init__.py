@@ -1,7 +1,8 @@
 """From trace files to a `Trace`.
 
-`pipeline` drives it: `part` reads one rank with a reader, `stage` keeps its rows on disk, `linking` and `collectives`
-join events, `assembly` puts the ranks together, `iterations` and `lengths` cut the run into steps.
+`pipeline` drives it. `recording` finds the files that are read together and reads them into a `stage`, where `linking`
+and `collectives` connect the events. `assembly` puts the recordings of all ranks together, with `duplicates`,
+`iterations` and `lengths`. `join` adds execution traces, and `counters` adds counters.
 """
 
 from profilers.ingest.pipeline import CollectOptions, Summary, collect, ingest, open_trace

@@ -1,4 +1,9 @@
-"""Collective operations: what the profiler says of them, and which rows of the ranks are one operation."""
+"""Collective operations: their facts on one rank, and their match across ranks.
+
+`add_collectives` makes a row of each communication kernel. Its facts come from the kernel's arguments, its operator,
+the annotation around its launch, and its name, in this order. `match_collectives` finds the rows of different ranks
+that are one operation.
+"""
 
 import json
 import re
@@ -17,7 +22,7 @@ from profilers.trace.kernels import is_collective
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace
 
-#: The standard term for every spelling met, with separators and case removed.
+#: The standard term for each spelling in traces, without separators and case.
 _TERMS: Mapping[str, str] = {
     "allreduce": "all_reduce",
     "allreducecoalesced": "all_reduce",
@@ -58,26 +63,33 @@ _BYTES_OF: Mapping[str, int] = {
 
 
 def _term(name: str) -> str | None:
+    """Return the standard term of a collective, or None for an unknown spelling."""
     return _TERMS.get(re.sub(r"[^a-z]", "", name.lower()))
 
 
 def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     """Return `trace` with a row in ``collectives`` for every kernel of a communication library.
 
-    What a row says comes from the first that knows it: the kernel's own arguments, those of the operator that
-    launched it (``record_param_comms``), the annotation around the launch (``nccl:all_reduce``), and last the
-    kernel's name. Their ids go on from `first_id`, by default from the largest there is.
+    The facts come from the first source that has them: the kernel's arguments, those of the operator that launched
+    it (``record_param_comms``), the annotation around the launch (``nccl:all_reduce``), and the kernel's name.
+
+    Parameters
+    ----------
+    trace : Trace
+        Linked trace of one file.
+    first_id : int, optional
+        Id of the first row; by default the ids follow the largest of the trace.
     """
     kernels = trace.kernels
-    distinct = {name: is_collective(name) for name in set(strings(kernels, "name"))}
-    rows = np.flatnonzero([distinct[name] for name in strings(kernels, "name")])
+    communicates = {name: is_collective(name) for name in set(strings(kernels, "name"))}
+    rows = np.flatnonzero([communicates[name] for name in strings(kernels, "name")])
     if not len(rows):
         return trace
     chosen = kernels.take(arrow_array(rows))
     first = _next_id(trace) if first_id is None else first_id
-    told = list(zip(*_sources(trace, chosen), strict=True))
-    distinct_facts = {sources: _facts(*sources) for sources in set(told)}
-    facts = [distinct_facts[sources] for sources in told]
+    sources_of = list(zip(*_sources(trace, chosen), strict=True))
+    facts_of = {sources: _facts(*sources) for sources in set(sources_of)}
+    facts = [facts_of[sources] for sources in sources_of]
     ids = np.arange(first, first + len(rows))
     columns = {name: chosen[name] for name in ("rank", "name", "start_ns", "dur_ns", "op_id")}
     columns |= {"id": ids, "kernel_id": chosen["id"]}
@@ -94,17 +106,17 @@ def _next_id(trace: Trace) -> int:
 
 
 def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
-    """Return each kernel's name, its arguments, its operator's, and the annotation around its launch."""
+    """Return the name of each kernel, its arguments, those of its operator, and the annotation around its launch."""
     op_rows = lookup(integers(trace.ops, "id"), np.arange(trace.ops.num_rows), integers(kernels, "op_id"))
     op_args = _at(trace.ops["args"], op_rows)
-    known = np.array([bool(ANNOTATION.match(name)) for name in strings(trace.ranges, "name")], np.bool_)
-    notes = trace.ranges.filter(arrow_array(known))
+    noted = np.array([bool(ANNOTATION.match(name)) for name in strings(trace.ranges, "name")], np.bool_)
+    notes = trace.ranges.filter(arrow_array(noted))
     launch_rows = lookup(
         integers(trace.launches, "id"), np.arange(trace.launches.num_rows), integers(kernels, "launch_id")
     )
     around = np.full(kernels.num_rows, MISSING)
-    known = launch_rows != MISSING
-    around[known] = innermost(notes, trace.launches.take(arrow_array(launch_rows[known])))
+    launched = launch_rows != MISSING
+    around[launched] = innermost(notes, trace.launches.take(arrow_array(launch_rows[launched])))
     note_rows = lookup(integers(notes, "id"), np.arange(notes.num_rows), around)
     named = zip(_at(notes["name"], note_rows), _at(notes["args"], note_rows), strict=True)
     annotations = [None if name is None else (name, args) for name, args in named]
@@ -112,7 +124,7 @@ def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
 
 
 def _at(texts: pa.ChunkedArray, rows: Ints) -> list[Any]:
-    """Return the text in each row, None where the row is `MISSING`."""
+    """Return the text in each row, or None if the row is `MISSING`."""
     return texts.take(arrow_array(rows, rows == MISSING)).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -128,14 +140,15 @@ _FACTS = (
 )
 
 
-def _facts(name: str, own: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:
-    known = next((a for a in (_object(own), _object(op)) if "Collective name" in a), {})
+def _facts(name: str, kernel: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:
+    """Return the facts of a collective from its kernel's name and arguments, its operator and its annotation."""
+    stated = next((args for args in (_object(kernel), _object(op)) if "Collective name" in args), {})
     noted = _object(note[1]) if note else {}
-    spelling = known.get("Collective name") or (ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
+    spelling = stated.get("Collective name") or (ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
     in_name = _IN_KERNEL_NAME.search(name)
-    elements_in = _count(known.get("In msg nelems")) or _noted_elements(noted)
-    elements_out = _count(known.get("Out msg nelems"))
-    dtype = _optional_text(known.get("dtype")) or _optional_text(_first(noted.get("Input type")))
+    elements_in = _count(stated.get("In msg nelems")) or _noted_elements(noted)
+    elements_out = _count(stated.get("Out msg nelems"))
+    dtype = _optional_text(stated.get("dtype")) or _optional_text(_first(noted.get("Input type")))
     size = _BYTES_OF.get((dtype or "").lower())
     largest = max(elements_in or 0, elements_out or 0)
     return {
@@ -144,9 +157,9 @@ def _facts(name: str, own: str | None, op: str | None, note: tuple[str, str | No
         "elements_out": elements_out,
         "dtype": dtype,
         "bytes": _count(largest * size) if size else None,
-        "group_name": _optional_text(known.get("Process Group Name")),
-        "group_size": _count(known.get("Group size"), 1 << 31),
-        "group_ranks": _optional_text(known.get("Process Group Ranks")) or None,
+        "group_name": _optional_text(stated.get("Process Group Name")),
+        "group_size": _count(stated.get("Group size"), 1 << 31),
+        "group_ranks": _optional_text(stated.get("Process Group Ranks")) or None,
     }
 
 
@@ -167,25 +180,30 @@ def _first(value: Any) -> Any:
 
 
 def _optional_text(value: Any) -> str | None:
-    """Return text or a number as text, and a list, as of ranks, as JSON."""
+    """Return a text as it is, None as None, and any other value as JSON."""
     if value is None or isinstance(value, str):
         return None if value is None else value.encode("utf-8", "replace").decode("utf-8")
     return json.dumps(value)
 
 
 def _noted_elements(noted: dict[str, Any]) -> int | None:
-    """Return the elements of the first input, from an annotation's shapes."""
+    """Return the number of elements of the first input, from the shapes of an annotation."""
     shape = _first(noted.get("Input Dims"))
     valid = isinstance(shape, list) and 0 < len(shape) < 65 and all(_count(size) is not None for size in shape)
     return _count(prod(shape)) if valid else None
 
 
 def match_collectives(trace: Trace) -> Trace:
-    """Return `trace` with ``sequence`` and ``match_id``: the same operation on every rank that takes part.
+    """Return `trace` with ``sequence`` and ``match_id``, which is equal on all ranks that take part in a collective.
 
-    Ranks agree on the order of the collectives of a group, so equally many on every rank match by order where
-    their kinds agree; where a rank has more, those match whose times overlap on all ranks (a collective ends
-    nowhere before it has started everywhere).
+    Ranks agree on the order of the collectives of a group. If all ranks have equally many, they match by order, if
+    their kinds agree. If a rank has more, the collectives match whose times overlap on all ranks, since a collective
+    ends on no rank before it has started on all.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace with the collectives of all ranks on one clock.
     """
     table = trace.collectives
     if not table.num_rows:
@@ -228,7 +246,7 @@ def _same_operation(table: pa.Table, by_rank: list[Ints]) -> Iterable[Ints]:
 
 
 def _overlapping(by_rank: list[Ints], start: Ints, end: Ints) -> list[Ints]:
-    """Match each operation of the rank with fewest to the next one of every other rank that overlaps it."""
+    """Match each collective of the rank with the fewest to the next one of every other rank that overlaps it."""
     reference = min(by_rank, key=len)
     others = [rows for rows in by_rank if rows is not reference]
     used = [0] * len(others)

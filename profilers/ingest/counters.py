@@ -1,4 +1,8 @@
-"""Counters that were measured on kernels of one run, given to the same kernels of a timeline."""
+"""Join counters that were measured on the kernels of one run to the same kernels of a timeline.
+
+A profiler of counters slows and repeats kernels, so its times are of no use. The kernels of both runs are matched by
+rank, device, name and order instead.
+"""
 
 import re
 from collections import defaultdict
@@ -20,7 +24,12 @@ _RETURNS = re.compile(r"^(?:void|int|bool|auto|static)\s+")
 
 
 def plain_name(name: str) -> str:
-    """Return a kernel's name without what profilers add to it or leave out.
+    """Return a kernel's name without return type, clone suffix and spaces, in which profilers differ.
+
+    Parameters
+    ----------
+    name : str
+        Name as a profiler writes it.
 
     Examples
     --------
@@ -32,6 +41,11 @@ def plain_name(name: str) -> str:
 
 def base_name(name: str) -> str:
     """Return a kernel's name without namespaces, template arguments and parameters.
+
+    Parameters
+    ----------
+    name : str
+        Name as a profiler writes it.
 
     Examples
     --------
@@ -56,17 +70,17 @@ def base_name(name: str) -> str:
 def join_counters(trace: Trace, counted: Trace) -> Trace:
     """Return `trace` with the counters of `counted`, each pointing to a kernel of the timeline.
 
-    The first kernel of a name that was measured on a rank and device is the first of that name on the timeline, the
-    second the second, and so on: a profiler of counters slows and repeats kernels, so that times tell nothing. Names
-    are compared without spaces, ``void`` and ``.kd``; where the timeline has none that is equal, without template
-    arguments and parameters, as Nsight Compute prints them. Devices count where both traces name all of theirs.
+    The first measured kernel of a name on a rank and device is the first kernel of that name in the timeline there,
+    the second the second, and so on. Names are compared without spaces, ``void`` and ``.kd``. Names that the timeline
+    lacks are compared without template arguments and parameters, as Nsight Compute prints them. Devices are compared
+    if both traces name the devices of all kernels.
 
     Parameters
     ----------
     trace : Trace
-        A timeline.
+        The timeline.
     counted : Trace
-        Collected from a file of counters, with the same ranks.
+        Trace of a file of counters, with the same ranks.
 
     Raises
     ------
@@ -91,7 +105,7 @@ def add_counters(
     counters : Table
         The counters that the timeline has.
     counted : Trace
-        Collected from a file of counters.
+        Trace of a file of counters, with the same ranks.
     next_id : int
         The id of the first counter that is added.
 

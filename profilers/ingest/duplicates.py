@@ -1,11 +1,11 @@
-"""Refuse files that hold the same events of a rank: read together, their times and bytes would add up.
+"""Refuse files that hold the same events of a rank, since their times and bytes would count twice.
 
 Two events are the same if they have the same name, begin in the same nanosecond, and lie on the same stream of a
-device or the same thread of a process. Files of one rank that follow each other in time hold no such events, and are
-not even looked into. A few coincidences prove nothing where each file has a clock that starts at 0, so two files
-are refused once more than half of the events of one of them, where both overlap in time, are in the other too. Files
-that state no rank and overlap are usually ranks; they are one recording, as a tool writes it in two formats, if they
-share several events to the nanosecond.
+device or the same thread of a process. Files of one rank that follow each other in time are not compared.
+
+A few coincidences prove nothing, since clocks may start at 0 in each file. So two files are refused if more than half
+of the events of one of them, in the time of both, are in the other too. Overlapping files that state no rank are
+usually different ranks; they are one recording in two formats if they share several events to the nanosecond.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ class RankedFile:
     Parameters
     ----------
     name : str
-        For messages.
+        Path of the file, for messages.
     states_rank : bool
-        Otherwise a rank is given to it later, and its events stand under the rank that is assumed until then.
+        Whether the file states its rank; otherwise its events stand under an assumed rank.
     extents : mapping of int to Extent
-        By rank; empty if the times in the file are assumed, so that nothing can be said of them.
+        Time of the events of each rank; empty if the times are assumed, so that they prove nothing.
     batches : callable
-        Given a kind of event and names of columns, returns the rows.
+        Returns the rows of a kind of event, with the columns named.
     """
 
     name: str
@@ -51,6 +51,11 @@ def refuse_same_events(files: Sequence[RankedFile]) -> None:
 
     Only files that overlap in time on some rank are read. It takes about 24 bytes for each of their events.
 
+    Parameters
+    ----------
+    files : sequence of RankedFile
+        Files of one trace.
+
     Raises
     ------
     InvalidInputError
@@ -61,31 +66,31 @@ def refuse_same_events(files: Sequence[RankedFile]) -> None:
         return
     for kind in _LANES:
         for first, second, rank, count in _coincidences([files[number] for number in overlapping], kind):
-            one, other = files[overlapping[first]], files[overlapping[second]]
-            window = one.extents[rank], other.extents[rank]
-            least = 1 if one.states_rank or other.states_rank else 2
-            if count >= least and 2 * count > min(_count(one, kind, rank, window), _count(other, kind, rank, window)):
+            pair = files[overlapping[first]], files[overlapping[second]]
+            window = pair[0].extents[rank], pair[1].extents[rank]
+            least = 1 if pair[0].states_rank or pair[1].states_rank else 2
+            if count >= least and 2 * count > min(_count(file, kind, rank, window) for file in pair):
                 raise InvalidInputError(
-                    f"{one.name} and {other.name} hold the same events ({count} {kind} of rank {rank}), "
+                    f"{pair[0].name} and {pair[1].name} hold the same events ({count} {kind} of rank {rank}), "
                     "which would count twice; leave one of the files out"
                 )
 
 
 def _overlapping(files: Sequence[RankedFile]) -> list[int]:
-    """Return the numbers of the files that overlap or touch another one in time on the same rank."""
+    """Return the numbers of the files that overlap or touch another file in time on the same rank."""
     spans: dict[int, list[tuple[int, int, int]]] = {}
     for number, file in enumerate(files):
         for rank, extent in file.extents.items():
             spans.setdefault(rank, []).append((extent.start, extent.end, number))
-    found: set[int] = set()
-    for own in spans.values():
-        (_, latest_end, latest), *others = sorted(own)
+    overlapping: set[int] = set()
+    for of_rank in spans.values():
+        (_, latest_end, latest), *others = sorted(of_rank)
         for start, end, number in others:
             if start <= latest_end:  # equal: both may hold one event of no duration
-                found |= {number, latest}
+                overlapping |= {number, latest}
             if end > latest_end:
                 latest_end, latest = end, number
-    return sorted(found)
+    return sorted(overlapping)
 
 
 def _coincidences(files: Sequence[RankedFile], kind: str) -> list[tuple[int, int, int, int]]:
@@ -109,7 +114,7 @@ def _coincidences(files: Sequence[RankedFile], kind: str) -> list[tuple[int, int
 
 
 def _keys(table: pa.Table, kind: str, codes: dict[str | None, int]) -> Keys:
-    """Return a hash of each event; `codes` takes the names that are new."""
+    """Return a hash of each event; `codes` takes new names."""
     key = text_codes(table["name"], codes).astype(np.uint64)
     for column in ("rank", "start_ns", *_LANES[kind]):
         key = _mixed(key) ^ integers(table, column).view(np.uint64)
@@ -124,7 +129,7 @@ def _mixed(key: Keys) -> Keys:
 
 
 def _count(file: RankedFile, kind: str, rank: int, window: tuple[Extent, Extent]) -> int:
-    """Return how many events of a kind of one rank begin while both extents last."""
+    """Return the number of events of a kind of one rank that begin within both extents."""
     start, end = max(extent.start for extent in window), min(extent.end for extent in window)
     count = 0
     for table in file.batches(kind, ("rank", "start_ns")):

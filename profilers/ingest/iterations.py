@@ -1,21 +1,18 @@
-"""Finding the iterations of a recording.
+"""Cut a trace into iterations, and say how each was found.
 
-Iterations of a trace without markers: the period of its sequence of kernels.
+`find_iterations` looks for marks in this order: the profiler's own steps (``ProfilerStep#N``); an annotation that a
+serving engine or a user writes for each step; the recurring annotation of a data loader or optimiser. Without marks,
+`find_period` looks for the period in the sequence of kernels. If nothing recurs, the whole trace is one iteration.
 
-A kernel that runs once an iteration cuts the sequence into iterations that hold the same kernels as often. Each
-kernel whose name recurs evenly is tried as such a cut, and each cut is judged by how many kernels it takes to
-write the sequence down with it: one typical iteration, what every iteration has more or less than that, and what
-lies outside (the idea of minimum description length, Rissanen 1978, Automatica 14, 465). Layers that repeat inside
-of an iteration lose, since what stands between the iterations has to be written again each time. A trace that holds
-nothing but one pass through many equal layers cannot be told from as many iterations.
+A kernel that runs once an iteration cuts the sequence into iterations that hold the same kernels equally often. Each
+kernel whose name recurs evenly is tried as a cut. A cut is judged by the number of kernels that it takes to write the
+sequence down: one typical iteration, the differences of each iteration from it, and the kernels outside. This is the
+idea of minimum description length (Rissanen 1978, Automatica 14, 465). Layers that repeat inside an iteration lose,
+since the kernels between the iterations have to be written again each time. A trace of a single pass through many
+equal layers cannot be told from as many iterations.
 
-Cut a trace into iterations, and say how each was found.
-
-In this order: the profiler's own steps (``ProfilerStep#N``); an annotation a serving engine or a user writes
-for each step; the recurring annotation of a data loader or optimiser; the period of the sequence of kernels; and
-if nothing recurs, the whole trace is one iteration. Device work belongs to the iteration whose host code launched
-it, wherever it runs in time; what has no launch in the trace belongs to an iteration only if both its neighbours on
-its stream do.
+A kernel or copy belongs to the iteration of the call that launched it, wherever it runs in time. Without a launch in
+the trace, it belongs to an iteration if both its neighbours on the stream do.
 """
 
 import re
@@ -32,19 +29,19 @@ from profilers.trace.arrays import MISSING, Ints, ends, integers, strings
 from profilers.trace.compiled import compiled
 from profilers.trace.schema import make_table
 
-#: Fewer iterations are no period.
+#: Smallest number of iterations that is a period.
 _MIN_ITERATIONS = 3
-#: Share of a typical iteration's kernels that an iteration holds; a piece with fewer is none.
+#: Least share of a typical iteration's kernels that an iteration holds.
 _WHOLE = 0.8
-#: Share of the kernels of all iterations that have to be those of a typical one.
+#: Least share of the kernels of all iterations that a typical iteration holds too.
 _ALIKE = 0.9
-#: Share of all kernels that have to lie inside of iterations: the layers of a single iteration hold less.
+#: Least share of all kernels inside iterations; the layers of a single iteration hold less.
 _INSIDE = 0.8
-#: Counts of symbols that are tried, and symbols of each.
+#: Numbers of occurrences that are tried, and symbols of each.
 _CUTS, _EACH = 64, 4
-#: Kernels in which a cut is looked for; pieces times names that it may have.
+#: Kernels in which a cut is looked for, and the largest table of (pieces, names).
 _WINDOW, _CELLS = 1 << 18, 1 << 24
-#: Names with numbers below need no new ones.
+#: Names with numbers below this are not numbered again.
 _DENSE = 1 << 12
 
 Codes = npt.NDArray[np.int32]
@@ -71,15 +68,15 @@ class Period:
 
     @property
     def confidence(self) -> float:
-        """Share of all kernels that the period explains: how sure it is."""
+        """Share of all kernels that the period explains."""
         return self.alike * self.inside
 
 
 def find_period(names: Ints) -> Period | None:
-    """Return the iterations in a sequence of kernels, None where it has no period.
+    """Return the iterations in a sequence of kernels, or None if it has no period.
 
-    Neither durations nor gaps are looked at, so a slow first iteration changes nothing; one that runs other kernels
-    besides (tuning, compilation) is still one, and what holds less than 0.8 of the typical kernels is none.
+    Durations and gaps are not used, so a slow first iteration changes nothing. An iteration may run other kernels
+    besides (tuning, compilation). A piece with less than 0.8 of the typical kernels is no iteration.
 
     Parameters
     ----------
@@ -98,13 +95,13 @@ def find_period(names: Ints) -> Period | None:
     codes = (names if dense else np.unique(names, return_inverse=True)[1]).astype(np.int32)
     for symbols in (codes, _pairs(codes)):
         if (best := _best(codes[:_WINDOW], symbols[:_WINDOW])) is not None:
-            found = _cut(codes, np.flatnonzero(symbols == best))
-            return None if found is None else found[1]
+            cut = _cut(codes, np.flatnonzero(symbols == best))
+            return None if cut is None else cut[1]
     return None
 
 
 def _pairs(codes: Codes) -> Codes:
-    """Return a number for each kernel and the one before it, for sequences of which every name comes twice."""
+    """Return a number for each pair of a kernel and its predecessor, for sequences in which every name comes twice."""
     width = int(codes.max()) + 1
     pairs = codes.astype(np.int64) * (width + 1)
     pairs[1:] += codes[:-1]
@@ -113,31 +110,31 @@ def _pairs(codes: Codes) -> Codes:
 
 
 def _best(codes: Codes, symbols: Codes) -> int | None:
-    """Return the symbol with which each iteration begins, None where there is none."""
+    """Return the symbol with which each iteration begins, or None if no symbol cuts the sequence well."""
     tried = [(symbol, _cut(codes, np.flatnonzero(symbols == symbol))) for symbol in _candidates(symbols)]
     good = [(cut[0], int(cut[1].first[0]), symbol) for symbol, cut in tried if cut is not None]
     return min(good)[2] if good else None
 
 
 def _candidates(symbols: Codes) -> list[int]:
-    """Return symbols that may begin an iteration: of those that come equally often a few, the first to come.
+    """Return the symbols to try as the begin of an iteration.
 
-    What an iteration holds once comes equally often, and one of it is as good a cut as the other. How often more
-    symbols come is tried first.
+    All kernels that an iteration holds once occur equally often, and each is as good a cut as another. So a few
+    symbols of each number of occurrences are tried, the earliest first. Numbers that more symbols share come first.
     """
     counts = np.bincount(symbols)
-    able = np.flatnonzero((counts >= _MIN_ITERATIONS) & (2 * counts <= len(symbols)))
+    recurring = np.flatnonzero((counts >= _MIN_ITERATIONS) & (2 * counts <= len(symbols)))
     first = np.full(len(counts), len(symbols))
     np.minimum.at(first, symbols, np.arange(len(symbols)))
     by_count: dict[int, list[int]] = {}
-    for symbol in able[np.argsort(first[able], kind="stable")].tolist():
+    for symbol in recurring[np.argsort(first[recurring], kind="stable")].tolist():
         by_count.setdefault(int(counts[symbol]), []).append(symbol)
-    tried = sorted(by_count.values(), key=lambda one: (-len(one), -counts[one[0]]))[:_CUTS]
-    return [symbol for one in tried for symbol in one[:_EACH]]
+    tried = sorted(by_count.values(), key=lambda symbols: (-len(symbols), -counts[symbols[0]]))[:_CUTS]
+    return [symbol for equally_often in tried for symbol in equally_often[:_EACH]]
 
 
 def _cut(codes: Codes, first: Ints) -> tuple[float, Period] | None:
-    """Return what it costs to write the sequence down with these cuts, in kernels, and the iterations they make."""
+    """Return the description length of the sequence with these cuts, in kernels, and the iterations between them."""
     width = int(codes.max()) + 1
     end = np.append(first[1:], len(codes))
     if len(first) * width > _CELLS or not _even(end - first, len(codes)):
@@ -159,43 +156,43 @@ def _cut(codes: Codes, first: Ints) -> tuple[float, Period] | None:
 
 
 def _even(length: Ints, kernels: int) -> bool:
-    """Return whether pieces of about the same length hold most kernels, as they must where their contents are alike."""
+    """Return whether pieces of about equal length hold most kernels, as pieces with equal contents do."""
     middle = np.median(length)
     near = length[(length >= _WHOLE * _ALIKE * middle) & (length * _WHOLE * _ALIKE <= middle)]
     return bool(len(near) >= _MIN_ITERATIONS and near.sum() >= _INSIDE * _ALIKE * kernels)
 
 
 def _contents(codes: Codes, first: Ints, width: int) -> Codes:
-    """Return how often each piece holds each name, shape (n_pieces, n_names)."""
+    """Return the occurrences of each name in each piece, shape (n_pieces, n_names)."""
     start = np.zeros(len(codes) - first[0], np.int64)
     start[first - first[0]] = width
     cells = np.cumsum(start) - width + codes[first[0] :]
     return np.bincount(cells, minlength=len(first) * width).reshape(-1, width).astype(np.int32)
 
 
-#: How iterations were found: none was, or in the kernels alone.
+#: Values of ``found_by`` without marks: no iteration was found, or a period of the kernels.
 WHOLE_TRACE, KERNEL_SEQUENCE = "whole trace", "kernel sequence"
-#: The category of ranges that a user or framework wrote around code on the host.
+#: Category of the ranges that a user or framework writes around code on the host.
 ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
-#: Annotations of which each occurrence is one step: serving engines, and the plain word.
+#: Annotations whose occurrences are steps: those of serving engines, and plain words.
 _WHOLE_STEP = re.compile(r"^(execute_\S*\d|step\[|iteration\b|train_step\b|training_step\b)", re.IGNORECASE)
-#: Steps of one loop that overlap by no more than this do so by rounding (ns).
+#: Largest overlap of successive steps that is taken for rounding, in ns.
 _ROUNDING_NS = 1000
-#: Annotations that recur once a step, whose starts cut the trace.
+#: Annotations that recur once a step; their starts cut the trace.
 _ONCE_A_STEP = ("enumerate(DataLoader)", "Optimizer.zero_grad", "Optimizer.step")
 
 
 @dataclass(frozen=True)
 class Extent:
-    """When the events of one rank begin and end, and when its host's do, in ns.
+    """The time that the events of one rank take up, in ns.
 
     Parameters
     ----------
     start, end : int
-        Of all its events.
+        Start of the first and end of the last event.
     host_end : int
-        Of its operators and launches; 0 where it has none.
+        End of the last operator or launch; 0 without any.
     """
 
     start: int
@@ -206,7 +203,7 @@ class Extent:
         return Extent(min(self.start, other.start), max(self.end, other.end), max(self.host_end, other.host_end))
 
     def shifted(self, by_ns: int) -> "Extent":
-        """Return the extent on a clock that shows `by_ns` more."""
+        """Return the extent on a clock that is `by_ns` ahead."""
         return Extent(self.start + by_ns, self.end + by_ns, self.host_end + by_ns)
 
 
@@ -217,10 +214,13 @@ class Spans:
     Parameters
     ----------
     rank : int
+        Rank of the iterations.
     number, start, end : array of int64, shape (n,)
-        Times in ns.
+        Number of each iteration, and its times in ns.
     names : sequence of str
+        Name of each iteration, such as its annotation.
     found_by : str
+        How the iterations were found.
     """
 
     rank: int
@@ -231,10 +231,10 @@ class Spans:
     found_by: str
 
     def at(self, time: Ints) -> Ints:
-        """Return the iteration at each time, `MISSING` outside of all."""
-        place = np.searchsorted(self.start, time, side="right") - 1
-        inside = (place >= 0) & (time < self.end[place])
-        return np.where(inside, self.number[place], MISSING)
+        """Return the iteration at each time, or `MISSING` outside the iterations."""
+        position = np.searchsorted(self.start, time, side="right") - 1
+        inside = (position >= 0) & (time < self.end[position])
+        return np.where(inside, self.number[position], MISSING)
 
     def table(self) -> pa.Table:
         """Return the rows of the table ``iterations``."""
@@ -252,7 +252,7 @@ class Spans:
 
 
 def is_mark(name: str) -> bool:
-    """Return whether an operator of this name is a step: in files of 2021 steps stand among the operators."""
+    """Return whether an operator is a step; files of 2021 have steps among the operators."""
     return name.startswith("ProfilerStep#")
 
 
@@ -262,10 +262,11 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
     Parameters
     ----------
     marks : Table
-        ``name``, ``start_ns`` and ``dur_ns`` of the annotations of this rank's host.
+        ``name``, ``start_ns`` and ``dur_ns`` of the annotations on the host of this rank.
     rank : int
+        Rank to cut.
     extent : Extent
-        Of this rank.
+        Time of its events.
     pattern : str, optional
         Regular expression: every annotation whose name matches is one iteration.
 
@@ -275,13 +276,13 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
         `pattern` is no regular expression, or nothing matches it.
     """
     if pattern is not None:
-        wanted = annotation_pattern(pattern)
-        found = _each(marks, lambda name: wanted.search(name) is not None, "annotation", rank)
-        if found is None:
+        expression = annotation_pattern(pattern)
+        spans = _each(marks, lambda name: expression.search(name) is not None, "annotation", rank)
+        if spans is None:
             raise InvalidInputError(
                 f"rank {rank}: no annotation with a duration matches {pattern!r}; `seqpoint describe` lists them"
             )
-        return found
+        return spans
     return (
         _each(marks, lambda name: _STEP.match(name) is not None, "ProfilerStep", rank)
         or _each(marks, lambda name: _WHOLE_STEP.match(name) is not None, "annotation", rank)
@@ -291,7 +292,19 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
 
 
 def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: str) -> Spans:
-    """Return the whole time of a rank as a single iteration."""
+    """Return the whole time of a rank as a single iteration.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the iteration.
+    extent : Extent
+        Time of its events.
+    number : int
+        Number of the iteration.
+    name, found_by : str
+        Name of the iteration, and how it was found.
+    """
     # A file name can hold bytes that are no text.
     label = name.encode("utf-8", "replace").decode("utf-8")
     end = max(extent.end, extent.start + 1)
@@ -299,7 +312,19 @@ def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: s
 
 
 def periodic(rank: int, period: Period, times: Ints, extent: Extent) -> Spans:
-    """Return the iterations that recur in the kernels of a rank, which lie in the order of `times`."""
+    """Return the iterations that recur in the kernels of a rank.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the kernels.
+    period : Period
+        Positions of the iterations in the sequence of kernels.
+    times : array of int64
+        Launch time of each kernel in ns, ascending.
+    extent : Extent
+        Time of the rank's events.
+    """
     end = np.append(times, max(extent.end, extent.start + 1))[period.end]
     names = [f"period {i}" for i in range(len(period.first))]
     found_by = f"{KERNEL_SEQUENCE} ({100 * period.confidence:.0f} %)"
@@ -307,9 +332,16 @@ def periodic(rank: int, period: Period, times: Ints, extent: Extent) -> Spans:
 
 
 def caused_iterations(spans: Spans, start: Ints, cause: Ints) -> Ints:
-    """Return the iteration of kernels or copies of one rank: that of the call that caused them, at `cause`.
+    """Return the iterations of kernels or copies of one rank, which are those of the calls that caused them.
 
-    Where the cause is `MISSING`, so is the iteration; unless the iteration is all that there is.
+    Without a call, the iteration is `MISSING`, unless the iterations cover the device work by their own times.
+
+    Parameters
+    ----------
+    spans : Spans
+        Iterations of the rank.
+    start, cause : array of int64
+        Start of each kernel or copy, and of the call that caused it (or `MISSING`), in ns.
     """
     result = np.where(cause == MISSING, MISSING, spans.at(cause))
     if spans.found_by.startswith((WHOLE_TRACE, "file", KERNEL_SEQUENCE)):
@@ -318,16 +350,16 @@ def caused_iterations(spans: Spans, start: Ints, cause: Ints) -> Ints:
 
 
 def fill_from_neighbours(rows: npt.NDArray[Any], launched: npt.NDArray[np.bool_], iteration: Ints) -> None:
-    """Give work without a launch the iteration of its neighbours on the stream, where both have the same.
+    """Give kernels or copies without a launch the iteration of their neighbours on the stream, if both agree.
 
     Parameters
     ----------
     rows : array of int
-        Those of one stream, in the order of their starts.
+        Rows of one stream, in the order of their starts.
     launched : array of bool
         Whether the launch of each row is in the trace.
     iteration : array of int64
-        Changed where it is `MISSING`.
+        Iteration of each row; filled in place if it is `MISSING`.
     """
     _fill(rows, launched, iteration, MISSING)
 
@@ -346,12 +378,17 @@ def _fill(rows: Any, launched: Any, iteration: Any, missing: Any) -> None:
 
 
 def annotation_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the compiled pattern.
+    """Return a compiled regular expression for annotations.
+
+    Parameters
+    ----------
+    pattern : str
+        Regular expression of the user.
 
     Raises
     ------
     InvalidInputError
-        It is no regular expression.
+        `pattern` is no regular expression.
     """
     try:
         return re.compile(pattern)
@@ -359,10 +396,10 @@ def annotation_pattern(pattern: str) -> re.Pattern[str]:
         raise InvalidInputError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-def _each(marks: pa.Table, wanted: Callable[[str], bool], found_by: str, rank: int) -> Spans | None:
-    """Take every annotation that is wanted as one iteration; of two that overlap, the longer."""
+def _each(marks: pa.Table, accepts: Callable[[str], bool], found_by: str, rank: int) -> Spans | None:
+    """Return each accepted annotation as one iteration; of two that overlap, the longer."""
     names = strings(marks, "name")
-    rows = np.array([i for i, name in enumerate(names) if wanted(name)], dtype=np.int64)
+    rows = np.array([i for i, name in enumerate(names) if accepts(name)], dtype=np.int64)
     if not len(rows):
         return None
     start, end = integers(marks, "start_ns")[rows], ends(marks)[rows]
@@ -375,9 +412,9 @@ def _each(marks: pa.Table, wanted: Callable[[str], bool], found_by: str, rank: i
 
 
 def _disjoint(start: Ints, end: Ints) -> list[int]:
-    """Return, in order of time, the rows that remain when of two that overlap the shorter goes.
+    """Return disjoint intervals by row, in order of time; of two that overlap, the longer is kept.
 
-    Two that overlap by less than `_ROUNDING_NS` follow each other: the start of the later is moved.
+    Intervals that overlap by at most `_ROUNDING_NS` follow each other; the start of the later is moved in place.
     """
     kept: list[int] = []
     for row in np.lexsort((-end, start)).tolist():  # a Python loop over iterations
@@ -394,15 +431,15 @@ def _disjoint(start: Ints, end: Ints) -> list[int]:
 
 
 def _numbers(names: Sequence[str]) -> Ints:
-    """Return the steps' own numbers where they are given and distinct, else 0, 1, 2, ..."""
-    given = [_STEP.match(name) for name in names]
-    numbers = [int(m.group(1)) for m in given if m is not None and len(m.group(1)) < 10]
+    """Return the numbers in the names of steps if all are distinct, else 0, 1, 2, ..."""
+    matches = [_STEP.match(name) for name in names]
+    numbers = [int(m.group(1)) for m in matches if m is not None and len(m.group(1)) < 10]
     distinct = len(set(numbers)) == len(names)
     return np.array(numbers if distinct else range(len(names)), dtype=np.int64)
 
 
 def _between(marks: pa.Table, rank: int, extent: Extent) -> Spans | None:
-    """Cut at the starts of the first annotation that recurs once a step; the last ends with the host."""
+    """Return the iterations between the starts of an annotation that recurs; the last ends with the host."""
     names = strings(marks, "name")
     for prefix in _ONCE_A_STEP:
         rows = np.array([i for i, name in enumerate(names) if name.startswith(prefix)], dtype=np.int64)

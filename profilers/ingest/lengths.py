@@ -1,4 +1,8 @@
-"""The sequence length of every iteration: from an annotation, from a shape, or from the user's own file."""
+"""The sequence length of every iteration, from an annotation, from a shape, or from a table of the user.
+
+Without a rule, `add_lengths` reads the annotations that users and serving engines write. A `LengthRule` names a
+dimension of an operator's input instead; a CSV file gives the lengths by iteration.
+"""
 
 import csv
 import json
@@ -25,16 +29,16 @@ _BATCH = re.compile(r"\b(?:batch_size|batch|bs)\s*[=:]\s*(\d+)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class LengthRule:
-    """Where the sequence length of an iteration stands in a shape.
+    """The dimension of an operator's input that is the sequence length of an iteration.
 
     Parameters
     ----------
     op : str
-        Name of an operator; the first one in the iteration counts.
+        Name of the operator; its first call in the iteration counts.
     argument : int
-        Which of its inputs.
+        Position of the input, from 0.
     dimension : int
-        Which dimension of that input.
+        Position of the dimension in the shape of that input, from 0.
 
     Examples
     --------
@@ -50,6 +54,11 @@ class LengthRule:
     def parse(cls, text: str) -> "LengthRule":
         """Return the rule written as ``OP:ARGUMENT:DIMENSION``.
 
+        Parameters
+        ----------
+        text : str
+            The rule as the user wrote it.
+
         Raises
         ------
         InvalidInputError
@@ -62,12 +71,17 @@ class LengthRule:
 
 
 def length_op(length: str | None) -> str | None:
-    """Return the operator whose shapes a length rule reads; None where it reads a file or annotations.
+    """Return the operator whose shapes a length rule reads, or None if lengths come from a file or annotations.
+
+    Parameters
+    ----------
+    length : str, optional
+        A rule or a file, as `add_lengths` takes it.
 
     Raises
     ------
     InvalidInputError
-        It is neither a rule nor a file.
+        `length` is neither a rule nor a file.
     """
     return None if length is None or _is_file(length) else LengthRule.parse(length).op
 
@@ -78,7 +92,7 @@ def add_lengths(trace: Trace, length: str | None = None) -> Trace:
     Parameters
     ----------
     trace : Trace
-        With iterations.
+        Trace with iterations.
     length : str, optional
         A rule ``OP:ARGUMENT:DIMENSION``, or the name of a CSV file with the columns ``iteration``,
         ``sequence_length`` and, where ranks differ, ``rank``. Without it, annotations are read.
@@ -90,12 +104,12 @@ def add_lengths(trace: Trace, length: str | None = None) -> Trace:
     """
     table = _from_annotations(trace)
     if length is not None:
-        found, how = (
+        lengths, found_by = (
             (_from_file(trace, Path(length)), "file") if _is_file(length) else (_from_shapes(trace, length), "shape")
         )
-        if (found == MISSING).all():
+        if (lengths == MISSING).all():
             raise InvalidInputError(f"--length {length}: gives no iteration of this trace a length")
-        table = _with(table, found, how)
+        table = _with_lengths(table, lengths, found_by)
     missing = table["sequence_length"].null_count
     return trace.with_tables(iterations=table).with_quality({"iterations_without_length": missing})
 
@@ -107,11 +121,11 @@ def _is_file(length: str) -> bool:
         return False
 
 
-def _with(table: pa.Table, lengths: Ints, how: str) -> pa.Table:
-    """Return the table of iterations with `lengths` where there are some."""
-    old = integers(table, "sequence_length")
-    table = put(table, "sequence_length", np.where(lengths == MISSING, old, lengths))
-    found_by = np.where(lengths == MISSING, strings(table, "length_found_by"), how)
+def _with_lengths(table: pa.Table, lengths: Ints, source: str) -> pa.Table:
+    """Return the table of iterations with the lengths that are not `MISSING`, and their source."""
+    before = integers(table, "sequence_length")
+    table = put(table, "sequence_length", np.where(lengths == MISSING, before, lengths))
+    found_by = np.where(lengths == MISSING, strings(table, "length_found_by"), source)
     index = table.schema.get_field_index("length_found_by")
     field = SCHEMAS["iterations"].field(index)
     column = text_array(found_by.tolist()).dictionary_encode().cast(field.type)
@@ -123,7 +137,7 @@ def _keys(table: pa.Table) -> list[tuple[int, int]]:
 
 
 def _from_annotations(trace: Trace) -> pa.Table:
-    """Read the first annotation of each iteration that states a length."""
+    """Return the iterations with the lengths of the first annotations that state them."""
     ranges = trace.ranges.filter(arrow_array(strings(trace.ranges, "category") == "user_annotation"))
     ranges = ranges.filter(pc.is_valid(ranges["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
     lengths: dict[tuple[int, int], int] = {}
@@ -137,11 +151,11 @@ def _from_annotations(trace: Trace) -> pa.Table:
     table = trace.iterations
     keys = _keys(table)
     table = put(table, "batch", np.array([batches.get(key, MISSING) for key in keys], dtype=np.int64))
-    return _with(table, np.array([lengths.get(key, MISSING) for key in keys], dtype=np.int64), "annotation")
+    return _with_lengths(table, np.array([lengths.get(key, MISSING) for key in keys], dtype=np.int64), "annotation")
 
 
 def _stated(name: str) -> tuple[int | None, int | None]:
-    """Return the length and the batch that an annotation states."""
+    """Return the sequence length and the batch size that an annotation states."""
     if engine := _ENGINE.match(name):
         return _small(engine.group(1)), _small(engine.group(2), engine.group(3))
     if step := _ENGINE_STEP.match(name):
@@ -190,12 +204,12 @@ def _from_file(trace: Trace, path: Path) -> Ints:
         length = _whole(row, "sequence_length", 1, f"{path}: line {line}")
         if lengths.setdefault(key, length) != length:
             raise InvalidInputError(f"{path}: line {line}: gives iteration {key[-1]} a second length, {length}")
-    wanted = [key if ranked else key[1:] for key in _keys(trace.iterations)]
-    return np.array([lengths.get(key, MISSING) for key in wanted], dtype=np.int64)
+    trace_keys = [key if ranked else key[1:] for key in _keys(trace.iterations)]
+    return np.array([lengths.get(key, MISSING) for key in trace_keys], dtype=np.int64)
 
 
 def _rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """Return the rows of a CSV file of lengths, each with the number of its line."""
+    """Return the rows of a CSV file of lengths, each with its line number."""
     if not path.is_file():
         raise NotFoundError(f"{path}: no such file of lengths")
     try:
@@ -214,8 +228,9 @@ def _rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
     return rows
 
 
-def _whole(row: dict[str, str], name: str, least: int, place: str) -> int:
+def _whole(row: dict[str, str], name: str, least: int, line: str) -> int:
+    """Return a whole number from a row; `line` names its file and line for the message."""
     text = (row[name] or "").strip()
     if not text.isdecimal() or len(text) > 18 or int(text) < least:
-        raise InvalidInputError(f"{place}: {name} is {text!r}, which is no whole number of at least {least}")
+        raise InvalidInputError(f"{line}: {name} is {text!r}, which is no whole number of at least {least}")
     return int(text)

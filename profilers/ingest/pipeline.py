@@ -1,15 +1,15 @@
 """One driver from trace files to a trace, in memory (`collect`) or in a ``.trace`` folder (`ingest`).
 
-Both run the same steps over a workspace, which says where parts and rows are kept:
+Both run the same steps over a workspace, which says where their rows are kept:
 
-1. Read each recording into a part: its rows with ids, launches linked to kernels.
-2. Assemble the parts: one clock, one numbering of ranks and ids, iterations, matched collectives.
-3. Finish the rows of the parts that share a rank, a batch at a time; nodes of execution traces are joined here.
-4. Join counters, which point to finished kernels.
+1. Read each recording: give its rows ids, and link kernels to launches and operators.
+2. Assemble the recordings: one clock, one numbering of ranks and ids, iterations, matched collectives.
+3. Finish the rows of the recordings that share a rank, a batch at a time. Execution traces are joined here.
+4. Join counters to the finished kernels.
 
-`ingest` reads in several processes with bounded memory, and goes on where an earlier run was interrupted. Its parts
-wait in a folder beside the target (``.NAME.trace.work/``) until all are read, and stay there after an interruption.
-The target itself changes in one step at the end.
+`ingest` reads in several processes with bounded memory, and resumes an interrupted run. The recordings that it has
+read wait in a folder beside the target (``.NAME.trace.work/``), also after an interruption. The target itself changes
+in one step at the end.
 """
 
 import fcntl
@@ -40,14 +40,14 @@ from profilers.ingest.counters import KERNEL_COLUMNS, add_counters
 from profilers.ingest.iterations import annotation_pattern
 from profilers.ingest.join import EVENT_COLUMNS, NODE_COLUMNS, MatchedNodes, check_joined, common_ranks, match_nodes
 from profilers.ingest.lengths import length_op
-from profilers.ingest.part import (
-    Part,
-    PartOptions,
+from profilers.ingest.recording import (
+    LinkedRecording,
+    ReadOptions,
     Recording,
     find_recordings,
     lean_memory,
-    load_part,
-    read_part,
+    load_recording,
+    read_recording,
 )
 from profilers.readers.common.reader import Reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, ahead
@@ -93,9 +93,9 @@ class CollectOptions:
         length_op(self.length)
 
     @property
-    def part(self) -> PartOptions:
+    def reading(self) -> ReadOptions:
         """The options that reading a single recording needs."""
-        return PartOptions(self.limit_bytes, length_op(self.length))
+        return ReadOptions(self.limit_bytes, length_op(self.length))
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def ingest(
     check_target(path)
     workspace = _FolderWorkspace(path.parent / f".{path.name}.work")
     with _locked(workspace.folder):
-        folders = [workspace.part_folder(recording, options.part) for recording in inputs.timeline]
+        folders = [workspace.folder_of(recording, options.reading) for recording in inputs.timeline]
         resumed = sum(folder.is_dir() for folder in folders)
         with _pool(executor, len(folders)) as pool:
             meta, rows = _run(inputs, options, workspace, pool)
@@ -227,12 +227,12 @@ def _find_inputs(paths: Paths, options: CollectOptions) -> _Inputs:
     return _Inputs(timeline, find_recordings(nodes) if nodes else ())
 
 
-#: A part in memory, or the folder that holds it.
-_PartSource = Part | Path
+#: A linked recording, or the folder that holds it.
+_Source = LinkedRecording | Path
 
 
-def _loaded(source: _PartSource) -> Part:
-    return source if isinstance(source, Part) else load_part(source)
+def _loaded(source: _Source) -> LinkedRecording:
+    return source if isinstance(source, LinkedRecording) else load_recording(source)
 
 
 class _RowWriter(Protocol):
@@ -244,20 +244,20 @@ class _RowWriter(Protocol):
 
 
 class _Workspace(Protocol):
-    """Where parts wait until the trace is assembled, and where its finished rows go."""
+    """Where recordings wait until the trace is assembled, and where its finished rows go."""
 
-    def part_folder(self, recording: Recording, options: PartOptions) -> Path | None:
-        """Return the folder for a part, or None to keep it in memory."""
+    def folder_of(self, recording: Recording, options: ReadOptions) -> Path | None:
+        """Return the folder that holds a recording once it is read, or None to keep it in memory."""
 
     def prepare(self) -> None:
         """Make room for the finished rows."""
 
     def groups(self, placements: Sequence[Placement]) -> list[list[int]]:
-        """Return the numbers of the parts that one process finishes together."""
+        """Return the recordings that one process finishes together, by number."""
 
     @property
     def writer(self) -> Callable[[], AbstractContextManager[_RowWriter]]:
-        """The function that opens a writer of finished rows; other processes can call it if parts are in folders."""
+        """The function that opens a writer of finished rows; processes that share the folder can call it."""
 
     def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the finished rows of a kind."""
@@ -267,12 +267,12 @@ class _Workspace(Protocol):
 
 
 class _MemoryWorkspace:
-    """Parts and finished rows in memory."""
+    """Recordings and finished rows in memory."""
 
     def __init__(self) -> None:
         self._batches: dict[str, list[pa.Table]] = defaultdict(list)
 
-    def part_folder(self, _recording: Recording, _options: PartOptions) -> None:
+    def folder_of(self, _recording: Recording, _options: ReadOptions) -> None:
         return None
 
     def prepare(self) -> None:
@@ -316,23 +316,23 @@ class _MemoryWriter:
 
 
 class _FolderWorkspace:
-    """Parts and finished rows in one folder, on the disk of the target.
+    """Recordings and finished rows in one folder, on the disk of the target.
 
     Parameters
     ----------
     folder : Path
-        Holds a folder for each part, the trace that is being written (``new``), and the replaced trace (``old``).
+        Holds a folder for each recording, the trace that is being written (``new``), and the replaced one (``old``).
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.new, self.old = folder / "new", folder / "old"
 
-    def part_folder(self, recording: Recording, options: PartOptions) -> Path:
-        """Return the folder of a part; its name changes with whatever changes the rows."""
+    def folder_of(self, recording: Recording, options: ReadOptions) -> Path:
+        """Return the folder of a recording; its name changes with the files, the reader and the options."""
         stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in recording.files]
         facts = [stats, recording.reader.name, options.limit_bytes, options.length_op, version("seqpoint")]
-        return self.folder / f"part-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+        return self.folder / f"recording-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
     def prepare(self) -> None:
         for folder in (self.new, self.old):  # a run that was killed may have left them
@@ -340,7 +340,7 @@ class _FolderWorkspace:
         self.new.mkdir()
 
     def groups(self, placements: Sequence[Placement]) -> list[list[int]]:
-        """Group parts that share a rank, since one process writes the files of a rank."""
+        """Group recordings that share a rank, since one process writes the files of a rank."""
         groups: list[tuple[set[int], list[int]]] = []
         for number, placement in enumerate(placements):
             ranks, numbers = set(placement.spans), [number]
@@ -380,7 +380,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise InvalidInputError(f"{folder}: cannot be written ({first_line(error)})") from error
         finally:
-            if not any(folder.glob("part-*")):
+            if not any(folder.glob("recording-*")):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -480,20 +480,20 @@ class _ReadRequest:
     files: tuple[Path, ...]
     reader: Reader
     folder: Path | None
-    options: PartOptions
+    options: ReadOptions
 
 
 def _read_all(
     pool: Executor, recordings: Sequence[Recording], workspace: _Workspace, options: CollectOptions
-) -> list[_PartSource]:
-    """Read the recordings that no earlier run has read; the first error ends it, and parts in folders stay."""
+) -> list[_Source]:
+    """Read the recordings that no earlier run has read; the first error ends it, and folders stay."""
     progress = _Progress(options.progress, [recording.size for recording in recordings])
-    sources: dict[int, _PartSource] = {}
-    waiting: dict[Future[_PartSource], int] = {}
+    sources: dict[int, _Source] = {}
+    waiting: dict[Future[_Source], int] = {}
     for number, recording in enumerate(recordings):
         progress.at(recording.name, 0)
-        folder = workspace.part_folder(recording, options.part)
-        request = _ReadRequest(recording.files, recording.reader, folder, options.part)
+        folder = workspace.folder_of(recording, options.reading)
+        request = _ReadRequest(recording.files, recording.reader, folder, options.reading)
         if folder is not None and folder.is_dir():
             sources[number] = folder
         elif isinstance(pool, _InThisProcess):
@@ -508,18 +508,18 @@ def _read_all(
     return [sources[number] for number in range(len(recordings))]
 
 
-def _read(request: _ReadRequest, advance: Callable[[int], None] | None = None) -> _PartSource:
-    """Read one recording; a part in a folder appears there when it is complete."""
+def _read(request: _ReadRequest, advance: Callable[[int], None] | None = None) -> _Source:
+    """Read one recording; its folder appears when it is complete."""
     folder = request.folder
     if folder is None:
         with lean_memory():
-            return read_part(request.files, request.reader, None, request.options, advance)
+            return read_recording(request.files, request.reader, None, request.options, advance)
     if folder.is_dir():
         return folder
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         with lean_memory():
-            read_part(request.files, request.reader, new, request.options, advance)
+            read_recording(request.files, request.reader, new, request.options, advance)
         with suppress(OSError):  # another process was faster: its folder holds the same rows
             new.rename(folder)
     finally:
@@ -528,38 +528,37 @@ def _read(request: _ReadRequest, advance: Callable[[int], None] | None = None) -
 
 
 @dataclass(frozen=True)
-class _NodeParts:
+class _NodeFiles:
     """Execution traces, read and placed on their ranks.
 
     Parameters
     ----------
-    parts : sequence of (source, Placement)
+    recordings : sequence of (source, Placement)
         One an execution trace.
     rows : int
         Number of operator nodes in all of them.
     """
 
-    parts: Sequence[tuple[_PartSource, Placement]]
+    recordings: Sequence[tuple[_Source, Placement]]
     rows: int
 
 
-def _assembled_nodes(
-    sources: Sequence[_PartSource], timeline_ranks: Sequence[int], options: CollectOptions
-) -> _NodeParts:
-    parts = [_loaded(source) for source in sources]
-    assembly = assemble(parts, options.iterations, options.length)
+def _assembled_nodes(sources: Sequence[_Source], timeline_ranks: Sequence[int], options: CollectOptions) -> _NodeFiles:
+    recordings = [_loaded(source) for source in sources]
+    # The iterations and lengths of nodes are not used, so that no pattern or rule has to fit them.
+    assembly = assemble(recordings, "file" if options.iterations == "file" else "whole", None)
     common_ranks(timeline_ranks, assembly.meta.ranks)
-    rows = sum(batch.num_rows for part in parts for batch in part.stage.batches("ops", ["id"]))
-    return _NodeParts(list(zip(sources, assembly.placements, strict=True)), rows)
+    rows = sum(batch.num_rows for recording in recordings for batch in recording.stage.batches("ops", ["id"]))
+    return _NodeFiles(list(zip(sources, assembly.placements, strict=True)), rows)
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Parts that one process finishes: plain values, so that any scheduler can carry them.
+    """Recordings that one process finishes: plain values, so that any scheduler can carry them.
 
     Parameters
     ----------
-    parts : sequence of (source, Placement)
+    recordings : sequence of (source, Placement)
         In the order of their files.
     collectives : Table
         The matched collectives of their ranks.
@@ -567,27 +566,27 @@ class _Group:
         The execution traces of their ranks; None if the trace is joined to none.
     """
 
-    parts: Sequence[tuple[_PartSource, Placement]]
+    recordings: Sequence[tuple[_Source, Placement]]
     collectives: pa.Table
-    nodes: Sequence[tuple[_PartSource, Placement]] | None
+    nodes: Sequence[tuple[_Source, Placement]] | None
 
     @property
     def ranks(self) -> set[int]:
-        """The ranks of the parts."""
-        return {rank for _, placement in self.parts for rank in placement.spans}
+        """The ranks of the recordings."""
+        return {rank for _, placement in self.recordings for rank in placement.spans}
 
 
 def _groups(
-    numbers: Sequence[Sequence[int]], sources: Sequence[_PartSource], assembly: Assembly, nodes: _NodeParts | None
+    numbers: Sequence[Sequence[int]], sources: Sequence[_Source], assembly: Assembly, nodes: _NodeFiles | None
 ) -> list[_Group]:
     collective_ranks = integers(assembly.collectives, "rank")
     groups = []
     for members in numbers:
-        parts = [(sources[number], assembly.placements[number]) for number in members]
-        ranks = {rank for _, placement in parts for rank in placement.spans}
+        recordings = [(sources[number], assembly.placements[number]) for number in members]
+        ranks = {rank for _, placement in recordings for rank in placement.spans}
         collectives = assembly.collectives.filter(arrow_array(np.isin(collective_ranks, sorted(ranks))))
-        with_nodes = None if nodes is None else [pair for pair in nodes.parts if ranks & set(pair[1].spans)]
-        groups.append(_Group(parts, collectives, with_nodes))
+        with_nodes = None if nodes is None else [pair for pair in nodes.recordings if ranks & set(pair[1].spans)]
+        groups.append(_Group(recordings, collectives, with_nodes))
     return groups
 
 
@@ -598,7 +597,7 @@ def _finish(
     quality = Quality()
     with lean_memory(), open_writer() as writer:
         matched = None if group.nodes is None else _matched_nodes(group)
-        for source, placement in group.parts:
+        for source, placement in group.recordings:
             counts: dict[str, int] = {}
             for kind, table in ahead(finished(_loaded(source), placement, group.collectives, counts)):
                 filled = table if matched is None else matched.fill(kind, table, writer.rows.get(kind, 0))
@@ -611,16 +610,18 @@ def _finish(
 
 def _matched_nodes(group: _Group) -> MatchedNodes:
     """Match the nodes of a group's ranks with its operators and annotations, of which it reads the key columns."""
-    events = {kind: _placed(group.parts, kind, EVENT_COLUMNS) for kind in ("ops", "ranges")}
+    events = {kind: _placed(group.recordings, kind, EVENT_COLUMNS) for kind in ("ops", "ranges")}
     nodes = _placed(group.nodes or (), "ops", NODE_COLUMNS)
     node_ranks = {rank for _, placement in group.nodes or () for rank in placement.spans}
     return match_nodes(events, nodes, sorted(group.ranks & node_ranks))
 
 
-def _placed(parts: Sequence[tuple[_PartSource, Placement]], kind: str, columns: Sequence[str]) -> pa.Table:
+def _placed(recordings: Sequence[tuple[_Source, Placement]], kind: str, columns: Sequence[str]) -> pa.Table:
     """Return some columns of all rows of a kind, with the ranks and times of the trace."""
     batches = [
-        placement.put(batch) for source, placement in parts for batch in _loaded(source).stage.batches(kind, columns)
+        placement.put(batch)
+        for source, placement in recordings
+        for batch in _loaded(source).stage.batches(kind, columns)
     ]
     return pa.concat_tables([empty_table(kind).select(columns), *batches]).unify_dictionaries().combine_chunks()
 

@@ -1,4 +1,8 @@
-"""`Stage`: where the rows of one recording wait between the reader and the finished trace."""
+"""`Stage`: the rows of one recording, between the reader and the finished trace.
+
+A reader writes rows into it. Linking reads the integer columns that stay in memory (`Stage.part`, `Stage.take`) and
+amends columns (`Stage.amend`). Finishing the trace reads all rows, a batch at a time (`Stage.batches`).
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,35 +22,37 @@ from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, Runs, arrow
 from profilers.trace.columns import LANE, Lanes
 from profilers.trace.schema import KINDS, OWN_RANK, SCHEMAS, empty_table, fill_table, narrow_table
 
+#: Columns by kind that stay in memory.
 Held = Mapping[str, Sequence[str]]
-#: How a file of amended values is named after its kind and column.
+#: Suffix of the file of an amended column: KIND.COLUMN.amended.
 _AMENDED = "amended"
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-#: How a column is held; all others are `Narrowed`.
+#: The form in which a column stays in memory; others are `Narrowed`.
 _HOLDERS: Mapping[str, Callable[[], Narrowed | Runs]] = {
     "id": Runs,
     "start_ns": lambda: Narrowed(np.int64),
     "dur_ns": lambda: Narrowed(np.int32),
 }
-#: What a lane is of: a thread, or a stream.
+#: Columns that identify a thread, and a stream: the lanes of events.
 _THREAD, _STREAM = ("rank", "process", "thread"), ("rank", "device", "stream")
 _LANES = {"ops": _THREAD, "launches": _THREAD, "kernels": _STREAM}
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Rows of one kind whose text in one column is wanted.
+    """A rule for rows of one kind that stay in memory, by their text in one column.
 
     Parameters
     ----------
     kind, column : str
-    wanted : callable
-        Asked once for each distinct text of a batch.
+        Kind of event, and its text column.
+    accepts : callable
+        Returns whether rows with a text stay; called once for each distinct text of a batch.
     """
 
     kind: str
     column: str
-    wanted: Callable[[str], bool]
+    accepts: Callable[[str], bool]
 
 
 Watches = Mapping[str, Watch]
@@ -58,11 +64,11 @@ class Stage:
     Parameters
     ----------
     folder : Path, optional
-        An empty folder; without it, rows stay in memory.
+        An empty folder for the rows; without it they stay in memory.
     limit_bytes : int
-        What a reader may unpack.
+        Size that a reader may unpack a file to.
     held : mapping of str to sequence of str, optional
-        Integer columns by kind that stay in memory for `column`, whose rows are in the folder.
+        Integer columns by kind that stay in memory for `part`, `take` and `raw`.
     watches : mapping of str to Watch, optional
         Rows that stay in memory for `watched`, by any name.
 
@@ -83,11 +89,11 @@ class Stage:
         watches: Watches = NOTHING,
     ) -> None:
         self.limit_bytes = limit_bytes
-        #: What a reader tells how far it is; replaced by who wants to know.
+        #: Called by a reader with the bytes that it has read; replaced to show progress.
         self.advance: Callable[[int], None] = lambda _position: None
         self._folder = folder
         self._tables: dict[str, list[pa.Table]] = {}
-        self._wanted = held
+        self._held = held
         self._watches = watches
         self._watched: dict[str, list[pa.Table]] = {}
         self._columns: dict[tuple[str, str], Narrowed | Runs] = {}
@@ -100,12 +106,12 @@ class Stage:
         self._counts: Counter[str] = Counter()
         #: Rows taken so far, which is also the next id.
         self.rows = 0
-        #: When each rank begins and ends.
+        #: Start and end of the events of each rank.
         self.extents: dict[int, Extent] = {}
 
     @classmethod
     def stored(cls, folder: Path, rows: int) -> "Stage":
-        """Return the stage that was closed with so many rows in `folder`, for reading."""
+        """Return the stage that was closed in `folder`, to read its rows; `rows` is their number."""
         stage = cls(folder)
         stage.rows = rows
         for file in folder.glob(f"*.{_AMENDED}"):
@@ -114,7 +120,7 @@ class Stage:
         return stage
 
     def write(self, kind: str, columns: Mapping[str, Any]) -> Ints:
-        """Add rows of one kind and return their ids; see `profilers.readers.common.reader.Sink`."""
+        """Add rows of one kind, as columns by name, and return their ids."""
         count = len(next(iter(columns.values()), ()))
         ids = np.arange(self.rows, self.rows + count)
         self.rows += count
@@ -132,10 +138,10 @@ class Stage:
         end = start + np.where(duration == MISSING, 0, duration)
         host = kind in ("ops", "launches")
         for rank in np.unique(ranks).tolist():
-            own = slice(None) if (ranks == rank).all() else ranks == rank
-            last = int(end[own].max())
-            found = Extent(int(start[own].min()), last, last if host else 0)
-            self.extents[rank] = self.extents[rank] | found if rank in self.extents else found
+            of_rank = slice(None) if (ranks == rank).all() else ranks == rank
+            last = int(end[of_rank].max())
+            extent = Extent(int(start[of_rank].min()), last, last if host else 0)
+            self.extents[rank] = self.extents[rank] | extent if rank in self.extents else extent
 
     def _keep(self, kind: str, table: pa.Table) -> None:
         if self._folder is None:
@@ -152,41 +158,42 @@ class Stage:
         self._writers[kind][1].write_table(table)
 
     def _hold(self, kind: str, table: pa.Table) -> None:
-        for name in self._wanted.get(kind, ()):
+        for name in self._held.get(kind, ()):
             if (kind, name) not in self._columns:
                 self._columns[kind, name] = _HOLDERS.get(name, Narrowed)()
-            places = [_values(table, of) for of in _LANES[kind]] if name == LANE else []
-            self._columns[kind, name].append(self._lanes[kind].of(places) if places else _values(table, name))
+            keys = [_values(table, column) for column in _LANES[kind]] if name == LANE else []
+            self._columns[kind, name].append(self._lanes[kind].of(keys) if keys else _values(table, name))
 
     def count(self, kind: str) -> int:
-        """Return how many rows of a kind there are; see `profilers.trace.columns.Columns`."""
+        """Return the number of rows of a kind."""
         return self._counts[kind]
 
     def part(self, kind: str, name: str, rows: slice) -> Ints:
-        """Return some rows of a column that was held."""
+        """Return consecutive rows of a column in memory."""
         return self._columns[kind, name].part(rows)
 
     def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-        """Return the rows of a column that was held."""
+        """Return the rows of a column in memory, in the order of `rows`."""
         return self._columns[kind, name].take(rows)
 
     def raw(self, kind: str, name: str) -> npt.NDArray[Any]:
-        """Return a column that was held, in its width; for as long as nothing is written."""
+        """Return a column in memory in its own width; a view that holds until rows are written."""
         held = self._columns.get((kind, name))
         return np.empty(0, np.int64) if held is None else held.raw()
 
     def forget(self, kind: str, name: str) -> None:
-        """Forget a column that was held."""
+        """Drop a column from memory."""
         self._columns.pop((kind, name), None)
 
     def let_go(self) -> None:
-        """Forget the columns that were held."""
+        """Drop all columns from memory."""
         self._columns.clear()
 
     def amend(self, kind: str, column: str, values: Ints) -> None:
-        """Set an integer column of all rows of a kind, in the order in which they came; null is `MISSING`.
+        """Set the next rows of an integer column; null is `MISSING`.
 
-        Called again, it goes on where it ended. A column that the kind does not have is kept too, for `amended`.
+        The first call sets the first rows of the kind, and each call goes on where the last one ended. A column that
+        the kind does not have is kept too, for `amended`.
         """
         if self._folder is None:
             held = self._amended.setdefault((kind, column), Growing(np.int64))
@@ -198,21 +205,21 @@ class Stage:
         self._amended[kind, column] = path
 
     def amended(self, kind: str, column: str, rows: slice) -> Ints | None:
-        """Return some rows of what `amend` was given; None where it was not."""
+        """Return consecutive rows of an amended column; None if it was not amended."""
         values = self._amended.get((kind, column))
         if isinstance(values, Path):
             return np.fromfile(values, "<i8", rows.stop - rows.start, offset=8 * rows.start)
         return None if values is None else values.values()[rows]
 
     def close(self) -> None:
-        """End the files, so that they can be read; only kinds that have no rows yet can be written after."""
+        """Close the files, so that they can be read; afterwards only kinds without rows can be written."""
         self._files.close()
         self._writers.clear()
 
     def batches(self, kind: str, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows of a kind in the order in which they came, in the batches in which they came."""
-        wanted = SCHEMAS[kind].names if columns is None else columns
-        amended = [column for of, column in self._amended if of == kind and column in wanted]
+        """Yield the rows of a kind, with amended columns, in the batches in which they were written."""
+        names = SCHEMAS[kind].names if columns is None else columns
+        amended = [column for of, column in self._amended if of == kind and column in names]
         row = 0
         for batch in self._written(kind, columns):
             table, rows = batch, slice(row, row + batch.num_rows)
@@ -232,44 +239,36 @@ class Stage:
             for table in _stored(path, names):
                 yield fill_table(kind, table).select(names)
 
-    def columns(self, kind: str, names: Sequence[str]) -> list[Ints]:
-        """Return integer columns of all rows of a kind, null as `MISSING`."""
-        found = [Growing(np.int64) for _ in names]
-        for batch in self.batches(kind, names):
-            for column, name in zip(found, names, strict=True):
-                column.append(integers(batch, name))
-        return [column.values() for column in found]
-
     def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows of a kind as one table."""
         none = empty_table(kind) if columns is None else empty_table(kind).select(columns)
         return pa.concat_tables([none, *self.batches(kind, columns)]).unify_dictionaries().combine_chunks()
 
     def pick_ids(self, kind: str, ids: Ints) -> pa.Table:
-        """Return the rows with these ids, each once."""
+        """Return the rows of a kind that have these ids."""
         distinct = np.unique(ids)
-        found = [empty_table(kind)]
+        tables = [empty_table(kind)]
         for table in self.batches(kind):
             chosen = np.isin(integers(table, "id"), distinct, assume_unique=True)
             if chosen.any():
-                found.append(table.filter(arrow_array(chosen)))
-        return pa.concat_tables(found).unify_dictionaries().combine_chunks()
+                tables.append(table.filter(arrow_array(chosen)))
+        return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
     def watched(self, name: str) -> pa.Table:
-        """Return the rows that a watch found, as they were written."""
+        """Return the rows that a watch kept, as they were written."""
         kind = self._watches[name].kind
-        found = self._watched.get(name, [])
-        return pa.concat_tables([empty_table(kind), *found]).unify_dictionaries().combine_chunks()
+        tables = self._watched.get(name, [])
+        return pa.concat_tables([empty_table(kind), *tables]).unify_dictionaries().combine_chunks()
 
     def _watch(self, kind: str, table: pa.Table) -> None:
         for name, watch in self._watches.items():
             if watch.kind != kind or watch.column not in table.schema.names:
                 continue
             for batch in table.to_batches():
-                chosen = _where(batch.column(watch.column), watch.wanted)
+                chosen = _where(batch.column(watch.column), watch.accepts)
                 if chosen.any():
-                    own = pa.Table.from_batches([batch.filter(arrow_array(chosen))])
-                    self._watched.setdefault(name, []).append(fill_table(kind, own))
+                    kept = pa.Table.from_batches([batch.filter(arrow_array(chosen))])
+                    self._watched.setdefault(name, []).append(fill_table(kind, kept))
 
     def tables(self) -> dict[str, pa.Table]:
         """Return every kind of event as one table."""
@@ -278,8 +277,8 @@ class Stage:
 
 def _stored(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-        own = stream.schema.names
-    included = [own.index(name) for name in own if name in names]
+        stored = stream.schema.names
+    included = [stored.index(name) for name in stored if name in names]
     options = pa.ipc.IpcReadOptions(included_fields=included)
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file, options=options) as stream:
         for batch in stream:
@@ -291,6 +290,7 @@ def _values(table: pa.Table, name: str) -> Ints:
     return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
 
 
-def _where(column: pa.DictionaryArray, wanted: Callable[[str], bool]) -> Any:
-    flags = np.array([value is not None and wanted(value) for value in column.dictionary.to_pylist()] + [False])
+def _where(column: pa.DictionaryArray, accepts: Callable[[str], bool]) -> Any:
+    """Return a flag for each row: whether its text is accepted."""
+    flags = np.array([value is not None and accepts(value) for value in column.dictionary.to_pylist()] + [False])
     return flags[numbers(column.indices, len(column.dictionary))]

@@ -1,4 +1,4 @@
-"""What every reader makes and everything else works on.
+"""The trace: the shared language of readers, selection and replay.
 
 Read `trace` first (`Trace`, a frozen set of Arrow tables, and `Quality`), then `schema` (the columns of each table) and
 `store` (a trace as a folder of Parquet files). `steps` has the times of steps, `kernels` the classes of kernels;

@@ -1,10 +1,8 @@
-"""Arrow columns as NumPy arrays, and back.
+"""Arrow columns as NumPy arrays, and back, without loading pandas.
 
-NumPy views of Arrow columns, with nulls made explicit.
-
-Lengths of unions of half-open intervals.
-
-Columns that take rows at their end, without a second copy of themselves in memory.
+`integers`, `strings` and `numbers` read columns, and `arrow_array`, `text_array` and `put` write them. Null is
+`MISSING` in between. `Growing`, `Narrowed` and `Runs` are columns that take rows at their end without a second copy of
+themselves in memory. `union_length` measures half-open intervals.
 """
 
 from collections.abc import Sequence
@@ -24,14 +22,21 @@ Bools = npt.NDArray[np.bool_]
 
 
 def integers(table: pa.Table, column: str) -> Ints:
-    """Return an integer column as int64, null as `MISSING`; a view where the column has no null."""
+    """Return an integer column as int64, with `MISSING` for null; a view if the column has no null."""
     return numbers(table[column], int(MISSING)).astype(np.int64, copy=False)
 
 
 def numbers(values: pa.ChunkedArray | pa.Array, null: int) -> npt.NDArray[Any]:
-    """Return whole numbers as NumPy's, `null` for null and then int64; a view of one piece without nulls.
+    """Return an integer column as a NumPy array, with the number `null` for null; a view of one chunk without nulls.
 
-    ``to_numpy`` and ``fill_null`` do the same and load pandas, as ``pyarrow.array`` does: a tenth of a second.
+    ``to_numpy`` and ``fill_null`` do the same, but load pandas, which takes a tenth of a second.
+
+    Parameters
+    ----------
+    values : ChunkedArray or Array
+        An integer column.
+    null : int
+        The number for null; a column with nulls becomes int64.
     """
     pieces = [values] if isinstance(values, pa.Array) else values.chunks
     views = [_view(piece, null) for piece in pieces]
@@ -53,13 +58,13 @@ def _view(piece: pa.Array, null: int) -> npt.NDArray[Any]:
 
 
 def ends(table: pa.Table) -> Ints:
-    """Return the end of every row in ns; a row without a duration ends where it starts."""
+    """Return the end of every event in ns; an event without a duration ends at its start."""
     duration = integers(table, "dur_ns")
     return np.asarray(integers(table, "start_ns") + np.where(duration == MISSING, 0, duration), dtype=np.int64)
 
 
 def strings(table: pa.Table, column: str) -> npt.NDArray[np.object_]:
-    """Return a text column as an object array, null as None."""
+    """Return a text column as an object array, with None for null."""
     values = table[column]
     plain = values.cast(pa.string()) if pa.types.is_dictionary(values.type) else values
     texts = np.empty(len(plain), object)
@@ -84,15 +89,22 @@ def text_codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
     [0, 1, 0]
     """
     column = texts.combine_chunks()
-    known = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
-    result: Ints = np.array(known)[numbers(column.indices, len(known) - 1)]
+    numbers_of = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
+    result: Ints = np.array(numbers_of)[numbers(column.indices, len(numbers_of) - 1)]
     return result
 
 
 def arrow_array(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """Return an Arrow array of the same numbers or flags, null where `missing`; without a copy of the numbers.
+    """Return an Arrow array that shares the memory of a NumPy array; flags are copied.
 
-    ``pyarrow.array`` does the same and loads pandas to see whether it is given a series, a tenth of a second.
+    ``pyarrow.array`` does the same, but loads pandas, which takes a tenth of a second.
+
+    Parameters
+    ----------
+    values : array of int, float or bool
+        The values.
+    missing : array of bool, optional
+        Rows that are null.
     """
     valid = None
     if missing is not None and missing.any():
@@ -113,9 +125,14 @@ def put(table: pa.Table, column: str, values: npt.NDArray[Any]) -> pa.Table:
 
 
 def dense_keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
-    """Return for each pair of arrays one key a row, such that equal pairs of values have equal keys everywhere.
+    """Return one key a row for each pair of arrays; equal pairs of values have equal keys in all of them.
 
-    The keys are dense, so that they fit int64 whatever the values.
+    The keys fit int64 whatever the values.
+
+    Parameters
+    ----------
+    *pairs : tuple of (array of int64, array of int64)
+        Two columns of equal length.
     """
     first, second = (np.concatenate([pair[side] for pair in pairs]) for side in (0, 1))
     if len(first) and (first == first[0]).all():
@@ -127,7 +144,7 @@ def dense_keys(*pairs: tuple[Ints, Ints]) -> list[Ints]:
 
 
 def text_array(texts: Sequence[str | None]) -> pa.Array:
-    """Return an Arrow array of texts; as `arrow_array`, without loading pandas."""
+    """Return an Arrow array of texts, with null for None, without loading pandas."""
     encoded = [b"" if text is None else text.encode() for text in texts]
     offsets = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(raw) for raw in encoded], out=offsets[1:])
@@ -137,12 +154,12 @@ def text_array(texts: Sequence[str | None]) -> pa.Array:
 
 
 def union_length(start: npt.NDArray[Any], end: npt.NDArray[Any]) -> float:
-    """Return how much of the axis the intervals cover, each part counted once.
+    """Return the length of the union of intervals.
 
     Parameters
     ----------
     start, end : array, shape (n,)
-        In any one unit; ``end >= start``.
+        Intervals in one unit, with ``end >= start``.
 
     Examples
     --------
@@ -158,20 +175,20 @@ def union_length(start: npt.NDArray[Any], end: npt.NDArray[Any]) -> float:
     return float(end[0] - start[0] + np.maximum(reach[1:] - fresh, 0).sum())
 
 
-#: Rows of the first block, and by how many it grows at most: growing moves pages, not bytes.
+#: Rows of the first block, and the most rows that it grows by; growing moves pages, not bytes.
 _FIRST, _STEP = 1 << 14, 1 << 18
 _WIDTHS = tuple(np.dtype(f"int{bits}") for bits in (8, 16, 32, 64))
 
 
 class Growing:
-    """Values of one type in one block of memory, which the system can enlarge in place.
+    """A growing array of one type in one block of memory, which the system can enlarge in place.
 
-    Many small arrays in a list would leave holes between what is freed, so that memory never goes back.
+    A list of small arrays would fragment the memory, so that it is not returned to the system.
 
     Parameters
     ----------
     dtype : dtype
-        Of the values.
+        Type of the values.
 
     Examples
     --------
@@ -187,7 +204,7 @@ class Growing:
         self._count = 0
 
     def append(self, values: npt.NDArray[Any]) -> None:
-        """Add values at the end; arrays that `values` returned before no longer follow."""
+        """Add values at the end; arrays that `values` returned before are no longer valid."""
         count = self._count + len(values)
         if count > len(self._values):
             self._values.resize(max(count, len(self._values) + min(len(self._values), _STEP)), refcheck=False)
@@ -195,17 +212,17 @@ class Growing:
         self._count = count
 
     def values(self) -> npt.NDArray[Any]:
-        """Return all values, without a copy; not to be kept while more are appended."""
+        """Return all values as a view, which is valid until more are appended."""
         return self._values[: self._count]
 
 
 class Narrowed:
-    """Integers in as few bits as all of them fit, 8 to 64; null is `MISSING`.
+    """A growing column of integers in the fewest bits that hold them all, 8 to 64; null is `MISSING`.
 
     Parameters
     ----------
     least : dtype
-        The narrowest that is tried.
+        The narrowest type to use.
 
     Examples
     --------
@@ -234,22 +251,24 @@ class Narrowed:
         self._block.append(_narrow(values, dtype) if some else values)
 
     def _fitting(self, present: npt.NDArray[Any]) -> Any:
-        """Return the narrowest type from the present one on that holds the numbers and has its least one free."""
-        own = self.raw().dtype
+        """Return the narrowest type that holds the numbers and leaves its least number free."""
+        current = self.raw().dtype
         low, high = (int(present.min()), int(present.max())) if len(present) else (0, 0)
-        fits = (w for w in _WIDTHS if w.itemsize >= own.itemsize and np.iinfo(w).min < low and high <= np.iinfo(w).max)
+        fits = (
+            w for w in _WIDTHS if w.itemsize >= current.itemsize and np.iinfo(w).min < low and high <= np.iinfo(w).max
+        )
         return next(fits, _WIDTHS[-1])
 
     def raw(self) -> npt.NDArray[Any]:
-        """Return all values in the width they are held in, null as its least number; not to be kept or changed."""
+        """Return all values in their current width, with its least number for null; a view not to be changed."""
         return self._block.values()
 
     def part(self, rows: slice) -> npt.NDArray[np.int64]:
-        """Return some values; not to be changed."""
+        """Return consecutive values, not to be changed."""
         return _wide(self.raw()[rows])
 
     def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the values of these rows."""
+        """Return the values of some rows, in the order of `rows`."""
         return _wide(self.raw()[rows])
 
 
@@ -266,7 +285,7 @@ def _wide(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 class Runs:
-    """Integers that rise by one or stay for long stretches, as ids do: only the stretches are kept.
+    """A growing column of integers that rise by one or stay equal over long runs, as ids do; it keeps only the runs.
 
     Examples
     --------
@@ -304,11 +323,11 @@ class Runs:
         return self.part(slice(None))
 
     def part(self, rows: slice) -> npt.NDArray[np.int64]:
-        """Return some values."""
+        """Return consecutive values."""
         return self.take(np.arange(*rows.indices(self._count)))
 
     def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the values of these rows."""
+        """Return the values of some rows, in the order of `rows`."""
         firsts = self._firsts.values()
         run = np.searchsorted(firsts, rows, "right") - 1
         taken: npt.NDArray[np.int64] = self._starts.values()[run] + self._steps.values()[run] * (rows - firsts[run])

@@ -1,8 +1,8 @@
-"""Operations on whole columns: groups, ranks, matches, combinations.
+"""Operations on whole integer columns: lookups, lanes, distinct combinations.
 
-Texts made from the distinct combinations of integers in a batch, each made once.
-
-Integer columns of one file, whether they lie in tables or in a compact form, gone through a part at a time.
+`lookup` and `at` find values by key and by row. `combinations` numbers the distinct rows of several columns, `Lanes`
+does so across batches, and `Spelling` makes one text for each. `Columns` is the access of linking to the columns of
+one file, in tables (`TableColumns`) or in the compact form of a stage.
 """
 
 import os
@@ -20,12 +20,12 @@ _REMEMBERED = 100_000
 
 
 class Spelling:
-    """Turns rows of integers into texts.
+    """An encoder of rows of integers as texts.
 
     Parameters
     ----------
     spell : callable
-        From the integers of a row, None where missing, to its text, or None for no text.
+        Returns the text of a row of integers, in which None stands for null, or None for a null text.
 
     Examples
     --------
@@ -38,11 +38,11 @@ class Spelling:
         self._texts: dict[tuple[int, ...], str | None] = {}
 
     def encode(self, columns: Sequence[Ints]) -> pa.DictionaryArray:
-        """Return the texts of rows, which are given as columns."""
+        """Return the text of each row of some columns."""
         codes, firsts = combinations(np.stack(columns))
         if len(self._texts) > _REMEMBERED:
             self._texts.clear()
-        # A loop over distinct combinations, 0.1 us for one that is known.
+        # A Python loop over distinct combinations, 0.1 us for each that is remembered.
         rows = zip(*(column[firsts].tolist() for column in columns), strict=True)
         return encoded(codes, text_array([self._text(row) for row in rows]))
 
@@ -53,7 +53,15 @@ class Spelling:
 
 
 def encoded(codes: npt.NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray:
-    """Return the texts that codes stand for, each distinct one once; a null text gives null."""
+    """Return a dictionary-encoded column with the text of each code; a null text gives null.
+
+    Parameters
+    ----------
+    codes : array of int32
+        Positions in `texts`.
+    texts : Array
+        Texts, which may repeat.
+    """
     distinct = texts.dictionary_encode()
     return pa.DictionaryArray.from_arrays(distinct.indices.take(arrow_array(codes)), distinct.dictionary)
 
@@ -64,21 +72,22 @@ def combinations(rows: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], In
     Parameters
     ----------
     rows : array of int64, shape (columns, rows)
+        The columns.
     """
     count = rows.shape[1]
     codes = np.empty(count, dtype=np.int32)
     firsts = np.empty(count, dtype=np.int64)
     table = np.full(1 << max(4, (2 * count).bit_length()), -1, dtype=np.int32)
-    salt = np.uint64(int.from_bytes(os.urandom(8), "little"))  # no file can know which rows share a slot
-    found = _number(np.ascontiguousarray(rows), table, codes, firsts, salt)
-    return codes, firsts[:found]
+    salt = np.uint64(int.from_bytes(os.urandom(8), "little"))  # so that no file can be made to collide
+    distinct = _number(np.ascontiguousarray(rows), table, codes, firsts, salt)
+    return codes, firsts[:distinct]
 
 
 @compiled
 def _number(rows, table, codes, firsts, salt):  # type: ignore[no-untyped-def]
     """Give each distinct row the next number, through a hash table with open addressing."""
     mask = len(table) - 1
-    found = 0
+    distinct = 0
     for row in range(rows.shape[1]):
         key = salt
         for column in range(rows.shape[0]):
@@ -88,26 +97,26 @@ def _number(rows, table, codes, firsts, salt):  # type: ignore[no-untyped-def]
         while table[slot] >= 0 and not _same(rows, firsts[table[slot]], row):
             slot = (slot + 1) & mask
         if table[slot] < 0:
-            table[slot] = found
-            firsts[found] = row
-            found += 1
+            table[slot] = distinct
+            firsts[distinct] = row
+            distinct += 1
         codes[row] = table[slot]
-    return found
+    return distinct
 
 
 @compiled
-def _same(rows, one, other):  # type: ignore[no-untyped-def]
+def _same(rows, first, second):  # type: ignore[no-untyped-def]
     for column in range(rows.shape[0]):  # noqa: SIM110 - numba compiles no generator
-        if rows[column, one] != rows[column, other]:
+        if rows[column, first] != rows[column, second]:
             return False
     return True
 
 
-#: A column that tables do not have: one small number for each thread of a process of a rank, of kernels for each
-#: stream of a device of a rank.
+#: Name of a computed column: a number for each thread of a process of a rank, and for kernels of each stream of a
+#: device of a rank.
 LANE = "lane"
-#: Rows that are gone through at a time.
-_PART = 1 << 18
+#: Rows of a block.
+_BLOCK = 1 << 18
 
 
 class Columns(Protocol):
@@ -119,34 +128,34 @@ class Columns(Protocol):
     """
 
     def count(self, kind: str) -> int:
-        """Return how many rows a kind has."""
+        """Return the number of rows of a kind."""
         ...
 
     def part(self, kind: str, name: str, rows: slice) -> Ints:
-        """Return some rows of a column."""
+        """Return consecutive rows of a column."""
         ...
 
     def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-        """Return the rows of a column that are asked for."""
+        """Return the rows of a column, in the order of `rows`."""
         ...
 
     def raw(self, kind: str, name: str) -> npt.NDArray[Any]:
-        """Return a column in the width it is held in, null as the least number of that width."""
+        """Return a column in its own width, with the least number of that width for null."""
         ...
 
     def forget(self, kind: str, name: str) -> None:
-        """Take note that a column is not asked for again."""
+        """Release a column that is not needed again."""
         ...
 
 
-def parts(count: int) -> Iterator[slice]:
-    """Yield the slices in which so many rows are gone through."""
-    for first in range(0, count, _PART):
-        yield slice(first, min(first + _PART, count))
+def row_slices(count: int) -> Iterator[slice]:
+    """Yield the slices of blocks that cover `count` rows."""
+    for first in range(0, count, _BLOCK):
+        yield slice(first, min(first + _BLOCK, count))
 
 
 def at(columns: Columns, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-    """Return a column at rows, `MISSING` where the row is -1."""
+    """Return a column in some rows, with `MISSING` for the row -1."""
     hit = rows >= 0
     if hit.all():
         return columns.take(kind, name, rows)
@@ -157,27 +166,35 @@ def at(columns: Columns, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
 
 
 def lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """Return for every wanted key its value, the first where a key repeats; `MISSING` where there is none."""
+    """Return the value of every wanted key, or `MISSING`; the first value if a key repeats.
+
+    Parameters
+    ----------
+    keys, values : array of int64, shape (n,)
+        Keys and their values.
+    wanted : array of int64
+        Keys to look up; `MISSING` is never row.
+    """
     if not len(keys):
         return np.full(len(wanted), MISSING)
     if keys[0] <= keys[-1] and (np.diff(keys) == 1).all():
-        found = wanted - keys[0]
+        row = wanted - keys[0]
         hit = (wanted >= keys[0]) & (wanted <= keys[-1])
-        return np.where(hit, values[np.where(hit, found, 0)], MISSING)
+        return np.where(hit, values[np.where(hit, row, 0)], MISSING)
     order = sorting(keys)
     position = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
-    found = position if order is None else order[position]
-    hit = (keys[found] == wanted) & (wanted != MISSING)
-    return np.where(hit, values[found], MISSING)
+    row = position if order is None else order[position]
+    hit = (keys[row] == wanted) & (wanted != MISSING)
+    return np.where(hit, values[row], MISSING)
 
 
 def sorting(values: Ints) -> npt.NDArray[np.intp] | None:
-    """Return the order that sorts `values`, ties as they stand; None where they are sorted already."""
+    """Return the stable order that sorts `values`, or None if they are sorted."""
     return None if (values[1:] >= values[:-1]).all() else np.argsort(values, kind="stable")
 
 
 class Lanes:
-    """Gives each combination of integers, such as rank, process and thread, a small number, the same in all batches.
+    """A numbering of combinations of integers, such as (rank, process, thread), across batches.
 
     Examples
     --------
@@ -203,32 +220,38 @@ def by_lane(lanes: Callable[[], Iterator[Ints]]) -> list[npt.NDArray[np.int32]]:
     Parameters
     ----------
     lanes : callable
-        Yields the lane of every row, a part at a time.
+        Yields the lane of every row, a block of rows at a time; called twice.
     """
     counts = np.zeros(0, np.int64)
-    for part in lanes():
-        own = np.bincount(part, minlength=len(counts))
-        own[: len(counts)] += counts
-        counts = own
+    for block in lanes():
+        total = np.bincount(block, minlength=len(counts))
+        total[: len(counts)] += counts
+        counts = total
     ends = np.cumsum(counts)
     order, following = np.empty(int(counts.sum()), np.int32), ends - counts
     first = 0
-    for part in lanes():
-        _place(order, following, part, first)
-        first += len(part)
+    for block in lanes():
+        _append(order, following, block, first)
+        first += len(block)
     return np.split(order, ends[:-1])
 
 
 @compiled
-def _place(order: Any, following: Any, lanes: Any, first: Any) -> None:
-    """Put each row, from `first` on, at the next place of its lane."""
+def _append(order: Any, following: Any, lanes: Any, first: Any) -> None:
+    """Put each row, from `first` on, behind the rows of its lane."""
     for i in range(len(lanes)):
         order[following[lanes[i]]] = first + i
         following[lanes[i]] += 1
 
 
 class TableColumns:
-    """The columns of tables that are in memory."""
+    """The columns of tables in memory.
+
+    Parameters
+    ----------
+    tables : mapping of str to Table
+        Tables of one file, by kind of event.
+    """
 
     def __init__(self, tables: Mapping[str, pa.Table]) -> None:
         self._tables = tables
@@ -240,31 +263,31 @@ class TableColumns:
                 self._columns[kind, LANE] = lanes
 
     def count(self, kind: str) -> int:
-        """Return how many rows a kind has."""
+        """Return the number of rows of a kind."""
         return self._tables[kind].num_rows if kind in self._tables else 0
 
     def part(self, kind: str, name: str, rows: slice) -> Ints:
-        """Return some rows of a column."""
+        """Return consecutive rows of a column."""
         return self.raw(kind, name)[rows]
 
     def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-        """Return the rows of a column that are asked for."""
+        """Return the rows of a column, in the order of `rows`."""
         taken: Ints = self.raw(kind, name)[rows]
         return taken
 
     def raw(self, kind: str, name: str) -> Ints:
         """Return a column."""
         if (kind, name) not in self._columns:
-            own = kind in self._tables
-            self._columns[kind, name] = integers(self._tables[kind], name) if own else np.zeros(0, np.int64)
+            table = self._tables.get(kind)
+            self._columns[kind, name] = np.zeros(0, np.int64) if table is None else integers(table, name)
         return self._columns[kind, name]
 
     def forget(self, kind: str, name: str) -> None:
-        """Let go of a column."""
+        """Release a column."""
         self._columns.pop((kind, name), None)
 
 
 def _lanes(tables: Sequence[pa.Table], names: Sequence[str]) -> list[Ints]:
-    """Return a small number for each row, the same in all tables for the same values of the columns named."""
+    """Return the lane of each row of each table, by the columns named."""
     lanes = Lanes()
     return [lanes.of([integers(table, name) for name in names]) for table in tables]

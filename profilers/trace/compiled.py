@@ -1,4 +1,7 @@
-"""Compile functions with numba at their first call, keeping the machine code on disk where there is a place for it."""
+"""Compile functions with numba at their first call, and keep the machine code on disk.
+
+numba itself loads with the first call of a compiled function, and writes a line to `LOGGER` before it compiles.
+"""
 
 import hashlib
 import logging
@@ -11,17 +14,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-#: Gets a line, of level INFO, before each function is compiled; a function that is loaded from disk gets none.
+#: Takes a line of level INFO before each compilation; a function that is loaded from disk has none.
 LOGGER = logging.getLogger(__name__)
 
 
 def compiled(function: Callable[..., Any]) -> Any:
     """Return `function` compiled at its first call.
 
-    The code is kept beside the module, or in the user's cache directory where the module's is read-only
-    (``NUMBA_CACHE_DIR`` names another), in a folder that changes with the sources: numba itself looks only at
-    the file of the function, not at what is inlined into it. Where nothing can be written, it is compiled in
-    every process.
+    The code is kept beside the module, or in the user's cache directory if the module's is read-only
+    (``NUMBA_CACHE_DIR`` names another). Its folder changes with the sources of the package, since numba looks only at
+    the file of the function, not at functions inlined into it. If no folder can be written, each process compiles.
+
+    Parameters
+    ----------
+    function : callable
+        Python code that numba can compile.
 
     Examples
     --------
@@ -33,7 +40,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 def bare(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled without counting references to the arrays it is given; it must make none.
+    """Return `function` compiled without counting references to its arrays; it must not make arrays.
 
     Counting, at every use of an array in a tuple, made the scanner ten times slower.
     """
@@ -67,7 +74,7 @@ class _Compiled:
 
     @property
     def _numba_type_(self) -> Any:
-        """The type by which numba knows the function where another that it compiles calls it."""
+        """The type of the function for numba, when another compiled function calls it."""
         return self._dispatcher._numba_type_
 
     @cached_property
@@ -100,7 +107,7 @@ def _numba() -> Any:
 
 
 class _Log:
-    """Logs each outermost compilation; those of what is inlined lie within."""
+    """A listener that logs each outermost compilation, not those of inlined functions within."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -131,7 +138,7 @@ def _without_blas() -> Iterator[None]:
 
 @contextmanager
 def _cache_folder(source: Path) -> Iterator[None]:
-    """Let numba keep what it compiles now in the folder of these sources."""
+    """Let numba keep the code that it compiles meanwhile in the folder of these sources."""
     config = _numba().core.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_folder(source.parent, before)) if source.is_file() else before
@@ -143,7 +150,7 @@ def _cache_folder(source: Path) -> Iterator[None]:
 
 @cache
 def _folder(package: Path, named: str) -> Path:
-    """Return where the code of a package is kept: one folder for each state of its sources."""
+    """Return the folder for the code of a package, one for each state of its sources."""
     facts = [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in sorted(package.glob("*.py"))]
     facts.append((str(Path(__file__)), Path(__file__).stat().st_size, Path(__file__).stat().st_mtime_ns))
     name = f"numba-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"

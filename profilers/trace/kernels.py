@@ -1,11 +1,10 @@
-"""What kind of work a kernel does, read from its name, in the field's terms.
+"""Classes of kernels, by name: `classify`.
 
-The classes are those of the BERT characterisation (arXiv 2104.08335, section 3) widened to convolution,
-embedding and communication. The name decides, since it is the only thing that every profiler writes.
+The classes are those of the BERT characterisation (arXiv 2104.08335, section 3), and convolution, embedding and
+communication. The name decides, since it is the only property that every profiler writes.
 """
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ from profilers.trace.arrays import strings
 
 COLLECTIVE = "collective"
 
-#: Class and what its kernels are called; the first that matches counts. A class may stand more than once.
+#: Classes and the pattern of their kernels' names; the first match counts. A class may have several patterns.
 _PATTERNS: tuple[tuple[str, str], ...] = (
     # Inductor names a fused kernel after every operator in it, those around a collective or a GEMM included.
     (
@@ -80,7 +79,12 @@ COMPUTE_BOUND = frozenset({"gemm", "convolution", "attention", "rnn"})
 
 
 def classify(name: str) -> str:
-    """Return the class of the kernel called `name`.
+    """Return the class of a kernel.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kernel, as the profiler writes it.
 
     Examples
     --------
@@ -91,7 +95,12 @@ def classify(name: str) -> str:
 
 
 def is_collective(name: str) -> bool:
-    """Return whether the kernel called `name` belongs to a communication library.
+    """Return whether a kernel belongs to a communication library.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kernel, as the profiler writes it.
 
     Examples
     --------
@@ -102,11 +111,7 @@ def is_collective(name: str) -> bool:
 
 
 def classify_table(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    """Return the class of each row of a table of kernels; every distinct name is looked at once."""
+    """Return the class of each row of a table of kernels; every distinct name is classified once."""
     names = strings(table, "name")
-    known = {name: classify(name) for name in _distinct(names)}
-    return np.array([known[name] for name in names], dtype=object)
-
-
-def _distinct(names: Sequence[str] | np.ndarray[tuple[int], np.dtype[np.object_]]) -> set[str]:
-    return set(names)
+    class_of = {name: classify(name) for name in set(names)}
+    return np.array([class_of[name] for name in names], dtype=object)

@@ -1,8 +1,8 @@
 """The shared language: one Arrow schema a kind of event, with units and nulls.
 
-Every kind starts with the same columns. Times are int64 nanoseconds, intervals are half-open, a missing
-value is null (never -1), names are dictionary-encoded, and a field's metadata names its unit. What a reader
-knows no column for stays in ``args``, one JSON object a row.
+Every kind starts with the same columns. Times are int64 nanoseconds, intervals are half-open, a missing value is null
+(never -1), names are dictionary-encoded, and the metadata of a field names its unit. Facts without a column stay in
+``args``, one JSON object a row.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, arrow_array, text_array
 
-#: Whole numbers this side of it, and of its negative, are no `MISSING` and fit int64.
+#: Whole numbers of smaller magnitude fit int64 and differ from `MISSING`.
 _WIDE = 1 << 63
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
@@ -27,10 +27,10 @@ def _ns(name: str, *, nullable: bool = True) -> pa.Field:
     return _field(name, pa.int64(), "ns", nullable=nullable)
 
 
-#: Stands for the rank of a recording that its rows do not name, until all recordings are known.
+#: Rank of the rows of a recording that states none, until the recordings are assembled.
 OWN_RANK = -1
 
-#: What every kind of event has: identity, place, time.
+#: Columns of every kind of event.
 COMMON: tuple[pa.Field, ...] = (
     _field("id", pa.int64(), nullable=False),
     _field("rank", pa.int32(), nullable=False),
@@ -166,7 +166,7 @@ def empty_table(kind: str) -> pa.Table:
 
 
 def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Return a table of `kind` from columns; a column that is not given is null in every row.
+    """Return a table of `kind` from columns; columns that are left out are null.
 
     Parameters
     ----------
@@ -189,7 +189,14 @@ def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def narrow_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
-    """Return a table of `kind` with the columns given and no other, in the order of the schema.
+    """Return a table of `kind` with only these columns, in the order of the schema.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`, or ``"iterations"``.
+    columns : mapping of str to sequence
+        Equally long sequences or Arrow arrays by column name.
 
     Raises
     ------
@@ -203,10 +210,10 @@ def narrow_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
 
 
 def fill_table(kind: str, table: pa.Table) -> pa.Table:
-    """Return `table` with every column of its kind; one that it lacks is null."""
-    own = set(table.schema.names)
+    """Return `table` with every column of its kind; columns that it lacks are null."""
+    present = set(table.schema.names)
     arrays = [
-        table[field.name] if field.name in own else pa.nulls(table.num_rows, field.type) for field in SCHEMAS[kind]
+        table[field.name] if field.name in present else pa.nulls(table.num_rows, field.type) for field in SCHEMAS[kind]
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMAS[kind])
 
@@ -225,7 +232,7 @@ def _column(values: Any, type_: pa.DataType) -> Any:
 
 
 def _listed(values: list[Any], type_: pa.DataType) -> Any:
-    """Return texts or whole numbers as an Arrow array, and any other list as it is."""
+    """Return a list of texts or whole numbers as an Arrow array, and any other list as it is."""
     types = {type(value) for value in values} - {type(None)}
     if types == {str}:
         return text_array(values)

@@ -1,4 +1,8 @@
-"""`step_times`: when the iterations of each rank complete, and how long each step takes."""
+"""Completions and step times of iterations (`step_times`), and the busy time of devices in them.
+
+The completion of an iteration is the moment when its work, and that of the iterations before it, is done on hosts and
+devices. A step time is the time between successive completions. `job_steps` combines the ranks.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +19,7 @@ _FAR_PAST, _FAR_FUTURE = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Columns of equal length, one row an iteration of a rank, ordered by (rank, start).
+    """The steps of a trace: columns with one row an iteration of a rank, ordered by (rank, start).
 
     The step time of an iteration is the time between the completion of the iteration before it and its own
     completion. Step times of consecutive iterations add up to the elapsed time.
@@ -23,16 +27,17 @@ class StepTimes:
     Parameters
     ----------
     rank, iteration : array of int64
+        Rank and number of the iteration.
     start_ns : array of int64
-        When the host starts the iteration, on the trace's clock.
+        Start of the iteration on the host, on the clock of the trace.
     completion_ns : array of int64
-        When the last device work and the last host code of the iteration, and of those before it, are done.
+        End of the last device work and host code of the iteration and those before it.
     begin_ns : array of int64
-        When the step begins: the completion of the iteration before. For an iteration that follows no other, the
-        start on the host or, if that is later, the end of the work of no iteration that its streams did before.
+        Begin of the step: the completion of the iteration before. Without an iteration before, it is the start on the
+        host, or the end of earlier work of no iteration on the same streams, if that is later.
     follows : array of bool
-        Whether the trace holds the iteration before. Recordings in separate files (``--iterations file``), and
-        iterations whose numbers have a gap between them, follow no other.
+        Whether the trace holds the iteration before. Iterations of separate files (``--iterations file``), and those
+        after a gap in the numbers, follow no other.
     """
 
     rank: Ints
@@ -52,7 +57,7 @@ class StepTimes:
 
     @property
     def latency_ns(self) -> Ints:
-        """From the start of each iteration on the host to its completion: what it waits in queues counts."""
+        """The time from the start of each iteration on the host to its completion, with the time in queues."""
         return self.completion_ns - self.start_ns
 
     def run_of(self, row: int) -> Ints:
@@ -67,9 +72,14 @@ class StepTimes:
 
 
 def step_times(trace: Trace) -> StepTimes:
-    """Return when the iterations of each rank of `trace` complete.
+    """Return the steps of each rank of a trace.
 
     Device work that overlaps the next iteration delays the completion of its own iteration, and is counted once.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with iterations.
     """
     table = trace.iterations
     order = np.lexsort((integers(table, "iteration"), integers(table, "start_ns"), integers(table, "rank")))
@@ -88,10 +98,15 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def job_steps(steps: StepTimes) -> StepTimes:
-    """Return the steps of the job: an iteration completes when it has on the last of its ranks.
+    """Return the steps of the job, in which an iteration completes with the last of its ranks.
 
-    The rows are ordered by start and have rank -1. An iteration follows another if it does on each of its ranks. One
-    that follows no other takes as long as it does on the rank where it takes longest, whatever the clocks of ranks.
+    The rows are ordered by start and have rank -1. An iteration follows another if it does so on each of its ranks.
+    An iteration that follows no other takes its longest step time on any rank, whatever the clocks of ranks.
+
+    Parameters
+    ----------
+    steps : StepTimes
+        Steps of all ranks.
     """
     if not len(steps):
         return steps
@@ -116,15 +131,16 @@ def job_steps(steps: StepTimes) -> StepTimes:
 
 @dataclass(frozen=True)
 class DeviceBusy:
-    """How long one device works during the steps of its rank, each moment counted once.
+    """The busy time of one device during the steps of its rank.
 
     Parameters
     ----------
     rank, device : int
+        Rank, and number of the device on it; -1 if the trace does not name the device.
     elapsed_ns : int
-        The sum of the step times of the rank.
+        Sum of the step times of the rank.
     busy_ns : float
-        While at least one kernel or copy runs, within those steps.
+        Time within those steps in which at least one kernel or copy runs.
     """
 
     rank: int
@@ -134,16 +150,24 @@ class DeviceBusy:
 
 
 def busy_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceBusy, ...]:
-    """Return how long each device of `trace` works during `steps`, ordered by (rank, device)."""
+    """Return the busy time of each device during the steps of of_rank rank, ordered by (rank, device).
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace of the devices' work.
+    steps : StepTimes
+        Steps of of_rank ranks.
+    """
     activity = _device_work(trace)
     rows = []
     for rank, device in sorted(set(zip(activity["rank"].tolist(), activity["device"].tolist(), strict=True))):
-        mine = (activity["rank"] == rank) & (activity["device"] == device)
-        order = np.argsort(activity["start"][mine], kind="stable")
-        start, end = activity["start"][mine][order], activity["end"][mine][order]
-        its = steps.rank == rank
-        busy, elapsed = 0.0, int(steps.step_ns[its].sum())
-        for first, last in _stretches(steps, np.flatnonzero(its)):
+        of_device = (activity["rank"] == rank) & (activity["device"] == device)
+        order = np.argsort(activity["start"][of_device], kind="stable")
+        start, end = activity["start"][of_device][order], activity["end"][of_device][order]
+        of_rank = steps.rank == rank
+        busy, elapsed = 0.0, int(steps.step_ns[of_rank].sum())
+        for first, last in _stretches(steps, np.flatnonzero(of_rank)):
             busy += union_length(np.clip(start, first, last), np.clip(end, first, last))
         rows.append(DeviceBusy(rank, -1 if device == MISSING else device, elapsed, busy))
     return tuple(rows)
@@ -165,29 +189,29 @@ def _device_work(trace: Trace) -> Mapping[str, Ints]:
 
 
 def _rows_of(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
-    """Return for each row of device work the row of its iteration; -1 if it belongs to none."""
-    keys, known = dense_keys((activity["rank"], activity["iteration"]), (rank, number))
-    row = lookup(known, np.arange(len(rank)), keys)
+    """Return the row of the iteration of each kernel or copy, or -1."""
+    keys, iteration_keys = dense_keys((activity["rank"], activity["iteration"]), (rank, number))
+    row = lookup(iteration_keys, np.arange(len(rank)), keys)
     return np.where((activity["iteration"] == MISSING) | (row == MISSING), -1, row)
 
 
 def _last_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
-    """Return when the last device work of each iteration ends; the far past if it has none."""
+    """Return the end of the last device work of each iteration, or the far past without any."""
     last, row = np.full(len(rank), _FAR_PAST), _rows_of(activity, rank, number)
     np.maximum.at(last, row[row >= 0], activity["end"][row >= 0])
     return last
 
 
 def _backlog_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
-    """Return until when the streams of each of these iterations had work of no iteration before their own."""
+    """Return the end of the work of no iteration that ran on the streams of each iteration before its own work."""
     row, queue = _rows_of(activity, rank, number), _queues(activity)
     backlog, first = np.full(len(rank), _FAR_PAST), np.full((len(rank), int(queue.max(initial=-1)) + 1), _FAR_FUTURE)
     free = np.flatnonzero(activity["iteration"] == MISSING)
     free = free[np.lexsort((activity["start"][free], queue[free]))]
     np.minimum.at(first, (row[row >= 0], queue[row >= 0]), activity["start"][row >= 0])
     for number_of_queue in np.unique(queue[free]).tolist():  # a few streams
-        mine = free[queue[free] == number_of_queue]
-        start, reach = activity["start"][mine], np.maximum.accumulate(activity["end"][mine])
+        of_queue = free[queue[free] == number_of_queue]
+        start, reach = activity["start"][of_queue], np.maximum.accumulate(activity["end"][of_queue])
         uses = np.flatnonzero(first[:, number_of_queue] < _FAR_FUTURE)
         before = np.searchsorted(start, first[uses, number_of_queue])
         ends_at = np.where(before > 0, reach[np.maximum(before - 1, 0)], _FAR_PAST)

@@ -30,8 +30,15 @@ _ROW_GROUP = 1 << 17
 def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
     """Write `trace` to the folder `path`; a crash leaves what was there, or the whole new trace.
 
-    Layout: ``meta.json`` and ``KIND/rank=R.parquet`` (zstd level 1, DELTA encoding on times and ids),
-    readable by pandas, polars and duckdb as they are.
+    Layout: ``meta.json`` and ``KIND/rank=R.parquet`` (zstd level 1, DELTA encoding on times and ids), which pandas,
+    polars and duckdb can read.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace to write.
+    path : path
+        Folder to write, or a ``.trace`` folder to replace.
 
     Raises
     ------
@@ -50,10 +57,15 @@ def save_trace(trace: Trace, path: str | os.PathLike[str]) -> Path:
 def check_target(target: Path) -> None:
     """Check that a trace can be written to `target`.
 
+    Parameters
+    ----------
+    target : Path
+        Folder to write.
+
     Raises
     ------
     InvalidInputError
-        It exists and is not a trace, or its parent does not exist.
+        `target` exists and is not a trace, or its parent does not exist.
     """
     if not target.parent.is_dir():
         raise InvalidInputError(f"{target}: its folder {target.parent} does not exist; create it first")
@@ -62,16 +74,16 @@ def check_target(target: Path) -> None:
 
 
 def _replace(trace: Trace, target: Path) -> None:
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        new = work / "new"
+        new = scratch / "new"
         new.mkdir()
         _write(trace, new)
-        replace_folder(new, target, work / "old")
+        replace_folder(new, target, scratch / "old")
     finally:
-        if not target.exists() and (work / "old").exists():
-            (work / "old").rename(target)
-        shutil.rmtree(work, ignore_errors=True)
+        if not target.exists() and (scratch / "old").exists():
+            (scratch / "old").rename(target)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _write(trace: Trace, folder: Path) -> None:
@@ -87,12 +99,12 @@ class TraceWriter:
     Parameters
     ----------
     folder : Path
-        Exists; every file in it appears when the writer is closed without an error.
+        An existing folder; its files are complete when the writer is closed without an error.
 
     Attributes
     ----------
     rows : dict of str to int
-        Written so far, by kind.
+        Number of rows written, by kind.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,12 +126,12 @@ class TraceWriter:
                     self._flush(key)
 
     def write(self, kind: str, table: pa.Table) -> None:
-        """Add finished rows."""
+        """Add rows of one kind, of any ranks."""
         self.rows[kind] = self.rows.get(kind, 0) + table.num_rows
-        for rank, part in _by_rank(table):
-            for first in range(0, part.num_rows, _ROW_GROUP):
+        for rank, of_rank in _by_rank(table):
+            for first in range(0, of_rank.num_rows, _ROW_GROUP):
                 waiting = self._waiting.setdefault((kind, rank), [])
-                waiting.append(part.slice(first, _ROW_GROUP))
+                waiting.append(of_rank.slice(first, _ROW_GROUP))
                 if sum(piece.num_rows for piece in waiting) >= _ROW_GROUP // 2:
                     self._flush((kind, rank))
 
@@ -132,19 +144,19 @@ class TraceWriter:
 
 
 def _writer(folder: Path, key: tuple[str, int], files: ExitStack) -> pq.ParquetWriter:
-    """Open one file; it is flushed to the disk when it is closed, so that a rename shows complete data alone."""
+    """Open the file of a kind and rank; closing it flushes it to the disk, so that a rename shows complete data."""
     kind, rank = key
     schema = SCHEMAS[kind]
     stream = files.enter_context((folder / kind / f"rank={rank}.parquet").open("wb"))
     files.callback(_to_disk, stream)
-    whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+    integer_columns = [field.name for field in schema if pa.types.is_integer(field.type)]
     return pq.ParquetWriter(
         stream,
         schema,
         compression="zstd",
         compression_level=1,
-        use_dictionary=[field.name for field in schema if field.name not in whole],
-        column_encoding=dict.fromkeys(whole, _DELTA),
+        use_dictionary=[field.name for field in schema if field.name not in integer_columns],
+        column_encoding=dict.fromkeys(integer_columns, _DELTA),
     )
 
 
@@ -164,7 +176,7 @@ def _by_rank(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
-    """Return what `meta_from_json` reads."""
+    """Return the description of a trace as JSON values, which `meta_from_json` reads."""
     content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "fingerprint")}
     content |= {"layout": _LAYOUT, "clock_base_ns": meta.clock_base_ns}
     return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
@@ -184,7 +196,12 @@ def is_trace(path: str | os.PathLike[str]) -> bool:
 
 
 def load_trace(path: str | os.PathLike[str]) -> Trace:
-    """Read the trace that `save_trace` wrote to the folder `path`.
+    """Read the trace in the folder `path`, which `save_trace` or `seqpoint ingest` wrote.
+
+    Parameters
+    ----------
+    path : path
+        A ``.trace`` folder.
 
     Raises
     ------
@@ -242,21 +259,26 @@ def _read_file(file: Path, schema: pa.Schema) -> pa.Table:
 
 def _as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the columns of `schema`, in its order and types; a column that `table` lacks is null."""
-    have = set(table.column_names)
+    present = set(table.column_names)
     columns = []
     for field in schema:
-        column = table.column(field.name) if field.name in have else pa.nulls(len(table), field.type)
+        column = table.column(field.name) if field.name in present else pa.nulls(len(table), field.type)
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.table(columns, schema=schema)
 
 
 def meta_from_json(content: dict[str, Any]) -> TraceMeta:
-    """Return the meta data that `meta_to_json` described.
+    """Return the description of a trace from the JSON values of `meta_to_json`.
+
+    Parameters
+    ----------
+    content : dict
+        The JSON object.
 
     Raises
     ------
     ValueError, KeyError, TypeError, AttributeError
-        `content` is no such description.
+        `content` is no description of a trace.
     """
     return TraceMeta(
         format=str(content["format"]),
@@ -282,5 +304,5 @@ def _read_meta(file: Path) -> TraceMeta:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, for a message of one line."""
+    """Return the first line of the message of an error."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,8 +1,6 @@
-"""`Trace`, a frozen set of Arrow tables, and `Quality`, what was repaired or lost while it was read.
+"""`Trace`: the events of a job as a frozen set of Arrow tables, with their description (`TraceMeta`).
 
-What a reader repaired, dropped or could not link, counted: what later numbers stand on.
-
-`Trace`: the events of a job as Arrow tables, frozen.
+`Quality` counts the events that a reader repaired, dropped or could not link; `MEANINGS` lists every such count.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +12,7 @@ import pyarrow as pa
 
 from profilers.trace.schema import COMMON, KINDS, SCHEMAS, empty_table
 
-#: Every count that a trace can carry, with what it means; a reader uses no other.
+#: The meaning of every quality count; readers use no others.
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {
         "events": "events in the files",
@@ -109,7 +107,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What the profiler wrote of one device; None where it did not say.
+    """The facts that the profiler wrote of one device; None if it did not write them.
 
     Parameters
     ----------
@@ -120,8 +118,9 @@ class DeviceProperties:
     name : str
         As the driver spells it.
     compute_units : int, optional
-        SMs or CUs.
+        Number of SMs or CUs.
     memory_bytes : int, optional
+        Size of its memory.
     """
 
     rank: int
@@ -133,25 +132,28 @@ class DeviceProperties:
 
 @dataclass(frozen=True)
 class TraceMeta:
-    """Where a trace came from and on what clock it stands.
+    """The description of a trace: its files, ranks, clock, devices and quality.
 
     Parameters
     ----------
     format : str
         The reader's name, such as ``"kineto"``, or ``"synthetic"``.
     version : str
-        What the files say of their schema and profiler.
+        Versions of schema and profiler, as the files state them.
     sources : tuple of str
         File names without their folders.
     ranks : tuple of int
+        Ranks in the trace, ascending.
     world_size : int, optional
-        Ranks of the job, which can be more than the trace holds.
+        Number of ranks of the job, of which the trace may hold a part.
     clock_base_ns : int
-        What to add to a time to get the Unix epoch, where the files say.
+        Time since the Unix epoch at which the clock of the trace is 0; 0 if the files do not state it.
     devices : tuple of DeviceProperties
+        Devices of all ranks.
     quality : Quality
+        Counts of repaired, dropped and unlinked events.
     fingerprint : str
-        Of the source files, so that a result can name what it stands on.
+        Hash of the source files, by which a result names its input.
     """
 
     format: str
@@ -172,11 +174,12 @@ class TraceMeta:
 
 @dataclass(frozen=True)
 class Trace:
-    """The events of a job: one Arrow table a kind, and where they came from.
+    """The events of a job: one Arrow table a kind of event, and their description.
 
     Parameters
     ----------
     meta : TraceMeta
+        Description of the trace.
     tables : mapping of str to pyarrow.Table
         By kind; a kind that is left out has no rows. Schemas are those of `profilers.trace.schema`. A table may lack
         columns, for functions that need only some; a trace that was collected or loaded lacks none.
@@ -195,8 +198,8 @@ class Trace:
         if unknown := set(self.tables) - set(SCHEMAS):
             raise KeyError(f"no such kind: {sorted(unknown)}")
         for kind, table in self.tables.items():
-            own = set(table.schema.names)
-            if not table.schema.equals(pa.schema([field for field in SCHEMAS[kind] if field.name in own])):
+            present = set(table.schema.names)
+            if not table.schema.equals(pa.schema([field for field in SCHEMAS[kind] if field.name in present])):
                 raise TypeError(f"the table {kind!r} has not the schema of its kind")
         full = {kind: self.tables[kind] if kind in self.tables else empty_table(kind) for kind in SCHEMAS}
         object.__setattr__(self, "tables", MappingProxyType(full))
@@ -255,10 +258,10 @@ class Trace:
         return replace(self, meta=replace(self.meta, quality=self.meta.quality + Quality(counts)))
 
     def events(self) -> pa.Table:
-        """Return the union of all kinds: the common columns and ``kind``, ordered by start and id."""
+        """Return the events of all kinds with the common columns and ``kind``, ordered by start and id."""
         names = [column.name for column in COMMON]
-        parts = [_with_kind(self.tables[kind].select(names), kind) for kind in KINDS]
-        return pa.concat_tables(parts).combine_chunks().sort_by([("start_ns", "ascending"), ("id", "ascending")])
+        tables = [_with_kind(self.tables[kind].select(names), kind) for kind in KINDS]
+        return pa.concat_tables(tables).combine_chunks().sort_by([("start_ns", "ascending"), ("id", "ascending")])
 
 
 def _with_kind(table: pa.Table, kind: str) -> pa.Table:

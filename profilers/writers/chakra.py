@@ -1,16 +1,13 @@
-"""Writing a trace as Chakra execution traces.
+"""Write a trace as Chakra execution traces, one file of nodes a rank, as ASTRA-sim reads them.
 
-The nodes of one rank in the order of their starts, and what each waits for.
+The format is that of mlcommons/chakra, ``et_def.proto``. Operators and calls of the runtime are nodes of the host; each
+follows the one before it on its thread, and its caller. Kernels, copies and collectives follow the call that launched
+them and the one before them on their stream. Ranges, synchronisations and counters are no nodes.
 
-Chakra's execution traces (mlcommons/chakra, ``et_def.proto``): one file of nodes a rank, as ASTRA-sim reads them.
-
-Operators and calls of the runtime are nodes of the host; each follows the one before it on its thread, and its
-caller. Kernels, copies and collectives follow the call that launched them and the one before them on their stream.
-``duration_micros`` of a host node is its own time without that of the nodes inside it, as Chakra's converter writes
-it, so that a simulator which runs one after the other arrives at the measured time; the attributes ``start_ns`` and
-``dur_ns`` hold what was measured. What is not known is left out: operations and tensors of a kernel, peers of a send
-that the profiler does not name, so such a send is plain work of the device with its measured duration. Ranges,
-synchronisations and counters are no nodes.
+``duration_micros`` of a host node is its own time without that of the nodes inside it, as Chakra's converter writes it.
+A simulator that runs one node after the other then arrives at the measured time. The attributes ``start_ns`` and
+``dur_ns`` hold the measured times. Operations and tensors of a kernel are not known and left out. A send whose peer the
+profiler does not name is plain work of the device with its measured duration.
 """
 
 import json
@@ -49,21 +46,22 @@ _KINDS = ("ops", "launches", "kernels", "copies", "collectives")
 
 @dataclass(frozen=True)
 class Nodes:
-    """Nodes by place: their order is that of their starts, callers before what they call.
+    """The nodes of one rank in the order of their starts, callers before the nodes that they call.
 
     Parameters
     ----------
     kinds : sequence of str
+        Kinds of event that are nodes.
     kind, row : array of int64, shape (n,)
-        Which of `kinds`, and which row of its table.
+        Position in `kinds` of each node's kind, and its row in the table of that kind.
     start_ns, own_ns : array of int64, shape (n,)
-        Start; duration without that of the nodes called.
+        Start, and duration without that of the nodes called.
     shift_ns : int
-        What starts are moved by so that the first of the trace is no earlier than 1 us, since 0 stands for none.
+        Added to starts so that the first of the trace is at least 1 us, since 0 means no start.
     caller : array of int64, shape (n,)
-        Place of the operator around a node of the host, or of what launched one of the device; -1 where none is.
+        Position of the operator around a host node, or of the launch of a device node; or -1.
     before : array of int64, shape (n, 2)
-        Places of the nodes that have to be done: the one before on the thread or stream, and what launched it; -1.
+        Positions of the node before on the thread or stream, and of the launch; or -1.
     """
 
     kinds: Sequence[str]
@@ -80,9 +78,17 @@ class Nodes:
 
 
 def order_nodes(trace: Trace, rank: int) -> Nodes:
-    """Return the nodes of a rank; collectives only where no kernel stands for them."""
+    """Return the nodes of one rank; a collective is a node if it has no kernel.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace of any number of ranks.
+    rank : int
+        The rank.
+    """
     tables, rows = zip(*(_of_rank(trace, kind, rank) for kind in _KINDS), strict=True)
-    kind = np.repeat(np.arange(len(_KINDS)), [len(part) for part in rows])
+    kind = np.repeat(np.arange(len(_KINDS)), [len(of_kind) for of_kind in rows])
     start, ids = _column(tables, "start_ns"), _column(tables, "id")
     duration = np.maximum(_column(tables, "dur_ns"), 0)
     order = np.lexsort((ids, kind, -duration, start))
@@ -90,9 +96,9 @@ def order_nodes(trace: Trace, rank: int) -> Nodes:
     ids, kind, start, duration = ids[order], kind[order], start[order], duration[order]
     cause = np.concatenate([_cause(name, table) for name, table in zip(_KINDS, tables, strict=True)])[order]
     lane = _lanes(tables)[order]
-    parent = _place_of(ids, _callers(tables)[order])
-    caller = np.where(host, parent, _place_of(ids, cause))
-    own = duration - _inside(duration, np.where(host, parent, -1))
+    parent = _positions(ids, _callers(tables)[order])
+    caller = np.where(host, parent, _positions(ids, cause))
+    self_ns = duration - _inside(duration, np.where(host, parent, -1))
     previous = _previous(lane, host)
     launched = np.where(host, -1, caller)
     return Nodes(
@@ -100,7 +106,7 @@ def order_nodes(trace: Trace, rank: int) -> Nodes:
         kind,
         np.concatenate(rows)[order],
         start,
-        np.maximum(own, 0),
+        np.maximum(self_ns, 0),
         max(0, 1000 - _first_start(trace)),
         caller,
         np.stack([previous, launched], axis=1),
@@ -108,12 +114,12 @@ def order_nodes(trace: Trace, rank: int) -> Nodes:
 
 
 def _of_rank(trace: Trace, kind: str, rank: int) -> tuple[pa.Table, Ints]:
-    """Return the rows of a rank as a table, and which rows of the trace's they are."""
+    """Return the rows of a rank as a table, and their positions in the table of the trace."""
     table = trace.tables[kind]
-    wanted = integers(table, "rank") == rank
+    chosen = integers(table, "rank") == rank
     if kind == "collectives":
-        wanted &= np.asarray(pc.is_null(table["kernel_id"]))
-    rows = np.flatnonzero(wanted)
+        chosen &= np.asarray(pc.is_null(table["kernel_id"]))
+    rows = np.flatnonzero(chosen)
     return table.take(pa.array(rows)), rows
 
 
@@ -126,7 +132,7 @@ def _or_missing(table: pa.Table, name: str) -> Ints:
 
 
 def _cause(kind: str, table: pa.Table) -> Ints:
-    """Return the id of what launched each row of the device."""
+    """Return the id of the launch, or else of the operator, of each kernel, copy or collective."""
     if kind in _HOST_TABLES:
         return np.full(table.num_rows, MISSING)
     launch = _or_missing(table, "launch_id")
@@ -134,7 +140,7 @@ def _cause(kind: str, table: pa.Table) -> Ints:
 
 
 def _callers(tables: Sequence[pa.Table]) -> Ints:
-    """Return the id of the operator around each node of the host."""
+    """Return the id of the operator around each host node."""
     ops, launches = tables[0], tables[1]
     rest = sum(table.num_rows for table in tables[2:])
     return np.concatenate([_around(ops), integers(launches, "op_id"), np.full(rest, MISSING)])
@@ -143,7 +149,7 @@ def _callers(tables: Sequence[pa.Table]) -> Ints:
 def _around(ops: pa.Table) -> Ints:
     """Return the id of the innermost operator around each operator, on its thread.
 
-    `profilers.ingest.linking.innermost` would find the operator itself, which is around its own start.
+    `profilers.ingest.linking.innermost` would return the operator itself, which encloses its own start.
     """
     (lane,) = dense_keys((integers(ops, "process"), integers(ops, "thread")))
     start, duration, ids = integers(ops, "start_ns"), np.maximum(integers(ops, "dur_ns"), 0), integers(ops, "id")
@@ -168,21 +174,21 @@ def _lanes(tables: Sequence[pa.Table]) -> Ints:
     return np.concatenate(dense_keys(*pairs))
 
 
-def _place_of(ids: Ints, wanted: Ints) -> Ints:
-    """Return the place of each id wanted, -1 where it has none."""
-    found = lookup(ids, np.arange(len(ids)), wanted)
-    return np.where(found == MISSING, -1, found)
+def _positions(ids: Ints, chosen: Ints) -> Ints:
+    """Return the position in `ids` of each chosen id, or -1."""
+    position = lookup(ids, np.arange(len(ids)), chosen)
+    return np.where(position == MISSING, -1, position)
 
 
 def _inside(duration: Ints, parent: Ints) -> Ints:
-    """Return how long the nodes called by each node last together."""
+    """Return the total duration of the nodes that each node calls."""
     total = np.zeros(len(duration), np.int64)
     np.add.at(total, parent[parent >= 0], duration[parent >= 0])
     return total
 
 
 def _previous(lane: Ints, host: npt.NDArray[np.bool_]) -> Ints:
-    """Return the place of the node before each on its thread or stream, -1 for the first."""
+    """Return the position of the node before each node on its thread or stream, or -1."""
     order = np.lexsort((np.arange(len(lane)), lane, host))
     result = np.full(len(lane), -1)
     same = (lane[order][1:] == lane[order][:-1]) & (host[order][1:] == host[order][:-1])
@@ -209,7 +215,7 @@ _COMMUNICATION = {
     "reduce_scatter": 7,
     "barrier": 9,
 }
-#: Attributes of nodes of the host, by column.
+#: Attributes of host nodes, by column.
 _HOST_ATTRIBUTES = {
     "thread": "tid",
     "sequence_number": "seq_id",
@@ -222,9 +228,16 @@ Row = dict[str, Any]
 
 
 def export_chakra(trace: Trace, path: Path) -> list[Path]:
-    """Write one file a rank, ``NAME.RANK.et`` for a `path` of ``NAME.et``; return them.
+    """Write one file a rank, ``NAME.RANK.et`` for a `path` of ``NAME.et``, and return their paths.
 
-    All are written, then put in their places one after the other.
+    All files are written before the first of them is put in place.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace of any number of ranks.
+    path : Path
+        Name of the files, with or without ``.et``.
 
     Raises
     ------
@@ -249,8 +262,8 @@ def export_chakra(trace: Trace, path: Path) -> list[Path]:
     paths = [stem.with_name(f"{stem.name}.{rank}.et") for rank in nodes]
     collectives = _Collectives(trace)
     with ExitStack() as files:
-        for target, own in zip(paths, nodes.values(), strict=True):
-            _write(trace, own, collectives, files.enter_context(written_whole(target)))
+        for target, of_rank in zip(paths, nodes.values(), strict=True):
+            _write(trace, of_rank, collectives, files.enter_context(written_whole(target)))
     return paths
 
 
@@ -265,31 +278,31 @@ def _write(trace: Trace, nodes: Nodes, collectives: "_Collectives", stream: IO[b
             serialize_length_prefixed(_node(row, nodes, collectives), stream)
 
 
-def _rows(trace: Trace, nodes: Nodes, part: slice) -> Iterator[Row]:
-    """Yield the rows of some nodes, each with its kind and its number."""
-    kinds, rows = nodes.kind[part], nodes.row[part]
+def _rows(trace: Trace, nodes: Nodes, block: slice) -> Iterator[Row]:
+    """Yield the rows of consecutive nodes, each with its kind and its position."""
+    kinds, rows = nodes.kind[block], nodes.row[block]
     taken = {
         kind: iter(trace.tables[kind].take(pa.array(rows[kinds == code])).to_pylist())
         for code, kind in enumerate(nodes.kinds)
     }
-    for number_, code in enumerate(kinds.tolist(), part.start):
+    for position, code in enumerate(kinds.tolist(), block.start):
         kind = nodes.kinds[code]
-        yield {**next(taken[kind]), "kind": kind, "node": number_}
+        yield {**next(taken[kind]), "kind": kind, "node": position}
 
 
 def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> Any:
     """Return the message of a node."""
-    at = row["node"]
+    position = row["node"]
     type_, attributes = _described(row, collectives)
-    start = int(nodes.start_ns[at]) + nodes.shift_ns
+    start = int(nodes.start_ns[position]) + nodes.shift_ns
     message = NodeMessage(
-        id=at + 1,
+        id=position + 1,
         name=row["name"].encode(),
         type=type_,
-        ctrl_deps=_ids(nodes.caller[at]),
-        data_deps=_ids(*nodes.before[at]),
+        ctrl_deps=_ids(nodes.caller[position]),
+        data_deps=_ids(*nodes.before[position]),
         start_time_micros=start // 1000,
-        duration_micros=(int(nodes.own_ns[at]) + 500) // 1000,
+        duration_micros=(int(nodes.own_ns[position]) + 500) // 1000,
     )
     for column, name in (("shapes", "shapes"), ("dtypes", "types")):
         if row.get(column):
@@ -300,9 +313,9 @@ def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> Any:
     return message
 
 
-def _ids(*places: Any) -> list[int]:
-    """Return the ids of nodes by place, each once, without those that are missing."""
-    return sorted({int(place) + 1 for place in places if place >= 0})
+def _ids(*positions: Any) -> list[int]:
+    """Return the distinct ids of the nodes at some positions; -1 is left out."""
+    return sorted({int(position) + 1 for position in positions if position >= 0})
 
 
 def _described(row: Row, collectives: "_Collectives") -> tuple[int, Row]:
@@ -320,12 +333,12 @@ def _described(row: Row, collectives: "_Collectives") -> tuple[int, Row]:
     fact = row if kind == "collectives" else collectives.of(row["collective_id"])
     if fact is None:
         return COMPUTE, common
-    type_, own = _communication(fact, row.get("args"))
-    return type_, common | own
+    type_, communication = _communication(fact, row.get("args"))
+    return type_, common | communication
 
 
 def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
-    own = {
+    attributes = {
         "comm_size": fact["bytes"],
         "pg_name": fact["group_name"],
         "group_size": fact["group_size"],
@@ -336,33 +349,33 @@ def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
     }
     kind = _COMMUNICATION.get(fact["collective"] or "")
     if kind is not None:
-        return COLLECTIVE, {"comm_type": kind, **own}
+        return COLLECTIVE, {"comm_type": kind, **attributes}
     stated = _stated(args) if fact["collective"] == "send_recv" else {}
     type_, key, peer = _SENT.get(str(stated.get("Collective name")), (COMPUTE, "", ""))
     if not isinstance(stated.get(peer), int):
-        return COMPUTE, own
-    return type_, {key: stated[peer], **own}
+        return COMPUTE, attributes
+    return type_, {key: stated[peer], **attributes}
 
 
 def _stated(args: str | None) -> Row:
     try:
-        found = json.loads(args or "{}")
+        value = json.loads(args or "{}")
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 class _Collectives:
-    """Finds collectives by id."""
+    """The collectives of a trace, by id."""
 
     def __init__(self, trace: Trace) -> None:
         self._table = trace.collectives
-        self._places = {id_: place for place, id_ in enumerate(integers(self._table, "id").tolist())}
+        self._rows = {id_: row for row, id_ in enumerate(integers(self._table, "id").tolist())}
 
     def of(self, id_: int | None) -> Row | None:
-        """Return the row of a collective, None where there is none."""
-        place = None if id_ is None else self._places.get(id_)
-        if place is None:
+        """Return the facts of a collective, or None if the trace has no such collective."""
+        row = None if id_ is None else self._rows.get(id_)
+        if row is None:
             return None
-        row: Row = self._table.slice(place, 1).to_pylist()[0]
-        return row
+        facts: Row = self._table.slice(row, 1).to_pylist()[0]
+        return facts

@@ -1,23 +1,20 @@
-"""Writing a trace as JSON for Perfetto.
+"""Write a trace as the JSON that ui.perfetto.dev and Chrome's viewer open, and that the Kineto reader reads back.
 
-Columns of Arrow tables as columns of JSON text, without a Python object for a number.
+`export_perfetto` writes a header, the names of processes and threads, the events kind by kind, and arrows from
+launches to kernels. Host processes keep their numbers, and each device becomes a process. Columns become JSON text
+batch by batch, without a Python object for each number.
 
-The processes and threads of a timeline: those of the host as they are, and one process a device.
+A column is written under Kineto's key for it, and ``args`` follow unchanged. Iterations are not written, and links
+only as arrows, since reading finds both again by the same rules. Facts without a place in Kineto's format are lost:
 
-What a trace knows of its collectives beyond what reading its kernels, operators and annotations again finds.
+- numbers of processes that several ranks share (the higher rank gets another);
+- ranks of device properties;
+- units of counters, and the kernels that they were measured on;
+- events that start at 0 and last 0 ns (Kineto's sign for no time);
+- iterations that ``auto`` does not find;
+- collectives without a kernel, which become ranges.
 
-The arguments of events under Kineto's keys: what has a column, what a column was derived from, and the rest.
-
-The file: header, names of processes and threads, events kind by kind and batch by batch, arrows.
-
-What has a column goes under Kineto's key for it, what was kept in ``args`` follows as it was. Iterations are not
-written, and links only as arrows: reading finds both again by the same rules. What does not survive a round trip,
-because Kineto has no place for it: numbers of processes that several ranks share (the higher rank gets another),
-ranks of device properties, units of counters and the kernels that they were measured on, events that start at 0 and
-last 0 ns (Kineto's sign for no time), iterations that ``auto`` does not find, and collectives without a kernel, which
-become ranges. In a trace of several ranks the arguments of every event name its rank.
-
-A trace as the JSON that ui.perfetto.dev and Chrome's viewer open, and that the Kineto reader reads back.
+In a trace of several ranks the arguments of every event name its rank.
 """
 
 import gzip
@@ -46,14 +43,14 @@ from profilers.trace.schema import KINDS
 from profilers.trace.trace import Trace, TraceMeta
 
 
-def one(values: Any) -> pa.Array:
-    """Return one array, whether it was chunked or not."""
+def single(values: Any) -> pa.Array:
+    """Return a chunked or plain array as one plain array."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
 def text(values: Any) -> pa.Array:
     """Return values as text."""
-    return one(values.cast(pa.string()))
+    return single(values.cast(pa.string()))
 
 
 def every(count: int, word: str) -> pa.Array:
@@ -61,37 +58,37 @@ def every(count: int, word: str) -> pa.Array:
     return pa.repeat(word, count)
 
 
-def joined(parts: Sequence[pa.Array], separator: str) -> pa.Array:
-    """Return the parts of each row as one text, those that are null left out; no part may end with the separator.
+def joined(columns: Sequence[pa.Array], separator: str) -> pa.Array:
+    """Return the texts of each row joined by a separator, without nulls; no text may end with the separator.
 
-    Arrow 26 can leave out nulls itself, but gives too few rows where all parts of a row are null.
+    Arrow 26 can leave out nulls itself, but returns too few rows if all texts of a row are null.
 
     Examples
     --------
     >>> joined([pa.array(["a", None]), pa.array([None, None], pa.string()), pa.array(["b", None])], ",").to_pylist()
     ['a,b', '']
     """
-    ended = [pc.fill_null(pc.binary_join_element_wise(part, separator, ""), "") for part in parts]
+    ended = [pc.fill_null(pc.binary_join_element_wise(column, separator, ""), "") for column in columns]
     return pc.utf8_rtrim(pc.binary_join_element_wise(*ended, ""), separator)
 
 
 def member(key: str, values: pa.Array) -> pa.Array:
-    """Return key and value of each row; null where the value is."""
+    """Return key and value of each row as one text, or null for a null value."""
     return pc.binary_join_element_wise(key, values, "")
 
 
 def numbers(values: Ints) -> pa.Array:
-    """Return whole numbers; null where they are `MISSING`."""
+    """Return whole numbers as text, with null for `MISSING`."""
     return arrow_array(values, values == MISSING).cast(pa.string())
 
 
 def reals(values: Any) -> pa.Array:
-    """Return numbers that read back as the same float64; null where they are none that JSON can hold."""
+    """Return numbers as text that reads back as the same float64; null for numbers that JSON cannot hold."""
     return pa.array([None if v is None or not np.isfinite(v) else repr(v) for v in values.to_pylist()], pa.string())
 
 
 def microseconds(values: Ints) -> pa.Array:
-    """Return times in ns as us with three decimals, exactly; null where they are `MISSING`.
+    """Return times in ns as exact text in us with three decimals; null for `MISSING`.
 
     Examples
     --------
@@ -102,8 +99,8 @@ def microseconds(values: Ints) -> pa.Array:
     size = np.abs(np.where(missing, 0, values))
     sign = pc.if_else(pa.array(values < 0), "-", "")
     rest = pc.utf8_lpad(arrow_array(size % 1000).cast(pa.string()), 3, "0")
-    found = pc.binary_join_element_wise(sign, arrow_array(size // 1000).cast(pa.string()), ".", rest, "")
-    return pc.if_else(pa.array(missing), pa.scalar(None, pa.string()), found)
+    texts = pc.binary_join_element_wise(sign, arrow_array(size // 1000).cast(pa.string()), ".", rest, "")
+    return pc.if_else(pa.array(missing), pa.scalar(None, pa.string()), texts)
 
 
 def quoted(values: Any) -> pa.Array:
@@ -117,13 +114,13 @@ _DEVICE = ("kernels", "copies", "syncs")
 
 
 @dataclass(frozen=True)
-class Places:
-    """Numbers of processes, distinct over ranks.
+class ProcessNumbers:
+    """Numbers of processes and devices, distinct over ranks.
 
     Parameters
     ----------
     processes, devices : dict of (int, int) to int
-        By rank and process, or rank and device, which can be `MISSING`.
+        Number by (rank, process), and by (rank, device); process and device can be `MISSING`.
     threads : sequence of (int, int, int)
         Rank, device and stream of every thread of a device.
     """
@@ -141,10 +138,15 @@ class Places:
         return _mapped(self.devices, rank, device)
 
 
-def find_places(trace: Trace) -> Places:
-    """Number the processes of `trace`.
+def number_processes(trace: Trace) -> ProcessNumbers:
+    """Number the processes and devices of a trace.
 
-    A process keeps its number unless a lower rank has the same; devices take what is free.
+    A process keeps its number unless a lower rank has the same. Devices take free numbers.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace of any number of ranks.
     """
     hosts, threads = _distinct(trace, _HOST, "process"), _distinct(trace, _DEVICE, "device", "stream")
     used = {process for _, process in hosts}
@@ -155,31 +157,32 @@ def find_places(trace: Trace) -> Places:
         if process != MISSING:
             processes[rank, process] = next(free) if process in taken else process
             taken.add(process)
-    places = sorted({(rank, device) for rank, device, _ in threads})
-    return Places(processes, {place: next(free) for place in places}, [(r, d, s) for r, d, s in threads])
+    devices = sorted({(rank, device) for rank, device, _ in threads})
+    return ProcessNumbers(processes, {device: next(free) for device in devices}, [(r, d, s) for r, d, s in threads])
 
 
 def _distinct(trace: Trace, kinds: tuple[str, ...], *columns: str) -> list[tuple[int, ...]]:
-    found: set[tuple[int, ...]] = set()
+    """Return the distinct rows of rank and some columns in several tables, sorted."""
+    distinct: set[tuple[int, ...]] = set()
     for kind in kinds:
         table = trace.tables[kind]
         names = [name for name in ("rank", *columns) if name in table.schema.names]
         for row in table.select(names).group_by(names).aggregate([]).to_pylist():
-            found.add(tuple(MISSING if row[name] is None else row[name] for name in names))
-    return sorted(found)
+            distinct.add(tuple(MISSING if row[name] is None else row[name] for name in names))
+    return sorted(distinct)
 
 
 def _mapped(numbers: dict[tuple[int, int], int], first: Ints, second: Ints) -> Ints:
-    """Return the number of each pair, `MISSING` where it has none; a loop over the distinct pairs."""
+    """Return the number of each pair, or `MISSING`; a Python loop over the distinct pairs."""
     result = np.full(len(first), MISSING)
     for pair in set(zip(first.tolist(), second.tolist(), strict=True)):
         result[(first == pair[0]) & (second == pair[1])] = numbers.get(pair, MISSING)
     return result
 
 
-#: The argument that shows that a kernel states what collective it is.
+#: The argument by which a kernel states its collective.
 COLLECTIVE_KEY = "Collective name"
-#: How Kineto spells what the columns of a collective hold.
+#: Kineto's keys for the columns of a collective.
 _KEYS = {
     "collective": COLLECTIVE_KEY,
     "elements_in": "In msg nelems",
@@ -192,33 +195,39 @@ _KEYS = {
 
 
 def collective_facts(trace: Trace) -> tuple[Ints, list[str]]:
-    """Return kernels by id, ascending, and the members of their arguments that a reader needs to find the same again.
+    """Return ids of kernels, ascending, and the arguments from which a reader finds their collectives again.
 
-    Kernels whose collective follows from what is exported anyway are not named. A loop over the collectives.
+    Kernels whose collectives follow from other exported events are left out. A Python loop over the collectives.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace to export.
     """
     stored = trace.collectives.filter(pc.is_valid(trace.collectives["kernel_id"]))
     if not stored.num_rows:
         return np.empty(0, np.int64), []
-    found = _read_again(trace)
-    rows = lookup(integers(found, "kernel_id"), np.arange(found.num_rows), integers(stored, "kernel_id"))
+    derived = _read_again(trace)
+    rows = lookup(integers(derived, "kernel_id"), np.arange(derived.num_rows), integers(stored, "kernel_id"))
     names = [*_KEYS, "bytes"]
-    known = found.select(names).to_pylist()
+    derived_facts = derived.select(names).to_pylist()
     facts = {}
-    for row, own in zip(rows.tolist(), stored.select([*names, "kernel_id"]).to_pylist(), strict=True):
-        kernel = own.pop("kernel_id")
-        if row == MISSING or known[row] != own:
-            facts[kernel] = _members(own)
+    for row, stored_facts in zip(rows.tolist(), stored.select([*names, "kernel_id"]).to_pylist(), strict=True):
+        kernel = stored_facts.pop("kernel_id")
+        if row == MISSING or derived_facts[row] != stored_facts:
+            facts[kernel] = _members(stored_facts)
     ids = np.array(sorted(facts), np.int64)
     return ids, [facts[kernel] for kernel in ids.tolist()]
 
 
 def _members(row: dict[str, Any]) -> str:
-    told = {key: row[column] for column, key in _KEYS.items() if row[column] is not None}
-    return json.dumps(told, separators=(",", ":"))[1:-1]
+    """Return the facts of a collective as members of a JSON object."""
+    stated = {key: row[column] for column, key in _KEYS.items() if row[column] is not None}
+    return json.dumps(stated, separators=(",", ":"))[1:-1]
 
 
 def _read_again(trace: Trace) -> pa.Table:
-    """Return the collectives that reading the exported events gives."""
+    """Return the collectives that a reader of the exported events finds."""
     kernels = _pick(trace.kernels, "name", is_collective)
     called = pa.array(np.unique(integers(kernels, "launch_id")))
     small = {
@@ -230,50 +239,50 @@ def _read_again(trace: Trace) -> pa.Table:
     return add_collectives(Trace(TraceMeta(""), small), first_id=0).collectives
 
 
-def _pick(table: pa.Table, column: str, wanted: Callable[[str], bool]) -> pa.Table:
-    """Return the rows whose text is wanted; each distinct text of a chunk is asked for once."""
+def _pick(table: pa.Table, column: str, accepts: Callable[[str], bool]) -> pa.Table:
+    """Return the rows whose text is accepted; `accepts` is called once for each distinct text of a chunk."""
     masks = [
-        pa.array([wanted(text) for text in chunk.dictionary.to_pylist()], pa.bool_()).take(chunk.indices)
+        pa.array([accepts(text) for text in chunk.dictionary.to_pylist()], pa.bool_()).take(chunk.indices)
         for chunk in table[column].chunks
     ]
     return table.filter(pa.chunked_array(masks, pa.bool_()))
 
 
 class Arguments:
-    """Gives the members of the arguments of a batch of events.
+    """The arguments of events under Kineto's keys: columns, derived facts, and the rest of ``args``.
 
     Parameters
     ----------
     trace : Trace
-        Every event of several ranks names its own.
+        The trace to export; if it has several ranks, every event states its rank.
     """
 
     def __init__(self, trace: Trace) -> None:
         self._several = len(trace.meta.ranks) > 1
         self._facts = collective_facts(trace)
-        # What Kineto wrote holds the grids that the workgroups were counted from, on kernels or on their launches.
+        # The arguments of Kineto's kernels and launches hold the grids from which workgroups are counted.
         self._holds_grids = trace.meta.format == "kineto"
         items = pc.equal(trace.launches["name"].cast(pa.string()), IN_WORK_ITEMS)
         self._in_work_items = integers(trace.launches.filter(items), "id")
 
     def of(self, kind: str, batch: pa.Table) -> pa.Array:
-        """Return one text a row, empty where it has no argument."""
-        rest = one(pc.utf8_slice_codeunits(text(batch["args"]), 1, -1))
+        """Return the members of the arguments of each event as one text."""
+        rest = single(pc.utf8_slice_codeunits(text(batch["args"]), 1, -1))
         rest = pc.if_else(pc.equal(rest, ""), pa.scalar(None, pa.string()), rest)
-        parts = [*self._typed(kind, batch, rest), *self._derived(kind, batch), rest]
+        members = [*self._typed(kind, batch, rest), *self._derived(kind, batch), rest]
         if self._several:
             rank = np.where(_stating(rest, "rank"), MISSING, integers(batch, "rank"))
-            parts.append(member('"rank":', numbers(rank)))
-        return joined(parts, ",")
+            members.append(member('"rank":', numbers(rank)))
+        return joined(members, ",")
 
     def _typed(self, kind: str, batch: pa.Table, rest: pa.Array) -> list[pa.Array]:
-        parts = []
+        members = []
         for argument in ARGUMENTS.get(kind, ()):
             column, key = batch[argument.column], argument.keys[0]
             if kind == "counters" and not _stating(rest, "value").any():
                 key = "value"  # the first key that Kineto has for a value is that of memory
-            parts.append(member(f"{json.dumps(key)}:", reals(column) if argument.what == "float" else text(column)))
-        return parts
+            members.append(member(f"{json.dumps(key)}:", reals(column) if argument.what == "float" else text(column)))
+        return members
 
     def _derived(self, kind: str, batch: pa.Table) -> list[pa.Array]:
         if kind == "kernels":
@@ -285,15 +294,15 @@ class Arguments:
         return []
 
     def _grid(self, batch: pa.Table) -> pa.Array:
-        """Return a grid that gives the workgroups, in the unit that the launching call writes it in."""
+        """Return a grid with the workgroups of each kernel, in the unit of the call that launched it."""
         groups, size = integers(batch, "workgroups"), integers(batch, "workgroup_size")
-        known = (groups != MISSING) & (size != MISSING)
-        if self._holds_grids or not known.any():
+        stated = (groups != MISSING) & (size != MISSING)
+        if self._holds_grids or not stated.any():
             return pa.nulls(len(groups), pa.string())
-        known &= ~_stating(batch["args"], "grid")
+        stated &= ~_stating(batch["args"], "grid")
         items = np.isin(integers(batch, "launch_id"), self._in_work_items)
-        grid = numbers(np.where(known, groups * np.where(items, size, 1), MISSING))
-        block = numbers(np.where(known, size, MISSING))
+        grid = numbers(np.where(stated, groups * np.where(items, size, 1), MISSING))
+        block = numbers(np.where(stated, size, MISSING))
         return pc.binary_join_element_wise('"grid":[', grid, ',1,1],"block":[', block, ",1,1]", "")
 
     def _collective(self, batch: pa.Table) -> pa.Array:
@@ -304,7 +313,7 @@ class Arguments:
 
 
 def _stating(rest: Any, key: str) -> npt.NDArray[np.bool_]:
-    """Return which arguments have a member of this name; only those that hold the word are decoded."""
+    """Return a flag for each row: whether its arguments have the member `key`."""
     plain = text(rest)
     result = pc.fill_null(pc.match_substring(plain, f'"{key}"'), False).to_numpy(zero_copy_only=False).copy()
     for row in np.flatnonzero(result).tolist():
@@ -314,20 +323,20 @@ def _stating(rest: Any, key: str) -> npt.NDArray[np.bool_]:
 
 def _object(members: str) -> dict[str, Any]:
     try:
-        found = json.loads(members if members.startswith("{") else f"{{{members}}}", strict=False)
+        value = json.loads(members if members.startswith("{") else f"{{{members}}}", strict=False)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _word(batch: pa.Table, column: str, key: str, read: Callable[[str, dict[str, Any]], str]) -> pa.Array:
-    """Return what makes `read` find the word of a column where name and arguments do not; a loop over the rows."""
-    parts = []
+    """Return the member by which `read` finds the word of a column, if name and arguments lack it; a Python loop."""
+    members = []
     for word, name, args in zip(*(text(batch[c]).to_pylist() for c in (column, "name", "args")), strict=True):
-        own = _object(args) if args and f'"{key}"' in args else {}
-        needed = word is not None and key not in own and read(name, own) != word
-        parts.append(f"{json.dumps(key)}:{json.dumps(word)}" if needed else None)
-    return pa.array(parts, pa.string())
+        stated = _object(args) if args and f'"{key}"' in args else {}
+        needed = word is not None and key not in stated and read(name, stated) != word
+        members.append(f"{json.dumps(key)}:{json.dumps(word)}" if needed else None)
+    return pa.array(members, pa.string())
 
 
 _BATCH = 16384
@@ -336,10 +345,17 @@ _LAUNCHES = [name for name, kind in KIND_OF.items() if kind == "launches"]
 
 
 def export_perfetto(trace: Trace, path: Path) -> None:
-    """Write `trace` to the file `path`, packed where its name ends in ``.gz``; whole or not at all.
+    """Write a trace to a JSON file, whole or not at all; a name that ends in ``.gz`` is compressed.
 
-    What the PyTorch profiler wrote comes back from this file as it was: `profilers.ingest.pipeline.collect` gives the
-    same rows. Of other profilers' traces, columns that Kineto has no argument for are left out.
+    A trace of the PyTorch profiler survives the round trip: `profilers.ingest.pipeline.collect` reads the same rows
+    from this file. Columns of other profilers without a Kineto argument are left out.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace to write.
+    path : Path
+        File to create or replace.
 
     Raises
     ------
@@ -358,20 +374,20 @@ def export_perfetto(trace: Trace, path: Path) -> None:
 
 
 class _Writing:
-    """One pass over a trace; every event but the first follows a comma."""
+    """One pass over a trace that writes its file; every event but the first follows a comma."""
 
     def __init__(self, trace: Trace, tables: dict[str, pa.Table], out: Any) -> None:
         self._trace = trace
         self._tables = tables
         self._out = out
-        self._places = find_places(trace)
+        self._processes = number_processes(trace)
         self._arguments = Arguments(trace)
         self._launch_ids, self._launch_rows = integers(trace.launches, "id"), np.arange(trace.launches.num_rows)
 
     def run(self) -> None:
         """Write the whole file."""
         head = json.dumps(_header(self._trace), separators=(",", ":"))
-        names = [json.dumps(event, separators=(",", ":")) for event in _names(self._trace, self._places)]
+        names = [json.dumps(event, separators=(",", ":")) for event in _names(self._trace, self._processes)]
         self._out.write(f'{head[:-1]},"traceEvents":[\n'.encode() + ",\n".join(names).encode())
         for kind, table in self._tables.items():
             for first in range(0, table.num_rows, _BATCH):
@@ -390,8 +406,8 @@ class _Writing:
             self._out.write(memoryview(data)[int(ends[0]) : int(ends[-1])])
 
     def _events(self, kind: str, batch: pa.Table) -> pa.Array:
-        process, thread = self._place(kind, batch)
-        parts = [
+        process, thread = self._thread(kind, batch)
+        members = [
             member('{"ph":', _phase(kind, batch)),
             member(',"cat":', quoted(_category(kind, batch))),
             member(',"name":', quoted(batch["name"])),
@@ -402,52 +418,55 @@ class _Writing:
             member(',"args":{', self._arguments.of(kind, batch)),
             every(batch.num_rows, "}}"),
         ]
-        return joined(parts, "")
+        return joined(members, "")
 
-    def _place(self, kind: str, batch: pa.Table) -> tuple[Ints, Ints]:
+    def _thread(self, kind: str, batch: pa.Table) -> tuple[Ints, Ints]:
+        """Return the process and thread of each event in the file."""
         rank = integers(batch, "rank")
         if kind in HOST_KINDS:
-            return self._places.process(rank, integers(batch, "process")), integers(batch, "thread")
+            return self._processes.process(rank, integers(batch, "process")), integers(batch, "thread")
         if kind == "collectives":
             return np.full(len(rank), MISSING), np.full(len(rank), MISSING)
         stream = integers(batch, "stream")
-        return self._places.device(rank, integers(batch, "device")), np.where(stream == MISSING, 0, stream)
+        return self._processes.device(rank, integers(batch, "device")), np.where(stream == MISSING, 0, stream)
 
     def _arrows(self, batch: pa.Table) -> pa.Array:
-        """Return both ends of an arrow from each launch to what it launched."""
+        """Return both ends of an arrow from each launch to its kernel or copy."""
         rows = lookup(self._launch_ids, self._launch_rows, integers(batch, "launch_id"))
         batch = batch.filter(pa.array(rows != MISSING))
         launches = self._trace.launches.take(arrow_array(rows[rows != MISSING]))
         flow = member(',"cat":"ac2g","name":"ac2g","id":', numbers(integers(batch, "id")))
         ends = []
         for kind, table, phase in (("launches", launches, '{"ph":"s"'), ("kernels", batch, '{"ph":"f","bp":"e"')):
-            process, thread = self._place(kind, table)
-            place = [member(',"pid":', numbers(process)), member(',"tid":', numbers(thread))]
+            process, thread = self._thread(kind, table)
+            thread_members = [member(',"pid":', numbers(process)), member(',"tid":', numbers(thread))]
             time = member(',"ts":', microseconds(integers(table, "start_ns")))
-            ends.append(joined([every(table.num_rows, phase), flow, *place, time, every(table.num_rows, "}")], ""))
+            ends.append(
+                joined([every(table.num_rows, phase), flow, *thread_members, time, every(table.num_rows, "}")], "")
+            )
         return pa.concat_arrays(ends)
 
 
 def _phase(kind: str, batch: pa.Table) -> pa.Array:
-    """Return X; of counters C where they have a value, else the instant that they were."""
+    """Return the phase of each event: X, or for counters C, or i without a value."""
     if kind != "counters":
         return every(batch.num_rows, '"X"')
-    return one(pc.if_else(pc.and_(pc.is_null(batch["value"]), pc.is_valid(batch["args"])), '"i"', '"C"'))
+    return single(pc.if_else(pc.and_(pc.is_null(batch["value"]), pc.is_valid(batch["args"])), '"i"', '"C"'))
 
 
 def _category(kind: str, batch: pa.Table) -> pa.Array:
-    """Return the category under which the reader finds the kind again."""
+    """Return the category by which the reader finds the kind of event."""
     if kind in _PLAIN:
         return every(batch.num_rows, _PLAIN[kind])
     if kind == "copies":
         fill = pc.fill_null(pc.equal(text(batch["direction"]), "memset"), False)
-        return one(pc.if_else(fill, "gpu_memset", "gpu_memcpy"))
-    found = text(batch["api" if kind == "launches" else "category"])
+        return single(pc.if_else(fill, "gpu_memset", "gpu_memcpy"))
+    category = text(batch["api" if kind == "launches" else "category"])
     if kind == "launches":
-        return pc.if_else(pc.is_in(found, value_set=pa.array(_LAUNCHES)), found, "cuda_runtime")
+        return pc.if_else(pc.is_in(category, value_set=pa.array(_LAUNCHES)), category, "cuda_runtime")
     if kind == "counters":
-        return found
-    return pc.if_else(pc.is_in(pc.utf8_lower(found), value_set=pa.array([*KIND_OF, "trace"])), "range", found)
+        return category
+    return pc.if_else(pc.is_in(pc.utf8_lower(category), value_set=pa.array([*KIND_OF, "trace"])), "range", category)
 
 
 def _header(trace: Trace) -> dict[str, Any]:
@@ -464,19 +483,19 @@ def _header(trace: Trace) -> dict[str, Any]:
     return {**content, "displayTimeUnit": "ns"}
 
 
-def _names(trace: Trace, places: Places) -> Iterator[dict[str, Any]]:
+def _names(trace: Trace, numbers: ProcessNumbers) -> Iterator[dict[str, Any]]:
     """Yield the events that name the trace, processes and streams."""
 
-    def named(what: str, pid: int, name: str, **place: int) -> dict[str, Any]:
-        return {"ph": "M", "name": what, "pid": pid, **place, "ts": 0, "args": {"name": name}}
+    def named(fact: str, pid: int, name: str, **thread: int) -> dict[str, Any]:
+        return {"ph": "M", "name": fact, "pid": pid, **thread, "ts": 0, "args": {"name": name}}
 
     models = {(d.rank, d.device): d.name for d in trace.meta.devices}
     yield named("trace_name", 0, "seqpoint")
-    for (rank, process), pid in places.processes.items():
+    for (rank, process), pid in numbers.processes.items():
         yield named("process_name", pid, f"rank {rank}: process {process}")
-    for (rank, device), pid in places.devices.items():
+    for (rank, device), pid in numbers.devices.items():
         label = "unknown device" if device == MISSING else f"device {device} {models.get((rank, device), '')}"
         yield named("process_name", pid, f"rank {rank}: {label.rstrip()}")
-    for rank, device, stream in places.threads:
+    for rank, device, stream in numbers.threads:
         tid = 0 if stream == MISSING else stream
-        yield named("thread_name", places.devices[rank, device], f"stream {tid}", tid=tid)
+        yield named("thread_name", numbers.devices[rank, device], f"stream {tid}", tid=tid)

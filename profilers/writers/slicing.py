@@ -1,9 +1,4 @@
-"""Cutting a trace, and merging traces of different ranks.
-
-A part of a trace: some iterations, some ranks, some time.
-
-Traces of different ranks as one.
-"""
+"""Slice a trace by iterations, ranks or time (`slice_trace`), and merge traces of different ranks (`merge`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,23 +10,25 @@ import pyarrow as pa
 from profilers.errors import InvalidInputError
 from profilers.ingest.assembly import Placement, base_shifts, collective_shifts
 from profilers.ingest.collectives import match_collectives
-from profilers.ingest.part import combined_fingerprint
+from profilers.ingest.recording import combined_fingerprint
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
 from profilers.trace.schema import KINDS
 from profilers.trace.trace import Quality, Trace
 
+#: Columns that hold the id of another event.
 _REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")
 
 
 @dataclass(frozen=True)
 class SliceOptions:
-    """What to keep; None keeps all.
+    """The events that a slice keeps; an option that is None keeps all.
 
     Parameters
     ----------
     iterations, ranks : frozenset of int, optional
+        Iterations and ranks to keep.
     start_ns, end_ns : int, optional
-        Events that overlap this half-open time are kept whole, on the clock of the trace.
+        Half-open time on the clock of the trace; events that overlap it are kept whole.
     """
 
     iterations: frozenset[int] | None = None
@@ -41,7 +38,14 @@ class SliceOptions:
 
 
 def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
-    """Return the events of `trace` that `options` keep; a reference to an event that is not kept becomes null.
+    """Return a slice of a trace; references to events outside it become null.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace to slice.
+    options : SliceOptions
+        The events to keep.
 
     Raises
     ------
@@ -62,16 +66,16 @@ def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
 def _check(trace: Trace, options: SliceOptions) -> None:
     if options.ranks is not None and (unknown := options.ranks - set(trace.meta.ranks)):
         raise InvalidInputError(f"no rank {sorted(unknown)}; the trace has {list(trace.meta.ranks)[:20]}")
-    known = set(integers(trace.iterations, "iteration").tolist())
-    if options.iterations is not None and (unknown := options.iterations - known):
-        raise InvalidInputError(f"no iteration {sorted(unknown)}; the trace has {sorted(known)[:20]}")
+    numbers = set(integers(trace.iterations, "iteration").tolist())
+    if options.iterations is not None and (unknown := options.iterations - numbers):
+        raise InvalidInputError(f"no iteration {sorted(unknown)}; the trace has {sorted(numbers)[:20]}")
 
 
 def _kept(table: pa.Table, options: SliceOptions) -> pa.Table:
     mask: Any = np.ones(table.num_rows, dtype=bool)
-    for column, wanted in (("iteration", options.iterations), ("rank", options.ranks)):
-        if wanted is not None:
-            mask &= np.isin(integers(table, column), sorted(wanted))
+    for column, kept in (("iteration", options.iterations), ("rank", options.ranks)):
+        if kept is not None:
+            mask &= np.isin(integers(table, column), sorted(kept))
     start, end = integers(table, "start_ns"), ends(table)
     if options.start_ns is not None:
         mask &= (end > options.start_ns) | (start >= options.start_ns)
@@ -81,6 +85,7 @@ def _kept(table: pa.Table, options: SliceOptions) -> pa.Table:
 
 
 def _referring(table: pa.Table, ids: Any) -> pa.Table:
+    """Return `table` with null for references to ids that are not in `ids`."""
     for column in _REFERENCES:
         if column in table.schema.names:
             values = integers(table, column)
@@ -88,12 +93,17 @@ def _referring(table: pa.Table, ids: Any) -> pa.Table:
     return table
 
 
-#: Counts that only hold for the traces apart.
+#: Quality counts that merging counts anew.
 _ANEW = ("collectives_matched", "clock_shift_max_ns")
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
-    """Return one trace of all, on one clock and with ids of their own; collectives are matched anew.
+    """Return one trace of several, on one clock, with distinct ids and with collectives matched across all ranks.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        Traces of different ranks.
 
     Raises
     ------
@@ -105,20 +115,20 @@ def merge(traces: Sequence[Trace]) -> Trace:
     ranks = [rank for trace in traces for rank in trace.meta.ranks]
     if len(set(ranks)) < len(ranks):
         rank = next(r for r in ranks if ranks.count(r) > 1)
-        one, other = [_named(trace.meta.sources) for trace in traces if rank in trace.meta.ranks][:2]
+        first_files, other_files = [_named(trace.meta.sources) for trace in traces if rank in trace.meta.ranks][:2]
         raise InvalidInputError(
-            f"rank {rank} is in two of the traces, of {one} and of {other}; leave one of them out, "
+            f"rank {rank} is in two of the traces, of {first_files} and of {other_files}; leave one of them out, "
             "or number them anew if they are different ranks (--as-ranks)"
         )
     metas = [trace.meta for trace in traces]
     placed, first = [], 0
     for trace, shift in zip(traces, base_shifts(metas), strict=True):
-        place = Placement(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
-        placed.append({kind: place.put(table) for kind, table in trace.tables.items()})
+        placement = Placement(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
+        placed.append({kind: placement.put(table) for kind, table in trace.tables.items()})
         first += max(
             (int(integers(trace.tables[k], "id").max()) + 1 for k in KINDS if trace.tables[k].num_rows), default=0
         )
-    tables = {kind: _joined([one[kind] for one in placed]) for kind in placed[0]}
+    tables = {kind: _joined([of_trace[kind] for of_trace in placed]) for kind in placed[0]}
     quality = sum((meta.quality for meta in metas), Quality())
     meta = replace(
         metas[0],
@@ -135,12 +145,17 @@ def merge(traces: Sequence[Trace]) -> Trace:
 
 
 def as_ranks(traces: Sequence[Trace]) -> list[Trace]:
-    """Return traces of one rank each as those of rank 0, 1, ... in their order: runs that all called themselves 0.
+    """Return traces of one rank each, renumbered as ranks 0, 1, ... in their order.
+
+    Parameters
+    ----------
+    traces : sequence of Trace
+        Traces of one rank each, such as runs that all state rank 0.
 
     Raises
     ------
     InvalidInputError
-        One holds several ranks.
+        A trace holds several ranks.
     """
     if several := [trace for trace in traces if len(trace.meta.ranks) != 1]:
         raise InvalidInputError(
@@ -150,7 +165,7 @@ def as_ranks(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def _named(sources: Sequence[str]) -> str:
-    """Return the files that a trace was read from, in short."""
+    """Return the name of the first source file of a trace, and the number of others."""
     if not sources:
         return "an unnamed file"
     return sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
@@ -167,9 +182,10 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _aligned(trace: Trace) -> Trace:
+    """Return `trace` with the clocks of ranks shifted that matched collectives contradict."""
     shifts = collective_shifts(trace.collectives)
     if not shifts:
         return trace
-    place = Placement(0, 0, {rank: shifts.get(rank, 0) for rank in trace.meta.ranks}, {})
-    moved = trace.with_tables(**{kind: place.put(table) for kind, table in trace.tables.items()})
+    placement = Placement(0, 0, {rank: shifts.get(rank, 0) for rank in trace.meta.ranks}, {})
+    moved = trace.with_tables(**{kind: placement.put(table) for kind, table in trace.tables.items()})
     return moved.with_quality({"clock_shift_max_ns": int(np.max(np.abs(list(shifts.values()))))})

@@ -1,8 +1,8 @@
-"""One rank of one recording, read, linked and written.
+"""Recordings: which files are read together, and reading them into linked rows.
 
-Keep what long reads hold small: memory that is free goes back to the system.
-
-`Part`: one recording, read and linked; its bulk waits in a `Stage` until the whole trace is put together.
+`find_recordings` groups the files of one rank or tool. `read_recording` gives their events to a `Stage`, links kernels
+to launches and operators, and keeps apart the few rows that assembling the trace needs (`LinkedRecording`). The other
+rows wait in the stage. In a folder, a linked recording survives the process that read it (`load_recording`).
 """
 
 import ctypes
@@ -26,7 +26,7 @@ from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, read_recording
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import MISSING, Ints, integers, put
-from profilers.trace.columns import LANE, parts
+from profilers.trace.columns import LANE, row_slices
 from profilers.trace.kernels import is_collective
 from profilers.trace.schema import SCHEMAS, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
@@ -40,7 +40,9 @@ class Recording:
     Parameters
     ----------
     files : tuple of Path
+        In the natural order of their names.
     reader : Reader
+        Reads their format.
     """
 
     files: tuple[Path, ...]
@@ -53,13 +55,18 @@ class Recording:
 
     @property
     def size(self) -> int:
-        """Bytes of all files, folders included."""
-        plain = [inner for file in self.files for inner in (file.iterdir() if is_folder(file) else [file])]
-        return sum(file.stat().st_size for file in plain if file.is_file())
+        """Size of all files in bytes, with those in folders."""
+        files = [inner for file in self.files for inner in (file.iterdir() if is_folder(file) else [file])]
+        return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def find_recordings(paths: Sequence[Path]) -> list[Recording]:
     """Return the recordings among files and in folders, in the natural order of their names.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        Files, and folders of files.
 
     Raises
     ------
@@ -70,12 +77,12 @@ def find_recordings(paths: Sequence[Path]) -> list[Recording]:
     InvalidInputError
         A folder is a ``.trace`` already.
     """
-    found: list[tuple[Path, Reader]] = []
+    readers: list[tuple[Path, Reader]] = []
     for path in paths:
-        found.extend(_in_folder(path) if is_folder(path) else [(path, find_reader(path))])
-    if not found:
+        readers.extend(_in_folder(path) if is_folder(path) else [(path, find_reader(path))])
+    if not readers:
         raise NotFoundError("no file was named")
-    unique = {file.absolute(): (file, reader) for file, reader in found}
+    unique = {file.absolute(): (file, reader) for file, reader in readers}
     groups: dict[tuple[str, str], list[tuple[Path, Reader]]] = {}
     for file, reader in sorted(unique.values(), key=lambda pair: (_natural(pair[0].name), str(pair[0]))):
         key = reader.group(file) if isinstance(reader, GroupReader) else str(file.absolute())
@@ -84,27 +91,29 @@ def find_recordings(paths: Sequence[Path]) -> list[Recording]:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Return a key that sorts rank2 before rank10."""
-    return [(0, int(part[:30]), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+    """Return a sort key that puts rank2 before rank10."""
+    pieces = [piece for piece in re.split(r"(\d+)", name) if piece]
+    return [(0, int(piece[:30]), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces]
 
 
 def _in_folder(folder: Path) -> list[tuple[Path, Reader]]:
+    """Return a folder that is one recording, or the files in it that readers know, each with its reader."""
     if (folder / "meta.json").is_file() and (folder / "kernels").is_dir():
         raise InvalidInputError(f"{folder}: is a .trace already; every command but ingest takes it as it is")
-    known = _known(folder)
-    if known:
-        return known
+    if of_folder := _reader_of(folder):
+        return of_folder
     try:
         files = [f for f in folder.iterdir() if f.is_file() and not f.name.startswith(".")]
     except OSError as error:
         raise NotFoundError(f"{folder}: cannot be read ({error.strerror}); check its rights") from error
-    known = [pair for file in files for pair in _known(file)]
-    if not known:
+    readers = [pair for file in files for pair in _reader_of(file)]
+    if not readers:
         raise NotFoundError(f"{folder}: holds no trace that a reader knows ({len(files)} files looked at)")
-    return known
+    return readers
 
 
-def _known(path: Path) -> list[tuple[Path, Reader]]:
+def _reader_of(path: Path) -> list[tuple[Path, Reader]]:
+    """Return the path and its reader, or nothing if no reader knows its format."""
     try:
         return [(path, find_reader(path))]
     except (UnknownFormatError, NotFoundError):
@@ -113,7 +122,7 @@ def _known(path: Path) -> list[tuple[Path, Reader]]:
 
 @contextmanager
 def lean_memory() -> Iterator[None]:
-    """Let Arrow take its memory from the system's allocator for a while, which keeps less than Arrow's own."""
+    """Let Arrow allocate from the system meanwhile; unlike its own pool, the system takes free memory back."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
     try:
@@ -124,15 +133,15 @@ def lean_memory() -> Iterator[None]:
 
 
 def give_back() -> None:
-    """Return free memory to the system, where the C library can."""
-    with suppress(AttributeError, OSError):  # only the GNU library has the call
+    """Return free memory to the system, if the C library can."""
+    with suppress(AttributeError, OSError):  # only the GNU C library has the call
         ctypes.CDLL(None).malloc_trim(0)
 
 
-_META = "part.json"
+_META = "recording.json"
 _TABLES = ("marks", "length_ops", "collectives")
-#: What linking needs of each kind; everything else stays in the stage.
-_NEEDED: Mapping[str, tuple[str, ...]] = {
+#: Columns of each kind that linking reads, which stay in memory; all others stay in the stage.
+_LINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
     "launches": ("id", "rank", "start_ns", LANE, "correlation"),
     "kernels": ("id", "rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
@@ -142,15 +151,15 @@ _NEEDED: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class PartOptions:
+class ReadOptions:
     """How a recording is read.
 
     Parameters
     ----------
     limit_bytes : int
-        What a packed file may unpack to.
+        Size that a packed file may unpack to.
     length_op : str, optional
-        Operator whose rows are kept at hand, since a length rule asks for its shapes.
+        Operator whose shapes a length rule reads; its rows stay in memory.
     """
 
     limit_bytes: int = DEFAULT_LIMIT_BYTES
@@ -158,21 +167,24 @@ class PartOptions:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One recording.
+class LinkedRecording:
+    """A recording whose rows are read and linked.
 
     Parameters
     ----------
     file : str
         Path of its first file, for messages.
     meta : TraceMeta
-        `ranks` holds the rank that the file states, or nothing; rows that name none have `OWN_RANK`.
+        Description of the recording. Its ranks are the one that the file states, or none; the rows of a recording
+        that states none have `OWN_RANK`.
     stage : Stage
+        All rows.
     marks, length_ops : Table
-        Annotations of the host; operators of the length rule.
+        Annotations on the host; operators that a length rule reads.
     collectives : Table
+        Collectives of its kernels.
     extents : mapping of int to Extent
-        By rank.
+        Start and end of the events of each rank.
     """
 
     file: str
@@ -184,31 +196,34 @@ class Part:
     extents: Mapping[int, Extent]
 
 
-def read_part(
+def read_recording(
     files: Sequence[Path],
     reader: Reader,
     folder: Path | None,
-    options: PartOptions,
+    options: ReadOptions,
     advance: Callable[[int], None] | None = None,
-) -> Part:
-    """Read one recording and link it.
+) -> LinkedRecording:
+    """Read one recording and link its events.
 
     Parameters
     ----------
     files : sequence of Path
+        Files of the recording.
     reader : Reader
+        Reads their format.
     folder : Path, optional
-        Where the rows are kept, so that memory stays bounded; without it they stay in memory.
-    options : PartOptions
+        Keeps the rows, so that memory stays bounded. Without it they stay in memory.
+    options : ReadOptions
+        How the recording is read.
     advance : callable, optional
-        Told how many bytes of the files are read.
+        Called with the number of bytes read.
 
     Raises
     ------
     SeqPointError
         As the reader's `read`.
     """
-    stage = Stage(folder, options.limit_bytes, _NEEDED, _watches(options.length_op))
+    stage = Stage(folder, options.limit_bytes, _LINK_COLUMNS, _watches(options.length_op))
     stage.advance = advance or stage.advance
     meta = read_recording(reader, files, stage)
     stage.close()
@@ -220,7 +235,7 @@ def read_part(
     stage.close()
     stage.let_go()
     meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=meta.fingerprint or _fingerprint(files))
-    part = Part(
+    recording = LinkedRecording(
         str(files[0]),
         meta,
         stage,
@@ -230,22 +245,28 @@ def read_part(
         stage.extents,
     )
     if folder is not None:
-        _save(part, folder)
-    return part
+        _save(recording, folder)
+    return recording
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
-    plain = [inner for file in sorted(files) for inner in (sorted(file.iterdir()) if is_folder(file) else [file])]
-    return combined_fingerprint([fingerprint(file) for file in plain if file.is_file()])
+    inner_files = [inner for file in sorted(files) for inner in (sorted(file.iterdir()) if is_folder(file) else [file])]
+    return combined_fingerprint([fingerprint(file) for file in inner_files if file.is_file()])
 
 
 def combined_fingerprint(fingerprints: Sequence[str]) -> str:
-    """Return one fingerprint for several; that of a single file is its own."""
+    """Return one fingerprint for several files.
+
+    Parameters
+    ----------
+    fingerprints : sequence of str
+        Fingerprints of the files; that of a single file is returned as it is.
+    """
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("".join(fingerprints).encode()).hexdigest()
 
 
 def _watches(length_op: str | None) -> dict[str, Watch]:
-    """Return which whole rows are needed before the trace is put together; they are few."""
+    """Return the rows that assembling the trace reads whole; they are few."""
     return {
         "annotations": Watch("ranges", "category", lambda category: category == ANNOTATIONS),
         "steps": Watch("ops", "name", is_mark),
@@ -257,12 +278,12 @@ def _watches(length_op: str | None) -> dict[str, Watch]:
 
 
 def _add_collectives(stage: Stage) -> dict[str, int]:
-    """Give the stage its collectives, for which alone whole rows are looked at; return their count."""
+    """Add the collectives of the kernels to the stage; return their quality counts."""
     kernels = stage.watched("collective_kernels")
     if not kernels.num_rows:
         return {}
     ids = integers(kernels, "id")
-    rows = _rows(stage, ids)
+    rows = _kernel_rows(stage, ids)
     for column in ("dur_ns", "launch_id", "op_id"):
         kernels = put(kernels, column, _amended(stage, column, rows, integers(kernels, column)))
     notes = stage.watched("collective_notes")
@@ -273,67 +294,77 @@ def _add_collectives(stage: Stage) -> dict[str, int]:
         "launches": stage.pick_ids("launches", called),
         "ranges": notes,
     }
-    small = add_collectives(Trace(TraceMeta(""), chosen), first_id=stage.rows)
-    stage.write("collectives", {name: small.collectives[name] for name in SCHEMAS["collectives"].names if name != "id"})
-    numbers = integers(small.kernels, "collective_id")
-    for part in parts(stage.count("kernels")):
-        own = slice(*np.searchsorted(rows, (part.start, part.stop)).tolist())
-        values = np.full(part.stop - part.start, MISSING)
-        values[rows[own] - part.start] = numbers[own]
+    trace = add_collectives(Trace(TraceMeta(""), chosen), first_id=stage.rows)
+    stage.write("collectives", {name: trace.collectives[name] for name in SCHEMAS["collectives"].names if name != "id"})
+    collective_ids = integers(trace.kernels, "collective_id")
+    for block in row_slices(stage.count("kernels")):
+        chosen_rows = _within(rows, block)
+        values = np.full(block.stop - block.start, MISSING)
+        values[rows[chosen_rows] - block.start] = collective_ids[chosen_rows]
         stage.amend("kernels", "collective_id", values)
-    return dict(small.meta.quality.counts)
+    return dict(trace.meta.quality.counts)
 
 
-def _rows(stage: Stage, ids: Ints) -> Ints:
-    """Return the rows of kernels by their ids; both rise."""
-    found = [np.empty(0, np.int64)]
-    for part in parts(stage.count("kernels")):
-        own = stage.part("kernels", "id", part)
-        wanted = ids[slice(*np.searchsorted(ids, (own[0], own[-1] + 1)).tolist())]
-        found.append(part.start + np.searchsorted(own, wanted))
-    return np.concatenate(found)
+def _within(rows: Ints, block: slice) -> slice:
+    """Return the positions in `rows`, which rise, of the rows in `block`."""
+    return slice(*np.searchsorted(rows, (block.start, block.stop)).tolist())
+
+
+def _kernel_rows(stage: Stage, ids: Ints) -> Ints:
+    """Return the rows of the kernels with these ids; both rise."""
+    rows = [np.empty(0, np.int64)]
+    for block in row_slices(stage.count("kernels")):
+        block_ids = stage.part("kernels", "id", block)
+        chosen = ids[slice(*np.searchsorted(ids, (block_ids[0], block_ids[-1] + 1)).tolist())]
+        rows.append(block.start + np.searchsorted(block_ids, chosen))
+    return np.concatenate(rows)
 
 
 def _amended(stage: Stage, column: str, rows: Ints, before: Ints) -> Ints:
-    """Return a column of kernels at rows, which rise; as it was where it is not amended."""
+    """Return a column of kernels in rows that rise: the amended values, or those `before` if it is not amended."""
     values = before.copy()
-    for part in parts(stage.count("kernels")):
-        own = slice(*np.searchsorted(rows, (part.start, part.stop)).tolist())
-        amended = stage.amended("kernels", column, part) if own.start < own.stop else None
+    for block in row_slices(stage.count("kernels")):
+        chosen = _within(rows, block)
+        amended = stage.amended("kernels", column, block) if chosen.start < chosen.stop else None
         if amended is not None:
-            values[own] = amended[rows[own] - part.start]
+            values[chosen] = amended[rows[chosen] - block.start]
     return values
 
 
 def _marks(stage: Stage) -> pa.Table:
-    """Return what can limit an iteration, as rows of ``ranges``."""
+    """Return the annotations and operators that can mark iterations, as rows of ``ranges``."""
     notes, steps = stage.watched("annotations"), stage.watched("steps")
     columns = {name: steps[name] for name in ("id", "rank", "name", "start_ns", "dur_ns")}
     columns["category"] = [ANNOTATIONS] * steps.num_rows
     return pa.concat_tables([notes, make_table("ranges", columns)]).unify_dictionaries().combine_chunks()
 
 
-def _save(part: Part, folder: Path) -> None:
+def _save(recording: LinkedRecording, folder: Path) -> None:
     for name in _TABLES:
-        table = getattr(part, name)
+        table = getattr(recording, name)
         with pa.OSFile(str(folder / f"{name}.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
             out.write_table(table)
     content = {
-        "file": part.file,
-        "meta": meta_to_json(part.meta),
-        "extents": {str(rank): list(astuple(extent)) for rank, extent in part.extents.items()},
-        "rows": part.stage.rows,
+        "file": recording.file,
+        "meta": meta_to_json(recording.meta),
+        "extents": {str(rank): list(astuple(extent)) for rank, extent in recording.extents.items()},
+        "rows": recording.stage.rows,
     }
     write_text(folder / _META, json.dumps(content))
 
 
-def load_part(folder: Path) -> Part:
-    """Return the part that `read_part` left in `folder`.
+def load_recording(folder: Path) -> LinkedRecording:
+    """Return the recording that `read_recording` kept in `folder`.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder that `read_recording` was given.
 
     Raises
     ------
     BrokenFileError
-        It is not complete.
+        A file in it is damaged or missing.
     """
     try:
         content = json.loads((folder / _META).read_text(encoding="utf-8"))
@@ -341,8 +372,10 @@ def load_part(folder: Path) -> Part:
         extents = {int(rank): Extent(*values) for rank, values in content["extents"].items()}
         stage, file = Stage.stored(folder, int(content["rows"])), str(content["file"])
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise BrokenFileError(f"{folder}: what was read before is damaged ({error}); delete it") from error
-    return Part(file, meta_from_json(content["meta"]), stage, extents=extents, **tables)
+        raise BrokenFileError(
+            f"{folder}: a recording that was read before is damaged ({error}); delete this folder"
+        ) from error
+    return LinkedRecording(file, meta_from_json(content["meta"]), stage, extents=extents, **tables)
 
 
 def _load(path: Path) -> pa.Table:
