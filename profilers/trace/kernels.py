@@ -5,12 +5,6 @@ embedding and communication. The name decides, since it is the only thing that e
 """
 
 import re
-from collections.abc import Sequence
-
-import numpy as np
-import pyarrow as pa
-
-from profilers.trace.arrays import strings
 
 COLLECTIVE = "collective"
 
@@ -99,14 +93,3 @@ def is_collective(name: str) -> bool:
     False
     """
     return _COMPILED[0][1].search(name) is not None
-
-
-def classify_table(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    """Return the class of each row of a table of kernels; every distinct name is looked at once."""
-    names = strings(table, "name")
-    known = {name: classify(name) for name in _distinct(names)}
-    return np.array([known[name] for name in names], dtype=object)
-
-
-def _distinct(names: Sequence[str] | np.ndarray[tuple[int], np.dtype[np.object_]]) -> set[str]:
-    return set(names)

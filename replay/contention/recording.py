@@ -278,16 +278,6 @@ class ContentionRecording:
         return min(time.launches for key in self._places[work, units] for time in self.alone[key])
 
     @cached_property
-    def noise_alone(self) -> float:
-        """How far takes of the same launches differ alone: the median over works; 0 with one take."""
-        found = []
-        for work, units in self._places:
-            times = [self.alone[key][0] for key in self._places[work, units]]
-            if len(times) > 1:
-                found.append(share_between_takes([one.median_ns / one.launches for one in times]))
-        return float(np.median(found)) if found else 0.0
-
-    @cached_property
     def _places(self) -> dict[tuple[str, int], list[tuple[str, int, int]]]:
         found: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
         for key in self.alone:
