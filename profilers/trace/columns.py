@@ -52,6 +52,16 @@ class Spelling:
         return self._texts[row]
 
 
+def constant(text: str, rows: int) -> pa.DictionaryArray:
+    """Return a column that holds the same text in every row."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
+
+
+def taken(values: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """Return rows of a column, which is a NumPy or an Arrow array."""
+    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+
+
 def encoded(codes: npt.NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray:
     """Return the texts that codes stand for, each distinct one once; a null text gives null."""
     distinct = texts.dictionary_encode()
