@@ -16,11 +16,11 @@ from profilers.ingest.pipeline import CollectOptions, collect
 from profilers.trace.trace import Trace
 from replay.analysis import critical_path, exposure
 from replay.costs.shipped import load_parameters
-from replay.engine.timeline import Timeline, measured_timeline, replay
+from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph
 from replay.from_trace.index import index_trace
 from replay.from_trace.window import open_window
-from replay.graph.graph import TaskKind
+from replay.graph.graph import KernelGraph, TaskKind
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 ROWS = list(csv.DictReader((Path(__file__).parent / "accuracy" / "hta.csv").read_text().splitlines()))
@@ -34,6 +34,11 @@ pytestmark = pytest.mark.skipif(not REAL.is_dir(), reason=f"real traces are not 
 
 def hta(trace: str, annotation: str = "") -> dict[str, str]:
     return {row["figure"]: row["hta"] for row in ROWS if (row["trace"], row["annotation"]) == (trace, annotation)}
+
+
+def measured_timeline(graph: KernelGraph) -> Timeline:
+    """Return the measured timeline of a graph; a task without a measurement starts and ends at 0."""
+    return Timeline(graph, *map(np.nan_to_num, (graph.tasks.measured_start_ns, graph.tasks.measured_end_ns)))
 
 
 def whole(name: str) -> tuple[Trace, Timeline, int]:

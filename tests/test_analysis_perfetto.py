@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jsonschema
@@ -19,7 +20,7 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
-from replay.writers.perfetto import arrows_of, perfetto_json, waits_of, write_perfetto
+from replay.writers.perfetto import arrows_of, waits_of, write_perfetto
 
 TIME = {"type": "number", "minimum": 0}
 PLACE = {"pid": {"type": "integer"}, "tid": {"type": "integer"}}
@@ -45,6 +46,13 @@ SCHEMA = {
         }
     },
 }
+
+
+def perfetto_json(timelines: dict[str, Timeline]) -> str:
+    """Return timelines as one JSON text, as `write_perfetto` writes it."""
+    with TemporaryDirectory() as folder:
+        write_perfetto(Path(folder) / "t.json", timelines)
+        return (Path(folder) / "t.json").read_text()
 
 
 def events(*lines: Timeline) -> list[dict[str, Any]]:

@@ -8,8 +8,7 @@ import pytest
 
 from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import integers, strings
-from profilers.trace.kernels import CLASSES, COLLECTIVE, COMPUTE_BOUND, classify, classify_table, is_collective
-from profilers.trace.schema import make_table
+from profilers.trace.kernels import CLASSES, COLLECTIVE, COMPUTE_BOUND, classify, is_collective
 
 AT = "void at::native::"
 ANON = AT + "(anonymous namespace)::"
@@ -127,13 +126,6 @@ def test_every_class_has_a_real_name_and_stands_once() -> None:
     assert set(CLASSES) >= COMPUTE_BOUND
 
 
-def test_a_table_is_classified_row_by_row() -> None:
-    rows = ["ampere_sgemm_128x64_nn", "attn_fwd", "ampere_sgemm_128x64_nn"]
-    table = make_table("kernels", {"id": [0, 1, 2], "rank": [0] * 3, "name": rows, "start_ns": [0, 1, 2]})
-    assert classify_table(table).tolist() == ["gemm", "attention", "gemm"]
-    assert classify_table(table.slice(0, 0)).tolist() == []
-
-
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 #: Least share of the GPU time of a file, by class, read off its kernels' names by eye.
 SHARES = {
@@ -149,11 +141,15 @@ SHARES = {
 def test_real_files_spend_their_time_where_their_model_says(name: str) -> None:
     kernels = collect([DATA / name]).kernels
     time: Counter[str] = Counter()
-    for label, duration in zip(classify_table(kernels), integers(kernels, "dur_ns"), strict=True):
+    names = strings(kernels, "name")
+    labels = [classify(name) for name in names]
+    for label, duration in zip(labels, integers(kernels, "dur_ns"), strict=True):
         time[label] += int(duration)
     shares = {label: duration / time.total() for label, duration in time.items()}
     assert {label: shares.get(label, 0) > least for label, least in SHARES[name].items()} == dict.fromkeys(
         SHARES[name], True
     ), shares
-    assert shares.get("other", 0) < 0.02, sorted(set(strings(kernels, "name")[classify_table(kernels) == "other"]))
+    assert shares.get("other", 0) < 0.02, sorted(
+        {name for name, label in zip(names, labels, strict=True) if label == "other"}
+    )
     assert np.isclose(sum(shares.values()), 1)

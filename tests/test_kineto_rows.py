@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.ingest.stage import Stage
-from profilers.readers.common.numbers import TIMES_NS, Grids, nanoseconds, plain_text, real, whole
+from profilers.readers.common.numbers import TIMES_NS, Grids, exact_ns, plain_text, real, whole
 from profilers.readers.kineto.rows import Rows
 
 
@@ -173,24 +173,24 @@ US = st.decimals(min_value=-(10**12), max_value=4 * 10**15, places=3) | st.integ
 @given(US)
 def test_three_decimals_of_a_microsecond_are_exact(us: Decimal | int) -> None:
     exact = int(Decimal(us).scaleb(3))
-    assert nanoseconds(us) == exact == nanoseconds(str(us))
+    assert exact_ns(us) == exact == exact_ns(str(us))
 
 
 @given(st.decimals(min_value=0, max_value=10**15, places=12))
 def test_more_decimals_round_to_the_nearest_nanosecond(us: Decimal) -> None:
-    got = nanoseconds(us)
+    got = exact_ns(us)
     assert got is not None
     assert abs(Decimal(got) - us * 1000) <= Decimal("0.5")
 
 
 def test_a_time_rounds_once() -> None:
     # Rounding to 28 digits first would make a tie of this, and then go to the even neighbour.
-    assert nanoseconds(Decimal("1000000000000000.0025" + "0" * 14 + "1")) == 1000000000000000003
+    assert exact_ns(Decimal("1000000000000000.0025" + "0" * 14 + "1")) == 1000000000000000003
 
 
 @given(st.integers() | st.decimals() | st.text() | st.none() | st.booleans() | st.floats())
 def test_numbers_of_any_kind_give_int64_or_none(value: Any) -> None:
-    time, number, size = nanoseconds(value), whole(value), real(value)
+    time, number, size = exact_ns(value), whole(value), real(value)
     assert time is None or time in TIMES_NS
     assert number is None or -(1 << 63) < number < 1 << 63
     assert size is None or abs(size) < float("inf")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.overlap.ficco_chooser import candidate_times_ns, draw_scenarios, grow_chooser
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import dataset_path
 from replay.costs.collectives import Topology
@@ -41,10 +42,7 @@ from replay.studies.ficco_chooser import (
     FEATURES,
     Chooser,
     Decision,
-    candidate_times_ns,
-    draw_scenarios,
     features_of,
-    grow_chooser,
     load_chooser,
     reproduce,
     score_choices,

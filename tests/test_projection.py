@@ -16,7 +16,7 @@ from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, TaskKind
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.what_ifs import parse_what_if
-from replay.writers.perfetto import perfetto_json
+from replay.writers.perfetto import write_perfetto
 
 
 def projected(tmp_path: Path, *texts: str, seed: int = 0) -> Projection:
@@ -131,7 +131,8 @@ def test_no_iteration_is_refused() -> None:
 
 def test_perfetto_json_holds_both_timelines_with_their_lanes(tmp_path: Path) -> None:
     lines = projected(tmp_path, "overlap:none").timelines
-    document = json.loads(perfetto_json({"before": lines["baseline"], "after": lines["overlap:none"]}))
+    write_perfetto(tmp_path / "both.json", {"before": lines["baseline"], "after": lines["overlap:none"]})
+    document = json.loads((tmp_path / "both.json").read_text())
     events = document["traceEvents"]
     names = {e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert names == {"before: rank 0", "after: rank 0"}

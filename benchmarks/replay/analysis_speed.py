@@ -13,7 +13,7 @@ from pathlib import Path
 
 from throughput import graph_of
 
-from replay.analysis import critical_path, difference, exposure, idle_by_cause, resource_use, slack_ns
+from replay.analysis import critical_path, difference, exposure, idle_by_cause, resource_use
 from replay.engine.timeline import Timeline, replay
 from replay.writers.perfetto import write_perfetto
 
@@ -36,7 +36,7 @@ def main() -> None:
     tasks = int(sys.argv[1]) if len(sys.argv) > 1 else TASKS
     line: Timeline = replay(graph_of(tasks, STREAMS))
     print("analysis,tasks,seconds")
-    for analysis in (critical_path, exposure, idle_by_cause, slack_ns, resource_use):
+    for analysis in (critical_path, exposure, idle_by_cause, resource_use):
         print(f"{analysis.__name__},{tasks},{least(lambda run=analysis: run(line)):.3f}")
     print(f"difference,{tasks},{least(lambda: difference(line, line)):.3f}")
     with tempfile.TemporaryDirectory() as folder:

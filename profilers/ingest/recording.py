@@ -23,7 +23,7 @@ from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import ANNOTATIONS, Extent, is_mark
 from profilers.ingest.linking import link_rows
 from profilers.ingest.stage import Stage, Watch
-from profilers.readers.common.reader import GroupReader, Reader, find_reader, read_recording
+from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import MISSING, Ints, integers, put
 from profilers.trace.columns import LANE, row_slices
@@ -225,7 +225,7 @@ def read_recording(
     """
     stage = Stage(folder, options.limit_bytes, _LINK_COLUMNS, _watches(options.length_op))
     stage.advance = advance or stage.advance
-    meta = read_recording(reader, files, stage)
+    meta = run_reader(reader, files, stage)
     stage.close()
     meta = replace(meta, fingerprint=meta.fingerprint or _fingerprint(files))
     give_back()

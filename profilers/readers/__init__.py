@@ -4,7 +4,8 @@ Read `common.reader` first (`Reader`, `Head`, `Sink`), then a small reader: `pla
 needs the names that are exported here, and `Quality` and `TraceMeta` of `profilers.trace`; docs/extending.md shows one.
 """
 
-from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, exact_ns
+from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows
+from profilers.readers.common.numbers import exact_ns
 from profilers.readers.common.reader import GroupReader, Head, Reader, Sink, find_reader, readers
 
 __all__ = [

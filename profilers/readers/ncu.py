@@ -16,7 +16,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct
+from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct, write_with_counters
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
@@ -258,16 +258,8 @@ class _Kernels:
             self._write()
 
     def _write(self) -> None:
-        if not self._kernels:
-            return
-        ids = self._sink.write("kernels", {name: [row[name] for row in self._kernels] for name in self._kernels[0]})
-        self._counts["kept"] += len(ids)
-        batches = Batches(self._sink, self._counts)
-        for row, name, value, unit in self._counters:
-            kernel = self._kernels[row]
-            counter = {"name": name, "value": value, "unit": unit or None, "kernel_id": int(ids[row])}
-            batches.add("counters", {"rank": kernel["rank"], "start_ns": kernel["start_ns"], **counter})
-        batches.flush()
+        counters = ((row, {"name": name, "value": v, "unit": unit or None}) for row, name, v, unit in self._counters)
+        write_with_counters(self._sink, self._kernels, counters, self._counts)
         self._kernels, self._counters, self._bytes = [], [], 0
 
 

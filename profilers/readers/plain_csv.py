@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError
-from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct, exact_ns
-from profilers.readers.common.numbers import TIMES_NS, whole
+from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct
+from profilers.readers.common.numbers import TIMES_NS, exact_ns, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta

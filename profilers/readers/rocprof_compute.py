@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from profilers.errors import BrokenFileError
-from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct, exact_ns
-from profilers.readers.common.numbers import INT32_LIMIT, whole
+from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct, write_with_counters
+from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
@@ -170,16 +170,8 @@ class _Table:
 
     def flush(self) -> None:
         """Give all kernels collected to the sink."""
-        if not self._kernels:
-            return
-        ids = self._sink.write("kernels", {name: [row[name] for row in self._kernels] for name in self._kernels[0]})
-        self._counts["kept"] += len(ids)
-        batches = Batches(self._sink, self._counts)
-        for row, name, value in self._counters:
-            kernel = self._kernels[row]
-            counter = {"name": name, "value": value, "kernel_id": int(ids[row])}
-            batches.add("counters", {"rank": kernel["rank"], "start_ns": kernel["start_ns"], **counter})
-        batches.flush()
+        counters = ((row, {"name": name, "value": value}) for row, name, value in self._counters)
+        write_with_counters(self._sink, self._kernels, counters, self._counts)
         self._kernels, self._counters, self._bytes = [], [], 0
 
 

@@ -52,6 +52,16 @@ class Spelling:
         return self._texts[row]
 
 
+def constant(text: str, rows: int) -> pa.DictionaryArray:
+    """Return a column that holds the same text in every row."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
+
+
+def taken(values: Any, rows: npt.NDArray[np.intp]) -> Any:
+    """Return rows of a column, which is a NumPy or an Arrow array."""
+    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+
+
 def encoded(codes: npt.NDArray[np.int32], texts: pa.Array) -> pa.DictionaryArray:
     """Return a dictionary-encoded column with the text of each code; a null text gives null.
 

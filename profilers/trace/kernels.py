@@ -6,11 +6,6 @@ communication. The name decides, since it is the only property that every profil
 
 import re
 
-import numpy as np
-import pyarrow as pa
-
-from profilers.trace.arrays import strings
-
 COLLECTIVE = "collective"
 
 #: Classes and the pattern of their kernels' names; the first match counts. A class may have several patterns.
@@ -108,10 +103,3 @@ def is_collective(name: str) -> bool:
     False
     """
     return _COMPILED[0][1].search(name) is not None
-
-
-def classify_table(table: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    """Return the class of each row of a table of kernels; every distinct name is classified once."""
-    names = strings(table, "name")
-    class_of = {name: classify(name) for name in set(names)}
-    return np.array([class_of[name] for name in names], dtype=object)

@@ -3,7 +3,7 @@
 Read `critical_path` first, which most other modules use.
 """
 
-from replay.analysis.critical_path import Attribution, CriticalPath, Part, attribution, critical_path, slack_ns
+from replay.analysis.critical_path import Attribution, CriticalPath, Part, attribution, critical_path
 from replay.analysis.difference import Difference, difference
 from replay.analysis.idle import (
     IDLE_CAUSES,
@@ -34,5 +34,4 @@ __all__ = [
     "idle_by_cause",
     "pace",
     "resource_use",
-    "slack_ns",
 ]

@@ -1,7 +1,7 @@
 """The critical path of a timeline: the chain of waits that leads to its end, with every ns accounted for.
 
 `binding_edges` finds the edge that each task started by, `critical_path` follows these edges back from the last task.
-`attribution` sums the path by cause, class of kernel and name. `slack_ns` says how much later each task could end.
+`attribution` sums the path by cause, class of kernel and name.
 `dependencies` counts the edges of a timeline by kind.
 """
 
@@ -13,7 +13,6 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, compiled
 from profilers.trace.kernels import CLASSES, COLLECTIVE
@@ -214,71 +213,6 @@ def _trace_back(last, binding, times, edges):  # type: ignore[no-untyped-def]
         columns[0, i], columns[1, i], columns[2, i] = pieces[n - i]
         times_ns[0, i], times_ns[1, i] = spans[n - i]
     return columns, times_ns
-
-
-def slack_ns(timeline: Timeline) -> Floats:
-    """Return the slack of each task: how much later it could end without a later end of the iteration.
-
-    Durations and lags stay as they are in the timeline; a shift does not change contention here. Slack is zero for
-    every task on the critical path, and infinite for a task that no task of the iteration waits for.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        Replayed or measured.
-
-    Returns
-    -------
-    array of float64, one a task
-        Slack in ns.
-
-    Raises
-    ------
-    InvalidInputError
-        Tasks wait for each other in a circle.
-    """
-    graph, edges = timeline.graph, timeline.graph.edges
-    if not len(graph.tasks):
-        return np.zeros(0)
-    ends = np.where(graph.tasks.own, timeline.makespan_ns - timeline.end_ns, np.inf)
-    since = np.where(edges.from_start, timeline.start_ns[edges.source], timeline.end_ns[edges.source])
-    spare = np.maximum(timeline.start_ns[edges.target] - since - edges.lag_ns, 0.0)
-    slack, reached = _propagate_slack(ends, edges.source, edges.target, spare)
-    if reached < len(ends):
-        raise InvalidInputError("tasks wait for each other in a circle; replay the graph to see which")
-    return np.asarray(slack)
-
-
-@compiled
-def _propagate_slack(slack, source, target, spare):  # type: ignore[no-untyped-def]
-    """Return the slack of each task, and the number of tasks reached, going from the last tasks back along edges."""
-    n = len(slack)
-    offsets, n_open = np.zeros(n + 1, np.int64), np.zeros(n, np.int64)
-    for e in range(len(source)):
-        offsets[target[e] + 1] += 1
-        n_open[source[e]] += 1
-    for task in range(n):
-        offsets[task + 1] += offsets[task]
-    next_slot, incoming = offsets[:-1].copy(), np.empty(len(source), np.int64)
-    for e in range(len(source)):
-        incoming[next_slot[target[e]]] = e
-        next_slot[target[e]] += 1
-    ready, n_ready, n_done = np.empty(n, np.int64), 0, 0
-    for task in range(n):
-        if n_open[task] == 0:
-            ready[n_ready] = task
-            n_ready += 1
-    while n_done < n_ready:
-        task = ready[n_done]
-        n_done += 1
-        for k in range(offsets[task], offsets[task + 1]):
-            before = source[incoming[k]]
-            slack[before] = min(slack[before], slack[task] + spare[incoming[k]])
-            n_open[before] -= 1
-            if n_open[before] == 0:
-                ready[n_ready] = before
-                n_ready += 1
-    return slack, n_done
 
 
 #: Labels of tasks that are no kernels; a kernel's label is its class.

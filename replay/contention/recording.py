@@ -311,16 +311,6 @@ class ContentionRecording:
         return min(time.launches for key in self._keys_by_units[work, units] for time in self.alone[key])
 
     @cached_property
-    def noise_alone(self) -> float:
-        """Relative difference between takes of the same launches alone: the median over works; 0 with one take."""
-        differences = []
-        for work, units in self._keys_by_units:
-            times = [self.alone[key][0] for key in self._keys_by_units[work, units]]
-            if len(times) > 1:
-                differences.append(share_between_takes([time.median_ns / time.launches for time in times]))
-        return float(np.median(differences)) if differences else 0.0
-
-    @cached_property
     def _keys_by_units(self) -> dict[tuple[str, int], list[tuple[str, int, int]]]:
         """Keys of `alone`, one per take, by work and compute units."""
         keys: dict[tuple[str, int], list[tuple[str, int, int]]] = {}

@@ -7,13 +7,12 @@ repeats a graph until its period settles.
 
 from replay.engine.engine import simulate
 from replay.engine.steady import Pattern, SteadyState, pattern_of, repeated, steady_states
-from replay.engine.timeline import Timeline, measured_timeline, replay
+from replay.engine.timeline import Timeline, replay
 
 __all__ = [
     "Pattern",
     "SteadyState",
     "Timeline",
-    "measured_timeline",
     "pattern_of",
     "repeated",
     "replay",

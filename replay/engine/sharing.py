@@ -12,7 +12,8 @@ as they are until a task arrives, ends, or comes to its last wave of workgroups;
    task is granted cap its rate.
 2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
 3. `_fill` shares every other resource max-min fair. All rates rise together from 0. A rate stops rising at its cap, or
-   once a resource that its task demands is full.
+   once a resource that its task demands is full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd
+   edition, section 6.5.2).
 4. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
 
 The active tasks of a device are `count` rows of the table `SharingState.active`, from row `first` on, in the order of
@@ -20,11 +21,10 @@ dispatch. `replay.engine.layout` describes the columns. Compute units are shares
 """
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import FAIR, FREE, HBM_COLUMN, N_FAIR, RISING, lay_out
-from replay.graph.graph import RESOURCES, SharingPolicy, Tasks
+from replay.engine.layout import FAIR, FREE, HBM_COLUMN, N_FAIR, RISING
+from replay.graph.graph import RESOURCES
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
@@ -334,50 +334,3 @@ def _throttle(state, first, count):  # type: ignore[no-untyped-def]
         if row.needed_cu > 0.0:  # granted units beyond the need make up for a lower clock
             row.rate_cap = min(row.rate_cap, clock * max(row.granted_cu / row.needed_cu, row.rate_cap))
     _fill(state, first, count)
-
-
-@bare
-def _share_all(state):  # type: ignore[no-untyped-def]
-    """Activate all tasks on one device, and share it."""
-    for task in range(len(state.active)):
-        activate(state, 0, task, task)
-    share(state, 0, len(state.active))
-
-
-def shared_rates(tasks: Tasks, policy: SharingPolicy | None = None) -> npt.NDArray[np.float64]:
-    """Return the rate of each of n tasks that start together on one device, shape (n,), 0 to 1.
-
-    Parameters
-    ----------
-    tasks : Tasks
-        In the order of their arrival.
-    policy : SharingPolicy, optional
-        How the device is shared; by default its compute units are one partition, dispatched in order.
-
-    Raises
-    ------
-    InvalidInputError
-        A demand or share is not within 0 to 1, or a task may run on no partition.
-
-    Notes
-    -----
-    Progressive filling, Bertsekas and Gallager, Data Networks, 2nd edition, section 6.5.2, with rates capped by the
-    compute units that each task got.
-
-    Examples
-    --------
-    A product holds 80 % of the compute units. An all-reduce that wants 40 % gets the other 20 %, and half its rate.
-
-    >>> from replay.graph import Assembly
-    >>> assembly = Assembly()
-    >>> stream = assembly.lane(device=0)
-    >>> product = assembly.tasks("product", stream, {"duration_ns": 1e6, "cu": 0.8, "hbm": 0.5})
-    >>> all_reduce = assembly.tasks("all_reduce", stream, {"duration_ns": 1e6, "cu": 0.4, "hbm": 0.3})
-    >>> shared_rates(assembly.graph().tasks).round(3).tolist()
-    [1.0, 0.5]
-    """
-    state = lay_out(tasks, policy or SharingPolicy())
-    _share_all(state)
-    rates = np.empty(len(tasks))
-    rates[state.active["task"]] = state.active["rate"]
-    return rates

@@ -146,9 +146,3 @@ def replay(graph: KernelGraph) -> Timeline:
         Its tasks wait for each other in a circle.
     """
     return Timeline(graph, *simulate(graph))
-
-
-def measured_timeline(graph: KernelGraph) -> Timeline:
-    """Return the measured timeline of `graph`; a task without a measurement starts and ends at 0."""
-    tasks = graph.tasks
-    return Timeline(graph, np.nan_to_num(tasks.measured_start_ns), np.nan_to_num(tasks.measured_end_ns))

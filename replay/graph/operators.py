@@ -64,11 +64,6 @@ class Operator:
         """Bytes read and written."""
         return self.bytes_read + self.bytes_written
 
-    @property
-    def intensity(self) -> float:
-        """Arithmetic intensity, FLOP a byte."""
-        return self.flops / self.bytes_moved if self.bytes_moved else 0.0
-
 
 def batched_matmul(
     batch: int, m: int, n: int, k: int, element_bytes: int = 4, *, bias: int = 0, shared: bool = False

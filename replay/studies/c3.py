@@ -170,10 +170,6 @@ def _named(tables: Mapping[str, Any], table: str, name: str) -> dict[str, Any]:
     return found
 
 
-#: Longer than this times the other is long (arXiv 2412.14335).
-_LONG = 1.15
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What came of a scenario under a policy.
@@ -223,14 +219,6 @@ class Outcome:
     def percent_of_ideal(self) -> float:
         """What share of the ideal gain was reached, %."""
         return 100.0 * (self.speedup - 1.0) / (self.ideal - 1.0)
-
-    @property
-    def taxonomy(self) -> str:
-        """``"G-long"``, ``"C-long"`` or ``"GC-equal"``: which of the two takes longer alone, by 15 %."""
-        product, transfer = self.alone_ns
-        if product > _LONG * transfer:
-            return "G-long"
-        return "C-long" if transfer > _LONG * product else "GC-equal"
 
 
 def run_scenario(
@@ -387,8 +375,8 @@ def sweep(scenarios: Mapping[str, Scenario], parameters: Parameters) -> dict[str
     --------
     >>> from replay.costs.shipped import load_parameters
     >>> outcomes = sweep(load_scenarios(), load_parameters())
-    >>> len(outcomes), outcomes["cb1_all_gather_same"]["conccl"].taxonomy
-    (30, 'GC-equal')
+    >>> len(outcomes), list(outcomes["cb1_all_gather_same"])[0]
+    (30, 'c3_product_first')
     """
     return {
         name: {policy: run_scenario(scenario, policy, parameters) for policy in POLICIES}

@@ -4,7 +4,6 @@
 that was waited for. `write_perfetto` writes all of it, in batches of events.
 """
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,19 +136,6 @@ _BINS = 1000
 #: Events that are written at a time.
 _BATCH = 65_536
 _WAIT_NAMES = ("waits for all ranks", "waits for the device")
-
-
-def perfetto_json(timelines: Mapping[str, Timeline]) -> str:
-    """Return timelines as one JSON text, as `write_perfetto` writes it.
-
-    Parameters
-    ----------
-    timelines : mapping of str to Timeline
-        Timelines by the names under which they are shown, such as ``"before"`` and ``"after"``.
-    """
-    out = io.BytesIO()
-    _write(out, timelines)
-    return out.getvalue().decode()
 
 
 def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:

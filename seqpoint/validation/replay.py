@@ -17,8 +17,8 @@ import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, UnknownFormatError
 from profilers.files import is_folder
-from profilers.ingest.part import find_recordings
 from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.recording import find_recordings
 from profilers.readers import find_reader
 from profilers.trace.arrays import ends, integers
 from profilers.trace.steps import StepTimes, busy_in_steps, job_steps, step_times

@@ -18,11 +18,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
+
+from profilers.readers.common.source import Bytes
 
 _PACKAGE = "chakra"
 _FIELD = descriptor_pb2.FieldDescriptorProto
@@ -309,14 +311,6 @@ _BLOCK = 1 << 20
 _LONGEST_VARINT = 10
 #: Broken messages in a row, behind which nothing will be found any more.
 _MOST_BROKEN = 10_000
-
-
-class Bytes(Protocol):
-    """What is read: a plain or unpacked file."""
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Fill `buffer`; return how much, 0 at the end."""
-        ...
 
 
 def is_chakra(start: bytes) -> bool:

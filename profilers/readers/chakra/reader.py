@@ -23,7 +23,6 @@ from profilers.readers.chakra.protobuf import (
     RECEIVE,
     SEND,
     STORE,
-    Bytes,
     Node,
     is_chakra,
     read_records,
@@ -31,7 +30,7 @@ from profilers.readers.chakra.protobuf import (
 from profilers.readers.common.json_documents import UncountedText, opening
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import head, open_source, require_events
+from profilers.readers.common.source import Bytes, head, open_source, require_events
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 

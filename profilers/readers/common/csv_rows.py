@@ -1,29 +1,24 @@
 """Rows of CSV files, and batches of events for a sink.
 
-`csv_rows` reads a file that may be packed, truncated or damaged, and counts what is lost. `exact_ns` reads a time
-without rounding twice. `Batches` takes events one at a time and writes them to a sink column by column.
+`csv_rows` reads a file that may be packed, truncated or damaged, and counts what is lost. `Batches` takes events one at
+a time and writes them to a sink column by column. `write_with_counters` writes kernels with their counters.
 """
 
 import csv
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from profilers.errors import BrokenFileError
-from profilers.readers.common.numbers import TIMES_NS
 from profilers.readers.common.reader import Sink
-from profilers.readers.common.source import open_source
+from profilers.readers.common.source import open_source, require_events
 
 #: A longer line is damage: a quote that is never closed, or bytes that are no text.
 _LONGEST_LINE = 1 << 20
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 32 << 20
-#: Wide enough for every digit of a time, so that it is rounded once: to the nanosecond.
-_EXACT = Context(prec=400, Emin=-9999, Emax=9999)
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -40,31 +35,6 @@ def distinct(names: Iterable[str]) -> list[str]:
             name = f"{name}.{number}"
         columns[name] = None
     return list(columns)
-
-
-def exact_ns(text: str, power: int) -> int | None:
-    """Return a decimal number times a power of ten in whole nanoseconds; None if `text` is no time.
-
-    Parameters
-    ----------
-    text : str
-        A decimal number, with or without an exponent.
-    power : int
-        Exponent of ten of the unit in nanoseconds: 3 for microseconds, 6 for milliseconds, 9 for seconds.
-
-    Examples
-    --------
-    >>> exact_ns("1700000000.123456789", 9), exact_ns("2.5", 3), exact_ns("", 0)
-    (1700000000123456789, 2500, None)
-    """
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        return None
-    if not number.is_finite() or number.adjusted() >= 19:
-        return None
-    result = int(number.scaleb(power, _EXACT).to_integral_value(ROUND_HALF_EVEN))
-    return result if result in TIMES_NS else None
 
 
 class Batches:
@@ -187,9 +157,34 @@ def check_not_empty(path: Path, counts: Counter[str]) -> None:
     BrokenFileError
         No event was kept; the message says why.
     """
-    if counts["kept"]:
+    require_events(path, counts, if_empty="has a header and no row", advice="see that it is whole", rows="rows")
+
+
+def write_with_counters(
+    sink: Sink,
+    kernels: Sequence[Mapping[str, Any]],
+    counters: Iterable[tuple[int, Mapping[str, Any]]],
+    counts: Counter[str],
+) -> None:
+    """Write kernels and the counters that were measured of them.
+
+    Parameters
+    ----------
+    sink : Sink
+        Takes the events.
+    kernels : sequence of mapping of str to value
+        Columns of each kernel, the same for all; ``rank`` and ``start_ns`` are among them.
+    counters : iterable of (int, mapping)
+        For each counter, the row of its kernel, and its own columns.
+    counts : Counter
+        Counts of the reader; events that were written are added to ``kept``.
+    """
+    if not kernels:
         return
-    if not counts["events"]:
-        raise BrokenFileError(f"{path}: has a header and no row; was anything recorded?")
-    reasons = ", ".join(f"{n} {name}" for name, n in sorted(counts.items()) if n and name not in ("events", "kept"))
-    raise BrokenFileError(f"{path}: none of its {counts['events']} rows can be used ({reasons})")
+    ids = sink.write("kernels", {name: [kernel[name] for kernel in kernels] for name in kernels[0]})
+    counts["kept"] += len(ids)
+    batches = Batches(sink, counts)
+    for row, counter in counters:
+        start = {"rank": kernels[row]["rank"], "start_ns": kernels[row]["start_ns"]}
+        batches.add("counters", {**start, **counter, "kernel_id": int(ids[row])})
+    batches.flush()

@@ -1,7 +1,7 @@
 """Numbers and launch grids from the text and the JSON of trace files.
 
 JSON values change type between versions of a profiler: 7, "7" and 7.0 may all be the same integer. `whole`, `real`,
-`nanoseconds` and `plain_text` read such values exactly, and give None (or an empty text) for anything else.
+`exact_ns` and `plain_text` read such values exactly, and give None (or an empty text) for anything else.
 
 `workgroups` and `Grids` turn launch grids into workgroups, whatever the unit of the grid (observed in real files):
 
@@ -24,7 +24,6 @@ from profilers.trace.arrays import MISSING, Ints, dense_keys
 #: Integers from minus this to below this fit 32 bits.
 INT32_LIMIT = 1 << 31
 _INT64_LIMIT = 1 << 63
-_NS_PER_US = 1000
 #: All valid times in ns since the epoch (1933 to 2116), so that differences of times fit int64.
 TIMES_NS = range(-(1 << 60), 1 << 62)
 #: Enough digits for every time, so that it is rounded only once, to the nanosecond.
@@ -62,21 +61,28 @@ def real(value: Any) -> float | None:
     return result if isfinite(result) else None
 
 
-def nanoseconds(value: Any) -> int | None:
-    """Return a time in microseconds as exact nanoseconds, or None if it is no time in `TIMES_NS`.
+def exact_ns(value: Any, power: int = 3) -> int | None:
+    """Return a number times a power of ten in whole nanoseconds, rounded once, or None if it is no time in `TIMES_NS`.
+
+    Parameters
+    ----------
+    value : int, Decimal or str
+        A decimal number, as text with or without an exponent.
+    power : int
+        Exponent of ten of the unit in nanoseconds: 3 for microseconds, 6 for milliseconds, 9 for seconds.
 
     Examples
     --------
-    >>> nanoseconds(Decimal("1106964728033.929"))
-    1106964728033929
+    >>> exact_ns("1700000000.123456789", 9), exact_ns(Decimal("1106964728033.929")), exact_ns("", 0)
+    (1700000000123456789, 1106964728033929, None)
     """
     number = _number(value)
     if number is None:
         return None
     if isinstance(number, int):
-        result = number * _NS_PER_US
+        result = number * 10**power
     else:
-        result = int(number.scaleb(3, _EXACT).to_integral_value(ROUND_HALF_EVEN))
+        result = int(number.scaleb(power, _EXACT).to_integral_value(ROUND_HALF_EVEN))
     return result if result in TIMES_NS else None
 
 

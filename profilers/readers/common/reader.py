@@ -205,7 +205,7 @@ def find_reader(path: Path) -> Reader:
     )
 
 
-def read_recording(reader: Reader, files: Sequence[Path], sink: Sink) -> TraceMeta:
+def run_reader(reader: Reader, files: Sequence[Path], sink: Sink) -> TraceMeta:
     """Return the metadata of a recording whose events `reader` writes to `sink`.
 
     Parameters

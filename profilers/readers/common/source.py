@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Full, Queue
 from threading import Event, Thread
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -104,6 +104,18 @@ class Source:
     path: Path
     content: bytes
     truncated: bool
+
+
+class Bytes(Protocol):
+    """A stream of bytes: a plain or unpacked file."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Fill `buffer` and return the number of bytes, 0 at the end."""
+        ...
+
+    def tell(self) -> int:
+        """Return the number of bytes of the file read so far."""
+        ...
 
 
 class Unpacked(io.RawIOBase):
@@ -382,7 +394,14 @@ def fingerprint(path: Path) -> str:
         return stream.fingerprint()
 
 
-def require_events(path: Path, counts: Mapping[str, int], *, if_empty: str, advice: str, rows: str = "events") -> None:
+def require_events(
+    path: Path,
+    counts: Mapping[str, int],
+    *,
+    if_empty: str = "holds no event",
+    advice: str = "record again, and see that the tool ends before the file is copied",
+    rows: str = "rows",
+) -> None:
     """Check that a reader kept at least one event of a file.
 
     Parameters

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from profilers.readers.common.json_documents import Document, listed, mapped, opening
 from profilers.readers.common.numbers import INT32_LIMIT, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import Plain, open_source, require_events
+from profilers.readers.common.source import Bytes, Plain, open_source, require_events
 from profilers.readers.kineto.columns import Columns
 from profilers.readers.kineto.lexing import (
     COMMA,
@@ -46,18 +46,6 @@ _LARGEST = 256 << 20
 _NEAR, _FAR = 64 << 10, 4 << 20
 _SLOW_ROWS = 65536
 _EVENTS = np.frombuffer(b'"traceEvents"', np.uint8)
-
-
-class Bytes(Protocol):
-    """A stream of bytes: a plain or unpacked file."""
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Fill `buffer` and return the number of bytes, 0 at the end."""
-        ...
-
-    def tell(self) -> int:
-        """Return the number of bytes of the file read so far."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -333,7 +321,7 @@ class KinetoReader:
             fingerprint = stream.fingerprint() if isinstance(stream, Plain) else ""
         where = "its traceEvents is empty" if content.found_events else "it has no traceEvents"
         advice = "record again, and see that the profiler is active when the trace is written"
-        require_events(path, content.counts, if_empty=f"no event to read: {where}", advice=advice)
+        require_events(path, content.counts, if_empty=f"no event to read: {where}", advice=advice, rows="events")
         return replace(_meta(path, content.header, content.counts), fingerprint=fingerprint)
 
 

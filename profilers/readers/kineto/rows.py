@@ -17,7 +17,7 @@ from profilers.readers.common.numbers import (
     INT32_LIMIT,
     TIMES_NS,
     Grids,
-    nanoseconds,
+    exact_ns,
     plain_text,
     real,
     whole,
@@ -156,7 +156,7 @@ class Rows:
         kind = self._kind(event, phase, args)
         if kind is None:
             return
-        start, duration = nanoseconds(event.get("ts")), nanoseconds(event.get("dur"))
+        start, duration = exact_ns(event.get("ts")), exact_ns(event.get("dur"))
         if start is not None and duration is not None and start + duration not in TIMES_NS:
             duration = None
         if start is None or (start == 0 and duration == 0):

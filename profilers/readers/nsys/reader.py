@@ -160,7 +160,7 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     if not counts["damaged_tables"] and not counts["events"]:
         if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
         advice = "was CUDA or NVTX traced (nsys profile --trace=cuda,nvtx)?"
-    require_events(tables.path, counts, if_empty=if_empty, advice=advice)
+    require_events(tables.path, counts, if_empty=if_empty, advice=advice, rows="events")
     return TraceMeta(
         format=name,
         version=version(tables),

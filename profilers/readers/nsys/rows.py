@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.readers.common.numbers import INT32_LIMIT
 from profilers.readers.nsys.tables import Processes, StringIds, named, process_of, whole_numbers
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import Spelling
+from profilers.trace.columns import Spelling, constant, taken
 
 Columns = dict[str, Any]
 
@@ -106,12 +105,8 @@ def timed(columns: Mapping[str, Any], counts: Counter[str]) -> Batch:
     valid = started & ~backwards
     if valid.all():
         return Batch(columns, start, duration)
-    return Batch({name: chosen(values, valid) for name, values in columns.items()}, start[valid], duration[valid])
-
-
-def chosen(values: Any, rows: npt.NDArray[np.bool_]) -> Any:
-    """Return the values of a column for which `rows` is true."""
-    return values[rows] if isinstance(values, np.ndarray) else values.filter(pa.array(rows))
+    rows = np.flatnonzero(valid)
+    return Batch({name: taken(values, rows) for name, values in columns.items()}, start[rows], duration[rows])
 
 
 def arguments(names: Sequence[str]) -> Spelling:
@@ -195,7 +190,7 @@ def fills(batch: Batch, context: Context) -> Columns:
     return {
         **_device_columns(batch, context),
         "name": name.encode([batch.ints("memKind")]),
-        "direction": _constant("memset", len(batch.start)),
+        "direction": constant("memset", len(batch.start)),
         "bytes": batch.ints("bytes"),
         "args": _args(batch, context, "fills", FILL_ARGS),
     }
@@ -241,12 +236,12 @@ def ranges(columns: Mapping[str, Any], context: Context) -> Columns:
     interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (end != MISSING)
     context.counts["skipped_marker"] += int((~interval).sum())
     if not interval.all():
-        columns = {name: chosen(values, interval) for name, values in columns.items()}
+        columns = {name: taken(values, np.flatnonzero(interval)) for name, values in columns.items()}
     batch = timed(columns, context.counts)
     return {
         **_host_columns(batch, context),
         "name": _range_names(batch, context),
-        "category": _constant("user_annotation", len(batch.start)),
+        "category": constant("user_annotation", len(batch.start)),
         "args": _args(batch, context, "ranges", RANGE_ARGS),
     }
 
@@ -293,10 +288,6 @@ def _host_columns(batch: Batch, context: Context) -> Columns:
 def _args(batch: Batch, context: Context, kind: str, names: Sequence[str]) -> pa.DictionaryArray:
     spelling = context.spellings.setdefault(kind, arguments(names))
     return spelling.encode([batch.ints(name) for name in names])
-
-
-def _constant(text: str, count: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([text]))
 
 
 def _product(factors: Sequence[Ints]) -> Ints:

@@ -26,9 +26,8 @@ from profilers.readers.common.database import Database
 from profilers.readers.common.json_documents import ints, listed
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, Flags, plain_text, whole
 from profilers.readers.common.reader import Sink
-from profilers.readers.common.source import require_events
 from profilers.trace.arrays import MISSING, Ints, text_array
-from profilers.trace.columns import combinations, encoded, lookup
+from profilers.trace.columns import combinations, encoded, lookup, taken
 from profilers.trace.trace import DeviceProperties
 
 #: Texts with fewer digits are integers of 64 bits.
@@ -99,11 +98,7 @@ class Block:
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Block":
         """Return the block with these rows alone, in this order."""
-        return Block({name: _taken(values, rows) for name, values in self.columns.items()})
-
-
-def _taken(values: Any, rows: npt.NDArray[np.intp]) -> Any:
-    return values[rows] if isinstance(values, np.ndarray) else values.take(pa.array(rows))
+        return Block({name: taken(values, rows) for name, values in self.columns.items()})
 
 
 def _coded(values: Any) -> tuple[Ints, list[Any]]:
@@ -181,11 +176,6 @@ def renamed(values: pa.Array, change: Callable[[str], str | None]) -> pa.Diction
     texts = text_list(None if text is None else change(text) for text in dictionary.dictionary.to_pylist())
     distinct = texts.dictionary_encode()
     return pa.DictionaryArray.from_arrays(pc.take(distinct.indices, dictionary.indices), distinct.dictionary)
-
-
-def constant(text: str, rows: int) -> pa.DictionaryArray:
-    """Return a column that holds the same text in every row."""
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text]))
 
 
 def is_text(values: pa.Array, text: str) -> Flags:
@@ -340,7 +330,7 @@ def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, co
     ids = np.full(len(start), MISSING)
     if len(kept):
         all_kept = len(kept) == len(start)
-        rows = {name: values if all_kept else _taken(values, kept) for name, values in columns.items()}
+        rows = {name: values if all_kept else taken(values, kept) for name, values in columns.items()}
         duration = np.where(ended, end, MISSING)[kept]
         duration[ended[kept]] -= start[kept][ended[kept]]
         counts["missing_duration"] += int((~ended[kept]).sum())
@@ -382,23 +372,6 @@ def measured_rows(values: pa.Array, counts: Counter[str]) -> npt.NDArray[np.intp
     rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
     skip(counts, len(values) - len(rows), "dropped_no_value")
     return rows
-
-
-def check_not_empty(path: Path, counts: Counter[str]) -> None:
-    """Check that the reader kept at least one event of the file at `path`.
-
-    Raises
-    ------
-    BrokenFileError
-        Nothing was kept; the message says what was lost.
-    """
-    require_events(
-        path,
-        counts,
-        if_empty="holds no event",
-        advice="record again, and see that the tool ends before the file is copied",
-        rows="rows",
-    )
 
 
 @dataclass(frozen=True)

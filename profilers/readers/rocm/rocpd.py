@@ -23,6 +23,7 @@ from profilers.readers.common.database import Database, open_database
 from profilers.readers.common.json_documents import mapped
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.source import require_events
 from profilers.readers.rocm.records import (
     Agent,
     Agents,
@@ -31,8 +32,6 @@ from profilers.readers.rocm.records import (
     Strings,
     call_kind,
     check_columns,
-    check_not_empty,
-    constant,
     copy_columns,
     in_blocks,
     kernel_name,
@@ -47,6 +46,7 @@ from profilers.readers.rocm.records import (
     write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
+from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
@@ -316,7 +316,7 @@ class RocpdReader:
                 devices += session.devices()
             versions = (schema_version(database, f"rocpd_metadata{suffix}") for suffix in suffixes)
             version = next((f"rocpd schema {text}" for text in versions if text), "rocpd")
-        check_not_empty(path, counts)
+        require_events(path, counts)
         return TraceMeta(
             self.name, version, (path.name,), ranks=ranks.numbers, devices=tuple(devices), quality=Quality(counts)
         )

@@ -20,13 +20,11 @@ from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import plain_text, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import read_source
+from profilers.readers.common.source import read_source, require_events
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Block,
     check_columns,
-    check_not_empty,
-    constant,
     copy_direction,
     in_blocks,
     is_text,
@@ -39,6 +37,7 @@ from profilers.readers.rocm.records import (
     write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
+from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
@@ -227,7 +226,7 @@ class RocprofReader:
                 _write(table, block, sink, counts)
         else:
             _read_csv(path, sink, counts)
-        check_not_empty(path, counts)
+        require_events(path, counts)
         return TraceMeta(self.name, "rocprof 1", (path.name,), quality=Quality(counts))
 
 

@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.source import require_events
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Agent,
     Agents,
     Block,
     call_kind,
-    check_not_empty,
-    constant,
     copy_columns,
     kernel_name,
     measured_rows,
@@ -34,7 +33,7 @@ from profilers.readers.rocm.records import (
     write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import lookup
+from profilers.trace.columns import constant, lookup
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
@@ -93,7 +92,7 @@ class Rocprofv3CsvReader:
             for file in (file for file in contents if contents[file] == content):
                 for block in blocks(file, sink, counts):
                     events.write(content, block)
-        check_not_empty(files[0], counts)
+        require_events(files[0], counts)
         return TraceMeta(
             self.name,
             "rocprofv3 csv",

@@ -17,13 +17,12 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.source import require_events
 from profilers.readers.rocm.records import (
     Agent,
     Agents,
     Block,
     call_kind,
-    check_not_empty,
-    constant,
     copy_columns,
     kernel_name,
     lanes,
@@ -35,6 +34,7 @@ from profilers.readers.rocm.records import (
     write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
+from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
@@ -78,7 +78,7 @@ class Rocprofv3JsonReader:
             process = _Process(tool, rank, not with_work or tool in with_work)
             process.write(sink, counts)
             devices += process.agents.properties(rank) if tool in with_work else ()
-        check_not_empty(path, counts)
+        require_events(path, counts)
         return TraceMeta(
             self.name,
             "rocprofv3 json",

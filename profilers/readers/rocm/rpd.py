@@ -19,14 +19,13 @@ import pyarrow as pa
 from profilers.readers.common.database import Database, open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.source import require_events
 from profilers.readers.rocm.records import (
     Block,
     Join,
     Strings,
     call_kind,
     check_columns,
-    check_not_empty,
-    constant,
     copy_direction,
     in_blocks,
     is_text,
@@ -44,7 +43,7 @@ from profilers.readers.rocm.records import (
     write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import lookup
+from profilers.trace.columns import constant, lookup
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
@@ -101,7 +100,7 @@ class RpdReader:
             _write_operations(database, calls, sink, counts)
             _write_monitor(database, calls, sink, counts)
             version = schema_version(database, "rocpd_metadata")
-        check_not_empty(path, counts)
+        require_events(path, counts)
         version = f"rpd schema {version}" if version else "rpd"
         return TraceMeta(self.name, version, (path.name,), ranks=calls.ranks, quality=Quality(counts))
 
