@@ -11,24 +11,23 @@ Fit the parameters of the contention model to works that were measured side by s
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares  # type: ignore[import-untyped, unused-ignore]
 from scipy.stats import qmc
 
 from profilers.errors import InvalidInputError
-from profilers.files import write_text
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Parameters, read_calibration_file
+from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.calibration.parameters import Parameters
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,
@@ -136,7 +135,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 #: What is chosen rather than fitted: 1 or 0.
 CHOICES = ("dispatch_in_order", "dispatch_whole_waves")
 _GROUPS, _SCENARIOS, _TEXT = 100_000, 10**7, 2000
-_DIGEST = re.compile(r"[0-9a-f]{16}")
+_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 @dataclass(frozen=True)
@@ -208,59 +207,70 @@ class ContentionFit:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+class RangeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fitted parameter, as a calibration file holds it."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ContentionRanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of a calibration file of contention; fields as in `ContentionFit`."""
+
+    parameters: dict[str, RangeRow]
+    undetermined: tuple[str, ...]
+    spread: Annotated[float, msgspec.Meta(ge=0, lt=10)]
+    scenarios: Annotated[int, msgspec.Meta(ge=1, le=_SCENARIOS)]
+    groups: Annotated[tuple[_Digest, ...], msgspec.Meta(min_length=1, max_length=_GROUPS)]
+
+
 def write_contention_fit(path: Path, fit: ContentionFit) -> None:
-    """Write a fit as JSON."""
-    content = {
-        "device": fit.device,
-        "parameters": {name: asdict(one) for name, one in fit.ranges.items()},
-        "undetermined": list(fit.undetermined),
-        "spread": fit.spread,
-        "scenarios": fit.scenarios,
-        "source": fit.source,
-        "groups": " ".join(fit.groups),
-    }
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    """Write a calibration of contention, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file to write or replace.
+    fit : ContentionFit
+        Fit to write.
+    """
+    ranges = {name: RangeRow(fitted.value, fitted.low, fitted.high) for name, fitted in fit.ranges.items()}
+    content = ContentionRanges(ranges, fit.undetermined, fit.spread, fit.scenarios, fit.groups)
+    _LAYOUT.write(path, content, devices=[fit.device], source=fit.source)
 
 
 def read_contention_fit(path: str | Path) -> ContentionFit:
-    """Read what `write_contention_fit` wrote.
+    """Read a calibration of contention.
+
+    Parameters
+    ----------
+    path : str or Path
+        JSON file that `write_contention_fit` wrote.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file, or it is no such fit: what is wrong is named.
+        There is no such file, or its content is no calibration of contention; the key is named.
     """
-    absent = "no such file; `seqpoint calibrate contention` writes one"
-    return read_calibration_file(path, absent, "no calibration of contention", _fit_of)
+    return _LAYOUT.read(path)
 
 
-def _fit_of(content: Mapping[str, Any]) -> ContentionFit:
-    ranges = {str(name): _range(str(name), row) for name, row in dict(content["parameters"]).items()}
-    spread, groups = float(content["spread"]), str(content["groups"]).split()
-    undetermined = tuple(str(name) for name in content["undetermined"])
-    if not (isfinite(spread) and 0 <= spread < 10):
-        raise InvalidInputError(f"spread is {spread:g}; it must be finite, and not negative")
-    if unknown := sorted(set(undetermined) - {*BOUNDS, *CHOICES}):
-        raise InvalidInputError(f"no parameter {unknown[0][:60]!r} is fitted")
-    if not 0 < len(groups) <= _GROUPS or not all(map(_DIGEST.fullmatch, groups)):
-        raise InvalidInputError(f"groups are 1 to {_GROUPS} digests of 16 characters")
-    if len(set(undetermined)) != len(undetermined):
-        raise InvalidInputError("undetermined names a parameter twice")
-    scenarios = content["scenarios"]
-    if type(scenarios) is not int or not 0 < scenarios <= _SCENARIOS:
-        raise InvalidInputError(f"scenarios is {scenarios!r:.60}; it must be 1 to {_SCENARIOS}")
-    device, source = (_text(name, content[name]) for name in ("device", "source"))
-    return ContentionFit(device, MappingProxyType(ranges), undetermined, spread, scenarios, tuple(groups), source)
+def _fit_of(content: CalibrationFile[ContentionRanges]) -> ContentionFit:
+    fit = content.fit
+    if len(content.devices) != 1 or max(len(text) for text in (*content.devices, content.source)) > _TEXT:
+        raise ValueError(f"devices is one name, and source a text, of at most {_TEXT} characters")
+    if unknown := sorted(set(fit.undetermined) - {*BOUNDS, *CHOICES}):
+        raise ValueError(f"no parameter {unknown[0][:60]!r} is fitted")
+    if len(set(fit.undetermined)) != len(fit.undetermined):
+        raise ValueError("undetermined names a parameter twice")
+    ranges = {name: _range(name, row) for name, row in fit.parameters.items()}
+    facts = (MappingProxyType(ranges), fit.undetermined, fit.spread, fit.scenarios, fit.groups, content.source)
+    return ContentionFit(content.devices[0], *facts)
 
 
-def _text(name: str, found: object) -> str:
-    if not isinstance(found, str) or len(found) > _TEXT:
-        raise InvalidInputError(f"{name} is {found!r:.60}; it must be a text of at most {_TEXT} characters")
-    return found
-
-
-def _range(name: str, row: Mapping[str, Any]) -> FittedRange:
-    value, low, high = (float(row[key]) for key in ("value", "low", "high"))
+def _range(name: str, row: RangeRow) -> FittedRange:
+    value, low, high = row.value, row.low, row.high
     if name in CHOICES:
         if value not in (0.0, 1.0) or not low == value == high:
             raise InvalidInputError(f"{name} is {value:g}, from {low:g} to {high:g}; it is 0 or 1")
@@ -273,6 +283,9 @@ def _range(name: str, row: Mapping[str, Any]) -> FittedRange:
             f"{name} is {value:g}, from {low:g} to {high:g}; in that order, they must be within {least:g} to {most:g}"
         )
     return FittedRange(value, low, high)
+
+
+_LAYOUT = CalibrationLayout("contention", ContentionRanges, _fit_of)
 
 
 #: Scenarios of a recording.
