@@ -442,7 +442,16 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"fits": [{}], "spreads": [], "fitted_files_sha256": []}', "[" * 99999]
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"fits": [], "spreads": [], "fitted_files_sha256": []}',
+        '{"kind": "collectives", "version": 1, "devices": [], "source": "", "fit": {"fits": [{}]}}',
+        '{"kind": "kernels", "version": 1, "devices": [], "source": "", "fit": {}}',
+        "[" * 99999,
+    ],
 )
 def test_a_damaged_calibration_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.json").write_text(text)
@@ -454,9 +463,9 @@ def test_a_time_below_zero_in_a_calibration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     write_fits(path, calibrate_collectives(read_collectives(table(tmp_path))))
     content = json.loads(path.read_text())
-    content["fits"][0]["lines"][0]["alpha_us"] = -1
+    content["fit"]["fits"][0]["lines"][0]["alpha_us"] = -1
     path.write_text(json.dumps(content))
-    with pytest.raises(SeqPointError, match="all_reduce on A100-SXM4-80GB: a number cannot be: alpha_us is -1"):
+    with pytest.raises(SeqPointError, match=r"Expected `float` >= 0.0 - at `\$.fit.fits\[0\].lines\[0\].alpha_us`"):
         read_fits(path)
     with pytest.raises(NotFoundError, match="no such calibration"):
         read_fits(tmp_path / "none.json")
@@ -476,37 +485,43 @@ def refused(tmp_path: Path, change: Callable[[dict], None], message: str) -> Non
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        ("workers", np.inf, "workers is inf, not 2 to"),
-        ("workers", 1, "workers is 1, not 2 to"),
-        ("workers", 2.5, "workers is 2.5; it must be whole"),
-        ("workers", True, "workers is True"),
-        ("workers", "2", "workers is '2'"),
-        ("nics", 0, "nics is 0, not 1 to"),
-        ("most_bytes", 10**400, "most_bytes is beyond that, not 1 to"),
-        ("most_bytes", np.nan, "most_bytes is nan"),
-        ("rows", 0, "rows is 0"),
+        ("workers", np.inf, "JSON is malformed"),
+        ("workers", 1, r"`int` >= 2 - at `\$.fit.fits\[0\].workers`"),
+        ("workers", 2.5, r"Expected `int`, got `float` - at `\$.fit.fits\[0\].workers`"),
+        ("workers", True, r"got `bool` - at `\$.fit.fits\[0\].workers`"),
+        ("workers", "2", r"got `str` - at `\$.fit.fits\[0\].workers`"),
+        ("nics", 0, r"`int` >= 1 - at `\$.fit.fits\[0\].nics`"),
+        ("most_bytes", 10**400, "most_bytes"),
+        ("most_bytes", np.nan, "JSON is malformed"),
+        ("rows", 0, r"`int` >= 1 - at `\$.fit.fits\[0\].rows`"),
         ("kind", "scan", "no collective is called 'scan'"),
         ("lines", [], "from_bytes must ascend, over one row or more"),
         ("lines", [{"from_bytes": 0, "alpha_us": 0, "us_per_mb": 0}], "takes no time"),
-        ("lines", [{"from_bytes": np.nan, "alpha_us": 1, "us_per_mb": 0}], "from_bytes is nan"),
-        ("lines", [{"from_bytes": 0, "alpha_us": 1, "us_per_mb": np.inf}], "us_per_mb is inf"),
+        ("lines", [{"from_bytes": np.nan, "alpha_us": 1, "us_per_mb": 0}], "JSON is malformed"),
+        ("lines", [{"from_bytes": 0, "alpha_us": 1, "us_per_mb": np.inf}], "JSON is malformed"),
         ("lines", [{"from_bytes": at, "alpha_us": 1, "us_per_mb": 0} for at in (9, 3)], "from_bytes must ascend"),
-        ("measured_over_predicted", [{"from_bytes": 0, "low": 2, "high": 1}], "low is 2, not 0 to 1"),
-        ("measured_over_predicted", [{"from_bytes": 0, "low": 1, "high": 0.5}], "high is 0.5, not 1 to"),
+        ("measured_over_predicted", [{"from_bytes": 0, "low": 2, "high": 1}], r"`float` <= 1.0 - at .*low`"),
+        ("measured_over_predicted", [{"from_bytes": 0, "low": 1, "high": 0.5}], r"`float` >= 1.0 - at .*high`"),
         ("measured_over_predicted", [], "from_bytes must ascend, over one row or more"),
     ],
 )
 def test_a_fit_that_cannot_be_is_refused(tmp_path: Path, place: str, value: object, message: str) -> None:
-    refused(tmp_path, lambda content: content["fits"][0].update({place: value}), message)
+    refused(tmp_path, lambda content: content["fit"]["fits"][0].update({place: value}), message)
 
 
 @pytest.mark.parametrize(
     ("place", "value", "message"),
-    [("spread", np.nan, "spread is nan"), ("spread", -1, "spread is -1"), ("spread", 1e9, "spread is 1"),
-     ("left_out", -1, "left_out is -1"), ("link", "string", "a spread of 'string'"), ("basis", [], "a spread of")],
-)  # fmt: skip
+    [
+        ("spread", np.nan, "JSON is malformed"),
+        ("spread", -1, r"`float` >= 0.0 - at `\$.fit.spreads\[0\].spread`"),
+        ("spread", 1e9, r"`float` <= 100.0 - at .*spread`"),
+        ("left_out", -1, r"`int` >= 0 - at .*left_out`"),
+        ("link", "string", "a spread of the link 'string'"),
+        ("basis", [], r"got `array` - at .*basis`"),
+    ],
+)
 def test_a_spread_that_cannot_be_is_refused(tmp_path: Path, place: str, value: object, message: str) -> None:
-    refused(tmp_path, lambda content: content["spreads"][0].update({place: value}), message)
+    refused(tmp_path, lambda content: content["fit"]["spreads"][0].update({place: value}), message)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])

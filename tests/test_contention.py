@@ -325,21 +325,25 @@ def test_too_few_scenarios_and_other_devices_are_refused(tmp_path: Path) -> None
         (("parameters", "cu_share_held_memory"), {"value": 2.0, "low": 0.5, "high": 3.0}, "must be within 0.1 to 1"),
         (("parameters", "replay_error"), {"value": 0.0, "low": 0.0, "high": 0.0}, "no parameter 'replay_error' is"),
         (("parameters", "dispatch_in_order"), {"value": 0.5, "low": 0.5, "high": 0.5}, "it is 0 or 1"),
-        (("spread",), float("nan"), "spread is nan"),
-        (("groups",), "abc", "digests of 16 characters"),
-        (("groups",), "", "groups are 1 to 100000 digests"),
-        (("groups",), "<script>alert(1)", "digests of 16 characters"),
-        (("scenarios",), -5, "scenarios is -5; it must be 1 to"),
-        (("scenarios",), 1.5, "scenarios is 1.5; it must be 1 to"),
-        (("device",), {"a": 1}, "device is {'a': 1}; it must be a text"),
+        (("spread",), float("nan"), "JSON is malformed"),
+        (("spread",), 10, r"`float` < 10.0 - at `\$.fit.spread`"),
+        (("groups",), ["abc"], r"matching regex .* at `\$.fit.groups\[0\]`"),
+        (("groups",), [], r"length >= 1 - at `\$.fit.groups`"),
+        (("groups",), ["<script>alert(1)"], r"matching regex .* at `\$.fit.groups\[0\]`"),
+        (("scenarios",), -5, r"`int` >= 1 - at `\$.fit.scenarios`"),
+        (("scenarios",), 1.5, r"Expected `int`, got `float` - at `\$.fit.scenarios`"),
+        (("spread",), {"a": 1}, r"got `object` - at `\$.fit.spread`"),
         (("undetermined",), ["l2_bandwidth_ratio"] * 2, "names a parameter twice"),
+        (("devices",), [{"a": 1}], r"got `object` - at `\$.devices\[0\]`"),
+        (("devices",), ["a", "b"], "devices is one name"),
+        (("source",), "b" * 3000, "source a text, of at most 2000 characters"),
         (("undetermined",), ["x"], "no parameter 'x' is fitted"),
     ],
 )  # fmt: skip
 def test_a_calibration_that_cannot_be_is_refused(tmp_path: Path, path: tuple, value: object, message: str) -> None:
-    content = {"device": "a", "parameters": {}, "undetermined": [], "spread": 0.1, "scenarios": 20, "source": "b",
-               "groups": "0123456789abcdef"}  # fmt: skip
-    where = content
+    fit = {"parameters": {}, "undetermined": [], "spread": 0.1, "scenarios": 20, "groups": ["0123456789abcdef"]}
+    content = {"kind": "contention", "version": 1, "devices": ["a"], "source": "b", "fit": fit}
+    where = content if path[0] in content else fit
     for key in path[:-1]:
         where = where[key]
     where[path[-1]] = value

@@ -304,7 +304,17 @@ def test_the_shipped_fits_of_other_devices_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"fits": [{}], "carried": [], "fitted_files_sha256": []}', "[" * 99999]
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"fits": [], "carried": [], "fitted_files_sha256": []}',
+        '{"kind": "kernels", "version": 1, "devices": [], "source": "", "fit": {"fits": [{}]}}',
+        '{"kind": "kernels", "version": 2, "devices": [], "source": "", "fit": {}}',
+        '{"kind": "training", "version": 1, "devices": [], "source": "", "fit": {}}',
+        "[" * 99999,
+    ],
 )
 def test_a_damaged_calibration_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.json").write_text(text)
@@ -316,7 +326,7 @@ def test_a_parameter_of_zero_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     write_calibration(path, calibrate(read_measurements(table(tmp_path))))
     content = json.loads(path.read_text())
-    content["fits"][0]["parameters"]["memory"] = 0
+    content["fit"]["fits"][0]["parameters"]["memory"] = 0
     path.write_text(json.dumps(content))
     with pytest.raises(SeqPointError, match=r"memory of softmax on .* is 0; it lies within"):
         read_calibration(path)
@@ -426,24 +436,25 @@ def test_one_device_alone_is_scored_with_its_own_fit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("fits", 0, "rows"), float("inf"), "OverflowError"),
+        (("fits", 0, "rows"), float("inf"), "JSON is malformed"),
+        (("fits", 0, "rows"), 1.5, r"Expected `int`, got `float` - at `\$.fit.fits\[0\].rows`"),
         (("fits", 0, "tile"), [0, 1], r"the tile of softmax on .* is \(0, 1\); there are \(0, 0\)"),
-        (("fits", 0, "tile"), [float("inf"), 1], "OverflowError"),
-        (("fits", 0, "spread"), -5, "the spread of softmax is -5"),
-        (("fits", 0, "spread"), float("nan"), "the spread of softmax is nan"),
+        (("fits", 0, "tile"), [1.5, 1], r"Expected `int`, got `float` - at `\$.fit.fits\[0\].tile\[0\]`"),
+        (("fits", 0, "spread"), -5, r"`float` >= 0.0 - at `\$.fit.fits\[0\].spread`"),
+        (("fits", 0, "spread"), float("nan"), "JSON is malformed"),
         (("fits", 0, "device"), "foo", "no device is called 'foo'"),
-        (("fits", 0, "kind"), "fft", "KeyError: 'fft'"),
+        (("fits", 0, "kind"), "fft", "no model of 'fft'; there are"),
         (("fits", 0, "dtype"), "fp3", "data type 'fp3' is none of"),
         (("fits", 0, "parameters", "memory"), 1e9, "memory of softmax on .* is 1e"),
-        (("fits", 0, "parameters", "memory"), 10**400, "OverflowError"),
-        (("carried", 0, "spread"), 1000, "the spread of softmax is 1000"),
+        (("fits", 0, "parameters", "memory"), 10**400, r"at `\$.fit.fits\[0\].parameters"),
+        (("carried", 0, "spread"), 1000, r"`float` <= 10.0 - at `\$.fit.carried\[0\].spread`"),
     ],
 )
 def test_a_calibration_that_cannot_be_is_named(tmp_path: Path, place: tuple, value: object, message: str) -> None:
     path = tmp_path / "c.json"
     write_calibration(path, calibrate(read_measurements(table(tmp_path))))
     content = json.loads(path.read_text())
-    inner = content
+    inner = content["fit"]
     for step in place[:-1]:
         inner = inner[step]
     inner[place[-1]] = value

@@ -133,24 +133,30 @@ def test_too_few_steps_and_no_share_say_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "no fit of training costs"), ("{}", "KeyError: 'costs'"), ("[]", "no fit of training costs")],
+    [
+        ("{", "truncated"),
+        ("{}", "missing required field `kind`"),
+        ("[]", "not what `seqpoint calibrate training` writes"),
+        ('{"kind": "training", "version": 1, "devices": [], "source": "", "fit": {"devices": 8}}', "field `costs`"),
+    ],
 )
 def test_a_file_that_holds_no_costs_is_named(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(content)
     with pytest.raises(InvalidInputError, match=message):
         read_training_fit(path)
-    with pytest.raises(NotFoundError, match="no such file of training costs"):
+    with pytest.raises(NotFoundError, match="no such calibration; `seqpoint calibrate training` writes one"):
         read_training_fit(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("change", [("devices", "Infinity"), ("spread", "1" + "0" * 400), ("source", "[" * 99999)])
+@pytest.mark.parametrize("change", [("devices", "Infinity"), ("spread", "1" + "0" * 400), ("digests", "[" * 99999)])
 def test_costs_that_no_file_holds_are_named(tmp_path: Path, change: tuple[str, str]) -> None:
     path = tmp_path / "bad.json"
     write_training_fit(path, load_training())
-    text = json.dumps({**json.loads(path.read_text()), change[0]: "HERE"}).replace('"HERE"', change[1])
-    path.write_text(text)
-    with pytest.raises(InvalidInputError, match=r"bad\.json: no fit of training costs"):
+    content = json.loads(path.read_text())
+    content["fit"][change[0]] = "HERE"
+    path.write_text(json.dumps(content).replace('"HERE"', change[1]))
+    with pytest.raises(InvalidInputError, match=r"bad\.json: not what `seqpoint calibrate training` writes"):
         read_training_fit(path)
 
 
@@ -158,7 +164,7 @@ def test_costs_must_be_above_zero(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     write_training_fit(path, load_training())
     path.write_text(path.read_text().replace('"streams": ', '"streams": -'))
-    with pytest.raises(InvalidInputError, match=r"streams is -.*; it must be finite and above zero"):
+    with pytest.raises(InvalidInputError, match=r"Expected `float` > 0.0 - at `\$.fit.costs\[\.\.\.\]`"):
         read_training_fit(path)
 
 

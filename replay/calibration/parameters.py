@@ -1,64 +1,25 @@
-"""Parameters of the contention model, and the checks that files of fits share.
+"""Parameters of the models, and tables of measurements.
 
-Files of fitted parameters, as `seqpoint calibrate` writes them: read, or named with what is wrong.
-
-The parameters of the models: value, range, source; and draws from their ranges.
-
-Rows of measurements in CSV files, or in those of a folder; what cannot be read is named by file and row.
+`Parameters` hold a value, a range and a source for every figure that models use, draw values from the ranges, and carry
+the calibrations that models use beside them. `measured_rows` reads the CSV tables that calibrations are fitted to; an
+error names the file and the row.
 """
 
 import csv
-import json
 import stat
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 from zlib import crc32
 
 import numpy as np
 
-from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.errors import InvalidInputError, NotFoundError
 
 Content = TypeVar("Content")
-#: Characters of a message that are shown: a file may hold anything.
-_SHOWN_BYTES = 200
-#: Of a file: the largest that is written has some hundred thousand digests of 17.
-_BYTES = 2**24
-#: What content of any shape can raise: no JSON or no number, a missing key or place, another type, too deep, too large.
-_STUMBLES = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError, OSError)
-
-
-def read_calibration_file(path: str | Path, absent: str, wrong: str, build: Callable[[Any], Content]) -> Content:
-    """Read a JSON file and make of it what `build` does.
-
-    Parameters
-    ----------
-    path : str or Path
-    absent, wrong : str
-        What is said, after the file's name, where there is none, and where it holds something else.
-    build : callable
-        From the content; whatever it stumbles over is what is wrong with the file.
-
-    Raises
-    ------
-    NotFoundError, InvalidInputError
-        There is no such file, or it holds something else.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise NotFoundError(f"{file}: {absent}")
-    if file.stat().st_size > _BYTES:
-        raise InvalidInputError(f"{file}: {wrong} (larger than {_BYTES} bytes)")
-    try:
-        return build(json.loads(file.read_text(encoding="utf-8")))
-    except (*_STUMBLES, SeqPointError) as error:
-        why = f"{type(error).__name__}: {error}"[:_SHOWN_BYTES]
-        raise InvalidInputError(f"{file}: {wrong} ({why})") from error
-
-
 #: Half-width of the central 90 % of a normal distribution, in standard deviations.
 _Z90 = 1.6448536269514722
 

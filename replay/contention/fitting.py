@@ -12,23 +12,22 @@ Intervals are the wider of two: a profile of the cost, and a jackknife over bloc
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from profilers.errors import InvalidInputError
-from profilers.files import write_text
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Parameters, read_calibration_file
+from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.calibration.parameters import Parameters
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,
@@ -149,9 +148,8 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 #: Parameters that are 0 or 1, and are chosen instead of fitted.
 CHOICES = ("dispatch_in_order", "dispatch_whole_waves")
-#: Bounds on a file: digests of groups, scenarios, and characters of a text.
-_MOST_GROUPS, _MOST_SCENARIOS, _LONGEST_TEXT = 100_000, 10**7, 2000
-_DIGEST = re.compile(r"[0-9a-f]{16}")
+_GROUPS, _SCENARIOS, _TEXT = 100_000, 10**7, 2000
+_Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
 @dataclass(frozen=True)
@@ -231,72 +229,70 @@ class ContentionFit:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+class RangeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fitted parameter, as a calibration file holds it."""
+
+    value: float
+    low: float
+    high: float
+
+
+class ContentionRanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of a calibration file of contention; fields as in `ContentionFit`."""
+
+    parameters: dict[str, RangeRow]
+    undetermined: tuple[str, ...]
+    spread: Annotated[float, msgspec.Meta(ge=0, lt=10)]
+    scenarios: Annotated[int, msgspec.Meta(ge=1, le=_SCENARIOS)]
+    groups: Annotated[tuple[_Digest, ...], msgspec.Meta(min_length=1, max_length=_GROUPS)]
+
+
 def write_contention_fit(path: Path, fit: ContentionFit) -> None:
-    """Write a fit as JSON.
+    """Write a calibration of contention, whole or not at all.
 
     Parameters
     ----------
     path : Path
-        File to write.
+        JSON file to write or replace.
     fit : ContentionFit
         Fit to write.
     """
-    content = {
-        "device": fit.device,
-        "parameters": {name: asdict(fitted) for name, fitted in fit.ranges.items()},
-        "undetermined": list(fit.undetermined),
-        "spread": fit.spread,
-        "scenarios": fit.scenarios,
-        "source": fit.source,
-        "groups": " ".join(fit.groups),
-    }
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    ranges = {name: RangeRow(fitted.value, fitted.low, fitted.high) for name, fitted in fit.ranges.items()}
+    content = ContentionRanges(ranges, fit.undetermined, fit.spread, fit.scenarios, fit.groups)
+    _LAYOUT.write(path, content, devices=[fit.device], source=fit.source)
 
 
 def read_contention_fit(path: str | Path) -> ContentionFit:
-    """Read a fit that `write_contention_fit` wrote.
+    """Read a calibration of contention.
 
     Parameters
     ----------
     path : str or Path
-        File to read; its content is not trusted.
+        JSON file that `write_contention_fit` wrote.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        The file is missing, or its content is no fit; the message says what is wrong.
+        There is no such file, or its content is no calibration of contention; the key is named.
     """
-    absent = "no such file; `seqpoint calibrate contention` writes one"
-    return read_calibration_file(path, absent, "no calibration of contention", _fit_of)
+    return _LAYOUT.read(path)
 
 
-def _fit_of(content: Mapping[str, Any]) -> ContentionFit:
-    ranges = {str(name): _checked_range(str(name), row) for name, row in dict(content["parameters"]).items()}
-    spread, groups = float(content["spread"]), str(content["groups"]).split()
-    undetermined = tuple(str(name) for name in content["undetermined"])
-    if not (isfinite(spread) and 0 <= spread < 10):
-        raise InvalidInputError(f"spread is {spread:g}; it must be finite, and not negative")
-    if unknown := sorted(set(undetermined) - {*BOUNDS, *CHOICES}):
-        raise InvalidInputError(f"no parameter {unknown[0][:60]!r} is fitted")
-    if not 0 < len(groups) <= _MOST_GROUPS or not all(map(_DIGEST.fullmatch, groups)):
-        raise InvalidInputError(f"groups are 1 to {_MOST_GROUPS} digests of 16 characters")
-    if len(set(undetermined)) != len(undetermined):
-        raise InvalidInputError("undetermined names a parameter twice")
-    scenarios = content["scenarios"]
-    if type(scenarios) is not int or not 0 < scenarios <= _MOST_SCENARIOS:
-        raise InvalidInputError(f"scenarios is {scenarios!r:.60}; it must be 1 to {_MOST_SCENARIOS}")
-    device, source = (_checked_text(name, content[name]) for name in ("device", "source"))
-    return ContentionFit(device, MappingProxyType(ranges), undetermined, spread, scenarios, tuple(groups), source)
+def _fit_of(content: CalibrationFile[ContentionRanges]) -> ContentionFit:
+    fit = content.fit
+    if len(content.devices) != 1 or max(len(text) for text in (*content.devices, content.source)) > _TEXT:
+        raise ValueError(f"devices is one name, and source a text, of at most {_TEXT} characters")
+    if unknown := sorted(set(fit.undetermined) - {*BOUNDS, *CHOICES}):
+        raise ValueError(f"no parameter {unknown[0][:60]!r} is fitted")
+    if len(set(fit.undetermined)) != len(fit.undetermined):
+        raise ValueError("undetermined names a parameter twice")
+    ranges = {name: _range(name, row) for name, row in fit.parameters.items()}
+    facts = (MappingProxyType(ranges), fit.undetermined, fit.spread, fit.scenarios, fit.groups, content.source)
+    return ContentionFit(content.devices[0], *facts)
 
 
-def _checked_text(name: str, value: object) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise InvalidInputError(f"{name} is {value!r:.60}; it must be a text of at most {_LONGEST_TEXT} characters")
-    return value
-
-
-def _checked_range(name: str, row: Mapping[str, Any]) -> FittedRange:
-    value, low, high = (float(row[key]) for key in ("value", "low", "high"))
+def _range(name: str, row: RangeRow) -> FittedRange:
+    value, low, high = row.value, row.low, row.high
     if name in CHOICES:
         if value not in (0.0, 1.0) or not low == value == high:
             raise InvalidInputError(f"{name} is {value:g}, from {low:g} to {high:g}; it is 0 or 1")
@@ -311,7 +307,10 @@ def _checked_range(name: str, row: Mapping[str, Any]) -> FittedRange:
     return FittedRange(value, low, high)
 
 
-#: Recordings, each with the scenarios to use.
+_LAYOUT = CalibrationLayout("contention", ContentionRanges, _fit_of)
+
+
+#: Scenarios of a recording.
 Chosen = Sequence[tuple[ContentionRecording, Sequence[RecordedScenario]]]
 #: Expected standard deviation of logarithmic errors, and the number of deviations beyond which the loss is linear.
 #: Some scenarios are of a kind that the model lacks.

@@ -4,12 +4,10 @@ import hashlib
 import json
 import platform
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib.metadata import version
 from typing import Any
 
 from profilers.devices.catalogue import Device
-from profilers.files import dataset_path
 from profilers.trace.trace import TraceMeta
 from replay.calibration.parameters import Parameters
 from replay.engine.timeline import Timeline
@@ -17,8 +15,6 @@ from replay.what_ifs.what_if import WhatIf
 
 #: Quantiles at the ends of intervals.
 QUANTILES = (0.05, 0.95)
-#: Fits of models that what-ifs use beside the parameters.
-_FITS = ("fits/collectives.json", "fits/kernels.json")
 _LIBRARIES = ("numpy", "numba", "scipy")
 
 
@@ -63,7 +59,7 @@ def provenance_of(
         "what_ifs": [_describe_what_if(what_if) for what_if in what_ifs],
         "parameters": parameters,
         "parameters_sha256": digest(parameters),
-        "models_sha256": _models_digest([device for device in devices if device is not None]),
+        "models_sha256": _models_digest(nominal, [device for device in devices if device is not None]),
         "draws": draws,
         "seed": seed,
         "confidence": round(QUANTILES[1] - QUANTILES[0], 6),
@@ -90,20 +86,11 @@ def digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _models_digest(devices: Sequence[Device]) -> str:
-    """Return the digest of the fits, and of the figures of the devices that the graphs run on."""
+def _models_digest(nominal: Parameters, devices: Sequence[Device]) -> str:
+    """Return the digest of the calibrations, and of the figures of the devices that the graphs run on."""
     figures = {
         device.name: {name: figure.value for name, figure in device.figures.items()}
         | {"vendor_matrix_share": device.vendor_matrix_share}
         for device in devices
     }
-    return hashlib.sha256(f"{_fits_digest()}{digest(figures)}".encode()).hexdigest()
-
-
-@cache
-def _fits_digest() -> str:
-    """Return the digest of the shipped fits."""
-    digest = hashlib.sha256()
-    for name in _FITS:
-        digest.update(dataset_path(name).read_bytes())
-    return digest.hexdigest()
+    return hashlib.sha256(f"{nominal.calibrations!r}{digest(figures)}".encode()).hexdigest()

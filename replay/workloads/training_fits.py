@@ -9,24 +9,25 @@ Fit the costs of training to measured steps.
 Predict the time of a training step, with an interval and where the time goes.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from math import exp, hypot, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from profilers.files import dataset_path, write_text
+from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import Parameters, Row, measured_count, measured_rows, read_calibration_file
+from replay.calibration.files import CalibrationFile, CalibrationLayout
+from replay.calibration.parameters import Parameters, Row, measured_count, measured_rows
 from replay.workloads.architecture import Transformer
 from replay.workloads.training import (
     PRIORS,
@@ -150,6 +151,10 @@ def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[Measured
     return order[: int(len(measured) * share)]
 
 
+#: A figure of a calibration file above zero.
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
 @dataclass(frozen=True)
 class TrainingFit:
     """Costs, and how far what they predict is off.
@@ -179,40 +184,58 @@ class TrainingFit:
     source: str = ""
 
 
+class TrainingCostsFit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of a calibration file of training; fields as in `TrainingFit`."""
+
+    devices: Annotated[int, msgspec.Meta(ge=1)]
+    costs: dict[str, _Positive]
+    recompute: bool
+    spread: _Positive
+    digests: tuple[str, ...]
+
+
 def write_training_fit(path: Path, fit: TrainingFit) -> None:
-    """Write a fit as JSON."""
+    """Write a calibration of training, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file to write or replace.
+    fit : TrainingFit
+        Costs to write, with five digits.
+    """
     costs = {name: float(f"{value:.5g}") for name, value in asdict(fit.costs).items()}
-    content = {**asdict(fit), "costs": costs, "spread": round(fit.spread, 4), "digests": " ".join(fit.digests)}
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    content = TrainingCostsFit(fit.devices, costs, fit.recompute, round(fit.spread, 4), fit.digests)
+    _LAYOUT.write(path, content, devices=[fit.device], source=fit.source)
 
 
 def read_training_fit(path: str | Path) -> TrainingFit:
-    """Read what `write_training_fit` wrote.
+    """Read a calibration of training.
+
+    Parameters
+    ----------
+    path : str or Path
+        JSON file that `write_training_fit` wrote.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file, or it is no such fit: the key is named.
+        There is no such file, or its content is no calibration of training; the key is named.
     """
-    absent = "no such file of training costs; `seqpoint calibrate training` writes one"
-    return read_calibration_file(path, absent, "no fit of training costs", _fit_of)
+    return _LAYOUT.read(path)
 
 
-def _fit_of(content: Mapping[str, Any]) -> TrainingFit:
-    costs = {name: float(content["costs"][name]) for name in PRIORS}
-    spread = float(content["spread"])
-    for name, value in {**costs, "spread": spread}.items():
-        if not (isfinite(value) and value > 0):
-            raise InvalidInputError(f"{name} is {value:g}; it must be finite and above zero")
-    return TrainingFit(
-        str(content["device"]),
-        int(content["devices"]),
-        TrainingCosts(**costs),
-        bool(content["recompute"]),
-        spread,
-        tuple(str(content["digests"]).split()),
-        str(content["source"]),
-    )
+def _training_fit_of(content: CalibrationFile[TrainingCostsFit]) -> TrainingFit:
+    fit = content.fit
+    if len(content.devices) != 1:
+        raise ValueError(f"devices has {len(content.devices)} names; costs are fitted to one device")
+    if odd := sorted(fit.costs.keys() ^ PRIORS.keys()):
+        raise ValueError(f"costs has or lacks {odd[0][:_SHOWN]!r}; the costs are {', '.join(PRIORS)}")
+    costs = TrainingCosts(**fit.costs)
+    return TrainingFit(content.devices[0], fit.devices, costs, fit.recompute, fit.spread, fit.digests, content.source)
+
+
+_LAYOUT = CalibrationLayout("training", TrainingCostsFit, _training_fit_of)
 
 
 @cache

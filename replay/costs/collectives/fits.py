@@ -7,24 +7,24 @@ Fits of measured collectives, and how far predictions are off.
 The file that holds fits of measured collectives: written only if it can be read, read only if it can be.
 """
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Annotated, Literal, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from profilers.devices.catalogue import Device, find_device
-from profilers.errors import InvalidInputError, SeqPointError
-from profilers.files import dataset_path, write_text
+from profilers.errors import InvalidInputError
+from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import read_calibration_file
+from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.collectives.algorithms import KINDS, LINKS, MOST_BYTES, MOST_WORKERS, Topology
 
 #: Lines that a curve has at most, and measurements that one needs at least.
@@ -338,15 +338,78 @@ def same_group(one: Topology, other: Topology) -> bool:
     return (one.n_workers, one.devices_per_node) == (other.n_workers, other.devices_per_node)
 
 
-#: Of times, in us and in us a MB: ten thousand years are no collective. Of spreads, that e^100 is still a number.
-_MOST_TIME, _MOST_SPREAD = 3e17, 100.0
-_BASES = ("carried", "prior")
+#: Times of a calibration file, in us and in us a MB: ten thousand years are no collective.
+_Time = Annotated[float, msgspec.Meta(ge=0, le=3e17)]
+#: Sizes of a calibration file, bytes.
+_Size = Annotated[float, msgspec.Meta(ge=0, le=float(MOST_BYTES))]
+#: Spread of a calibration file: e^100 is still a number.
+_MOST_SPREAD = 100.0
+_Count = Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)]
 #: Sizes are written in whole bytes from here on.
 _WHOLE_BYTES = 1000.0
+#: Characters of a text that errors show.
+_SHOWN = 40
+
+
+class LineRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a curve, as a calibration file holds it."""
+
+    from_bytes: _Size
+    alpha_us: _Time
+    us_per_mb: _Time
+
+
+class BandRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Measured over predicted times from one size on, as a calibration file holds it."""
+
+    from_bytes: _Size
+    low: Annotated[float, msgspec.Meta(ge=0, le=1)]
+    high: Annotated[float, msgspec.Meta(ge=1, le=math.exp(_MOST_SPREAD))]
+
+
+class CollectiveFitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of one group of workers, as a calibration file holds it; fields as in `CollectiveFit` and `Topology`."""
+
+    kind: str
+    device: str
+    fabric: str
+    link: str
+    workers: Annotated[int, msgspec.Meta(ge=2, le=MOST_WORKERS)]
+    devices_per_node: _Count
+    node_devices: _Count
+    rows: Annotated[int, msgspec.Meta(ge=1)]
+    most_bytes: Annotated[float, msgspec.Meta(ge=1, le=float(MOST_BYTES))]
+    lines: tuple[LineRow, ...]
+    measured_over_predicted: tuple[BandRow, ...]
+    nics: _Count | None = None
+
+
+class SpreadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of `CollectiveCalibration.spreads`, as a calibration file holds it."""
+
+    link: str
+    basis: Literal["carried", "prior"]
+    left_out: Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
+    spread: Annotated[float, msgspec.Meta(ge=0, le=_MOST_SPREAD)]
+
+
+class CollectiveFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of a calibration file of collectives."""
+
+    fits: tuple[CollectiveFitRow, ...]
+    spreads: tuple[SpreadRow, ...]
+    fitted_files_sha256: tuple[str, ...]
 
 
 def write_fits(path: Path, calibration: CollectiveCalibration) -> None:
-    """Write a calibration as JSON, whole or not at all.
+    """Write a calibration of collectives, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file to write or replace.
+    calibration : CollectiveCalibration
+        Fits to write.
 
     Raises
     ------
@@ -354,43 +417,42 @@ def write_fits(path: Path, calibration: CollectiveCalibration) -> None:
         It has a number that `read_fits` would refuse, such as one that is not finite.
     """
     try:
-        content = {
-            "fits": [_content(one) for one in calibration.fits],
-            "spreads": [
-                {"link": link, "basis": basis, "left_out": n, "spread": round(spread, 4)}
-                for (link, basis, n), spread in sorted(calibration.spreads.items())
-            ],
-            "fitted_files_sha256": list(calibration.digests),
-        }
-        _known(content)
-    except (ValueError, OverflowError, SeqPointError) as error:
+        fits = tuple(map(_row_of, calibration.fits))
+    except (ValueError, OverflowError) as error:
         raise InvalidInputError(f"{path}: not written: {error}") from error
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    spreads = tuple(
+        SpreadRow(link, basis, left_out, round(spread, 4))  # type: ignore[arg-type]
+        for (link, basis, left_out), spread in sorted(calibration.spreads.items())
+    )
+    devices = sorted({fit.device for fit in calibration.fits})
+    source = f"{len(calibration.digests)} tables of measured collectives"
+    _LAYOUT.write(path, CollectiveFits(fits, spreads, calibration.digests), devices=devices, source=source)
 
 
-def _content(one: CollectiveFit) -> dict[str, Any]:
-    where, curve, band = one.topology, one.curve, one.band
-    lines = zip(curve.starts_bytes, curve.alphas_s, curve.betas, strict=True)
-    return {
-        "kind": one.kind,
-        "device": one.device,
-        "fabric": where.fabric,
-        "link": where.link,
-        "workers": where.n_workers,
-        "devices_per_node": where.devices_per_node,
-        "node_devices": where.node_devices,
-        "nics": where.nics,
-        "rows": one.rows,
-        "most_bytes": round(one.most_bytes),
-        "lines": [
-            {"from_bytes": _start(start), "alpha_us": round(1e6 * alpha, 3), "us_per_mb": float(f"{1e12 * beta:.5g}")}
-            for start, alpha, beta in lines
-        ],
-        "measured_over_predicted": [
-            {"from_bytes": _start(start), "low": round(low, 4), "high": round(high, 4)}
-            for start, low, high in zip(band.starts_bytes, band.low, band.high, strict=True)
-        ],
-    }
+def _row_of(fit: CollectiveFit) -> CollectiveFitRow:
+    topology, curve, band = fit.topology, fit.curve, fit.band
+    lines = tuple(
+        LineRow(_start(start), round(1e6 * alpha, 3), float(f"{1e12 * beta:.5g}"))
+        for start, alpha, beta in zip(curve.starts_bytes, curve.alphas_s, curve.betas, strict=True)
+    )
+    bounds = tuple(
+        BandRow(_start(start), round(low, 4), round(high, 4))
+        for start, low, high in zip(band.starts_bytes, band.low, band.high, strict=True)
+    )
+    return CollectiveFitRow(
+        fit.kind,
+        fit.device,
+        topology.fabric,
+        topology.link,
+        topology.n_workers,
+        topology.devices_per_node,
+        topology.node_devices,
+        fit.rows,
+        round(fit.most_bytes),
+        lines,
+        bounds,
+        topology.nics,
+    )
 
 
 def _start(size: float) -> float:
@@ -399,85 +461,54 @@ def _start(size: float) -> float:
 
 
 def read_fits(path: str | Path) -> CollectiveCalibration:
-    """Read what `write_fits` wrote.
+    """Read a calibration of collectives.
+
+    Parameters
+    ----------
+    path : str or Path
+        JSON file that `write_fits` wrote.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file, or its content is no calibration; the place is named.
+        There is no such file, or its content is no calibration of collectives; the key is named.
     """
-    absent = "no such calibration; `seqpoint calibrate collectives` writes one"
-    return read_calibration_file(path, absent, "not what `seqpoint calibrate collectives` writes", _known)
+    return _LAYOUT.read(path)
 
 
-def _known(content: Mapping[str, Any]) -> CollectiveCalibration:
-    fits = tuple(_fit_of(row) for row in content["fits"])
-    spreads = {_key_of(row): _number(row, "spread", 0, _MOST_SPREAD) for row in content["spreads"]}
-    digests = tuple(str(digest) for digest in content["fitted_files_sha256"])
-    return CollectiveCalibration(fits, MappingProxyType(spreads), digests)
+def _calibration_of(content: CalibrationFile[CollectiveFits]) -> CollectiveCalibration:
+    file = content.fit
+    if wrong := [row.link for row in file.spreads if row.link not in LINKS]:
+        raise ValueError(f"a spread of the link {wrong[0][:_SHOWN]!r}; there are {', '.join(LINKS)}")
+    spreads = {(row.link, str(row.basis), row.left_out): row.spread for row in file.spreads}
+    fits = tuple(map(_fit_of, file.fits))
+    return CollectiveCalibration(fits, MappingProxyType(spreads), file.fitted_files_sha256)
 
 
-def _key_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
-    if row["link"] not in LINKS or row["basis"] not in _BASES:
-        raise ValueError(f"a spread of {row['link']!r:.40}, {row['basis']!r:.40}")
-    return row["link"], row["basis"], _whole(row, "left_out", 0)
-
-
-def _fit_of(row: Mapping[str, Any]) -> CollectiveFit:
-    if row["kind"] not in KINDS:
-        raise ValueError(f"no collective is called {row['kind']!r:.40}")
+def _fit_of(row: CollectiveFitRow) -> CollectiveFit:
+    if row.kind not in KINDS:
+        raise ValueError(f"no collective is called {row.kind[:_SHOWN]!r}")
     try:
-        where = Topology(
-            _whole(row, "workers", 2),
-            _whole(row, "devices_per_node", 1),
-            _whole(row, "node_devices", 1),
-            str(row["fabric"]),
-            _whole(row, "nics", 1) if "nics" in row else 0,
-        )
-        most = _number(row, "most_bytes", 1, MOST_BYTES)
-        curve, band = _curve_of(row["lines"]), _band_of(row["measured_over_predicted"])
-        rows = _whole(row, "rows", 1, MOST_BYTES)
-    except ValueError as error:
-        raise ValueError(f"{row['kind']} on {row['device']}: {error}") from error
-    return CollectiveFit(row["kind"], find_device(str(row["device"])).name, where, curve, band, rows, most)
+        topology = Topology(row.workers, row.devices_per_node, row.node_devices, row.fabric, row.nics or 0)
+        lines, bounds = row.lines, row.measured_over_predicted
+        if any(line.alpha_us + line.us_per_mb == 0 for line in lines):
+            raise ValueError("a line of lines takes no time: alpha_us and us_per_mb are both 0")
+        alphas, betas = (line.alpha_us / 1e6 for line in lines), (line.us_per_mb / 1e12 for line in lines)
+        curve = Curve(_starts(lines), tuple(alphas), tuple(betas))
+        band = Band(_starts(bounds), tuple(row.low for row in bounds), tuple(row.high for row in bounds))
+    except (ValueError, InvalidInputError) as error:
+        raise ValueError(f"{row.kind} on {row.device[:_SHOWN]}: {error}") from error
+    return CollectiveFit(row.kind, find_device(row.device).name, topology, curve, band, row.rows, row.most_bytes)
 
 
-def _curve_of(lines: list[Mapping[str, Any]]) -> Curve:
-    curve = Curve(
-        _starts(lines),
-        tuple(_number(one, "alpha_us", 0, _MOST_TIME) / 1e6 for one in lines),
-        tuple(_number(one, "us_per_mb", 0, _MOST_TIME) / 1e12 for one in lines),
-    )
-    if any(alpha + beta == 0 for alpha, beta in zip(curve.alphas_s, curve.betas, strict=True)):
-        raise ValueError("a line of lines takes no time: alpha_us and us_per_mb are both 0")
-    return curve
-
-
-def _band_of(bounds: list[Mapping[str, Any]]) -> Band:
-    low = tuple(_number(one, "low", 0, 1) for one in bounds)
-    return Band(_starts(bounds), low, tuple(_number(one, "high", 1, math.exp(_MOST_SPREAD)) for one in bounds))
-
-
-def _starts(rows: list[Mapping[str, Any]]) -> tuple[float, ...]:
-    starts = tuple(_number(one, "from_bytes", 0, MOST_BYTES) for one in rows)
-    if not starts or any(one >= other for one, other in pairwise(starts)):
+def _starts(rows: Sequence[LineRow | BandRow]) -> tuple[float, ...]:
+    starts = tuple(row.from_bytes for row in rows)
+    if not starts or any(first >= second for first, second in pairwise(starts)):
         raise ValueError("from_bytes must ascend, over one row or more")
     return starts
 
 
-def _number(row: Mapping[str, Any], name: str, least: float, most: float) -> float:
-    value = row[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        shown = "beyond that" if isinstance(value, int) and abs(value) > 2**64 else f"{value!r:.40}"
-        raise ValueError(f"a number cannot be: {name} is {shown}, not {least:g} to {most:g}")
-    return float(value)
-
-
-def _whole(row: Mapping[str, Any], name: str, least: int, most: int = MOST_WORKERS) -> int:
-    number = _number(row, name, least, most)
-    if number != int(number):
-        raise ValueError(f"{name} is {number:g}; it must be whole")
-    return int(number)
+_LAYOUT = CalibrationLayout("collectives", CollectiveFits, _calibration_of)
 
 
 @cache

@@ -9,23 +9,23 @@ Carry parameters over to a device that was never measured.
 Predict durations on any device of the catalogue: from its own fit, or carried over from devices like it.
 """
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
-from profilers.files import dataset_path, write_text
+from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
-from replay.calibration.parameters import read_calibration_file
+from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.kernels.measurements import LARGEST, MeasuredOperators
 from replay.costs.kernels.models import MODELS, Machine, Model, Tile, least_seconds, runs_as
 from replay.graph.operators import DTYPE_BYTES
@@ -209,8 +209,10 @@ _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
 ANY, ANY_HOT = "", "(power limited)"
 #: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
 UNKNOWN_SPREAD = 1.0
-#: What a calibration file may hold: spreads, and how far a parameter lies from where all start.
-_WIDEST, _FARTHEST = 10.0, 1e4
+#: Factor by which a parameter of a calibration file may differ from its prior; characters of a text that errors show.
+_FARTHEST, _SHOWN = 1e4, 40
+#: Spread of the logarithm of a prediction, in a calibration file.
+_Spread = Annotated[float, msgspec.Meta(ge=0, le=10)]
 
 
 @dataclass(frozen=True)
@@ -313,72 +315,113 @@ def _log_errors(key: Key, donors: Mapping[str, Fit], rows: Rows) -> Floats:
     return np.asarray(np.abs(np.log(predicted / seconds)))
 
 
+class KernelFitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of one kind of operator on one device, as a calibration file holds it; fields as in `Fit`."""
+
+    kind: str
+    device: str
+    dtype: str
+    rows: Annotated[int, msgspec.Meta(ge=1)]
+    spread: _Spread
+    tile: Tile
+    parameters: dict[str, float]
+
+
+class CarriedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of `Calibration.carried`, as a calibration file holds it."""
+
+    kind: str
+    without: str
+    dtype: str
+    spread: _Spread
+
+
+class KernelFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fit of a calibration file of kernels."""
+
+    fits: tuple[KernelFitRow, ...]
+    carried: tuple[CarriedRow, ...]
+    fitted_files_sha256: tuple[str, ...]
+
+
 def write_calibration(path: Path, calibration: Calibration) -> None:
-    """Write a calibration as JSON, whole or not at all."""
-    content = {
-        "fits": [
+    """Write a calibration of kernels, whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        JSON file to write or replace.
+    calibration : Calibration
+        Fits to write, with parameters of five digits.
+    """
+    fits = tuple(
+        KernelFitRow(
+            kind,
+            device,
+            dtype,
+            fit.rows,
+            round(fit.spread, 4),
+            fit.tile,
             {
-                "kind": kind, "device": name, "dtype": dtype, "rows": one.rows,
-                "spread": round(one.spread, 4), "tile": list(one.tile),
-                "parameters": {
-                    p.name: float(f"{value:.5g}") for p, value in zip(MODELS[kind].parameters, one.values, strict=True)
-                },
-            }
-            for (kind, name, dtype), one in sorted(calibration.fits.items())
-        ],
-        "carried": [
-            {"kind": kind, "without": name, "dtype": dtype, "spread": round(spread, 4)}
-            for (kind, name, dtype), spread in sorted(calibration.carried.items())
-        ],
-        "fitted_files_sha256": list(calibration.digests),
-    }  # fmt: skip
-    write_text(path, json.dumps(content, indent=1) + "\n")
+                parameter.name: float(f"{value:.5g}")
+                for parameter, value in zip(MODELS[kind].parameters, fit.values, strict=True)
+            },
+        )
+        for (kind, device, dtype), fit in sorted(calibration.fits.items())
+    )
+    carried = tuple(CarriedRow(*key, round(spread, 4)) for key, spread in sorted(calibration.carried.items()))
+    devices = sorted({row.device for row in fits})
+    source = f"{len(calibration.digests)} tables of measured operators"
+    _LAYOUT.write(path, KernelFits(fits, carried, calibration.digests), devices=devices, source=source)
 
 
 def read_calibration(path: str | Path) -> Calibration:
-    """Read what `write_calibration` wrote.
+    """Read a calibration of kernels.
+
+    Parameters
+    ----------
+    path : str or Path
+        JSON file that `write_calibration` wrote.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file, or its content is no calibration; the place is named.
+        There is no such file, or its content is no calibration of kernels; the key is named.
     """
-    absent = "no such calibration; `seqpoint calibrate kernels` writes one"
-    return read_calibration_file(path, absent, "not what `seqpoint calibrate kernels` writes", _calibration_of)
+    return _LAYOUT.read(path)
 
 
-def _calibration_of(content: Mapping[str, Any]) -> Calibration:
-    fits = {(str(row["kind"]), str(row["device"]), _dtype_of(row)): _fit_of(row) for row in content["fits"]}
-    carried = {(str(r["kind"]), str(r["without"]), _dtype_of(r)): _spread_of(r) for r in content["carried"]}
-    digests = tuple(str(one) for one in content["fitted_files_sha256"])
-    return Calibration(MappingProxyType(fits), MappingProxyType(carried), digests)
+def _calibration_of(content: CalibrationFile[KernelFits]) -> Calibration:
+    file = content.fit
+    fits = {(row.kind, row.device, _checked_dtype(row.dtype)): _fit_of(row) for row in file.fits}
+    carried = {(row.kind, row.without, _checked_dtype(row.dtype)): row.spread for row in file.carried}
+    return Calibration(MappingProxyType(fits), MappingProxyType(carried), file.fitted_files_sha256)
 
 
-def _dtype_of(row: Mapping[str, Any]) -> str:
-    if row["dtype"] not in DTYPES:
-        raise ValueError(f"data type {row['dtype']!r} is none of {', '.join(DTYPES)}")
-    return str(row["dtype"])
+def _checked_dtype(dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise ValueError(f"data type {dtype[:_SHOWN]!r} is none of {', '.join(DTYPES)}")
+    return dtype
 
 
-def _spread_of(row: Mapping[str, Any]) -> float:
-    spread = float(row["spread"])
-    if not 0 <= spread <= _WIDEST:
-        raise ValueError(f"the spread of {row['kind']} is {spread}; it is 0 to {_WIDEST:g}")
-    return spread
-
-
-def _fit_of(row: Mapping[str, Any]) -> Fit:
-    model, place = MODELS[row["kind"]], f"{row['kind']} on {find_device(str(row['device'])).name}"
-    values = tuple(float(row["parameters"][p.name]) for p in model.parameters)
+def _fit_of(row: KernelFitRow) -> Fit:
+    if row.kind not in MODELS:
+        raise ValueError(f"no model of {row.kind[:_SHOWN]!r}; there are {', '.join(MODELS)}")
+    model, subject = MODELS[row.kind], f"{row.kind} on {find_device(row.device).name}"
+    if missing := [parameter.name for parameter in model.parameters if parameter.name not in row.parameters]:
+        raise ValueError(f"the parameters of {subject} lack {', '.join(missing)}")
+    values = tuple(row.parameters[parameter.name] for parameter in model.parameters)
     for parameter, value in zip(model.parameters, values, strict=True):
         if not parameter.prior / _FARTHEST <= value <= parameter.prior * _FARTHEST:
             raise ValueError(
-                f"{parameter.name} of {place} is {value:g}; it lies within {_FARTHEST:g} times {parameter.prior:g}"
+                f"{parameter.name} of {subject} is {value:g}; it lies within {_FARTHEST:g} times {parameter.prior:g}"
             )
-    tile = (int(row["tile"][0]), int(row["tile"][1]))
-    if tile not in model.tiles:
-        raise ValueError(f"the tile of {place} is {tile}; there are {', '.join(map(str, model.tiles))}")
-    return Fit(values, tile, int(row["rows"]), _spread_of(row))
+    if row.tile not in model.tiles:
+        raise ValueError(f"the tile of {subject} is {row.tile}; there are {', '.join(map(str, model.tiles))}")
+    return Fit(values, row.tile, row.rows, row.spread)
+
+
+_LAYOUT = CalibrationLayout("kernels", KernelFits, _calibration_of)
 
 
 @cache
