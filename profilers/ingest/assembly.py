@@ -31,8 +31,8 @@ from profilers.ingest.iterations import (
 )
 from profilers.ingest.lengths import add_lengths
 from profilers.ingest.part import Part, combined_fingerprint
-from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, numbers, put
-from profilers.trace.columns import Lanes, by_lane, lookup, parts, sorting
+from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put
+from profilers.trace.columns import Lanes, by_lane, lookup, parts, sorting, text_codes
 from profilers.trace.schema import KINDS, OWN_RANK
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
@@ -295,20 +295,12 @@ def _periodic(parts: Sequence[Part], places: Sequence[Place], rank: int, extent:
         for table, cause in _caused(part, place, "kernels", ("rank", "name", "start_ns")):
             own = integers(table, "rank") == rank
             times.append(np.where(cause == MISSING, integers(table, "start_ns"), cause + shift)[own])
-            names.append(_codes(table["name"], codes)[own])
+            names.append(text_codes(table["name"], codes)[own])
     at = times.values()
     order = sorting(at)
     sequence = names.raw() if order is None else names.raw()[order]
     period = find_period(sequence)
     return None if period is None else periodic(rank, period, at if order is None else at[order], extent)
-
-
-def _codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
-    """Return a number for each text, the same in all batches; `codes` takes the new ones."""
-    column = texts.combine_chunks()
-    values = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
-    found: Ints = np.array(values)[numbers(column.indices, len(values) - 1)]
-    return found
 
 
 def _caused(part: Part, place: Place, kind: str, names: Sequence[str]) -> Iterator[tuple[pa.Table, Ints]]:
@@ -335,13 +327,10 @@ def _with_annotations(trace: Trace, parts: Sequence[Part], places: Sequence[Plac
     """Return `trace` with the annotations and operators that can state a length."""
     tables = {}
     for kind, name in (("ranges", "marks"), ("ops", "length_ops")):
-        placed = [_timed(place, place.put(getattr(part, name))) for part, place in zip(parts, places, strict=True)]
-        tables[kind] = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
+        placed = [(place, place.put(getattr(part, name))) for part, place in zip(parts, places, strict=True)]
+        timed = [put(t, "iteration", place.iterations(t, integers(t, "start_ns"))) for place, t in placed]
+        tables[kind] = pa.concat_tables(timed).unify_dictionaries().combine_chunks()
     return trace.with_tables(**tables)
-
-
-def _timed(place: Place, table: pa.Table) -> pa.Table:
-    return put(table, "iteration", place.iterations(table, integers(table, "start_ns")))
 
 
 def _meta(parts: Sequence[Part], places: Sequence[Place], quality: Quality) -> TraceMeta:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.ingest.linking import innermost
+from profilers.readers.common.json_documents import json_object
 from profilers.trace.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import is_collective
@@ -74,7 +75,7 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     if not len(rows):
         return trace
     chosen = kernels.take(arrow_array(rows))
-    first = _next_id(trace) if first_id is None else first_id
+    first = trace.next_id() if first_id is None else first_id
     told = list(zip(*_sources(trace, chosen), strict=True))
     distinct_facts = {sources: _facts(*sources) for sources in set(told)}
     facts = [distinct_facts[sources] for sources in told]
@@ -87,10 +88,6 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     return trace.with_tables(
         collectives=make_table("collectives", columns), kernels=put(kernels, "collective_id", collective_id)
     ).with_quality({"collectives": len(rows)})
-
-
-def _next_id(trace: Trace) -> int:
-    return max(int(integers(t, "id").max()) for k, t in trace.tables.items() if k != "iterations" and t.num_rows) + 1
 
 
 def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
@@ -129,8 +126,8 @@ _FACTS = (
 
 
 def _facts(name: str, own: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:
-    known = next((a for a in (_object(own), _object(op)) if "Collective name" in a), {})
-    noted = _object(note[1]) if note else {}
+    known = next((a for a in (json_object(own), json_object(op)) if "Collective name" in a), {})
+    noted = json_object(note[1]) if note else {}
     spelling = known.get("Collective name") or (ANNOTATION.match(note[0]).group(1) if note else "")  # type: ignore[union-attr]
     in_name = _IN_KERNEL_NAME.search(name)
     elements_in = _count(known.get("In msg nelems")) or _noted_elements(noted)
@@ -148,14 +145,6 @@ def _facts(name: str, own: str | None, op: str | None, note: tuple[str, str | No
         "group_size": _count(known.get("Group size"), 1 << 31),
         "group_ranks": _optional_text(known.get("Process Group Ranks")) or None,
     }
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        value = json.loads(text) if text else {}
-    except RecursionError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _count(value: Any, limit: int = 1 << 62) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
+from profilers.trace.arrays import Ints, arrow_array, integers, strings
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace
 
@@ -134,13 +134,8 @@ class _Named:
 def _pointing(trace: Trace, counters: pa.Table, ids: Ints, at: Ints) -> pa.Table:
     """Return counters that stand on the kernels in the rows `at` of the timeline."""
     columns: dict[str, Any] = {name: counters[name] for name in counters.schema.names}
-    largest = max((int(integers(t, "id").max()) for t in _events(trace) if t.num_rows), default=MISSING)
     for name in ("rank", "start_ns", "iteration"):
         columns[name] = integers(trace.kernels, name)[at]
     columns["kernel_id"] = ids[at]
-    columns["id"] = np.arange(len(at)) + max(largest + 1, 0)
+    columns["id"] = np.arange(len(at)) + max(trace.next_id(), 0)
     return make_table("counters", columns)
-
-
-def _events(trace: Trace) -> list[pa.Table]:
-    return [table for kind, table in trace.tables.items() if kind != "iterations"]

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.iterations import Extent
-from profilers.trace.arrays import Growing, integers, numbers
+from profilers.trace.arrays import Growing, integers
+from profilers.trace.columns import text_codes
 
 #: Kinds of event that are compared, and the columns that say where an event lies.
 _LANES = {"kernels": ("device", "stream"), "copies": ("device", "stream"), "ops": ("process", "thread")}
@@ -110,9 +111,7 @@ def _coincidences(files: Sequence[RankedFile], kind: str) -> list[tuple[int, int
 
 def _keys(table: pa.Table, kind: str, codes: dict[str | None, int]) -> Keys:
     """Return a hash of each event; `codes` takes the names that are new."""
-    names = table["name"].combine_chunks()
-    values = [codes.setdefault(name, len(codes)) for name in [*names.dictionary.to_pylist(), None]]
-    key = np.array(values)[numbers(names.indices, len(values) - 1)].astype(np.uint64)
+    key = text_codes(table["name"], codes).astype(np.uint64)
     for column in ("rank", "start_ns", *_LANES[kind]):
         key = _mixed(key) ^ integers(table, column).view(np.uint64)
     return _mixed(key)

@@ -353,17 +353,14 @@ def _pool(executor: Executor | None, recordings: int) -> Iterator[Executor]:
     if workers < 2:
         yield _InThisProcess()
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _ignore_interrupts) as pool:
+    # The process that asked decides what an interrupt of the terminal ends.
+    ignore = (signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    with ProcessPoolExecutor(workers, get_context("spawn"), *ignore) as pool:
         try:
             yield pool
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-
-
-def _ignore_interrupts() -> None:
-    """Let the process that asked decide what an interrupt of the terminal ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _InThisProcess(Executor):

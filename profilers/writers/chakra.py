@@ -13,7 +13,6 @@ that the profiler does not name, so such a send is plain work of the device with
 synchronisations and counters are no nodes.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,7 +38,8 @@ from profilers.readers.chakra.protobuf import (
     NodeMessage,
     add_attribute,
 )
-from profilers.trace.arrays import MISSING, Ints, dense_keys, integers
+from profilers.readers.common.json_documents import json_object
+from profilers.trace.arrays import MISSING, Ints, dense_keys, integers, integers_or_missing
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
@@ -118,19 +118,15 @@ def _of_rank(trace: Trace, kind: str, rank: int) -> tuple[pa.Table, Ints]:
 
 
 def _column(tables: Sequence[pa.Table], name: str) -> Ints:
-    return np.concatenate([_or_missing(table, name) for table in tables])
-
-
-def _or_missing(table: pa.Table, name: str) -> Ints:
-    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
+    return np.concatenate([integers_or_missing(table, name) for table in tables])
 
 
 def _cause(kind: str, table: pa.Table) -> Ints:
     """Return the id of what launched each row of the device."""
     if kind in _HOST_TABLES:
         return np.full(table.num_rows, MISSING)
-    launch = _or_missing(table, "launch_id")
-    return np.where(launch == MISSING, _or_missing(table, "op_id"), launch)
+    launch = integers_or_missing(table, "launch_id")
+    return np.where(launch == MISSING, integers_or_missing(table, "op_id"), launch)
 
 
 def _callers(tables: Sequence[pa.Table]) -> Ints:
@@ -164,7 +160,7 @@ def _lanes(tables: Sequence[pa.Table]) -> Ints:
     pairs = []
     for kind, table in zip(_KINDS, tables, strict=True):
         names = ("process", "thread") if kind in _HOST_TABLES else ("device", "stream")
-        pairs.append((_or_missing(table, names[0]), _or_missing(table, names[1])))
+        pairs.append((integers_or_missing(table, names[0]), integers_or_missing(table, names[1])))
     return np.concatenate(dense_keys(*pairs))
 
 
@@ -337,19 +333,11 @@ def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
     kind = _COMMUNICATION.get(fact["collective"] or "")
     if kind is not None:
         return COLLECTIVE, {"comm_type": kind, **own}
-    stated = _stated(args) if fact["collective"] == "send_recv" else {}
+    stated = json_object(args) if fact["collective"] == "send_recv" else {}
     type_, key, peer = _SENT.get(str(stated.get("Collective name")), (COMPUTE, "", ""))
     if not isinstance(stated.get(peer), int):
         return COMPUTE, own
     return type_, {key: stated[peer], **own}
-
-
-def _stated(args: str | None) -> Row:
-    try:
-        found = json.loads(args or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 class _Collectives:

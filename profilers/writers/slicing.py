@@ -115,10 +115,9 @@ def merge(traces: Sequence[Trace]) -> Trace:
     for trace, shift in zip(traces, base_shifts(metas), strict=True):
         place = Place(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
         placed.append({kind: place.put(table) for kind, table in trace.tables.items()})
-        first += max(
-            (int(integers(trace.tables[k], "id").max()) + 1 for k in KINDS if trace.tables[k].num_rows), default=0
-        )
-    tables = {kind: _joined([one[kind] for one in placed]) for kind in placed[0]}
+        first += trace.next_id()
+    tables = {kind: pa.concat_tables([one[kind] for one in placed]) for kind in placed[0]}
+    tables = {kind: table.unify_dictionaries().combine_chunks() for kind, table in tables.items()}
     quality = sum((meta.quality for meta in metas), Quality())
     meta = replace(
         metas[0],
@@ -160,10 +159,6 @@ def _renumbered(trace: Trace, rank: int) -> Trace:
     tables = {kind: put(table, "rank", np.full(table.num_rows, rank)) for kind, table in trace.tables.items()}
     devices = tuple(replace(device, rank=rank) for device in trace.meta.devices)
     return Trace(replace(trace.meta, ranks=(rank,), devices=devices), tables)
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _aligned(trace: Trace) -> Trace:

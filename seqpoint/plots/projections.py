@@ -27,7 +27,7 @@ def projection_intervals(projection: Projection) -> Chart:
         mine = [row for row in rows if _verdict(row) == verdict]
         if mine:
             layers += _intervals(mine, [place[id(row)] for row in mine], (verdict, colour))
-    ticks = [(place[id(row)], _ticks(row.what_if)) for row in rows]
+    ticks = [(place[id(row)], "\n+ ".join(plain_text(step, 40) for step in row.what_if)) for row in rows]
     lines = sum(max(1, label.count("\n") + 1) for _, label in ticks)
     ends = [1.0, *(row.low for row in rows), *(row.high for row in rows)]
     margin = 0.06 * (max(ends) - min(ends)) or 0.05
@@ -46,10 +46,6 @@ def _verdict(row: ProjectionRow) -> str:
     if row.low > 1:
         return "faster"
     return "slower" if row.high < 1 else "either: the interval holds 1"
-
-
-def _ticks(steps: Sequence[str]) -> str:
-    return "\n+ ".join(plain_text(step, 40) for step in steps)
 
 
 def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[str, str]) -> list[Chart]:

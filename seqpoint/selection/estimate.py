@@ -543,18 +543,24 @@ def _relative_difference(a: _Error, b: _Error) -> _Error:
 
 
 def _half_width(error: _Error, spread: Spread, confidence: float) -> float:
-    """Student's two-sided quantile times the root mean square error; degrees after Satterthwaite."""
-    if not 0 < confidence < 1:
-        raise InvalidInputError(f"confidence is {confidence!r}; it must lie between 0 and 1, such as 0.95")
+    """Return half the width of the interval around a total."""
     of_log = float((spread.excess * error.by_length) ** 2 @ (spread.noise / spread.table.counts))
     known = float(np.max(error.biases**2)) + of_log + error.noise
-    mean_square = known + error.extra
+    return _quantile(known + error.extra, error.extra, (spread.degrees, error.degrees), confidence)
+
+
+def _quantile(mean_square: float, extra: float, degrees: tuple[float, float], confidence: float) -> float:
+    """Return Student's two-sided quantile times the root mean square error; degrees after Satterthwaite.
+
+    `degrees` are those of the log's noise, and those of the part `extra`, which the points show beyond it.
+    """
+    if not 0 < confidence < 1:
+        raise InvalidInputError(f"confidence is {confidence!r}; it must lie between 0 and 1, such as 0.95")
     if mean_square == 0:
         return 0.0
-    share = error.extra / mean_square
-    degrees = 1 / ((1 - share) ** 2 / max(spread.degrees, 1) + share**2 / max(error.degrees, 1))
-    quantile = float(scipy.special.stdtrit(degrees, (1 + confidence) / 2))
-    return quantile * float(np.sqrt(mean_square))
+    share = extra / mean_square
+    together = 1 / ((1 - share) ** 2 / max(degrees[0], 1) + share**2 / max(degrees[1], 1))
+    return float(scipy.special.stdtrit(together, (1 + confidence) / 2)) * float(np.sqrt(mean_square))
 
 
 def _above_zero(value: float) -> float:
@@ -757,12 +763,6 @@ def _beyond(residuals: Floats, spread: Spread, degrees: int) -> float:
 
 
 def _assisted_half_width(found: _Assisted, spread: Spread, confidence: float) -> float:
-    """Student's two-sided quantile times the standard error; degrees after Satterthwaite."""
-    if not 0 < confidence < 1:
-        raise InvalidInputError(f"confidence is {confidence!r}; it must lie between 0 and 1, such as 0.95")
+    """Return half the width of the interval around a total that the log helped to estimate."""
     variance = found.noise + found.extra + float(found.of_log @ found.of_log)
-    if variance == 0:
-        return 0.0
-    share = found.extra / variance
-    degrees = 1 / ((1 - share) ** 2 / max(spread.degrees, 1) + share**2 / max(found.degrees, 1))
-    return float(scipy.special.stdtrit(degrees, (1 + confidence) / 2)) * float(np.sqrt(variance))
+    return _quantile(variance, found.extra, (spread.degrees, found.degrees), confidence)
