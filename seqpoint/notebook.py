@@ -12,6 +12,19 @@ if TYPE_CHECKING:
 _SHOWN_ROWS = 25
 
 
+def as_text(sentences: Sequence[str], table: "pd.DataFrame") -> str:
+    """Return a result as plain text: its sentences, then its table with every column.
+
+    Parameters
+    ----------
+    sentences : sequence of str
+        What the result says, one line each.
+    table : pandas.DataFrame
+        Its main table.
+    """
+    return "\n".join([*sentences, table.to_string(index=False, float_format="{:,.4g}".format)])
+
+
 def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.DataFrame]") -> str:
     """Return a result as HTML; all text is escaped, since names come from traces.
 

@@ -25,7 +25,7 @@ from replay.projection.provenance import digest
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
 from seqpoint.graphs import Progress, all_iterations, step_windows
 from seqpoint.iteration_table import iteration_table
-from seqpoint.notebook import as_html
+from seqpoint.notebook import as_html, as_text
 from seqpoint.units import duration
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ ALL_OVERLAPS = "overlap:all"
 _ROW_FIELDS = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
 #: Smallest share of the critical path that is shown.
 _MIN_SHARE = 0.005
+#: A larger bound is not shown as a number: nothing else takes time.
+_MOST_BOUND = 100.0
 #: Relative difference of the steady state from the measurement, above which a note says so.
 _STEADY_TOLERANCE = 0.02
 #: A rank holds up the others if its share of the critical path exceeds this, plus an equal share of the rest.
@@ -186,6 +188,10 @@ class TraceProjection:
         notes = dict.fromkeys(note for row in self.rows for note in row.notes)
         return (*pace_lines(self.projection), *(f"note: {note}" for note in notes))
 
+    def __repr__(self) -> str:
+        """Return what the command prints, without its layout."""
+        return as_text([*self.summary(), *self.notes()], self.table()[["what_if", "speedup", "low", "high"]])
+
     def _repr_html_(self) -> str:
         return as_html("Projection", [*self.summary(), *self.notes()], {"What-ifs": self.table()})
 
@@ -280,6 +286,30 @@ def _steps(projection: Projection) -> str:
     return f"{n} iterations together" if n > 1 else "of one iteration"
 
 
+def slack_text(name: str, bound: float, room: float, *, steps: str = "the step") -> str:
+    """Return what a step would gain if hosts, or devices, took no time, and how much slower they could be.
+
+    Parameters
+    ----------
+    name : str
+        ``"host"`` or ``"device"``.
+    bound : float
+        How many times as fast the step would be.
+    room : float
+        Share by which they could become slower at no cost.
+    steps : str
+        Subject of the sentence.
+
+    Examples
+    --------
+    >>> slack_text("host", 1.4, 0.0)
+    'if hosts took no time, the step would be 1.40 times as fast; hosts have no slack'
+    """
+    gain = f"{bound:.2f} times as fast" if bound < _MOST_BOUND else "over 100 times as fast"
+    slack = f"{name}s {100 * room:.0f} % slower would cost nothing" if room >= _MIN_SHARE else f"{name}s have no slack"
+    return f"if {name}s took no time, {steps} would be {gain}; {slack}"
+
+
 def pace_lines(projection: Projection) -> list[str]:
     """Return sentences on the pace of a step, its bounds, and the difference of the steady state from the trace.
 
@@ -294,8 +324,7 @@ def pace_lines(projection: Projection) -> list[str]:
         text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares if share >= _MIN_SHARE)
         lines.append(f"pace: the critical path of a step is {text} (all {_steps(projection)})")
         for name, bound in projection.bound.items():
-            costs = f"{name}s {100 * projection.room[name]:.0f} % slower would cost nothing"
-            lines.append(f"pace: if {name}s took no time, steps would be {bound:.2f} times as fast; {costs}")
+            lines.append(f"pace: {slack_text(name, bound, projection.room[name], steps='steps')}")
         rank, largest = max(projection.pace_by_rank.items(), key=lambda item: item[1], default=(-1, 0.0))
         ranks = len(projection.pace_by_rank)
         if ranks > 1 and largest > _DOMINANT_SHARE + (1 - _DOMINANT_SHARE) / ranks:
@@ -313,7 +342,10 @@ def pace_lines(projection: Projection) -> list[str]:
     missing = (facts.get("world_size") or 0) - len(facts.get("ranks", ()))
     if missing > 0 and projection.pace.get("communication", 0.0) > _STEADY_TOLERANCE:
         absent = f"{missing} of {facts['world_size']} ranks are not in the trace"
-        lines.append(f"note: {absent}: collectives contain the wait for them, which faster links need not shorten")
+        lines.append(
+            f"note: {absent}. What these ranks wait for is unknown, so pace and gains may be far off, also outside the "
+            "interval; collectives contain the wait for absent ranks"
+        )
     return lines
 
 

@@ -7,6 +7,7 @@ needs the names that are exported here, and `Quality` and `TraceMeta` of `profil
 from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows
 from profilers.readers.common.numbers import exact_ns
 from profilers.readers.common.reader import GroupReader, Head, Reader, Sink, find_reader, readers
+from profilers.readers.common.source import open_source
 
 __all__ = [
     "Batches",
@@ -18,5 +19,6 @@ __all__ = [
     "csv_rows",
     "exact_ns",
     "find_reader",
+    "open_source",
     "readers",
 ]

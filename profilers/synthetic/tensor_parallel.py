@@ -75,17 +75,14 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
         for rank, timing in enumerate(timings):
             _Writer(job, step, number, rank, timing, events).write(began[rank])
         hosts = [timing.host_ns for timing in timings]
-    tables = {kind: make_table(kind, _columns(rows)) for kind, rows in events.rows.items() if rows}
+    filled = {kind: rows for kind, rows in events.rows.items() if rows}
+    tables = {kind: make_table(kind, {n: [row[n] for row in rows] for n in rows[0]}) for kind, rows in filled.items()}
     trace = Trace(_meta(job, device, ranks), tables)
     collectives = events.rows["collectives"]
     if not collectives:
         return trace
     matched = sum(row["match_id"] is not None for row in collectives)
     return trace.with_quality({"collectives": len(collectives), "collectives_matched": matched})
-
-
-def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in rows[0]}
 
 
 def _meta(job: SyntheticJob, device: Device, ranks: int) -> TraceMeta:

@@ -26,6 +26,11 @@ def integers(table: pa.Table, column: str) -> Ints:
     return numbers(table[column], int(MISSING)).astype(np.int64, copy=False)
 
 
+def integers_or_missing(table: pa.Table, column: str) -> Ints:
+    """Return an integer column; `MISSING` throughout if the table lacks it."""
+    return integers(table, column) if column in table.schema.names else np.full(table.num_rows, MISSING)
+
+
 def numbers(values: pa.ChunkedArray | pa.Array, null: int) -> npt.NDArray[Any]:
     """Return an integer column as a NumPy array, with the number `null` for null; a view of one chunk without nulls.
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, text_array
+from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, numbers, text_array
 from profilers.trace.compiled import compiled
 
 _REMEMBERED = 100_000
@@ -50,6 +50,14 @@ class Spelling:
         if row not in self._texts:
             self._texts[row] = self._spell(tuple(None if value == MISSING else value for value in row))
         return self._texts[row]
+
+
+def text_codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
+    """Return a number for each text, the same in all batches; `codes` takes the new ones."""
+    column = texts.combine_chunks()
+    values = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
+    found: Ints = np.array(values)[numbers(column.indices, len(values) - 1)]
+    return found
 
 
 def constant(text: str, rows: int) -> pa.DictionaryArray:

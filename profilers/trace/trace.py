@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from profilers.trace.arrays import integers
 from profilers.trace.schema import COMMON, KINDS, SCHEMAS, empty_table
 
 #: The meaning of every quality count; readers use no others.
@@ -248,6 +249,11 @@ class Trace:
     def iterations(self) -> pa.Table:
         """One row an iteration and rank."""
         return self.tables["iterations"]
+
+    def next_id(self) -> int:
+        """Return the smallest id above those of all events."""
+        tables = [table for kind, table in self.tables.items() if kind != "iterations" and table.num_rows]
+        return max((int(integers(table, "id").max()) + 1 for table in tables), default=0)
 
     def with_tables(self, **tables: pa.Table) -> "Trace":
         """Return a trace in which the named tables are replaced."""

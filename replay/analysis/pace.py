@@ -86,7 +86,7 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
     line = state.at_step(position)
     path = critical_path(line)
     graph = line.graph
-    iteration = _step_iteration(line.until_ns, line.completions_ns()) if state.repeats else 0
+    iteration = int(np.searchsorted(line.completions_ns(), line.until_ns)) if state.repeats else 0
     ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
     resources = resources_of(path)
     by_resource = {
@@ -104,10 +104,6 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
         0.0 if on_device else room(state, on_device=True),
         *(state.period_ns / max(without(state, on_device=side), 1.0) for side in (False, True)),
     )
-
-
-def _step_iteration(until: float, completions: npt.NDArray[np.float64]) -> int:
-    return int(np.searchsorted(completions, until))
 
 
 def _sum_by_key(key: npt.NDArray[np.int64], ns: npt.NDArray[np.float64]) -> dict[int, float]:

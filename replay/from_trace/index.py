@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, ends, integers, strings
+from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, ends, integers, integers_or_missing, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
@@ -464,7 +464,7 @@ def _index_calls(*tables: pa.Table) -> CallColumns:
     """Return calls from one or more tables, ordered by (start, id)."""
     names = [name for name in ("id", "rank", "process", "thread", "op_id", "iteration")
              if name in tables[0].schema.names]  # fmt: skip
-    columns = {name: np.concatenate([_integers_or_missing(table, name) for table in tables]) for name in names}
+    columns = {name: np.concatenate([integers_or_missing(table, name) for table in tables]) for name in names}
     columns["start"] = np.concatenate([integers(table, "start_ns") for table in tables])
     columns["end"] = np.concatenate([ends(table) for table in tables])
     columns.setdefault("op_id", columns["id"])
@@ -477,11 +477,6 @@ def _index_calls(*tables: pa.Table) -> CallColumns:
     order = np.lexsort((columns["id"], columns["start"]))
     columns = {name: values[order] for name, values in columns.items()}
     return CallColumns(columns, text, Groups.by(columns["iteration"]))
-
-
-def _integers_or_missing(table: pa.Table, name: str) -> Ints:
-    """Return an integer column; `MISSING` throughout if the table lacks it."""
-    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
 
 
 def _encode_text(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:

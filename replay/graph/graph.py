@@ -272,7 +272,8 @@ class Tasks:
     waves : array of float64, optional
         Workgroups divided by the number that the device holds at once; 0 if unknown, and then it has no last wave.
     priority : array of int64, optional
-        Priority of its queue; higher ones are dispatched first. Running workgroups are not preempted.
+        Priority of its queue; higher ones are dispatched first, also before tasks that run: those give up
+        units at once, where hardware waits for the end of a workgroup.
     cu_mask : array of int64, optional
         Partitions that it may run on, a bit each; -1 for all.
     interleaved : array of bool, optional

@@ -16,12 +16,13 @@ _HIGHEST_LEVEL = 100
 def change_priority(tasks: str, level: int) -> WhatIf:
     """Dispatch chosen tasks with another priority.
 
-    A higher LEVEL is dispatched first; every other task has level 0. Workgroups that already run keep their compute
-    units until they finish. Waiting workgroups are then taken in the order of priority.
+    A higher LEVEL is dispatched first; every other task has level 0. Waiting workgroups are taken in the order of
+    priority.
 
-    Not modelled: preemption. Hardware has few levels (CUDA and HIP streams have three); here any level counts.
+    Not modelled: the end of a running workgroup. A higher priority takes compute units at once, where hardware waits
+    for a workgroup to finish. Hardware has few levels (CUDA and HIP streams have three); here any level counts.
 
-    Source: dispatch by priority without preemption, as in C3 (arXiv 2412.14335); `replay.engine.sharing` has the rules.
+    Source: dispatch by priority, as in C3 (arXiv 2412.14335); `replay.engine.sharing` has the rules.
 
     Raises
     ------

@@ -122,13 +122,9 @@ def _meeting_marks(graph: KernelGraph) -> Ints:
 
 def _sender(graph: KernelGraph, rows: Ints) -> int | None:
     """Return which of two transfers sends, by their names; None if they do not tell."""
-    directions = [(("send" in name), ("recv" in name or "receive" in name)) for name in _lower_names(graph, rows)]
+    names = [graph.names[graph.tasks.name[row]].lower() for row in rows]
+    directions = [(("send" in name), ("recv" in name or "receive" in name)) for name in names]
     return int(rows[directions.index((True, False))]) if sorted(directions) == [(False, True), (True, False)] else None
-
-
-def _lower_names(graph: KernelGraph, rows: Ints) -> list[str]:
-    """Return the names of tasks in lower case."""
-    return [graph.names[graph.tasks.name[row]].lower() for row in rows]
 
 
 @dataclass(frozen=True)

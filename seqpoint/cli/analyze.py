@@ -11,6 +11,7 @@ from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_json, print_table, say
 from seqpoint.graphs import Analysis
+from seqpoint.projecting import slack_text
 from seqpoint.units import duration
 
 #: Most rows of a table of kernels or streams, and most characters of a name; --json has all.
@@ -107,9 +108,7 @@ def _show_pace(sides: Sequence[Pace]) -> None:
         _show_path("The same by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
     for label, side in zip(("", "after: "), sides, strict=False):
         for name in ("host", "device"):
-            bound, slower = getattr(side, f"{name}_bound"), 100 * getattr(side, f"{name}_room")
-            costs = f"{name}s {slower:.0f} % slower would cost nothing"
-            say(f"{label}if {name}s took no time, the step would be {bound:.2f} times as fast; {costs}")
+            say(label + slack_text(name, getattr(side, f"{name}_bound"), getattr(side, f"{name}_room")))
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:

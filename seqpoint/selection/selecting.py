@@ -542,7 +542,8 @@ def _with_length(table: IterationTable) -> IterationTable:
     rows = np.flatnonzero(np.isfinite(table.sequence_length))
     if not len(rows):
         raise InvalidInputError(
-            "no iteration has a sequence length; give one with --length (OP:ARGUMENT:DIMENSION or a CSV file)"
+            "no iteration has a sequence length; say where it is when the trace is read (--length, or sp.open(..., "
+            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file"
         )
     return table.take(rows)
 

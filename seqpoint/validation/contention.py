@@ -13,7 +13,6 @@ seqpoint validate contention recording/ --calibration mine.json --gate
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -184,7 +183,8 @@ def score_ideal(cases: Sequence[ContentionCase]) -> list[PercentOfIdeal]:
     published = {figure.name: figure.value for figure in published_figures("c3")}
     scores = []
     for carrier, names in _PUBLISHED.items():
-        mine = [c for c in cases if c.carrier == carrier and len(c.alone_ns) == 2 and _ideal(c) >= 1 + _LEAST_IDEAL]
+        pairs = [c for c in cases if c.carrier == carrier and len(c.alone_ns) == 2]
+        mine = [c for c in pairs if sum(c.alone_ns) / max(c.alone_ns) >= 1 + _LEAST_IDEAL]
         if mine:
             measured, predicted = (
                 float(np.mean([percent_of_ideal(c.alone_ns, getattr(c, which)) for c in mine]))
@@ -193,10 +193,6 @@ def score_ideal(cases: Sequence[ContentionCase]) -> list[PercentOfIdeal]:
             figures = MappingProxyType({name: published[name] for name in names})
             scores.append(PercentOfIdeal(carrier, len(mine), measured, predicted, figures))
     return scores
-
-
-def _ideal(case: ContentionCase) -> float:
-    return sum(case.alone_ns) / max(case.alone_ns)
 
 
 def percent_of_ideal(alone_ns: Sequence[float], together_ns: float) -> float:
@@ -234,11 +230,6 @@ def contention_rows(cases: Sequence[ContentionCase]) -> list[ValidationRow]:
             ("order of policies: share right", score_order(held).share, _ORDER, True),
         ]
     return rows + [summary_row(name, ours, limit, least=least, source=source) for name, ours, limit, least in figures]
-
-
-def _source(file: Path) -> Path | None:
-    """Return the folder of a recording for each file in it."""
-    return file.parent if (file.parent / TABLE).exists() else None
 
 
 def _scored(recordings: Sequence[ContentionRecording], options: SuiteOptions) -> SuiteResult:
@@ -332,7 +323,7 @@ SUITE = Suite(
     shipped="measured",
     needs=f"recording of kernels side by side (a folder with {TABLE}); `python -m benchmarks.gpu --output DIR` makes "
     "it on a GPU (docs/contention.md)",
-    source=_source,
+    source=lambda file: file.parent if (file.parent / TABLE).exists() else None,
     read=lambda sources, options: [recording for source in sources for recording in read_contention(source)],
     score=_scored,
     options=("calibration", "refit"),

@@ -292,11 +292,6 @@ def _by_configuration(scores: Sequence[Score]) -> dict[str, list[float]]:
     return errors
 
 
-def _source(file: Path) -> Path | None:
-    """Return a log with a name that says its configuration and order."""
-    return file if "-" in file.stem and "sequence_length" in table_columns(file) else None
-
-
 def _scored(epochs: Sequence[Epochs], options: SuiteOptions) -> SuiteResult:
     """Score every selector on every epoch."""
     budget = replace(BUDGET, points=options.max_points, iterations=options.max_iterations)
@@ -336,7 +331,7 @@ SUITE = Suite(
     name="selection",
     description=__doc__,
     needs="logs MODEL/CONFIGURATION-ORDER.csv (benchmarks/selection/record_epochs.py writes such a folder)",
-    source=_source,
+    source=lambda file: file if "-" in file.stem and "sequence_length" in table_columns(file) else None,
     read=lambda sources, options: read_logs(sources),
     score=_scored,
     options=("max_points", "max_iterations"),

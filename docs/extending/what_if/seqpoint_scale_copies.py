@@ -1,4 +1,4 @@
-"""A what-if: copies between the host and a device, or inside a device, are faster or slower."""
+"""A what-if: copies between the host and a device, or inside a device, and memsets are faster or slower."""
 
 import numpy as np
 

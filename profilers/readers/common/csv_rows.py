@@ -9,16 +9,22 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pyarrow as pa
+
 from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import open_source, require_events
+from profilers.trace.schema import SCHEMAS
 
 #: A longer line is damage: a quote that is never closed, or bytes that are no text.
 _LONGEST_LINE = 1 << 20
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 32 << 20
+#: More than any integer.
+_ANY = 1 << 1_000
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -63,7 +69,12 @@ class Batches:
             Kind of the event, such as ``"kernels"``.
         row : mapping of str to value
             Value of each column, None for null. All rows of a kind have the same columns; ``name`` is one of them.
+            A row with an integer that its column cannot hold is counted as ``dropped_broken``.
         """
+        limits = _integer_limits(kind)
+        if any(isinstance(value, int) and abs(value) >= limits.get(name, _ANY) for name, value in row.items()):
+            self._counts["dropped_broken"] += 1
+            return
         self._rows.setdefault(kind, []).append(row)
         self._count += 1
         self._bytes += len(row["name"]) + len(row.get("args") or "")
@@ -79,8 +90,14 @@ class Batches:
         self._count = self._bytes = 0
 
 
+@cache
+def _integer_limits(kind: str) -> dict[str, int]:
+    """Return for each integer column of a kind the smallest magnitude that it cannot hold."""
+    return {field.name: 1 << (field.type.bit_width - 1) for field in SCHEMAS[kind] if pa.types.is_integer(field.type)}
+
+
 @contextmanager
-def csv_rows(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Iterator[list[str]]]:
+def csv_rows(path: Path, sink: Sink, counts: Counter[str], delimiter: str = ",") -> Iterator[Iterator[list[str]]]:
     """Open a CSV file and yield its rows, with the header as the first; empty lines are skipped.
 
     Parameters
@@ -91,6 +108,8 @@ def csv_rows(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Iterator[
         Its `limit_bytes` limits the size of the unpacked file.
     counts : Counter
         Counts of the reader. Lines that cannot be decoded are added to ``events`` and ``dropped_broken``.
+    delimiter : str
+        Character between two cells.
 
     Yields
     ------
@@ -103,7 +122,7 @@ def csv_rows(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Iterator[
         As `profilers.readers.common.source.open_source` and its stream.
     """
     with open_source(path, sink.limit_bytes) as stream, io.BufferedReader(stream, 1 << 20) as buffered:
-        yield _rows(_lines(buffered, counts), counts)
+        yield _rows(_lines(buffered, counts), counts, delimiter)
         counts["truncated_files"] |= int(getattr(stream, "truncated", False))
 
 
@@ -126,8 +145,8 @@ def _lines(stream: BinaryIO, counts: Counter[str]) -> Iterator[str]:
             yield text.decode("utf-8", "replace")
 
 
-def _rows(lines: Iterable[str], counts: Counter[str]) -> Iterator[list[str]]:
-    reader = csv.reader(lines)
+def _rows(lines: Iterable[str], counts: Counter[str], delimiter: str) -> Iterator[list[str]]:
+    reader = csv.reader(lines, delimiter=delimiter)
     while True:
         try:
             row = next(reader)

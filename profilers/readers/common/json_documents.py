@@ -293,3 +293,12 @@ def ints(records: list[Any], *keys: str) -> Ints:
     values = walked(records, *keys)
     fitting = (value if type(value) is int and -_INT_LIMIT < value < _INT_LIMIT else MISSING for value in values)
     return np.fromiter(fitting, np.int64, len(values))
+
+
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object of a text, empty if it holds none."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

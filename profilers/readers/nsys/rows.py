@@ -162,7 +162,8 @@ def graphs(batch: Batch, context: Context) -> Columns:
 
     With ``--cuda-graph-trace=graph``, its default, the profiler records nothing else of the work of a graph.
     """
-    name = context.spellings.setdefault("graph", Spelling(_graph_name))
+    spelling = Spelling(lambda row: "CUDA graph" if row[0] is None else f"CUDA graph {row[0]}")
+    name = context.spellings.setdefault("graph", spelling)
     return {
         **_device_columns(batch, context),
         "name": name.encode([batch.ints("graphId")]),
@@ -217,7 +218,8 @@ def launches(batch: Batch, context: Context) -> Columns:
     columns = _host_columns(batch, context)
     correlation = batch.ints("correlationId")
     launched = context.processes.own(process_of(batch.ints("globalTid")))
-    api = context.spellings.setdefault("api", Spelling(_api))
+    spelling = Spelling(lambda row: "cuda_driver" if row[0] in _DRIVER_CLASSES else "cuda_runtime")
+    api = context.spellings.setdefault("api", spelling)
     returned = batch.ints("returnValue")
     return {
         **columns,
@@ -321,15 +323,7 @@ def _memory(kind: int | None) -> str:
     return _MEMORIES.get(-1 if kind is None else kind, "Unknown")
 
 
-def _graph_name(row: tuple[int | None, ...]) -> str:
-    return "CUDA graph" if row[0] is None else f"CUDA graph {row[0]}"
-
-
 def _copy_name(row: tuple[int | None, ...]) -> str:
     kind, source, target = row
     name = f"Memcpy {_direction(kind)}"
     return name if source is None or target is None else f"{name} ({_memory(source)} -> {_memory(target)})"
-
-
-def _api(row: tuple[int | None, ...]) -> str:
-    return "cuda_driver" if row[0] in _DRIVER_CLASSES else "cuda_runtime"

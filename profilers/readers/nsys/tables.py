@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
+from profilers.readers.common.numbers import positive
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import combinations, encoded, lookup
 from profilers.trace.schema import OWN_RANK
@@ -337,16 +338,12 @@ def devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...
             rank=rank,
             device=device,
             name=str(listed[device]["name"] or ""),
-            compute_units=_positive(listed[device]["smCount"]),
-            memory_bytes=_positive(listed[device]["totalMemory"]),
+            compute_units=positive(listed[device]["smCount"]),
+            memory_bytes=positive(listed[device]["totalMemory"]),
         )
         for rank, device in used
         if device in listed
     )
-
-
-def _positive(value: Any) -> int | None:
-    return value if isinstance(value, int) and value > 0 else None
 
 
 def _rows(tables: Tables, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
