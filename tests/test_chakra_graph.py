@@ -391,7 +391,8 @@ def test_the_command_line_writes_a_changed_graph(tmp_path: Path) -> None:
     told = json.loads(found.stdout)
     assert list(told["files"]) == [str(tmp_path / "g.0.et")] and told["iteration"] == 2
     assert told["what_if"] == ["scale_host:0.5"] and told["unexpressed"] == 0
-    graph = parse_what_if("scale_host:0.5")(build_graph(collect([Path(trace)]), 2), load_parameters())
+    parameters = load_parameters()
+    graph = parse_what_if("scale_host:0.5")(build_graph(collect([Path(trace)]), 2, parameters=parameters), parameters)
     assert_holds((tmp_path / "g.0.et",), graph)
     delays = sum(one["id"] > len(graph.tasks) for one in decode(tmp_path / "g.0.et")[1])
     assert (told["tasks"], told["delays"]) == (len(graph.tasks), delays)

@@ -35,7 +35,7 @@ def test_the_tour_in_python_works_on_any_trace(tmp_path: Path, monkeypatch: pyte
     tour = tour.replace('"rank*.json.gz"', '"job.trace"')
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         exec(compile(tour, "README.md", "exec"), {})
-    assert all(name in shown.getvalue() for name in ("overlap:ideal", "scale_device:H100-SXM5-80GB", "weight"))
+    assert all(name in shown.getvalue() for name in ("overlap:ideal", "scale_device:H100-SXM5-80GB", "speedup"))
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,13 @@ def console(page: Path) -> list[tuple[str, list[str]]]:
 
 
 #: What needs files that are not shipped, or minutes.
-NOT_RUN = ("nanogpt.trace", "overlap:all", "benchmarks.gpu", "validate contention", "validate collectives")
+NOT_RUN = ("nanogpt.trace", "../shared", "overlap:all", "benchmarks.gpu", "validate contention", "validate collectives")
 
 
 @pytest.mark.parametrize("page", ["README", *(f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md")))])
 def test_the_output_in_the_documentation_is_what_the_command_prints(page: str, shown: Shown) -> None:
-    for command, lines in console(ROOT / f"{page}.md"):
+    # The packages that docs/extending.md shows are installed, and its commands run, by a test of their own.
+    for command, lines in () if page == "docs/extending" else console(ROOT / f"{page}.md"):
         if not (lines or " > " in command) or any(name in command for name in NOT_RUN) or "@" in command:
             continue
         printed, at = shown(command), 0

@@ -33,7 +33,7 @@ def refused(found: Result) -> str:
     [
         ("0,8,10\n1,,10\n2,8,10\n", "row 2: sequence_length is missing or not finite"),
         ("0,8,10\n1,8,-10\n", "y[1] is -10"),
-        ("0,8,10\n-1,8,10\n", "row 2: iteration -1 is no whole number"),
+        ("0,8,10\n-1,8,10\n", "row 2: iteration -1 is not a whole number"),
         ("0,long,10\n", "a log needs a column of numbers beside the lengths"),
         ("0,8,fast\n", "a column of numbers beside the lengths"),
     ],
