@@ -1,10 +1,8 @@
-"""Files written beside and renamed into place, the data sets that the project ships, and TOML.
+"""Files that appear whole, the data sets that the project ships, and settings in TOML.
 
-Put finished files and folders in their place so that no moment shows half of one.
-
-Where the files that the project ships are, in a checkout and in an installed wheel.
-
-TOML that somebody else wrote: parsed in a time that grows with its size, whatever it holds.
+`written_whole` writes a file beside its target and renames it, so that nobody sees half of it. `dataset_path` finds
+shipped data in a checkout and in an installed wheel. `read_toml` reads settings in a time that grows with their size,
+whatever they hold; `typed_table` checks them against msgspec structs.
 """
 
 import ctypes
@@ -14,11 +12,13 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError
 
@@ -28,13 +28,33 @@ _RENAME_EXCHANGE = 2
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 #: Characters of a file's name that its temporary file has too, so that a long name stays within a system's limit.
 _NAME_SHOWN = 40
+#: Characters of a reason that an error shows: a file may hold anything.
+_SHOWN_CHARACTERS = 200
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+#: Words of msgspec, and the words of settings files for them.
+_WORDS = (
+    (r"Object missing required field `(.*)`", r"lacks the key '\1'"),
+    (r"Object contains unknown field `(.*)`", r"unknown key '\1'"),
+    ("`object`", "`table`"),
+    ("`array`", "`list`"),
+    ("`null`", "nothing"),
+)
 
 
 def replace_folder(new: Path, target: Path, spare: Path) -> None:
-    """Move the folder `new` to `target`; what was there goes to `spare`.
+    """Move the folder `new` to `target`, and a folder that `target` was to `spare`.
 
     On Linux the two change places in one system call (``renameat2`` with ``RENAME_EXCHANGE``). Where the
     system has no such call, two renames do it, and `target` is missing between them.
+
+    Parameters
+    ----------
+    new : Path
+        Finished folder.
+    target : Path
+        Place of the finished folder.
+    spare : Path
+        Place of the folder that it replaces.
     """
     if not target.exists():
         new.rename(target)
@@ -45,17 +65,22 @@ def replace_folder(new: Path, target: Path, spare: Path) -> None:
         new.rename(target)
 
 
-def _exchange(one: Path, other: Path) -> bool:
+def _exchange(first: Path, second: Path) -> bool:
     try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    done: int = call(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
-    return done == 0
+    status: int = rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    return status == 0
 
 
 def file_to_write(path: Path) -> Path:
-    """Return the regular file that writing to `path` makes or replaces: of a link, what it points at.
+    """Return the regular file that writing to `path` makes or replaces; a link is followed.
+
+    Parameters
+    ----------
+    path : Path
+        File to write, or a link to it.
 
     Raises
     ------
@@ -73,7 +98,7 @@ def file_to_write(path: Path) -> Path:
         target = path.parent.resolve(strict=True) / path.name
         if path.is_symlink():
             target = path.resolve(strict=True)
-        mode = _mode(target)
+        mode = _file_mode(target)
     except (OSError, RuntimeError, ValueError) as error:  # Python 3.11 and 3.12 raise RuntimeError for a looping link
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise InvalidInputError(f"{path}: cannot be written ({reason})") from error
@@ -84,8 +109,8 @@ def file_to_write(path: Path) -> Path:
     return target
 
 
-def _mode(target: Path) -> int:
-    """Return what kind of file there is; where there is none, that of what will be."""
+def _file_mode(target: Path) -> int:
+    """Return the mode of `target`, or that of a regular file if it does not exist."""
     try:
         return target.stat().st_mode
     except FileNotFoundError:
@@ -94,7 +119,12 @@ def _mode(target: Path) -> int:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Give a stream whose content becomes the file `path` when the context ends well, and nothing when it does not.
+    """Give a stream whose content becomes the file `path` when the context ends without an error.
+
+    Parameters
+    ----------
+    path : Path
+        File to write or replace.
 
     Raises
     ------
@@ -125,6 +155,13 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole text file, or nothing.
+
+    Parameters
+    ----------
+    path : Path
+        File to write or replace.
+    text : str
+        Content, written in UTF-8.
 
     Raises
     ------
@@ -189,6 +226,11 @@ _NO_KEY = re.compile(
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the content of a TOML document.
 
+    Parameters
+    ----------
+    text : str
+        The document.
+
     Raises
     ------
     ValueError
@@ -218,8 +260,9 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
     Parameters
     ----------
     file : Path
+        TOML file in UTF-8.
     what : str
-        What it is a file of, for messages.
+        Content of such files, for messages, such as ``"scenarios"``.
 
     Raises
     ------
@@ -240,6 +283,83 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
         raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
+
+
+def typed_table(table: object, layout: type[Settings], place: str) -> Settings:
+    """Return a table of a settings file as a struct.
+
+    Parameters
+    ----------
+    table : object
+        Content of the table, as a TOML or JSON reader gives it.
+    layout : type
+        msgspec struct with the keys of the table.
+    place : str
+        File and name of the table, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        A key is missing, unknown or of another type; the message names it.
+
+    Examples
+    --------
+    >>> class Size(msgspec.Struct):
+    ...     rows: int
+    >>> typed_table({"rows": 4}, Size, "sizes.toml: sizes.small").rows
+    4
+    """
+    try:
+        return msgspec.convert(table, layout)
+    except InvalidInputError as error:  # of a check in the struct itself
+        raise InvalidInputError(f"{place}: {error}") from error
+    except msgspec.ValidationError as error:
+        keys = ", ".join(layout.__struct_fields__)
+        raise InvalidInputError(f"{place}: {key_first(str(error))}; the keys are {keys}") from error
+
+
+def key_first(reason: str) -> str:
+    """Return why msgspec refused a settings file: the key first, in words for tables rather than objects.
+
+    Parameters
+    ----------
+    reason : str
+        Message of `msgspec.ValidationError`.
+
+    Examples
+    --------
+    >>> key_first("Expected `int`, got `str` - at `$.rows`")
+    'rows: Expected `int`, got `str`'
+    """
+    said, _, key = reason.partition(" - at `$.")
+    for pattern, words in _WORDS:
+        said = re.sub(pattern, words, said)
+    return (f"{key.removesuffix('`')}: {said}" if key else said)[:_SHOWN_CHARACTERS]
+
+
+def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], file: Path) -> dict[str, Settings]:
+    """Return the tables ``[NAME.KEY]`` of a settings file as structs, by key.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of the file.
+    name : str
+        First part of the tables' names.
+    layout : type
+        msgspec struct with the keys of each table.
+    file : Path
+        File, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table, or one is not as `layout` says; the message names file, table and key.
+    """
+    tables = content.get(name)
+    if not isinstance(tables, dict) or not tables:
+        raise InvalidInputError(f"{file}: no table [{name}.NAME]")
+    return {key: typed_table(table, layout, f"{file}: {name}.{key}") for key, table in tables.items()}
 
 
 def is_folder(path: Path) -> bool:

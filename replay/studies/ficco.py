@@ -19,13 +19,13 @@ from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Bools, Ints, union_length
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
@@ -106,12 +106,27 @@ def find_schedule(name: str) -> Schedule:
 
 #: What a product can wait for.
 COLLECTIVES = ("all_gather", "all_to_all")
-_HARDWARE: Mapping[str, type] = MappingProxyType(
-    {"device": str, "workers": int, "fabric": str, "dtype": str, "collective": str, "source": str}
-)
-_SIZES: Mapping[str, type] = MappingProxyType({"m": int, "n": int, "k": int, "source": str})
 _FABRICS = ("mesh", "switch", "ring")
-_SHOWN = 60
+
+
+class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The devices of a file of scenarios, and what their products wait for."""
+
+    device: str
+    workers: int
+    fabric: str
+    dtype: str
+    collective: str
+    source: str
+
+
+class SizesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sizes of a scenario's product in a file of scenarios."""
+
+    m: int
+    n: int
+    k: int
+    source: str
 
 
 @dataclass(frozen=True)
@@ -201,44 +216,23 @@ def _shipped() -> Mapping[str, Scenario]:
 
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
-    hardware = _row(f"{file}: hardware", content.get("hardware"), _HARDWARE)
-    rows = content.get("scenarios")
-    if not isinstance(rows, dict) or not rows:
-        raise InvalidInputError(f"{file}: no table [scenarios.NAME]; see datasets/workloads/ficco.toml")
-    found = {}
-    for name, row in rows.items():
-        where = f"{file}: scenarios.{name}"
-        sizes = _row(where, row, _SIZES)
+    hardware = typed_table(content.get("hardware"), HardwareTable, f"{file}: hardware")
+    scenarios = {}
+    for name, sizes in typed_tables(content, "scenarios", SizesTable, file).items():
         try:
-            found[name] = _scenario(name, sizes, hardware)
+            scenarios[name] = Scenario(
+                name,
+                sizes.m,
+                sizes.n,
+                sizes.k,
+                find_device(hardware.device),
+                Topology(hardware.workers, fabric=hardware.fabric),
+                hardware.dtype,
+                hardware.collective,
+            )
         except (InvalidInputError, NotFoundError) as error:
-            raise InvalidInputError(f"{where}: {error}") from error
-    return MappingProxyType(found)
-
-
-def _row(where: str, row: object, known: Mapping[str, type]) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{where} is no table; see datasets/workloads/ficco.toml")
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(f"{where}: {text}; keys are {', '.join(known)}")
-    if missing := [key for key in known if key not in row]:
-        raise InvalidInputError(f"{where} lacks {', '.join(missing)}")
-    return dict(row)
-
-
-def _scenario(name: str, sizes: Mapping[str, Any], hardware: Mapping[str, Any]) -> Scenario:
-    return Scenario(
-        name,
-        sizes["m"],
-        sizes["n"],
-        sizes["k"],
-        find_device(hardware["device"]),
-        Topology(hardware["workers"], fabric=hardware["fabric"]),
-        hardware["dtype"],
-        hardware["collective"],
-    )
+            raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
+    return MappingProxyType(scenarios)
 
 
 #: So small a cost that it is none; parameters are carried over by their logarithms.

@@ -17,8 +17,10 @@ from operator import index
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
+
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_tables
 from replay.graph.operators import Operator, batched_matmul, rowwise, streaming
 
 #: Of any size: no model, batch or sequence comes near, and products of four are far below what a double holds.
@@ -76,7 +78,6 @@ _SIZES = ("layers", "hidden", "heads", "feedforward", "vocabulary")
 #: Most layers and experts; those of all layers together are bounded too, since lists of steps grow with them.
 _MOST = MappingProxyType({"layers": 10_000, "experts": 2**14})
 _MOST_EXPERTS = 2**20
-_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -151,25 +152,23 @@ def _shipped() -> Mapping[str, Transformer]:
     return _read(dataset_path("workloads/transformers.toml"))
 
 
+class TransformerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model in a file of models; keys as in `Transformer`."""
+
+    style: str
+    layers: int
+    hidden: int
+    heads: int
+    feedforward: int
+    vocabulary: int
+    experts: int = 1
+    source: str = ""
+
+
 def _read(file: Path) -> Mapping[str, Transformer]:
-    content = read_toml(file, "models").get("transformers")
-    if not isinstance(content, dict) or not content:
-        raise InvalidInputError(f"{file}: no table [transformers.NAME]")
-    return MappingProxyType({name: _transformer(file, name, row) for name, row in content.items()})
-
-
-def _transformer(file: Path, name: str, row: object) -> Transformer:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{file}: transformers.{name} is no table")
-    known: dict[str, type] = {"style": str, "source": str, "experts": int, **dict.fromkeys(_SIZES, int)}
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN_CHARACTERS]
-            raise InvalidInputError(f"{file}: transformers.{name}: {text}; keys are {', '.join(known)}")
-    if missing := [key for key in ("style", *_SIZES) if key not in row]:
-        raise InvalidInputError(f"{file}: transformers.{name} lacks {', '.join(missing)}")
+    tables = typed_tables(read_toml(file, "models"), "transformers", TransformerTable, file)
     try:
-        return Transformer(name, **row)
+        return MappingProxyType({name: Transformer(name, **msgspec.structs.asdict(t)) for name, t in tables.items()})
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
 

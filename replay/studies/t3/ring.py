@@ -18,40 +18,27 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from scipy.special import lambertw  # type: ignore[import-untyped, unused-ignore]
 
 from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels import Calibration, predict
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
 from replay.workloads.architecture import checked_size
 
-_SHOWN = 60
-_SYSTEM = (
-    "latency_ns",
-    "tracker_entries",
-    "tile_rows",
-    "tile_columns",
-    "panels_in_group",
-    "slice_depth",
-    "block_bytes",
-)
+#: Sizes of a system that are whole numbers of 1 or more.
+_SYSTEM_SIZES = ("tracker_entries", "tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
 #: How a cache chooses what it drops: the least recently used, any, or so that it serves best.
 REPLACEMENTS = ("lru", "random", "best")
-_TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
-    {
-        "system": {"device": str, **dict.fromkeys(_SYSTEM, int), "replacement": str, "source": str},
-        "sublayers": {"factor": int, "title": str, "source": str},
-        "models": {"title": str, "hidden": int, "tokens": int, "workers": list, "source": str},
-    }
-)
+_TABLES = ("system", "sublayers", "models")
 #: Workers whose rings are simulated device by device.
 _MOST_WORKERS = 256
 
@@ -91,7 +78,7 @@ class System:
     replacement: str = "random"
 
     def __post_init__(self) -> None:
-        for name in _SYSTEM[1:]:
+        for name in _SYSTEM_SIZES:
             object.__setattr__(self, name, checked_size(f"system: {name}", getattr(self, name)))
         if self.replacement not in REPLACEMENTS:
             names = ", ".join(REPLACEMENTS)
@@ -209,48 +196,59 @@ def _shipped() -> Workload:
     return _read(dataset_path("workloads/t3.toml"))
 
 
+class SystemTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The system in a file of workloads; keys as in `System`."""
+
+    device: str
+    latency_ns: int
+    tracker_entries: int
+    tile_rows: int
+    tile_columns: int
+    panels_in_group: int
+    slice_depth: int
+    block_bytes: int
+    replacement: str
+    source: str
+
+
+class SubLayerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of sub-layer in a file of workloads: the depth of its product as a multiple of the hidden size."""
+
+    factor: int
+    title: str
+    source: str
+
+
+class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model in a file of workloads, with the numbers of tensor-parallel workers that it runs on."""
+
+    title: str
+    hidden: int
+    tokens: int
+    workers: tuple[int, ...]
+    source: str
+
+
 def _read(file: Path) -> Workload:
     content = read_toml(file, "sub-layers")
     if sorted(content) != sorted(_TABLES):
         raise InvalidInputError(f"{file}: has tables {', '.join(sorted(content))}; give {', '.join(_TABLES)}")
+    table = typed_table(content["system"], SystemTable, f"{file}: system")
+    kinds = typed_tables(content, "sublayers", SubLayerTable, file)
+    models = typed_tables(content, "models", ModelTable, file)
     try:
-        return _workload(content)
+        device = find_device(table.device, load_devices(dataset_path("workloads/t3_device.toml")))
+        sizes = {name: getattr(table, name) for name in ("latency_ns", *_SYSTEM_SIZES)}
+        system = System(device, **sizes, replacement=table.replacement)
+        sublayers = [
+            SubLayer(name, kind, model.tokens, model.hidden, kinds[kind].factor, workers)
+            for name, model in models.items()
+            for workers in model.workers
+            for kind in kinds
+        ]
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
-
-
-def _workload(content: Mapping[str, Any]) -> Workload:
-    given = _checked("system", content["system"], "system")
-    devices = load_devices(dataset_path("workloads/t3_device.toml"))
-    system = System(find_device(given["device"], devices), **{name: given[name] for name in (*_SYSTEM, "replacement")})
-    parts = {name: _checked("sublayers", row, name) for name, row in _rows(content, "sublayers")}
-    sublayers = {}
-    for name, row in _rows(content, "models"):
-        model = _checked("models", row, name)
-        for workers in model["workers"]:
-            for part, found in parts.items():
-                one = SubLayer(name, part, model["tokens"], model["hidden"], found["factor"], workers)
-                sublayers[one.label] = one
-    return Workload(system, MappingProxyType(sublayers))
-
-
-def _rows(content: Mapping[str, Any], table: str) -> list[tuple[str, object]]:
-    if not isinstance(content[table], dict) or not content[table]:
-        raise InvalidInputError(f"no table [{table}.NAME]")
-    return list(content[table].items())
-
-
-def _checked(table: str, row: object, name: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{table}: {name!r:.60} is no table")
-    known = _TABLES[table]
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(f"{table}: {name}: {text}; keys are {', '.join(known)}")
-    if missing := [key for key in known if key not in row]:
-        raise InvalidInputError(f"{table}: {name} lacks {', '.join(missing)}")
-    return row
+    return Workload(system, MappingProxyType({sublayer.label: sublayer for sublayer in sublayers}))
 
 
 @dataclass(frozen=True)
