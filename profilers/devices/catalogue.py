@@ -491,6 +491,7 @@ def device_of_file(file: Path, device: str | None) -> Device:
     Parameters
     ----------
     file : Path
+        File whose name is read.
     device : str, optional
         For files whose name says none, or more than one.
 

@@ -171,6 +171,7 @@ def measured_rows(path: str | Path, columns: Sequence[str], read: Callable[[str,
     path : str or Path
         A CSV file in UTF-8 with these columns; or a folder, in which files with other columns are passed over.
     columns : sequence of str
+        Columns that the file must have.
     read : callable
         ``(place, row)``, with the place (file and row, from 1) for messages; a row that it refuses ends the reading.
 

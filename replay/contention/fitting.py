@@ -1,12 +1,8 @@
-"""Fitting the contention model to recordings.
+"""Fitting the contention model to recordings of works side by side, and its calibration file.
 
-Searches for the least cost in the unit cube: the engine's times are no smooth function of a parameter.
-
-`ContentionFit`: parameters of the contention model as they were fitted, and the file that holds them.
-
-What a fit of the contention model is judged by: how far predicted times are from measured ones.
-
-Fit the parameters of the contention model to works that were measured side by side.
+The cost is the negative logarithm of the posterior of measured times, in the unit cube of the parameters. The search
+starts from many points, since the engine's times are no smooth function of a parameter. `ContentionFit` holds the
+fitted ranges, the parameters that the recordings do not determine, and the spread on scenarios that were left out.
 """
 
 import hashlib
@@ -167,6 +163,7 @@ class ContentionFit:
     groups : tuple of str
         Digests of what was fitted (`ContentionRecording.digests_of`).
     source : str
+        Recordings that were fitted, in words.
     """
 
     device: str
@@ -494,11 +491,13 @@ def calibrate_contention(
     Parameters
     ----------
     recordings : sequence of ContentionRecording
+        Recordings of one device.
     parameters : Parameters
         Priors of what is fitted, and the values of what is not.
     part : callable, optional
         Of a group's kin: whether it is fitted. By default one half, by a hash (`replay.contention.recording.fold_of`).
     progress : callable, optional
+        Called with (steps done, steps in all, what).
 
     Raises
     ------

@@ -1,12 +1,8 @@
-"""Isolated durations, and what each task demands of its device.
+"""Demands of tasks on their device, and durations without contention.
 
-How long tasks that were measured side by side would take alone: the sharing of the engine, inverted.
-
-What share of its device each task uses when it runs alone.
-
-The shares decide how much concurrent tasks slow each other; the range of the parameters behind them becomes
-part of the interval of every projection that changes which tasks run together. `replay.contention` fits and scores
-them on works that were measured side by side.
+`with_demands` gives each task the share of every resource that it uses when it runs alone. `isolate` inverts the
+sharing model, so that replaying an unchanged graph returns the measured durations. The ranges of the parameters behind
+the shares become part of the interval of every projection. `replay.contention` fits and scores them on recordings.
 """
 
 from dataclasses import replace

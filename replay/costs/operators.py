@@ -1,12 +1,8 @@
-"""Operators from the calls of a trace: FLOP, bytes, shapes.
+"""Operators from the calls of a trace: FLOP, bytes and shapes.
 
-From a call that a profiler recorded (name, shapes, types, arguments) to the work it stands for.
-
-What a kernel computes, as far as its name and its grid tell: for kernels that no recorded operator stands behind.
-
-What operators compute and move, from their shapes and types.
-
-How much of a trace's device time the operators account for.
+A call that a profiler recorded (name, shapes, types, arguments) gives the operator that it ran. A kernel without a
+recorded operator gives what its name and grid tell. `operator_coverage` is the share of device time that operators
+account for.
 """
 
 import json
@@ -39,6 +35,7 @@ class Call:
     shapes : sequence
         Of each argument: its dimensions, nested for a list of tensors, empty for what is no tensor.
     dtypes : sequence of str
+        Data types of the arguments, as the profiler writes them.
     values : sequence
         Arguments that are no tensors, as text; empty where they were not recorded.
     """
@@ -421,6 +418,7 @@ def operator_of_kernel(name: str, workgroups: int, workgroup_size: int) -> Opera
     Parameters
     ----------
     name : str
+        Name of the kernel.
     workgroups, workgroup_size : int
         Of its launch.
 

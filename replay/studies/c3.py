@@ -1,10 +1,7 @@
-"""Concurrent computation and communication (C3, ConCCL).
+"""Concurrent computation and communication: scenarios of C3 and ConCCL, their simulation, and their figures.
 
-Scenarios: a matrix product and a collective that run side by side, read from TOML.
-
-A scenario under a policy: its graph, how long it takes, and what share of the ideal speed-up that is.
-
-What C3 and ConCCL's paper (arXiv 2412.14335) reports, from the paper's own set-up as far as it is public.
+A scenario is a matrix product and a collective that run side by side (arXiv 2412.14335). `run_scenario` simulates it
+under a policy and returns the share of the ideal speed-up. `reproduce` returns our figure for each published one.
 """
 
 from collections.abc import Mapping
@@ -95,8 +92,11 @@ class Scenario:
     Parameters
     ----------
     name : str
+        Name of the scenario.
     product : Product
+        Matrix product on the compute units.
     transfer : Transfer
+        Collective that runs beside it.
     """
 
     name: str
@@ -193,7 +193,9 @@ class Outcome:
     Parameters
     ----------
     scenario : Scenario
+        Scenario that was simulated.
     policy : Policy
+        Policy that it ran under.
     units : int
         Compute units that were set apart for the collective; 0 for none.
     alone_ns : (float, float)
@@ -255,6 +257,7 @@ def run_scenario(
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     policy : str or Policy
         One of `replay.what_ifs.c3.POLICIES`, or its name.
     parameters : Parameters
@@ -320,7 +323,9 @@ def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, unit
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     policy : Policy
+        Order, partition and carrier of the transfer.
     parameters : Parameters
         With calibrations of kernels and collectives.
     units : int

@@ -1,16 +1,8 @@
-"""FiCCO: product and transfer in finer pieces.
+"""FiCCO: a product and the transfer that it waits for, cut into pieces (arXiv 2512.10236).
 
-Ways to run a product beside the transfer that it waits for, as data.
-
-Scenarios: a matrix product whose left operand is gathered from, or exchanged with, all devices; read from TOML.
-
-What it costs a product that the rows of its operands lie far apart in memory.
-
-The products that a schedule cuts a product into, and what cutting costs.
-
-What comes at each step of a schedule, over the links that there are.
-
-A scenario under a schedule: its graph, how long it takes, and what is lost on the way.
+A `Schedule` says how product and transfer are cut and ordered. A `Scenario` is a product whose left operand is gathered
+from, or exchanged with, all devices. Pieces cost more than the whole: rows of their operands lie as far apart as before
+(`distance_factor`), and each fills fewer waves. `run_schedule` simulates a scenario and returns what cutting costs.
 """
 
 from collections.abc import Mapping
@@ -46,6 +38,7 @@ class Schedule:
     Parameters
     ----------
     name : str
+        Name of the schedule.
     transfer : str
         What comes at a time: ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
         shards of all peers.
@@ -139,12 +132,15 @@ class Scenario:
     Parameters
     ----------
     name : str
+        Name of the scenario.
     m, n, k : int
         Of the whole product; m a multiple of P squared, n and k of P.
     device : Device
+        Device of every worker.
     topology : Topology
         A mesh, a switch or a ring of one node.
     dtype : str
+        Data type of the product, one of `profilers.devices.DTYPES`.
     collective : str
         One of `COLLECTIVES`; on a ring ``"all_gather"``.
 
@@ -286,6 +282,7 @@ class Piece:
     Parameters
     ----------
     product : Product
+        The part that is computed.
     whole : Product
         Where its operands lie: their rows are as far apart as those of the whole's.
     sums : bool
@@ -495,7 +492,9 @@ class Outcome:
     Parameters
     ----------
     scenario : Scenario
+        Scenario that was simulated.
     schedule : Schedule
+        Schedule that it ran under.
     product_ns, transfer_ns : float
         Whole and alone, the transfer as a kernel on compute units.
     decomposition_loss : float
@@ -557,6 +556,7 @@ def run_schedule(
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     schedule : str or Schedule
         One of `replay.studies.ficco.SCHEDULES`, or its name. The serial one always has its collective on
         compute units.
@@ -627,7 +627,9 @@ def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, 
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     schedule : Schedule
+        How product and transfer are cut and ordered.
     parameters : Parameters
         With calibrations of kernels and collectives.
     carrier : str

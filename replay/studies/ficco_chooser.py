@@ -1,14 +1,8 @@
-"""Choosing a FiCCO schedule without simulating it.
+"""Choosing a FiCCO schedule by a small decision tree, and FiCCO's published figures (arXiv 2512.10236).
 
-What of a scenario can be known before anything runs, for choosing a schedule.
-
-Which schedule is the best for a scenario, said by a small tree of decisions, without a simulation.
-
-A chooser from simulations: scenarios that are drawn, schedules that are run, a tree that is grown.
-
-Which schedule is the fastest over a plane of shapes.
-
-What FiCCO's paper (arXiv 2512.10236) reports, from the paper's own scenarios.
+`features_of` gives the features of a scenario that are known before anything runs. `grow_chooser` grows a tree from
+drawn and simulated scenarios, and `score_choices` scores it on others. `schedule_map` finds the fastest schedule over a
+plane of shapes. `reproduce` returns our figure for each published one.
 """
 
 import json
@@ -109,6 +103,7 @@ class Decision:
     feature : str
         One of `replay.studies.ficco_chooser.FEATURES`.
     threshold : float
+        Value of the feature that separates the two sides.
     below, above : Decision or str
         What follows where the feature is at most the threshold, and where it is more: a question, or a schedule.
     """
@@ -126,6 +121,7 @@ class Chooser:
     Parameters
     ----------
     first : Decision or str
+        Root of the tree.
     """
 
     first: Decision | str
@@ -247,8 +243,11 @@ def draw_scenarios(like: Scenario, count: int, *, seed: int, without: Iterable[S
     like : Scenario
         Its device, topology, data type and collective.
     count : int
+        Number of scenarios to draw.
     seed : int
+        Seed of the random choices.
     without : iterable of Scenario
+        Scenarios to stay away from.
 
     Raises
     ------
@@ -294,6 +293,7 @@ def grow_chooser(
     Parameters
     ----------
     scenarios : sequence of Scenario
+        Scenarios to learn from.
     times_ns : array of float64, shape (scenarios, candidates)
         As `candidate_times_ns` returns them.
     depth : int
@@ -301,6 +301,7 @@ def grow_chooser(
     least : int
         Fewest scenarios that a decision may set apart.
     seed : int
+        Seed of the random choices.
 
     Examples
     --------
@@ -329,6 +330,7 @@ class Score:
     right : int
         Choices that are, or take at most 1 % longer.
     cases : int
+        Number of choices.
     loss_when_wrong : float
         Mean of how much longer a choice that is not right takes than the fastest, as a share; 0 where all are right.
     mean_loss : float
@@ -392,11 +394,13 @@ class ScheduleMap:
     Parameters
     ----------
     m, k : array of int64, shape (n,)
+        Rows and depth of each product.
     otb : array of float64, shape (n,)
         FLOP per byte of one device's product.
     mt : array of float64, shape (n,)
         Elements of its operands and result.
     best : array of str, shape (n,)
+        Name of the fastest schedule.
     speedup : array of float64, shape (n,)
         Of the best, over one after the other.
     """

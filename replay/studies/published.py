@@ -40,8 +40,11 @@ class PublishedFigure:
     Parameters
     ----------
     name : str
+        Name of the figure in its file.
     paper, setting, quantity : str
+        Paper, set-up, and quantity that the figure is of.
     value : float
+        The published value, in `unit`.
     unit : str
         ``"cases"``: in how many of `value` cases something holds.
     grade : str
@@ -54,6 +57,7 @@ class PublishedFigure:
     fitted : bool
         Whether a parameter was fitted on it; otherwise ours is a prediction.
     source : str
+        Where the value stands, in words.
     """
 
     name: str

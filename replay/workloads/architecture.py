@@ -1,12 +1,8 @@
-"""Architectures of models, and the operators of a step.
+"""Transformers, the operators of a training or inference step, and counts of them.
 
-Sizes of a job: whole numbers of 1 or more, and bounded, since they come from outside and loops go by them.
-
-`Transformer`: the sizes of a transformer, and how its implementation runs a layer.
-
-`Step`: one operator of a job, with what its backward pass takes, and how operators fuse.
-
-`Tally`: the different operators of a job and how often each is run, which takes no longer for many layers.
+A `Transformer` holds the sizes of a model and the style of its implementation. A `Step` is one operator of a job, with
+its backward pass. `fused` joins operators that a compiler would join. A `Tally` counts equal operators, so that many
+layers take no longer than one.
 """
 
 from collections import Counter
@@ -38,6 +34,7 @@ def checked_size(name: str, value: object, most: int = LARGEST) -> int:
     value : object
         An integer of Python or NumPy.
     most : int
+        Largest value allowed.
 
     Raises
     ------
@@ -87,6 +84,7 @@ class Transformer:
     Parameters
     ----------
     name : str
+        Name of the model.
     style : str
         One of `STYLES`.
     layers, hidden, heads, feedforward, vocabulary : int
@@ -94,6 +92,7 @@ class Transformer:
     experts : int
         Of a layer that has some; 1 elsewhere. At most 16,384, and 2^20 in all layers.
     source : str
+        Where the sizes come from.
 
     Raises
     ------
@@ -202,6 +201,7 @@ class Step:
     name : str
         Of the operator, as PyTorch has it.
     operator : Operator
+        Work of the forward pass.
     gradient : tuple of Operator
         What its backward pass runs.
     parameters : int
@@ -226,6 +226,7 @@ def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, siz
     Parameters
     ----------
     elements : int
+        Elements of an array.
     arrays : float
         Arrays of that many elements that are read and written, of which one is written.
     back : float
@@ -337,6 +338,7 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     Parameters
     ----------
     model : Transformer
+        Model whose layers are counted.
     listing : callable
         Lists the steps of a model; each two layers more must add the same steps, also where neighbours are fused.
 

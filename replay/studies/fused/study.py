@@ -1,10 +1,7 @@
-"""Published workloads of fused collectives, and their figures.
+"""Published workloads of fused collectives, and their figures (arXiv 2305.06942).
 
-A training step of a recommendation model, whose embeddings and all-to-all can be fused.
-
-Clusters, sweeps and models of `datasets/workloads/fused.toml`.
-
-What arXiv 2305.06942 reports of fused collectives, from the simulation.
+`load_workloads` reads clusters, sweeps and models. `compare_training` simulates a training step of a recommendation
+model whose embeddings and all-to-all are fused. `reproduce` returns our figure for each published one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +42,7 @@ class Recommendation:
     Parameters
     ----------
     name : str
+        Name of the model.
     batch, tables : int
         Samples and tables of one rank.
     pooling, dim : int
@@ -52,6 +50,7 @@ class Recommendation:
     bottom, top : tuple of int
         Widths of the layers of the two MLPs, the input first.
     source : str
+        Where the figures come from, in words.
 
     Raises
     ------
@@ -301,9 +300,11 @@ class Workloads:
     Parameters
     ----------
     clusters : mapping of str to Cluster
+        Clusters by name.
     sweeps : mapping of str to tuple of tuple
         By a name of `SWEEPS`: all combinations of its values.
     models : mapping of str to Recommendation
+        Models by name.
     """
 
     clusters: Mapping[str, Cluster]

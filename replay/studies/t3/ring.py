@@ -1,16 +1,8 @@
-"""A ring collective near memory, and the product that feeds it.
+"""The sub-layers of T3: a product, and a ring reduce-scatter that may run near memory (arXiv 2401.16677).
 
-The sub-layers that T3 was evaluated on, and the system that they run on.
-
-Who gets the memory when a product and communication both want it: first come, or the product first.
-
-`Ring`: alike GPUs under construction, each a device with compute units and a device with memory and a link.
-
-Ring collectives step by step: reduce-scatter on compute units or near memory, and all-gather.
-
-A product as waves of workgroups: which chunk of the result each stage adds to, and what it moves.
-
-A sub-layer as a graph: one part after the other, and with T3, which reduces chunks while the product still runs.
+`Workload` holds the sub-layers and the system that T3 was evaluated on. A `Ring` builds the graph of alike GPUs: each
+is a device with compute units and a device with memory and a link. An `Arbitration` says who gets the memory.
+`sequential` and `fused` add a product and its reduce-scatter, one after the other or overlapped chunk by chunk.
 """
 
 from collections.abc import Mapping
@@ -146,7 +138,9 @@ class Workload:
     Parameters
     ----------
     system : System
+        GPUs of the ring.
     sublayers : mapping of str to SubLayer
+        Sub-layers by label.
     """
 
     system: System
@@ -335,6 +329,7 @@ class Message(NamedTuple):
     name : str
         Of what crosses the link.
     size_bytes : float
+        Bytes of the message.
     reads, writes : tuple of str and float
         Name of the task, and bytes of the sender's memory that are read, of the receiver's that are written.
     cost : float
@@ -376,6 +371,7 @@ class Ring:
     Parameters
     ----------
     system : System
+        GPUs of the ring.
     gpus : int
         That are simulated.
     arbitration : Arbitration
@@ -398,6 +394,7 @@ class Ring:
         Parameters
         ----------
         name : str
+            Name of the task.
         sizes : array-like, shape (bursts,)
             Bytes.
         cost : float
@@ -503,7 +500,9 @@ class Part(NamedTuple):
     Parameters
     ----------
     workers : int
+        Workers of the ring.
     bytes : float
+        Bytes of one chunk.
     """
 
     workers: int
@@ -519,7 +518,9 @@ def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
     Parameters
     ----------
     ring : Ring
+        Ring under construction; tasks are added to it.
     part : Part
+        Workers, and bytes of a chunk.
     after : array of int64, shape (gpus,)
         What each GPU waits for.
 
@@ -627,6 +628,7 @@ def cached_share(footprint: float, replacement: str) -> float:
     Parameters
     ----------
     footprint : float
+        Bytes that are used again, over the size of the cache.
     replacement : str
         One of `replay.studies.t3.ring.REPLACEMENTS`.
 
@@ -769,6 +771,7 @@ class Parts(NamedTuple):
     Parameters
     ----------
     graph : KernelGraph
+        Graph of the sub-layer.
     product, reduced, gathered : array of int64, shape (gpus,)
         The last of the product, of the reduce-scatter, of the all-gather.
     begins, stages : array of int64, shape (stages, gpus)
