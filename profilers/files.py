@@ -1,8 +1,8 @@
-"""Files that appear whole, the data sets that the project ships, and TOML.
+"""Files that appear whole, the data sets that the project ships, and settings in TOML.
 
-`written_whole` and `replace_folder` put finished files and folders in place, so that no moment shows half of one.
-`dataset_path` finds shipped data in a checkout and in an installed wheel. `read_toml` reads TOML of users, in a time
-that grows with its size, whatever it holds.
+`written_whole` writes a file beside its target and renames it, so that nobody sees half of it. `dataset_path` finds
+shipped data in a checkout and in an installed wheel. `read_toml` reads settings in a time that grows with their size,
+whatever they hold; `typed_table` checks them against msgspec structs.
 """
 
 import ctypes
@@ -12,11 +12,13 @@ import re
 import stat
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError
 
@@ -26,6 +28,17 @@ _RENAME_EXCHANGE = 2
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 #: Characters of a file's name in the name of its temporary file, which a long name would make too long.
 _NAME_SHOWN = 40
+#: Characters of a reason that an error shows: a file may hold anything.
+_SHOWN_CHARACTERS = 200
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+#: Words of msgspec, and the words of settings files for them.
+_WORDS = (
+    (r"Object missing required field `(.*)`", r"lacks the key '\1'"),
+    (r"Object contains unknown field `(.*)`", r"unknown key '\1'"),
+    ("`object`", "`table`"),
+    ("`array`", "`list`"),
+    ("`null`", "nothing"),
+)
 
 
 def replace_folder(new: Path, target: Path, spare: Path) -> None:
@@ -51,10 +64,10 @@ def replace_folder(new: Path, target: Path, spare: Path) -> None:
 def _exchange(first: Path, second: Path) -> bool:
     """Swap two folders in one system call; return whether the system could."""
     try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):
         return False
-    done: int = call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
+    done: int = rename(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE)
     return done == 0
 
 
@@ -209,6 +222,11 @@ _NO_KEY = re.compile(
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the content of a TOML document.
 
+    Parameters
+    ----------
+    text : str
+        The document.
+
     Raises
     ------
     ValueError
@@ -238,8 +256,9 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
     Parameters
     ----------
     file : Path
+        TOML file in UTF-8.
     what : str
-        What it is a file of, for messages.
+        Content of such files, for messages, such as ``"scenarios"``.
 
     Raises
     ------
@@ -260,6 +279,83 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
         raise InvalidInputError(f"{file}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
+
+
+def typed_table(table: object, layout: type[Settings], place: str) -> Settings:
+    """Return a table of a settings file as a struct.
+
+    Parameters
+    ----------
+    table : object
+        Content of the table, as a TOML or JSON reader gives it.
+    layout : type
+        msgspec struct with the keys of the table.
+    place : str
+        File and name of the table, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        A key is missing, unknown or of another type; the message names it.
+
+    Examples
+    --------
+    >>> class Size(msgspec.Struct):
+    ...     rows: int
+    >>> typed_table({"rows": 4}, Size, "sizes.toml: sizes.small").rows
+    4
+    """
+    try:
+        return msgspec.convert(table, layout)
+    except InvalidInputError as error:  # of a check in the struct itself
+        raise InvalidInputError(f"{place}: {error}") from error
+    except msgspec.ValidationError as error:
+        keys = ", ".join(layout.__struct_fields__)
+        raise InvalidInputError(f"{place}: {key_first(str(error))}; the keys are {keys}") from error
+
+
+def key_first(reason: str) -> str:
+    """Return why msgspec refused a settings file: the key first, in words for tables rather than objects.
+
+    Parameters
+    ----------
+    reason : str
+        Message of `msgspec.ValidationError`.
+
+    Examples
+    --------
+    >>> key_first("Expected `int`, got `str` - at `$.rows`")
+    'rows: Expected `int`, got `str`'
+    """
+    said, _, key = reason.partition(" - at `$.")
+    for pattern, words in _WORDS:
+        said = re.sub(pattern, words, said)
+    return (f"{key.removesuffix('`')}: {said}" if key else said)[:_SHOWN_CHARACTERS]
+
+
+def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], file: Path) -> dict[str, Settings]:
+    """Return the tables ``[NAME.KEY]`` of a settings file as structs, by key.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of the file.
+    name : str
+        First part of the tables' names.
+    layout : type
+        msgspec struct with the keys of each table.
+    file : Path
+        File, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table, or one is not as `layout` says; the message names file, table and key.
+    """
+    tables = content.get(name)
+    if not isinstance(tables, dict) or not tables:
+        raise InvalidInputError(f"{file}: no table [{name}.NAME]")
+    return {key: typed_table(table, layout, f"{file}: {name}.{key}") for key, table in tables.items()}
 
 
 def is_folder(path: Path) -> bool:

@@ -437,17 +437,17 @@ def test_one_device_alone_is_scored_with_its_own_fit(tmp_path: Path) -> None:
     ("place", "value", "message"),
     [
         (("fits", 0, "rows"), float("inf"), "JSON is malformed"),
-        (("fits", 0, "rows"), 1.5, r"Expected `int`, got `float` - at `\$.fit.fits\[0\].rows`"),
+        (("fits", 0, "rows"), 1.5, r"fit.fits\[0\].rows: Expected `int`, got `float`"),
         (("fits", 0, "tile"), [0, 1], r"the tile of softmax on .* is \(0, 1\); there are \(0, 0\)"),
-        (("fits", 0, "tile"), [1.5, 1], r"Expected `int`, got `float` - at `\$.fit.fits\[0\].tile\[0\]`"),
-        (("fits", 0, "spread"), -5, r"`float` >= 0.0 - at `\$.fit.fits\[0\].spread`"),
+        (("fits", 0, "tile"), [1.5, 1], r"fit.fits\[0\].tile\[0\]: Expected `int`, got `float`"),
+        (("fits", 0, "spread"), -5, r"fit.fits\[0\].spread: Expected `float` >= 0.0"),
         (("fits", 0, "spread"), float("nan"), "JSON is malformed"),
         (("fits", 0, "device"), "foo", "no device is called 'foo'"),
         (("fits", 0, "kind"), "fft", "no model of 'fft'; there are"),
         (("fits", 0, "dtype"), "fp3", "data type 'fp3' is none of"),
         (("fits", 0, "parameters", "memory"), 1e9, "memory of softmax on .* is 1e"),
-        (("fits", 0, "parameters", "memory"), 10**400, r"at `\$.fit.fits\[0\].parameters"),
-        (("carried", 0, "spread"), 1000, r"`float` <= 10.0 - at `\$.fit.carried\[0\].spread`"),
+        (("fits", 0, "parameters", "memory"), 10**400, r"fit.fits\[0\].parameters"),
+        (("carried", 0, "spread"), 1000, r"fit.carried\[0\].spread: Expected `float` <= 10.0"),
     ],
 )
 def test_a_calibration_that_cannot_be_is_named(tmp_path: Path, place: tuple, value: object, message: str) -> None:

@@ -16,6 +16,7 @@ from profilers.files import dataset_path
 from replay.costs.shipped import load_parameters
 from replay.studies.c3 import (
     WEIGHTS,
+    ModelTable,
     Outcome,
     Scenario,
     chosen_units,
@@ -72,7 +73,7 @@ def test_there_are_thirty_and_every_class_of_them() -> None:
 
 def test_sizes_are_those_that_the_rule_of_the_file_gives() -> None:
     content = tomllib.loads(TEXT)
-    sizes = {(m, w): weight_bytes(row, w) for m, row in content["models"].items() for w in WEIGHTS}
+    sizes = {(m, w): weight_bytes(ModelTable(**row), w) for m, row in content["models"].items() for w in WEIGHTS}
     for name, row in content["scenarios"].items():
         scenario = SCENARIOS[name]
         product, model = content["products"][row["product"]], content["models"]
@@ -232,9 +233,9 @@ def test_every_published_figure_has_ours_and_those_that_gate_are_met() -> None:
         ('product = "cb1"', 'product = "cb9"', r"scenarios\.cb1_all_gather_half: no products\.cb9; there are cb1"),
         ('weights = "layer"', 'weights = "head"', "no weights are called 'head'; there are projection"),
         ('collective = "all_to_all"', 'collective = "broadcast"', "no transfer is called 'broadcast'"),
-        ("tokens = 4096", "tokens = 4096.5", r"products\.cb1: tokens = 4096\.5; keys are"),
+        ("tokens = 4096", "tokens = 4096.5", r"products\.cb1: tokens: Expected `int`, got `float`; the keys are"),
         ("tokens = 4096", "tokens = 0", r"products\.cb1: tokens"),
-        ("hidden = 4096", "", r"models\.llama2_7b lacks hidden"),
+        ("hidden = 4096", "", r"models\.llama2_7b: lacks the key 'hidden'"),
         ('device = "MI300X"', 'device = "MI9"', "hardware: "),
         ("[hardware]", "[hardware", "no TOML"),
         ("[products.", "[things.", r"no table \[products\.NAME\]"),

@@ -294,10 +294,10 @@ def met(figure: Mapping[str, float | str], ours: float) -> bool:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[clusters.a]\nnodes = 2\n", "clusters.a lacks device"),
-        ('[clusters.a]\nnodes = "2"\n', "clusters.a: nodes = '2'; keys are"),
+        ("[clusters.a]\nnodes = 2\n", "clusters.a: lacks the key 'device'"),
+        ('[clusters.a]\nnodes = "2"\n', "clusters.a: nodes: Expected `int`, got `str`; the keys are"),
         ("[sweeps.other]\n", "no sweep 'other'"),
-        ('[sweeps.gemv]\nbatch = [1]\nshape = [4]\nsource = ""\n', "give whole numbers"),
+        ('[sweeps.gemv]\nbatch = [1]\nshape = [4]\nsource = ""\n', "sweeps.gemv: shape[0]: Expected `list`, got `int`"),
         (
             '[models.a]\nbatch = 1\ntables = 1\npooling = 1\ndim = 0\nbottom = [1, 1]\ntop = [1, 1]\nsource = ""\n',
             "a: dim is 0",
@@ -306,7 +306,7 @@ def met(figure: Mapping[str, float | str], ours: float) -> bool:
             '[models.a]\nbatch = 1\ntables = 1\npooling = 1\ndim = 4\nbottom = [1]\ntop = [1, 1]\nsource = ""\n',
             "two layers",
         ),
-        ("clusters = 3\n", "clusters is no table of tables"),
+        ("clusters = 3\n", "no table [clusters.NAME]"),
         ("[clusters", "no TOML"),
     ],
 )

@@ -71,13 +71,13 @@ def test_the_workload_holds_every_sublayer_and_says_where_from() -> None:
     ("old", "new", "message"),
     [
         ("hidden = 3072", "hidden = 0", "hidden is 0"),
-        ("hidden = 3072", "hiden = 3072", "models: mega_gpt2: hiden = 3072; keys are"),
-        ("workers = [8, 16]", 'workers = ["8"]', "workers is '8'"),
+        ("hidden = 3072", "hiden = 3072", "models.mega_gpt2: unknown key 'hiden'; the keys are"),
+        ("workers = [8, 16]", 'workers = ["8"]', r"models.mega_gpt2: workers\[0\]: Expected `int`, got `str`"),
         ("workers = [8, 16]", "workers = [1]", "one worker reduces nothing"),
-        ("latency_ns = 500\n", "", "system: system lacks latency_ns"),
+        ("latency_ns = 500\n", "", "system: lacks the key 'latency_ns'"),
         ("[sublayers.op]", "[parts.op]", "has tables"),
         ('device = "T3-GPU"', 'device = "T4-GPU"', "no device is called"),
-        ("tracker_entries = 256", "tracker_entries = true", "tracker_entries = True"),
+        ("tracker_entries = 256", "tracker_entries = true", "system: tracker_entries: Expected `int`, got `bool`"),
         ("[system]", "[system", "no TOML"),
     ],
 )

@@ -135,9 +135,9 @@ def test_too_few_steps_and_no_share_say_so(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("{", "truncated"),
-        ("{}", "missing required field `kind`"),
+        ("{}", "lacks the key 'kind'"),
         ("[]", "not what `seqpoint calibrate training` writes"),
-        ('{"kind": "training", "version": 1, "devices": [], "source": "", "fit": {"devices": 8}}', "field `costs`"),
+        ('{"kind": "training", "version": 1, "devices": [], "source": "", "fit": {"devices": 8}}', "the key 'costs'"),
     ],
 )
 def test_a_file_that_holds_no_costs_is_named(tmp_path: Path, content: str, message: str) -> None:
@@ -164,7 +164,7 @@ def test_costs_must_be_above_zero(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     write_training_fit(path, load_training())
     path.write_text(path.read_text().replace('"streams": ', '"streams": -'))
-    with pytest.raises(InvalidInputError, match=r"Expected `float` > 0.0 - at `\$.fit.costs\[\.\.\.\]`"):
+    with pytest.raises(InvalidInputError, match=r"fit.costs\[\.\.\.\]: Expected `float` > 0.0"):
         read_training_fit(path)
 
 

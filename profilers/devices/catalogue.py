@@ -1,8 +1,7 @@
-"""The device catalogue, and finding a device by name.
+"""The device catalogue: figures of GPUs, each with its source and its certainty, and look-up by name.
 
-The device catalogue: what is known of a GPU, each figure with its source and how certain it is.
-
-The device that the name of a file says, by the names of the catalogue.
+`load_devices` reads the shipped catalogue and a user's own TOML files. `find_device` knows the names and aliases that
+profilers write. `device_of_file` finds the device that the name of a file says.
 """
 
 import difflib
@@ -16,8 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.files import dataset_path, parse_toml
+from profilers.files import dataset_path, parse_toml, typed_table
 
 #: The environment variable that names TOML files of a user's own devices.
 USER_DEVICES: Final = "SEQPOINT_DEVICES"
@@ -86,10 +87,32 @@ DTYPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 _VENDOR_PREFIXES: Final = ("nvidia ", "amd ")
-_DEVICE_KEYS: Final = frozenset({"vendor", "architecture", "aliases", "figures"})
-_FIGURE_KEYS: Final = frozenset({"value", "unit", "source", "certainty"})
 _SIZE_LIMIT_BYTES: Final = 2**20
 _TEXT_LIMIT: Final = 500
+
+
+class _CatalogueFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The layout of `datasets/devices.toml`."""
+
+    devices: dict[str, Any]
+
+
+class _DeviceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A device of a catalogue file; keys as in `Device`."""
+
+    vendor: str
+    architecture: str
+    aliases: list[str]
+    figures: dict[str, Any]
+
+
+class _FigureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure of a catalogue file; keys as in `Figure`."""
+
+    value: float
+    unit: str
+    source: str
+    certainty: str
 
 
 @dataclass(frozen=True)
@@ -351,13 +374,8 @@ def _unknown(device: str, figure: str) -> InvalidInputError:
 
 
 def _read(path: Path) -> tuple[Device, ...]:
-    document = _parse(path)
-    where = f"{path}:"
-    _only_keys(document, frozenset({"devices"}), where)
-    devices = tuple(
-        _device(name, entry, f"{path}: device {name!r}:")
-        for name, entry in _table(document["devices"], f"{where} 'devices'").items()
-    )
+    document = typed_table(_parse(path), _CatalogueFile, str(path))
+    devices = tuple(_device(name, entry, f"{path}: device {name!r}") for name, entry in document.devices.items())
     _distinct_names(devices, path)
     return devices
 
@@ -378,80 +396,46 @@ def _parse(path: Path) -> dict[str, Any]:
         raise BrokenFileError(f"{path}: no valid TOML: {error}; correct it there") from error
 
 
-def _device(name: str, entry: object, where: str) -> Device:
-    table = _table(entry, where)
-    _only_keys(table, _DEVICE_KEYS, where)
-    given = _table(table["figures"], f"{where} 'figures'")
-    figures = {figure: _figure(figure, value, f"{where} figure {figure!r}:") for figure, value in given.items()}
+def _device(name: str, entry: object, place: str) -> Device:
+    table = typed_table(entry, _DeviceTable, place)
+    figures = {figure: _figure(figure, value, f"{place}: figure {figure!r}") for figure, value in table.figures.items()}
     if _SUSTAINED in figures and _PEAK in figures and figures[_SUSTAINED].value > figures[_PEAK].value:
         raise InvalidInputError(
-            f"{where} figure {_SUSTAINED!r}: {figures[_SUSTAINED].value:g} is above {_PEAK} of "
+            f"{place}: figure {_SUSTAINED!r}: {figures[_SUSTAINED].value:g} is above {_PEAK} of "
             f"{figures[_PEAK].value:g}; what is sustained is at most the peak"
         )
     return Device(
-        name=_text(name, f"{where} its name"),
-        vendor=_text(table["vendor"], f"{where} 'vendor'"),
-        architecture=_text(table["architecture"], f"{where} 'architecture'"),
-        aliases=_aliases(table["aliases"], f"{where} 'aliases'"),
+        name=_text(name, f"{place}: its name"),
+        vendor=_text(table.vendor, f"{place}: 'vendor'"),
+        architecture=_text(table.architecture, f"{place}: 'architecture'"),
+        aliases=tuple(_text(alias, f"{place}: 'aliases': an alias") for alias in table.aliases),
         figures=figures,
     )
 
 
-def _figure(name: str, entry: object, where: str) -> Figure:
+def _figure(name: str, entry: object, place: str) -> Figure:
     if name not in FIGURE_UNITS:
-        raise InvalidInputError(f"{where} unknown; the figures are {', '.join(FIGURE_UNITS)}")
-    table = _table(entry, where)
-    _only_keys(table, _FIGURE_KEYS, where)
-    if table["unit"] != FIGURE_UNITS[name]:
-        raise InvalidInputError(f"{where} the unit is {FIGURE_UNITS[name]!r}, not {table['unit']!r}; convert the value")
-    if table["certainty"] not in CERTAINTIES:
-        raise InvalidInputError(f"{where} certainty {table['certainty']!r} is none of {', '.join(CERTAINTIES)}")
-    value = _number(table["value"], where)
+        raise InvalidInputError(f"{place}: unknown; the figures are {', '.join(FIGURE_UNITS)}")
+    table = typed_table(entry, _FigureTable, place)
+    if table.unit != FIGURE_UNITS[name]:
+        raise InvalidInputError(f"{place}: the unit is {FIGURE_UNITS[name]!r}, not {table.unit!r}; convert the value")
+    if table.certainty not in CERTAINTIES:
+        raise InvalidInputError(f"{place}: certainty {table.certainty!r} is none of {', '.join(CERTAINTIES)}")
+    if not (math.isfinite(table.value) and table.value > 0):
+        raise InvalidInputError(f"{place}: 'value' is finite and above zero; leave the figure out if it is unknown")
     low, high = FIGURE_RANGES[name]
-    if not low <= value <= high:
-        raise InvalidInputError(f"{where} {value:g} {FIGURE_UNITS[name]} is not within {low:g} to {high:g}")
-    if FIGURE_UNITS[name] == "1" and not value.is_integer():
-        raise InvalidInputError(f"{where} the value is a count, so a whole number, not {value}")
-    source = _text(table["source"], f"{where} 'source'")
-    return Figure(value=value, unit=FIGURE_UNITS[name], source=source, certainty=str(table["certainty"]))
+    if not low <= table.value <= high:
+        raise InvalidInputError(f"{place}: {table.value:g} {FIGURE_UNITS[name]} is not within {low:g} to {high:g}")
+    if FIGURE_UNITS[name] == "1" and not table.value.is_integer():
+        raise InvalidInputError(f"{place}: the value is a count, so a whole number, not {table.value}")
+    source = _text(table.source, f"{place}: 'source'")
+    return Figure(value=table.value, unit=table.unit, source=source, certainty=table.certainty)
 
 
-def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidInputError(f"{where} 'value' is a number, not {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not (math.isfinite(number) and number > 0):
-        raise InvalidInputError(f"{where} 'value' is finite and above zero; leave the figure out if it is unknown")
-    return number
-
-
-def _table(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise InvalidInputError(f"{where} is a table, not {type(value).__name__}; see datasets/devices.toml")
+def _text(value: str, place: str) -> str:
+    if not (value.strip() and value.isprintable() and len(value) <= _TEXT_LIMIT):
+        raise InvalidInputError(f"{place} is a line of printable text, 1 to {_TEXT_LIMIT} characters")
     return value
-
-
-def _only_keys(table: Mapping[str, Any], keys: frozenset[str], where: str) -> None:
-    """Raise unless the table has these keys and no others."""
-    if extra := sorted(table.keys() - keys):
-        raise InvalidInputError(f"{where} unknown key {extra[0]!r}; the keys are {', '.join(sorted(keys))}")
-    if missing := sorted(keys - table.keys()):
-        raise InvalidInputError(f"{where} lacks the key {missing[0]!r}; add it, see datasets/devices.toml")
-
-
-def _text(value: object, where: str) -> str:
-    if not (isinstance(value, str) and value.strip() and value.isprintable() and len(value) <= _TEXT_LIMIT):
-        raise InvalidInputError(f"{where} is a line of printable text, 1 to {_TEXT_LIMIT} characters")
-    return value
-
-
-def _aliases(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise InvalidInputError(f"{where} is a list of names, which may be empty")
-    return tuple(_text(alias, f"{where}: an alias") for alias in value)
 
 
 def _distinct_names(devices: tuple[Device, ...], path: Path) -> None:
@@ -507,6 +491,7 @@ def device_of_file(file: Path, device: str | None) -> Device:
     Parameters
     ----------
     file : Path
+        File whose name is read.
     device : str, optional
         For files whose name says none, or more than one.
 

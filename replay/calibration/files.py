@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.files import written_whole
+from profilers.files import key_first, written_whole
 
 #: What can be calibrated: the subcommands of `seqpoint calibrate`.
 Kind = Literal["kernels", "collectives", "training", "contention"]
@@ -23,8 +23,6 @@ Model = TypeVar("Model")
 VERSION = 1
 #: The largest file that is written has some hundred thousand digests of 17 bytes.
 _LIMIT_BYTES = 2**24
-#: Characters of a reason that an error shows: a file may hold anything.
-_SHOWN_CHARACTERS = 200
 
 
 class CalibrationFile(msgspec.Struct, Generic[Fit], frozen=True, forbid_unknown_fields=True):
@@ -94,7 +92,7 @@ class CalibrationLayout(Generic[Fit, Model]):
                 raise ValueError(f"larger than {_LIMIT_BYTES} bytes")
             return self._decoded(content)
         except (ValueError, RecursionError, OSError, SeqPointError) as error:
-            reason = str(error)[:_SHOWN_CHARACTERS]
+            reason = key_first(str(error))
             raise InvalidInputError(
                 f"{file}: not what `seqpoint calibrate {self.kind}` writes ({reason}); make the file anew with it"
             ) from error

@@ -7,7 +7,6 @@ error names the file and the row.
 
 import csv
 import stat
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +14,11 @@ from types import MappingProxyType
 from typing import TypeVar
 from zlib import crc32
 
+import msgspec
 import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import read_toml
 
 Content = TypeVar("Content")
 #: Half-width of the central 90 % of a normal distribution, in standard deviations.
@@ -150,20 +151,9 @@ def read_parameters(path: Path) -> Parameters:
     >>> read_parameters(dataset_path("parameters.toml"))["dma_command_ns"]
     5500.0
     """
-    with path.open("rb") as stream:
-        content = tomllib.load(stream)["parameters"]
-    known = {
-        name: Parameter(
-            value=float(row["value"]),
-            low=float(row["low"]),
-            high=float(row["high"]),
-            unit=row["unit"],
-            source=row["source"],
-            certainty=row["certainty"],
-        )
-        for name, row in content.items()
-    }
-    return Parameters(MappingProxyType(known), MappingProxyType({name: p.value for name, p in known.items()}))
+    known = msgspec.convert(read_toml(path, "parameters")["parameters"], dict[str, Parameter])
+    values = {name: parameter.value for name, parameter in known.items()}
+    return Parameters(MappingProxyType(known), MappingProxyType(values))
 
 
 #: Texts by column; None where a line is short.
@@ -181,6 +171,7 @@ def measured_rows(path: str | Path, columns: Sequence[str], read: Callable[[str,
     path : str or Path
         A CSV file in UTF-8 with these columns; or a folder, in which files with other columns are passed over.
     columns : sequence of str
+        Columns that the file must have.
     read : callable
         ``(place, row)``, with the place (file and row, from 1) for messages; a row that it refuses ends the reading.
 

@@ -1,19 +1,9 @@
-"""Kernels timed anew for another device.
+"""Traced durations on another device, or in another data type.
 
-What a device sustains, where its data sheet says what it could reach.
-
-How long an operator's main kernel takes on a device, as far as its shape tells.
-
-Only ratios of these times are used: a traced kernel keeps what the model does not know of it.
-
-Durations of a graph's tasks on another device, or in another data type, relative to what was traced.
-
-Where the shape of a kernel's operator is known, the part of its traced duration that a model explains is exchanged for
-what the model says of the other side; what it does not explain is taken for latency, which stays. Of any other kernel
-the part above the floor, which is what a kernel takes that does next to nothing, goes by the rate that binds its class.
-Both can be undone: there and back is what was traced.
-
-Relative re-timing: a traced duration times the ratio of what models say of two devices or data types.
+A new duration is the traced one times the ratio of modelled durations, so that errors common to both sides cancel.
+Where the shape of a kernel's operator is known, the part of the duration that a model explains is exchanged; the rest
+counts as latency and stays. Of any other kernel, the part above the floor of its class scales by the rate that binds
+the class. Going to another device and back returns the traced duration.
 """
 
 from collections.abc import Sequence
@@ -40,6 +30,7 @@ class Capability:
     Parameters
     ----------
     device : Device
+        Device of the catalogue.
     machine : Machine
         Its peaks, as the models of durations take them.
     dtype : str
@@ -93,6 +84,7 @@ def capability(device: Device, dtype: str, calibration: Calibration) -> Capabili
     Parameters
     ----------
     device : Device
+        Device of the catalogue.
     dtype : str
         One of `profilers.devices.DTYPES`.
     calibration : Calibration
@@ -156,6 +148,7 @@ def modelled_seconds(
     operators : sequence of Operator
         Of kind matmul, batched_matmul, convolution or attention.
     place : Capability
+        Device and data type that the operators run on.
     floor_s : float
         What a kernel takes that computes next to nothing.
     attention_share : float
@@ -243,9 +236,11 @@ def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | f
     Parameters
     ----------
     duration : array of float64
+        Durations, in any unit.
     floors : (before, after)
         In the unit of the durations. Of a duration below it that share of the new floor is taken.
     ratio : array of float64
+        Factor of the part above the floor.
 
     Examples
     --------
@@ -265,9 +260,11 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     graph : KernelGraph
         Whose device is known.
     target : Device
+        Device to re-time for.
     units : int
         Its compute units.
     parameters : Parameters
+        Floors and efficiencies, with a calibration of kernels.
 
     Returns
     -------
@@ -306,6 +303,7 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     old, new : str
         Of `profilers.devices.DTYPES`.
     parameters : Parameters
+        Floors and efficiencies, with a calibration of kernels.
     """
     device, tasks = _device(graph), graph.tasks
     before = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)

@@ -1,10 +1,7 @@
-"""Concurrent computation and communication (C3, ConCCL).
+"""Concurrent computation and communication: scenarios of C3 and ConCCL, their simulation, and their figures.
 
-Scenarios: a matrix product and a collective that run side by side, read from TOML.
-
-A scenario under a policy: its graph, how long it takes, and what share of the ideal speed-up that is.
-
-What C3 and ConCCL's paper (arXiv 2412.14335) reports, from the paper's own set-up as far as it is public.
+A scenario is a matrix product and a collective that run side by side (arXiv 2412.14335). `run_scenario` simulates it
+under a policy and returns the share of the ideal speed-up. `reproduce` returns our figure for each published one.
 """
 
 from collections.abc import Mapping
@@ -12,13 +9,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TypeVar
 
+import msgspec
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.engine.engine import simulate
@@ -37,17 +35,54 @@ from replay.studies.products import (
 from replay.what_ifs.c3 import PARTITIONS, POLICIES, Policy, find_policy
 from replay.workloads.architecture import LARGEST, checked_size
 
+Table = TypeVar("Table", bound=msgspec.Struct)
 #: Parts of a model whose weights sharded training gathers at once.
 WEIGHTS = ("projection", "attention", "matrix", "feedforward", "layer")
-_TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
-    {
-        "hardware": {"device": str, "workers": int, "fabric": str, "source": str},
-        "models": {"hidden": int, "key_value": int, "feedforward": int, "matrices": int, "source": str},
-        "products": {"model": str, "tokens": int, "source": str},
-        "scenarios": {"product": str, "collective": str, "model": str, "weights": str, "ratio": float},
-    }
-)
-_SHOWN, _ELEMENT_BYTES = 60, 2
+_ELEMENT_BYTES = 2
+
+
+class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The devices of a file of scenarios."""
+
+    device: str
+    workers: int
+    fabric: str
+    source: str
+
+
+class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sizes of a transformer's layer in a file of scenarios."""
+
+    hidden: int
+    key_value: int
+    feedforward: int
+    matrices: int
+    source: str
+
+    def __post_init__(self) -> None:
+        for size in ("hidden", "key_value", "feedforward", "matrices"):
+            checked_size(size, getattr(self, size), LARGEST)
+
+
+class ProductTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A matrix product of a file of scenarios: tokens through the first feedforward matrix of a model."""
+
+    model: str
+    tokens: int
+    source: str
+
+    def __post_init__(self) -> None:
+        checked_size("tokens", self.tokens, LARGEST)
+
+
+class ScenarioTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A scenario of a file: a product, and the collective of a model's weights."""
+
+    product: str
+    collective: str
+    model: str
+    weights: str
+    ratio: float
 
 
 @dataclass(frozen=True)
@@ -57,8 +92,11 @@ class Scenario:
     Parameters
     ----------
     name : str
+        Name of the scenario.
     product : Product
+        Matrix product on the compute units.
     transfer : Transfer
+        Collective that runs beside it.
     """
 
     name: str
@@ -66,22 +104,22 @@ class Scenario:
     transfer: Transfer
 
 
-def weight_bytes(model: Mapping[str, int], weights: str) -> int:
+def weight_bytes(model: ModelTable, weights: str) -> int:
     """Return the size of one of `WEIGHTS` in bf16.
 
     Examples
     --------
-    >>> weight_bytes({"hidden": 4, "key_value": 2, "feedforward": 8, "matrices": 3}, "layer")
+    >>> weight_bytes(ModelTable(hidden=4, key_value=2, feedforward=8, matrices=3, source=""), "layer")
     288
     """
-    hidden, wide = model["hidden"], model["feedforward"]
-    attention, matrix = 2 * hidden * (hidden + model["key_value"]), hidden * wide
+    hidden, wide = model.hidden, model.feedforward
+    attention, matrix = 2 * hidden * (hidden + model.key_value), hidden * wide
     elements = {
         "projection": hidden * hidden,
         "attention": attention,
         "matrix": matrix,
-        "feedforward": model["matrices"] * matrix,
-        "layer": attention + model["matrices"] * matrix,
+        "feedforward": model.matrices * matrix,
+        "layer": attention + model.matrices * matrix,
     }
     return _ELEMENT_BYTES * elements[weights]
 
@@ -110,64 +148,38 @@ def _shipped() -> Mapping[str, Scenario]:
 
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
-    hardware = _row(file, "hardware", content.get("hardware"), "hardware")
-    tables = {table: _table(file, content, table) for table in ("models", "products", "scenarios")}
+    hardware = typed_table(content.get("hardware"), HardwareTable, f"{file}: hardware")
+    models = typed_tables(content, "models", ModelTable, file)
+    products = typed_tables(content, "products", ProductTable, file)
+    tables = typed_tables(content, "scenarios", ScenarioTable, file)
     try:
-        device = find_device(hardware["device"])
-        topology = Topology(hardware["workers"], fabric=hardware["fabric"])
+        device = find_device(hardware.device)
+        topology = Topology(hardware.workers, fabric=hardware.fabric)
     except (InvalidInputError, NotFoundError) as error:
         raise InvalidInputError(f"{file}: hardware: {error}") from error
-    found = {}
-    for name, row in tables["scenarios"].items():
+    scenarios = {}
+    for name, table in tables.items():
         try:
-            found[name] = _scenario(name, row, tables, (device, topology))
+            product = _named(products, "products", table.product)
+            shape, gathered = _named(models, "models", product.model), _named(models, "models", table.model)
+            if table.weights not in WEIGHTS:
+                raise InvalidInputError(f"no weights are called {table.weights!r}; there are {', '.join(WEIGHTS)}")
+            # A gate's matrix and the one that it gates are multiplied at once.
+            columns = shape.feedforward * (2 if shape.matrices == 3 else 1)
+            scenarios[name] = Scenario(
+                name,
+                Product(product.tokens, columns, shape.hidden, device),
+                Transfer(table.collective, float(weight_bytes(gathered, table.weights)), topology, device),
+            )
         except InvalidInputError as error:
             raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
-    return MappingProxyType(found)
+    return MappingProxyType(scenarios)
 
 
-def _table(file: Path, content: Mapping[str, Any], table: str) -> dict[str, dict[str, Any]]:
-    rows = content.get(table)
-    if not isinstance(rows, dict) or not rows:
-        raise InvalidInputError(f"{file}: no table [{table}.NAME]; see datasets/workloads/c3.toml")
-    return {name: _row(file, f"{table}.{name}", row, table) for name, row in rows.items()}
-
-
-def _row(file: Path, where: str, row: object, table: str) -> dict[str, Any]:
-    known = _TABLES[table]
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{file}: {where} is no table; see datasets/workloads/c3.toml")
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(f"{file}: {where}: {text}; keys are {', '.join(known)}")
-        if known[key] is int:
-            checked_size(f"{file}: {where}: {key}", value, LARGEST)
-    if missing := [key for key in known if key not in row]:
-        raise InvalidInputError(f"{file}: {where} lacks {', '.join(missing)}")
-    return dict(row)
-
-
-def _scenario(name: str, row: Mapping[str, Any], tables: Mapping[str, Any], place: tuple[Device, Topology]) -> Scenario:
-    device, topology = place
-    product = _named(tables, "products", row["product"])
-    shape, gathered = _named(tables, "models", product["model"]), _named(tables, "models", row["model"])
-    if row["weights"] not in WEIGHTS:
-        raise InvalidInputError(f"no weights are called {row['weights']!r}; there are {', '.join(WEIGHTS)}")
-    # A gate's matrix and the one that it gates are multiplied at once.
-    n = shape["feedforward"] * (2 if shape["matrices"] == 3 else 1)
-    return Scenario(
-        name,
-        Product(product["tokens"], n, shape["hidden"], device),
-        Transfer(row["collective"], float(weight_bytes(gathered, row["weights"])), topology, device),
-    )
-
-
-def _named(tables: Mapping[str, Any], table: str, name: str) -> dict[str, Any]:
-    if name not in tables[table]:
-        raise InvalidInputError(f"no {table}.{name}; there are {', '.join(tables[table])}")
-    found: dict[str, Any] = tables[table][name]
-    return found
+def _named(tables: Mapping[str, Table], kind: str, name: str) -> Table:
+    if name not in tables:
+        raise InvalidInputError(f"no {kind}.{name}; there are {', '.join(tables)}")
+    return tables[name]
 
 
 @dataclass(frozen=True)
@@ -177,7 +189,9 @@ class Outcome:
     Parameters
     ----------
     scenario : Scenario
+        Scenario that was simulated.
     policy : Policy
+        Policy that it ran under.
     units : int
         Compute units that were set apart for the collective; 0 for none.
     alone_ns : (float, float)
@@ -231,6 +245,7 @@ def run_scenario(
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     policy : str or Policy
         One of `replay.what_ifs.c3.POLICIES`, or its name.
     parameters : Parameters
@@ -296,7 +311,9 @@ def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, unit
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     policy : Policy
+        Order, partition and carrier of the transfer.
     parameters : Parameters
         With calibrations of kernels and collectives.
     units : int

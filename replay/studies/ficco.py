@@ -1,16 +1,8 @@
-"""FiCCO: product and transfer in finer pieces.
+"""FiCCO: a product and the transfer that it waits for, cut into pieces (arXiv 2512.10236).
 
-Ways to run a product beside the transfer that it waits for, as data.
-
-Scenarios: a matrix product whose left operand is gathered from, or exchanged with, all devices; read from TOML.
-
-What it costs a product that the rows of its operands lie far apart in memory.
-
-The products that a schedule cuts a product into, and what cutting costs.
-
-What comes at each step of a schedule, over the links that there are.
-
-A scenario under a schedule: its graph, how long it takes, and what is lost on the way.
+A `Schedule` says how product and transfer are cut and ordered. A `Scenario` is a product whose left operand is gathered
+from, or exchanged with, all devices. Pieces cost more than the whole: rows of their operands lie as far apart as before
+(`distance_factor`), and each fills fewer waves. `run_schedule` simulates a scenario and returns what cutting costs.
 """
 
 from collections.abc import Mapping
@@ -19,13 +11,13 @@ from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+import msgspec
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Bools, Ints, union_length
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
@@ -46,6 +38,7 @@ class Schedule:
     Parameters
     ----------
     name : str
+        Name of the schedule.
     transfer : str
         What comes at a time: ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
         shards of all peers.
@@ -106,12 +99,27 @@ def find_schedule(name: str) -> Schedule:
 
 #: What a product can wait for.
 COLLECTIVES = ("all_gather", "all_to_all")
-_HARDWARE: Mapping[str, type] = MappingProxyType(
-    {"device": str, "workers": int, "fabric": str, "dtype": str, "collective": str, "source": str}
-)
-_SIZES: Mapping[str, type] = MappingProxyType({"m": int, "n": int, "k": int, "source": str})
 _FABRICS = ("mesh", "switch", "ring")
-_SHOWN = 60
+
+
+class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The devices of a file of scenarios, and what their products wait for."""
+
+    device: str
+    workers: int
+    fabric: str
+    dtype: str
+    collective: str
+    source: str
+
+
+class SizesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The sizes of a scenario's product in a file of scenarios."""
+
+    m: int
+    n: int
+    k: int
+    source: str
 
 
 @dataclass(frozen=True)
@@ -124,12 +132,15 @@ class Scenario:
     Parameters
     ----------
     name : str
+        Name of the scenario.
     m, n, k : int
         Of the whole product; m a multiple of P squared, n and k of P.
     device : Device
+        Device of every worker.
     topology : Topology
         A mesh, a switch or a ring of one node.
     dtype : str
+        Data type of the product, one of `profilers.devices.DTYPES`.
     collective : str
         One of `COLLECTIVES`; on a ring ``"all_gather"``.
 
@@ -201,44 +212,23 @@ def _shipped() -> Mapping[str, Scenario]:
 
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
-    hardware = _row(f"{file}: hardware", content.get("hardware"), _HARDWARE)
-    rows = content.get("scenarios")
-    if not isinstance(rows, dict) or not rows:
-        raise InvalidInputError(f"{file}: no table [scenarios.NAME]; see datasets/workloads/ficco.toml")
-    found = {}
-    for name, row in rows.items():
-        where = f"{file}: scenarios.{name}"
-        sizes = _row(where, row, _SIZES)
+    hardware = typed_table(content.get("hardware"), HardwareTable, f"{file}: hardware")
+    scenarios = {}
+    for name, sizes in typed_tables(content, "scenarios", SizesTable, file).items():
         try:
-            found[name] = _scenario(name, sizes, hardware)
+            scenarios[name] = Scenario(
+                name,
+                sizes.m,
+                sizes.n,
+                sizes.k,
+                find_device(hardware.device),
+                Topology(hardware.workers, fabric=hardware.fabric),
+                hardware.dtype,
+                hardware.collective,
+            )
         except (InvalidInputError, NotFoundError) as error:
-            raise InvalidInputError(f"{where}: {error}") from error
-    return MappingProxyType(found)
-
-
-def _row(where: str, row: object, known: Mapping[str, type]) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{where} is no table; see datasets/workloads/ficco.toml")
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(f"{where}: {text}; keys are {', '.join(known)}")
-    if missing := [key for key in known if key not in row]:
-        raise InvalidInputError(f"{where} lacks {', '.join(missing)}")
-    return dict(row)
-
-
-def _scenario(name: str, sizes: Mapping[str, Any], hardware: Mapping[str, Any]) -> Scenario:
-    return Scenario(
-        name,
-        sizes["m"],
-        sizes["n"],
-        sizes["k"],
-        find_device(hardware["device"]),
-        Topology(hardware["workers"], fabric=hardware["fabric"]),
-        hardware["dtype"],
-        hardware["collective"],
-    )
+            raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
+    return MappingProxyType(scenarios)
 
 
 #: So small a cost that it is none; parameters are carried over by their logarithms.
@@ -292,6 +282,7 @@ class Piece:
     Parameters
     ----------
     product : Product
+        The part that is computed.
     whole : Product
         Where its operands lie: their rows are as far apart as those of the whole's.
     sums : bool
@@ -501,7 +492,9 @@ class Outcome:
     Parameters
     ----------
     scenario : Scenario
+        Scenario that was simulated.
     schedule : Schedule
+        Schedule that it ran under.
     product_ns, transfer_ns : float
         Whole and alone, the transfer as a kernel on compute units.
     decomposition_loss : float
@@ -563,6 +556,7 @@ def run_schedule(
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     schedule : str or Schedule
         One of `replay.studies.ficco.SCHEDULES`, or its name. The serial one always has its collective on
         compute units.
@@ -633,7 +627,9 @@ def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, 
     Parameters
     ----------
     scenario : Scenario
+        Product and transfer to simulate.
     schedule : Schedule
+        How product and transfer are cut and ordered.
     parameters : Parameters
         With calibrations of kernels and collectives.
     carrier : str

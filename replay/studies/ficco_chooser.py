@@ -1,10 +1,7 @@
-"""Choosing a FiCCO schedule without simulating it.
+"""Choosing a FiCCO schedule by a small decision tree, and FiCCO's published figures (arXiv 2512.10236).
 
-What of a scenario can be known before anything runs, for choosing a schedule.
-
-Which schedule is the best for a scenario, said by a small tree of decisions, without a simulation.
-
-What FiCCO's paper (arXiv 2512.10236) reports, from the paper's own scenarios.
+`features_of` gives the features of a scenario that are known before anything runs. `score_choices` scores a chooser
+against simulations. `reproduce` returns our figure for each published one.
 """
 
 import json
@@ -102,6 +99,7 @@ class Decision:
     feature : str
         One of `replay.studies.ficco_chooser.FEATURES`.
     threshold : float
+        Value of the feature that separates the two sides.
     below, above : Decision or str
         What follows where the feature is at most the threshold, and where it is more: a question, or a schedule.
     """
@@ -119,6 +117,7 @@ class Chooser:
     Parameters
     ----------
     first : Decision or str
+        Root of the tree.
     """
 
     first: Decision | str
@@ -229,6 +228,7 @@ class Score:
     right : int
         Choices that are, or take at most 1 % longer.
     cases : int
+        Number of choices.
     loss_when_wrong : float
         Mean of how much longer a choice that is not right takes than the fastest, as a share; 0 where all are right.
     mean_loss : float

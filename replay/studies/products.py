@@ -1,8 +1,7 @@
-"""Matrix products and transfers of the studies, as tasks.
+"""Matrix products and collectives of the studies, as tasks of the engine.
 
-A matrix product as the engine sees it: how long it takes alone, and what share of the device it uses meanwhile.
-
-A collective as the engine sees it: one kernel on compute units, or copies on DMA engines.
+A product has a duration alone and shares of compute units, caches and memory, from its tiles and its traffic. A
+collective is one kernel on compute units, or copies on DMA engines.
 """
 
 from collections.abc import Mapping
@@ -49,7 +48,9 @@ class Product:
     Parameters
     ----------
     m, n, k : int
+        Rows, columns and depth.
     device : Device
+        Device that it runs on.
     dtype : str
         One of `profilers.devices.DTYPES`.
     units : int, optional
@@ -149,6 +150,7 @@ def product_columns(product: Product, parameters: Parameters) -> dict[str, float
     Parameters
     ----------
     product : Product
+        Product, on the compute units that it may use.
     parameters : Parameters
         With calibrations of kernels and collectives.
 
@@ -279,7 +281,9 @@ class Transfer:
     size_bytes : float
         One worker's whole buffer: what was gathered, all that a worker sends, what is reduced.
     topology : Topology
+        Group of workers of one node.
     device : Device
+        Device of every worker.
 
     Raises
     ------

@@ -1,14 +1,16 @@
-"""What papers report, with how far each figure can be trusted, beside what our models of their set-ups say."""
+"""Figures that papers report, with the evidence for each, and the figures that our simulations of them give."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated
 
-from profilers.errors import BrokenFileError, NotFoundError
-from profilers.files import dataset_path, parse_toml
+import msgspec
+
+from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.files import dataset_path, read_toml, typed_tables
 from replay.calibration.parameters import Parameters
 
 #: The systems, and the module that works out what each paper reports.
@@ -29,9 +31,6 @@ _SETUPS = MappingProxyType(
         "fused": (("replay.studies.fused", "load_workloads"),),
     }
 )
-#: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
-_GRADES = ("A", "S", "D", "W", "M")
-_LIMITS = ("absolute", "relative")
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,11 @@ class PublishedFigure:
     Parameters
     ----------
     name : str
+        Name of the figure in its file.
     paper, setting, quantity : str
+        Paper, set-up, and quantity that the figure is of.
     value : float
+        The published value, in `unit`.
     unit : str
         ``"cases"``: in how many of `value` cases something holds.
     grade : str
@@ -55,6 +57,7 @@ class PublishedFigure:
     fitted : bool
         Whether a parameter was fitted on it; otherwise ours is a prediction.
     source : str
+        Where the value stands, in words.
     """
 
     name: str
@@ -103,37 +106,51 @@ def published_figures(system: str) -> tuple[PublishedFigure, ...]:
     return read_figures(dataset_path(f"published/{system}.toml"))
 
 
+#: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
+_GRADES = ("A", "S", "D", "W", "M")
+_LIMITS = ("absolute", "relative")
+
+
+class FigureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A figure in a file of published figures; keys as in `PublishedFigure`."""
+
+    paper: str
+    setting: str
+    quantity: str
+    value: float
+    unit: str
+    grade: str
+    limit: Annotated[float, msgspec.Meta(ge=0)]
+    limit_is: str
+    fitted: bool
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.grade not in _GRADES or self.limit_is not in _LIMITS:
+            raise InvalidInputError(f"a grade is one of {', '.join(_GRADES)}, a limit one of {', '.join(_LIMITS)}")
+        if self.value == 0 and self.limit_is == "relative":
+            raise InvalidInputError("the limit of a value of 0 is absolute")
+
+
 @cache
 def read_figures(file: Path) -> tuple[PublishedFigure, ...]:
-    """Return the figures of a file.
+    """Read published figures.
+
+    Parameters
+    ----------
+    file : Path
+        TOML file in the layout of `datasets/published`.
 
     Raises
     ------
     BrokenFileError
-        An entry lacks a field, has one too many, or one of the wrong kind.
+        An entry lacks a key, has one too many, or one of the wrong kind; the message names it.
     """
     try:
-        entries = parse_toml(file.read_text(encoding="utf-8")).get("figures")
-    except ValueError as error:
-        raise BrokenFileError(f"{file}: no TOML: {error}") from error
-    if not isinstance(entries, dict) or not entries:
-        raise BrokenFileError(f"{file}: no table [figures.NAME]")
-    return tuple(_figure(name, entry, f"{file}: figures.{name}") for name, entry in entries.items())
-
-
-def _figure(name: str, entry: Any, place: str) -> PublishedFigure:
-    wanted = {one.name: one.type for one in fields(PublishedFigure) if one.name != "name"}
-    if not isinstance(entry, dict) or entry.keys() != wanted.keys():
-        raise BrokenFileError(f"{place}: its fields are {', '.join(wanted)}")
-    for field_, type_ in wanted.items():
-        allowed = (int, float) if type_ is float else type_
-        if not isinstance(entry[field_], allowed) or isinstance(entry[field_], bool) != (type_ is bool):  # type: ignore[arg-type]
-            raise BrokenFileError(f"{place}: {field_} is {entry[field_]!r}")
-    if entry["grade"] not in _GRADES or entry["limit_is"] not in _LIMITS or entry["limit"] < 0:
-        raise BrokenFileError(f"{place}: a grade is one of {_GRADES}, a limit one of {_LIMITS} and not negative")
-    if entry["value"] == 0 and entry["limit_is"] == "relative":
-        raise BrokenFileError(f"{place}: the limit of a value of 0 is absolute")
-    return PublishedFigure(name, **entry)
+        tables = typed_tables(read_toml(file, "published figures"), "figures", FigureTable, file)
+    except InvalidInputError as error:
+        raise BrokenFileError(str(error)) from error
+    return tuple(PublishedFigure(name, **msgspec.structs.asdict(table)) for name, table in tables.items())
 
 
 def reproduced(system: str, parameters: Parameters) -> dict[str, float]:

@@ -1,12 +1,8 @@
-"""Architectures of models, and the operators of a step.
+"""Transformers, the operators of a training or inference step, and counts of them.
 
-Sizes of a job: whole numbers of 1 or more, and bounded, since they come from outside and loops go by them.
-
-`Transformer`: the sizes of a transformer, and how its implementation runs a layer.
-
-`Step`: one operator of a job, with what its backward pass takes, and how operators fuse.
-
-`Tally`: the different operators of a job and how often each is run, which takes no longer for many layers.
+A `Transformer` holds the sizes of a model and the style of its implementation. A `Step` is one operator of a job, with
+its backward pass. `fused` joins operators that a compiler would join. A `Tally` counts equal operators, so that many
+layers take no longer than one.
 """
 
 from collections import Counter
@@ -17,8 +13,10 @@ from operator import index
 from pathlib import Path
 from types import MappingProxyType
 
+import msgspec
+
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_tables
 from replay.graph.operators import Operator, batched_matmul, rowwise, streaming
 
 #: Of any size: no model, batch or sequence comes near, and products of four are far below what a double holds.
@@ -36,6 +34,7 @@ def checked_size(name: str, value: object, most: int = LARGEST) -> int:
     value : object
         An integer of Python or NumPy.
     most : int
+        Largest value allowed.
 
     Raises
     ------
@@ -76,7 +75,6 @@ _SIZES = ("layers", "hidden", "heads", "feedforward", "vocabulary")
 #: Most layers and experts; those of all layers together are bounded too, since lists of steps grow with them.
 _MOST = MappingProxyType({"layers": 10_000, "experts": 2**14})
 _MOST_EXPERTS = 2**20
-_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class Transformer:
     Parameters
     ----------
     name : str
+        Name of the model.
     style : str
         One of `STYLES`.
     layers, hidden, heads, feedforward, vocabulary : int
@@ -93,6 +92,7 @@ class Transformer:
     experts : int
         Of a layer that has some; 1 elsewhere. At most 16,384, and 2^20 in all layers.
     source : str
+        Where the sizes come from.
 
     Raises
     ------
@@ -151,25 +151,23 @@ def _shipped() -> Mapping[str, Transformer]:
     return _read(dataset_path("workloads/transformers.toml"))
 
 
+class TransformerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model in a file of models; keys as in `Transformer`."""
+
+    style: str
+    layers: int
+    hidden: int
+    heads: int
+    feedforward: int
+    vocabulary: int
+    experts: int = 1
+    source: str = ""
+
+
 def _read(file: Path) -> Mapping[str, Transformer]:
-    content = read_toml(file, "models").get("transformers")
-    if not isinstance(content, dict) or not content:
-        raise InvalidInputError(f"{file}: no table [transformers.NAME]")
-    return MappingProxyType({name: _transformer(file, name, row) for name, row in content.items()})
-
-
-def _transformer(file: Path, name: str, row: object) -> Transformer:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{file}: transformers.{name} is no table")
-    known: dict[str, type] = {"style": str, "source": str, "experts": int, **dict.fromkeys(_SIZES, int)}
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN_CHARACTERS]
-            raise InvalidInputError(f"{file}: transformers.{name}: {text}; keys are {', '.join(known)}")
-    if missing := [key for key in ("style", *_SIZES) if key not in row]:
-        raise InvalidInputError(f"{file}: transformers.{name} lacks {', '.join(missing)}")
+    tables = typed_tables(read_toml(file, "models"), "transformers", TransformerTable, file)
     try:
-        return Transformer(name, **row)
+        return MappingProxyType({name: Transformer(name, **msgspec.structs.asdict(t)) for name, t in tables.items()})
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
 
@@ -203,6 +201,7 @@ class Step:
     name : str
         Of the operator, as PyTorch has it.
     operator : Operator
+        Work of the forward pass.
     gradient : tuple of Operator
         What its backward pass runs.
     parameters : int
@@ -227,6 +226,7 @@ def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, siz
     Parameters
     ----------
     elements : int
+        Elements of an array.
     arrays : float
         Arrays of that many elements that are read and written, of which one is written.
     back : float
@@ -338,6 +338,7 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     Parameters
     ----------
     model : Transformer
+        Model whose layers are counted.
     listing : callable
         Lists the steps of a model; each two layers more must add the same steps, also where neighbours are fused.
 

@@ -115,7 +115,9 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
     Parameters
     ----------
     stages : sequence of StageTime
+        One for each pipeline stage, in order.
     micro_batches : int
+        Number of micro-batches of a step.
     exchange_s : float
         From when one stage is done with a micro-batch and the next asks for it until that can start with it.
 
@@ -217,11 +219,13 @@ class TrainingJob:
     Parameters
     ----------
     model : Transformer
+        Sizes of the transformer.
     length : int
         Tokens of a sequence.
     global_batch, micro_batch : int
         Sequences of a step, and of what goes through a stage at once.
     layout : Layout
+        How it is split over devices.
     recompute : bool
         Whether the forward pass of a layer is run again before its backward pass, instead of keeping activations.
 
@@ -326,7 +330,9 @@ class PartLoad:
     Parameters
     ----------
     forward, backward : Load
+        Loads of one micro-batch in each direction.
     count : int
+        How often the part occurs in the stage.
     again : bool
         Whether the forward pass is run again before the backward pass.
     """
@@ -372,7 +378,9 @@ class JobLoad:
     Parameters
     ----------
     stages : tuple of StageLoad
+        One for each pipeline stage, in order.
     micro_batches : int
+        Number of micro-batches of a step.
     transfer_s : float
         Of activations from one stage to the next; 0 of one stage.
     tied_s : float
@@ -603,6 +611,7 @@ class BreakDown:
     Parameters
     ----------
     total_s : float
+        Time of the step.
     compute_s : float
         Kernels of the slowest stage.
     tensor_s : float
@@ -614,6 +623,7 @@ class BreakDown:
     data_s : float
         All-reduce of gradients, of replicas and of the embedding that two stages share.
     optimizer_s : float
+        Time of the optimizer's update.
     """
 
     total_s: float

@@ -1,12 +1,7 @@
-"""Fits of training steps to measurements.
+"""Costs of training fitted to measured steps, and predicted times of training steps.
 
-Measured training steps: a table with a row a step, in the layout of vTrain's published measurements.
-
-`TrainingFit`: costs of training as they were fitted, and the file that holds them.
-
-Fit the costs of training to measured steps.
-
-Predict the time of a training step, with an interval and where the time goes.
+Measured steps come in the layout of vTrain's published measurements, one step a row. `calibrate_training` fits the
+costs of host and optimizer to a share of them. `predict_steps` predicts any job, with an interval and a breakdown.
 """
 
 from collections.abc import Sequence
@@ -70,7 +65,9 @@ class MeasuredStep:
     Parameters
     ----------
     job : TrainingJob
+        Training job that was measured.
     seconds : float
+        Measured time of a step, s.
     source : str
         File and row.
     """
@@ -100,6 +97,7 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
     Parameters
     ----------
     path : str or Path
+        CSV file of measured steps, or a folder of such files.
     node_devices : int
         Devices of a node, where a job has more than that.
 
@@ -166,6 +164,7 @@ class TrainingFit:
     devices : int
         Largest number of devices that was measured, all in one node.
     costs : TrainingCosts
+        Fitted costs of host and optimizer.
     recompute : bool
         Whether the measured runs run layers' forward pass again: the way that explains them better.
     spread : float
@@ -173,6 +172,7 @@ class TrainingFit:
     digests : tuple of str
         Of the measurements that were fitted.
     source : str
+        Measurements that were fitted, in words.
     """
 
     device: str
@@ -362,6 +362,7 @@ class PredictedStep:
     Parameters
     ----------
     job : TrainingJob
+        Training job that was predicted.
     parts : BreakDown
         Where its time goes; `parts.total_s` is the time.
     low_s, high_s : float

@@ -1,12 +1,8 @@
-"""Topologies, the phases of collective algorithms, and their time from data sheets.
+"""Groups of workers, algorithms of collectives, and their time from data sheets.
 
-Where the workers of a group are, and which links carry what they exchange.
-
-What each algorithm of a collective sends: steps one after another, and bytes over the links that are busiest.
-
-The least time that links allow: nothing is faster, whatever the algorithm.
-
-Time of a collective before anything is measured: algorithms and protocols with NCCL's constants, the fastest.
+A `Topology` says where the workers of a group are and which links join them. Each algorithm of a collective is a list
+of phases: steps one after another, and bytes over the busiest link. `fastest` takes the least time over algorithms and
+protocols, with the constants of NCCL. `least_seconds` is the bound that the links set for every algorithm.
 """
 
 import operator
@@ -46,6 +42,7 @@ class Topology:
     Parameters
     ----------
     n_workers : int
+        Workers of the group.
     devices_per_node : int, optional
         Of this group; by default all are in one node.
     node_devices : int, optional
@@ -130,6 +127,7 @@ def link_bytes_per_s(device: Device, link: str) -> float:
     Parameters
     ----------
     device : Device
+        Device whose links are meant.
     link : str
         ``"device"`` (of a device without such links: PCIe) or ``"pcie"``.
 
@@ -196,6 +194,7 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     algorithm : str
         One of `algorithms_of`.
     topology : Topology
+        Workers of the group, and the links between them.
 
     Raises
     ------
@@ -366,11 +365,13 @@ def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) 
     Parameters
     ----------
     kind : str
+        One of the modelled kinds.
     sizes : array of float64, shape (n,)
         Bytes.
     topology : Topology
         Of two workers or more.
     device : Device
+        Device of every worker.
 
     Examples
     --------
@@ -489,7 +490,9 @@ def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETW
     Parameters
     ----------
     device : Device
+        Device of every worker.
     topology : Topology
+        Workers of the group, and the links between them.
     nic_bytes_per_s : float
         Of one adapter, one way.
     """
@@ -512,7 +515,9 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
     protocol : str
         One of `PROTOCOLS`.
     machine : Machine
+        Rates of the links.
     sizes : array of float64, shape (n,)
+        Bytes of one worker's whole buffer.
 
     Examples
     --------
@@ -541,8 +546,11 @@ def fastest(
     Parameters
     ----------
     kind : str
+        One of `KINDS`.
     topology : Topology
+        Workers of the group, and the links between them.
     machine : Machine
+        Rates of the links.
     sizes : array of float64, shape (n,)
         Bytes.
     choices : sequence of (str, str), optional

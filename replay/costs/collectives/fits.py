@@ -1,10 +1,8 @@
-"""Curves of time over size, fitted to measured collectives, and their files.
+"""Fits of measured collectives: curves of time over size, their spread, and their calibration file.
 
-A measured curve of time by size: one alpha-beta line a range of sizes, as a library switches by size.
-
-Fits of measured collectives, and how far predictions are off.
-
-The file that holds fits of measured collectives: written only if it can be read, read only if it can be.
+A curve has one alpha-beta line for each range of sizes, because libraries switch algorithm and protocol by size. Beside
+the curve, a fit holds bounds of measured over predicted times on sizes that were not fitted. `CollectiveCalibration`
+holds all fits, and how far predictions of other groups were off.
 """
 
 import math
@@ -260,10 +258,13 @@ class CollectiveFit:
     Parameters
     ----------
     kind : str
+        One of `replay.costs.collectives.KINDS`.
     device : str
         Name in the catalogue.
     topology : Topology
+        Group of workers that was measured.
     curve : Curve
+        Fitted time by size.
     band : Band
         Of sizes that were not fitted.
     rows : int
@@ -288,6 +289,7 @@ class CollectiveCalibration:
     Parameters
     ----------
     fits : tuple of CollectiveFit
+        One fit for each measured group and kind.
     spreads : mapping of (str, str, int) to float
         By kind of link, basis, and the number of workers that was left out (0: none): 90 % of the predictions of groups
         that were not fitted are off by no more than this, of the logarithm.

@@ -34,7 +34,9 @@ class MeasuredCollectives:
     kind : str
         One of `replay.costs.collectives.KINDS`.
     device : Device
+        Device of every worker.
     topology : Topology
+        Group of workers that was measured.
     sizes, seconds : array of float64, shape (n,)
         Bytes of a worker's whole buffer, ascending; medians over repetitions and over ranks.
     source : str
@@ -79,6 +81,7 @@ def read_collectives(
     Parameters
     ----------
     path : str or Path
+        CSV file of measured collectives, or a folder of such files.
     device : str, optional
         Its name, where neither a column ``device`` nor the file's name (``a100_dgx.csv``) says it.
     fabric : str, optional

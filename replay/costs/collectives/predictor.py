@@ -1,8 +1,8 @@
-"""How long a collective takes, with an interval.
+"""Times of collectives on any group of workers, with an interval.
 
-Time of a group that was not measured, from groups that were: what they sent over the same kind of link.
-
-Predict how long collectives take, with an interval; and fit and judge the predictions on measurements.
+A group that was measured has its own curve. A group that was not takes the curves of measured groups over the same kind
+of link, moved by what the busiest link carries. Without such a group, constants of NCCL and the data sheet remain.
+`calibrate_collectives` fits measured groups, and finds the spread of predictions by leaving groups out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -55,12 +55,15 @@ def carried_seconds(
     Parameters
     ----------
     kind : str
+        One of `replay.costs.collectives.KINDS`.
     sizes : array of float64, shape (n,)
         Bytes, above zero.
     topology : Topology
         Of two workers or more.
     device : Device
+        Device of every worker.
     known : CollectiveCalibration
+        Fits of measured groups.
 
     Returns
     -------
@@ -195,7 +198,9 @@ def predict_collective(
     sizes : array-like
         Bytes of one worker's whole buffer, above zero, to 2^50; any shape.
     topology : Topology
+        Workers of the group, and the links between them.
     device : Device
+        Device of every worker.
     calibration : CollectiveCalibration
         Fits to predict from.
 

@@ -1,8 +1,7 @@
-"""Tables of measured kernels.
+"""Measured durations of operators, from tables of three public layouts.
 
-Tables of measured FP16 operators in the layouts of two public data sets: Vidur's profiles and LLMCompass' sweeps.
-
-Measured durations of operators: tables in the layout of NeuSight's data set, checked.
+The layouts are those of NeuSight's data set, of Vidur's profiles and of LLMCompass' sweeps. Every row is checked; an
+error names the file and the row.
 """
 
 import hashlib
@@ -52,7 +51,9 @@ def profiled(file: Path, table: pa.Table, numbers: Callable[[str], Floats]) -> I
     Parameters
     ----------
     file : Path
+        File of the table, for messages.
     table : pyarrow.Table
+        Content of the file.
     numbers : callable
         Column of positive numbers by name; raises where there are others.
 
@@ -210,10 +211,13 @@ class MeasuredOperators:
     Parameters
     ----------
     kind : str
+        One of `MODELS`.
     device : Device
+        Device that was measured.
     dims : array of float64, shape (n, n_dims)
         As the kind's model wants them.
     seconds : array of float64, shape (n,)
+        Measured durations, s.
     dtype : str
         What was computed in.
     source : str
@@ -252,6 +256,7 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     Parameters
     ----------
     path : str or Path
+        Table of measured operators, or a folder of such tables.
     device : str, optional
         Of tables where neither a column nor the file's name says it.
 

@@ -109,7 +109,9 @@ class Machine:
     Parameters
     ----------
     name, vendor, architecture : str
+        As in the catalogue.
     compute_units : float
+        SMs or CUs.
     flops_per_s : float
         That can be sustained: the peak of the data type, or what the power limit allows.
     memory_bytes_per_s, l2_bytes, lds_bytes : float
@@ -138,6 +140,7 @@ class Machine:
         Parameters
         ----------
         device : Device
+            Device of the catalogue.
         dtype : str
             One of `profilers.devices.DTYPES`; what the device computes it in counts (`runs_as`), with matrix units
             where there are some.
@@ -190,6 +193,7 @@ class ModelParameter:
     Parameters
     ----------
     name, meaning : str
+        Name of the parameter, and what it means, in words.
     prior : float
         What it is taken for where data do not tell.
     spread : float
@@ -209,6 +213,7 @@ class Model:
     Parameters
     ----------
     parameters : tuple of ModelParameter
+        Fitted parameters, in the order of `Fit.values`.
     dims : tuple of str
         Columns that describe an operator.
     seconds : callable
@@ -438,8 +443,11 @@ def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine)
     kind : str
         One of `MODELS`.
     dims : array of float64, shape (n, n_dims)
+        Shapes, in the columns that the model's `dims` name.
     element_bytes : int
+        Bytes of an element.
     machine : Machine
+        Rates of the device.
 
     Examples
     --------

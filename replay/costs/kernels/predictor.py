@@ -1,12 +1,8 @@
-"""Fitted kernel models, carried over to devices that nobody measured.
+"""Durations of operators on any device of the catalogue, with an interval, from fitted models.
 
-Fit a model's parameters to measured durations of one device, held to what they are taken for elsewhere.
-
-Carry parameters over to a device that was never measured.
-
-`Calibration`: all fits, how far they carry, and the file they are kept in.
-
-Predict durations on any device of the catalogue: from its own fit, or carried over from devices like it.
+`fit` fits the parameters of a model to measured durations of one device; priors hold the parameters that the data do
+not determine. `carry_over` gives a device without measurements the mean parameters of other devices, its own family
+first. `Calibration` holds all fits, and how far carried predictions were off. `predict` uses both.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -52,6 +48,7 @@ class Fit:
     values : tuple of float
         In the order of the model's parameters.
     tile : Tile
+        Rows and columns of a workgroup's tile; (0, 0) of a model without tiles.
     rows : int
         Measurements that there were.
     spread : float
@@ -81,7 +78,9 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     seconds : array of float64, shape (n,)
         Measured, above zero.
     element_bytes : int
+        Bytes of an element.
     machine : Machine
+        Rates of the device.
 
     Raises
     ------

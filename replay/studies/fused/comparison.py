@@ -1,12 +1,8 @@
-"""The persistent kernel against its unfused baseline.
+"""A persistent kernel that sends its slices, against separate kernels and a library's collective.
 
-What leaves a slice: a put to another node, or stores to a peer of the node while the slice is computed.
-
-The fused kernel: persistent workgroups that send each slice of their output as soon as it is computed.
-
-The baseline: a kernel that computes, one that packs, and a library's collective, one after another.
-
-`compare`: the same work as separate kernels and as one fused kernel, both simulated.
+`add_fused` adds the persistent kernel: workgroups send each slice of their output as soon as it is computed, as puts to
+another node or stores to a peer. `add_baseline` adds a kernel that computes, one that packs, and the collective.
+`compare` simulates both.
 """
 
 from collections.abc import Sequence
@@ -91,8 +87,11 @@ def arrive(work: Assembly, job: Job, sent: Sends, tasks: Ints, part: Ints | None
     Parameters
     ----------
     work : Assembly
+        Graph under construction; tasks are added to it.
     job : Job
+        Work, cluster and costs.
     sent : Sends
+        Sends, with their tasks.
     tasks : array of int64, shape (n, parts)
         What waits at the receiver of each of the n sends.
     part : array of int64, shape (n,), optional
@@ -123,7 +122,9 @@ def add_fused(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Int
     Parameters
     ----------
     work : Assembly
+        Graph under construction; tasks are added to it.
     job : Job
+        Work, cluster and costs.
     ranks : sequence of int
         That are simulated: all, or one that stands for all. Of one, what it sends to an offset stands for what comes
         to it from the opposite one.
@@ -242,7 +243,9 @@ def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, 
     Parameters
     ----------
     work : Assembly
+        Graph under construction; tasks are added to it.
     job : Job
+        Work, cluster and costs.
     ranks : sequence of int
         That are simulated: all, or one that stands for all.
 
@@ -297,7 +300,9 @@ class Comparison:
     Parameters
     ----------
     job : Job
+        Work, cluster and costs.
     baseline, fused : Timeline
+        Simulated separate kernels, and simulated fused kernel.
     """
 
     job: Job
@@ -323,6 +328,7 @@ def compare(job: Job, ranks: Sequence[int] | None = None) -> Comparison:
     Parameters
     ----------
     job : Job
+        Work, cluster and costs.
     ranks : sequence of int, optional
         That are simulated: one, where all do the same, or all of the cluster. By default one where it stands for all.
 

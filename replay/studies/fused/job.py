@@ -1,14 +1,8 @@
-"""A fused computation-collective kernel: cluster, costs, work, schedule.
+"""Jobs of a fused kernel: cluster, costs, work and schedule.
 
-`Cluster`: devices in nodes, the links that join those of a node, and the adapters that join nodes.
-
-`Costs`: what launches, packing, synchronisation and messages cost beside computing and carrying bytes.
-
-`Work`: what one rank computes before a collective, as bytes, time of arithmetic, and workgroups.
-
-`Schedule`: in which order a persistent kernel computes the slices of its output.
-
-`Job`: some work on a cluster, with what everything costs; the times and demands that both ways to run it share.
+A `Cluster` is devices in nodes, with the links of a node and the adapters between nodes. `Costs` are launches,
+packing, synchronisation and messages. `Work` is what one rank computes, as bytes, time of arithmetic and workgroups. A
+`Schedule` orders the slices of a persistent kernel. A `Job` joins them, with the times that both ways to run it share.
 """
 
 from collections.abc import Mapping
@@ -42,6 +36,7 @@ class Cluster:
     Parameters
     ----------
     device : Device
+        Device of every rank.
     topology : Topology
         All nodes, fabric ``"mesh"`` or ``"switch"``.
     adapter_bytes_per_s : float
@@ -249,6 +244,7 @@ class Work:
     Parameters
     ----------
     name : str
+        Name of the kernel.
     collective : str
         One of `COLLECTIVES`.
     moved_bytes : float
@@ -489,8 +485,11 @@ def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) 
     Parameters
     ----------
     cluster : Cluster
+        Devices, and the links between them.
     schedule : Schedule
+        Order and number of the slices.
     rank : int
+        Number of the rank.
     workgroups : int
         Of the whole: no slice is smaller than one.
 
@@ -527,7 +526,9 @@ def common_slices(schedule: Schedule, rank: int, workgroups: int) -> Slices:
     Parameters
     ----------
     schedule : Schedule
+        Order and number of the slices.
     rank : int
+        Number of the rank.
     workgroups : int
         Of the whole: no slice is smaller than one.
 

@@ -1,25 +1,24 @@
-"""Published workloads of fused collectives, and their figures.
+"""Published workloads of fused collectives, and their figures (arXiv 2305.06942).
 
-A training step of a recommendation model, whose embeddings and all-to-all can be fused.
-
-Clusters, sweeps and models of `datasets/workloads/fused.toml`.
-
-What arXiv 2305.06942 reports of fused collectives, from the simulation.
+`load_workloads` reads clusters, sweeps and models. `compare_training` simulates a training step of a recommendation
+model whose embeddings and all-to-all are fused. `reproduce` returns our figure for each published one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise, product
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
@@ -43,6 +42,7 @@ class Recommendation:
     Parameters
     ----------
     name : str
+        Name of the model.
     batch, tables : int
         Samples and tables of one rank.
     pooling, dim : int
@@ -50,6 +50,7 @@ class Recommendation:
     bottom, top : tuple of int
         Widths of the layers of the two MLPs, the input first.
     source : str
+        Where the figures come from, in words.
 
     Raises
     ------
@@ -226,17 +227,65 @@ def compare_training(
     return Comparison(job, *both)
 
 
-_SHOWN, _MOST_CASES = 60, 100_000
-#: Keys of the tables, and what each holds.
-_CLUSTER: Mapping[str, type] = MappingProxyType(
-    {
-        **dict.fromkeys(("device", "fabric", "source"), str),
-        **dict.fromkeys(("nodes", "devices_per_node", "adapters_per_node"), int),
-        "adapter_gbps": float,
-    }
-)
-_MODEL: Mapping[str, type] = MappingProxyType(
-    {**dict.fromkeys(("batch", "tables", "pooling", "dim"), int), "bottom": list, "top": list, "source": str}
+_MOST_CASES = 100_000
+
+
+class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A cluster in a file of workloads; the bandwidth is what one adapter sends, one way."""
+
+    device: str
+    fabric: str
+    nodes: int
+    devices_per_node: int
+    adapters_per_node: int
+    adapter_gbps: float
+    source: str
+
+
+class RecommendationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model in a file of workloads; keys as in `Recommendation`."""
+
+    batch: int
+    tables: int
+    pooling: int
+    dim: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    source: str
+
+
+_Values = Annotated[tuple[int, ...], msgspec.Meta(min_length=1)]
+_Shapes = Annotated[tuple[tuple[int, int], ...], msgspec.Meta(min_length=1)]
+
+
+class EmbeddingSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of `embedding` whose combinations are its sweep."""
+
+    batch: _Values
+    tables: _Values
+    pooling: _Values
+    dim: _Values
+    source: str
+
+
+class GemvSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of `gemv` whose combinations are its sweep; a shape is n and k."""
+
+    batch: _Values
+    shape: _Shapes
+    source: str
+
+
+class GemmSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of `gemm` whose combinations are its sweep; a shape is n and k."""
+
+    tokens: _Values
+    shape: _Shapes
+    source: str
+
+
+_SWEEP_TABLES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
+    {"embedding": EmbeddingSweep, "gemv": GemvSweep, "gemm": GemmSweep}
 )
 #: The sweeps, and the values that each combines.
 SWEEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -251,9 +300,11 @@ class Workloads:
     Parameters
     ----------
     clusters : mapping of str to Cluster
+        Clusters by name.
     sweeps : mapping of str to tuple of tuple
         By a name of `SWEEPS`: all combinations of its values.
     models : mapping of str to Recommendation
+        Models by name.
     """
 
     clusters: Mapping[str, Cluster]
@@ -316,70 +367,35 @@ def _shipped() -> Workloads:
 
 def _read(file: Path) -> Workloads:
     content = read_toml(file, "workloads")
+    clusters = typed_tables(content, "clusters", ClusterTable, file) if "clusters" in content else {}
+    models = typed_tables(content, "models", RecommendationTable, file) if "models" in content else {}
+    sweeps = content.get("sweeps", {})
+    if not isinstance(sweeps, dict):
+        raise InvalidInputError(f"{file}: no table [sweeps.NAME]")
     try:
         return Workloads(
-            MappingProxyType({name: _cluster(name, row) for name, row in _tables(content, "clusters")}),
-            MappingProxyType({name: _sweep(name, row) for name, row in _tables(content, "sweeps")}),
-            MappingProxyType({name: _model(name, row) for name, row in _tables(content, "models")}),
+            MappingProxyType({name: _cluster(table) for name, table in clusters.items()}),
+            MappingProxyType({name: _sweep(name, table, f"{file}: sweeps.{name}") for name, table in sweeps.items()}),
+            MappingProxyType({n: Recommendation(n, **msgspec.structs.asdict(table)) for n, table in models.items()}),
         )
     except SeqPointError as error:
-        raise InvalidInputError(f"{file}: {error}") from error
+        raise InvalidInputError(str(error) if str(error).startswith(f"{file}: ") else f"{file}: {error}") from error
 
 
-def _tables(content: Mapping[str, Any], kind: str) -> list[tuple[str, Any]]:
-    found = content.get(kind, {})
-    if not isinstance(found, dict):
-        raise InvalidInputError(f"{kind} is no table of tables [{kind}.NAME]")
-    return list(found.items())
+def _cluster(table: ClusterTable) -> Cluster:
+    per_node = table.devices_per_node
+    topology = Topology(table.nodes * per_node, per_node, fabric=table.fabric, nics=table.adapters_per_node)
+    return Cluster(find_device(table.device), topology, table.adapter_gbps * 1e9)
 
 
-def _checked(name: str, row: object, known: Mapping[str, type]) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{name} is no table")
-    for key, value in row.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        fits = number if known.get(key) is float else isinstance(value, known.get(key, ())) and value is not True
-        if not fits:
-            shown = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(
-                f"{name}: {shown}; keys are {', '.join(f'{k} ({known[k].__name__})' for k in known)}"
-            )
-    if missing := [key for key in known if key not in row]:
-        raise InvalidInputError(f"{name} lacks {', '.join(missing)}")
-    return row
-
-
-def _cluster(name: str, row: object) -> Cluster:
-    found = _checked(f"clusters.{name}", row, _CLUSTER)
-    each = found["devices_per_node"]
-    topology = Topology(found["nodes"] * each, each, fabric=found["fabric"], nics=found["adapters_per_node"])
-    return Cluster(find_device(found["device"]), topology, found["adapter_gbps"] * 1e9)
-
-
-def _sweep(name: str, row: object) -> tuple[tuple[Any, ...], ...]:
+def _sweep(name: str, content: object, place: str) -> tuple[tuple[Any, ...], ...]:
     if name not in SWEEPS:
-        raise InvalidInputError(f"no sweep {name!r}; there are {', '.join(SWEEPS)}")
-    found = _checked(f"sweeps.{name}", row, {**dict.fromkeys(SWEEPS[name], list), "source": str})
-    values = [found[key] for key in SWEEPS[name]]
-    count = 1
-    for key, several in zip(SWEEPS[name], values, strict=True):
-        sizes = [size for one in several for size in (one if key == "shape" and isinstance(one, list) else [one])]
-        pairs = key != "shape" or all(isinstance(one, list) and len(one) == 2 for one in several)
-        if not sizes or not pairs or any(not isinstance(size, int) or isinstance(size, bool) for size in sizes):
-            raise InvalidInputError(
-                f"sweeps.{name}: {key} = {several!r}"[:200] + "; give whole numbers (pairs of a shape)"
-            )
-        count *= len(several)
-    if count > _MOST_CASES:
-        raise InvalidInputError(f"sweeps.{name}: {count} cases; at most {_MOST_CASES:,}")
-    return tuple(
-        product(*(tuple(map(tuple, v)) if k == "shape" else v for k, v in zip(SWEEPS[name], values, strict=True)))
-    )
-
-
-def _model(name: str, row: object) -> Recommendation:
-    found = _checked(f"models.{name}", row, _MODEL)
-    return Recommendation(name, **{**found, "bottom": tuple(found["bottom"]), "top": tuple(found["top"])})
+        raise InvalidInputError(f"{place}: no sweep {name[:40]!r}; there are {', '.join(SWEEPS)}")
+    table = typed_table(content, _SWEEP_TABLES[name], place)
+    values = [getattr(table, key) for key in SWEEPS[name]]
+    if (cases := prod(map(len, values))) > _MOST_CASES:
+        raise InvalidInputError(f"{place}: {cases} cases; at most {_MOST_CASES:,}")
+    return tuple(product(*values))
 
 
 #: What is swept where: the figures' names begin so.

@@ -1,16 +1,8 @@
-"""A ring collective near memory, and the product that feeds it.
+"""The sub-layers of T3: a product, and a ring reduce-scatter that may run near memory (arXiv 2401.16677).
 
-The sub-layers that T3 was evaluated on, and the system that they run on.
-
-Who gets the memory when a product and communication both want it: first come, or the product first.
-
-`Ring`: alike GPUs under construction, each a device with compute units and a device with memory and a link.
-
-Ring collectives step by step: reduce-scatter on compute units or near memory, and all-gather.
-
-A product as waves of workgroups: which chunk of the result each stage adds to, and what it moves.
-
-A sub-layer as a graph: one part after the other, and with T3, which reduces chunks while the product still runs.
+`Workload` holds the sub-layers and the system that T3 was evaluated on. A `Ring` builds the graph of alike GPUs: each
+is a device with compute units and a device with memory and a link. An `Arbitration` says who gets the memory.
+`sequential` and `fused` add a product and its reduce-scatter, one after the other or overlapped chunk by chunk.
 """
 
 from collections.abc import Mapping
@@ -18,40 +10,27 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml
+from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels import Calibration, predict
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
 from replay.workloads.architecture import checked_size
 
-_SHOWN = 60
-_SYSTEM = (
-    "latency_ns",
-    "tracker_entries",
-    "tile_rows",
-    "tile_columns",
-    "panels_in_group",
-    "slice_depth",
-    "block_bytes",
-)
+#: Sizes of a system that are whole numbers of 1 or more.
+_SYSTEM_SIZES = ("tracker_entries", "tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
 #: How a cache chooses what it drops: the least recently used, any, or so that it serves best.
 REPLACEMENTS = ("lru", "random", "best")
-_TABLES: Mapping[str, Mapping[str, type]] = MappingProxyType(
-    {
-        "system": {"device": str, **dict.fromkeys(_SYSTEM, int), "replacement": str, "source": str},
-        "sublayers": {"factor": int, "title": str, "source": str},
-        "models": {"title": str, "hidden": int, "tokens": int, "workers": list, "source": str},
-    }
-)
+_TABLES = ("system", "sublayers", "models")
 #: Workers whose rings are simulated device by device.
 _MOST_WORKERS = 256
 
@@ -91,7 +70,7 @@ class System:
     replacement: str = "random"
 
     def __post_init__(self) -> None:
-        for name in _SYSTEM[1:]:
+        for name in _SYSTEM_SIZES:
             object.__setattr__(self, name, checked_size(f"system: {name}", getattr(self, name)))
         if self.replacement not in REPLACEMENTS:
             names = ", ".join(REPLACEMENTS)
@@ -159,7 +138,9 @@ class Workload:
     Parameters
     ----------
     system : System
+        GPUs of the ring.
     sublayers : mapping of str to SubLayer
+        Sub-layers by label.
     """
 
     system: System
@@ -209,48 +190,59 @@ def _shipped() -> Workload:
     return _read(dataset_path("workloads/t3.toml"))
 
 
+class SystemTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The system in a file of workloads; keys as in `System`."""
+
+    device: str
+    latency_ns: int
+    tracker_entries: int
+    tile_rows: int
+    tile_columns: int
+    panels_in_group: int
+    slice_depth: int
+    block_bytes: int
+    replacement: str
+    source: str
+
+
+class SubLayerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A kind of sub-layer in a file of workloads: the depth of its product as a multiple of the hidden size."""
+
+    factor: int
+    title: str
+    source: str
+
+
+class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model in a file of workloads, with the numbers of tensor-parallel workers that it runs on."""
+
+    title: str
+    hidden: int
+    tokens: int
+    workers: tuple[int, ...]
+    source: str
+
+
 def _read(file: Path) -> Workload:
     content = read_toml(file, "sub-layers")
     if sorted(content) != sorted(_TABLES):
         raise InvalidInputError(f"{file}: has tables {', '.join(sorted(content))}; give {', '.join(_TABLES)}")
+    table = typed_table(content["system"], SystemTable, f"{file}: system")
+    kinds = typed_tables(content, "sublayers", SubLayerTable, file)
+    models = typed_tables(content, "models", ModelTable, file)
     try:
-        return _workload(content)
+        device = find_device(table.device, load_devices(dataset_path("workloads/t3_device.toml")))
+        sizes = {name: getattr(table, name) for name in ("latency_ns", *_SYSTEM_SIZES)}
+        system = System(device, **sizes, replacement=table.replacement)
+        sublayers = [
+            SubLayer(name, kind, model.tokens, model.hidden, kinds[kind].factor, workers)
+            for name, model in models.items()
+            for workers in model.workers
+            for kind in kinds
+        ]
     except InvalidInputError as error:
         raise InvalidInputError(f"{file}: {error}") from error
-
-
-def _workload(content: Mapping[str, Any]) -> Workload:
-    given = _checked("system", content["system"], "system")
-    devices = load_devices(dataset_path("workloads/t3_device.toml"))
-    system = System(find_device(given["device"], devices), **{name: given[name] for name in (*_SYSTEM, "replacement")})
-    parts = {name: _checked("sublayers", row, name) for name, row in _rows(content, "sublayers")}
-    sublayers = {}
-    for name, row in _rows(content, "models"):
-        model = _checked("models", row, name)
-        for workers in model["workers"]:
-            for part, found in parts.items():
-                one = SubLayer(name, part, model["tokens"], model["hidden"], found["factor"], workers)
-                sublayers[one.label] = one
-    return Workload(system, MappingProxyType(sublayers))
-
-
-def _rows(content: Mapping[str, Any], table: str) -> list[tuple[str, object]]:
-    if not isinstance(content[table], dict) or not content[table]:
-        raise InvalidInputError(f"no table [{table}.NAME]")
-    return list(content[table].items())
-
-
-def _checked(table: str, row: object, name: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise InvalidInputError(f"{table}: {name!r:.60} is no table")
-    known = _TABLES[table]
-    for key, value in row.items():
-        if key not in known or not isinstance(value, known[key]) or isinstance(value, bool):
-            text = f"{key} = {value!r}"[:_SHOWN]
-            raise InvalidInputError(f"{table}: {name}: {text}; keys are {', '.join(known)}")
-    if missing := [key for key in known if key not in row]:
-        raise InvalidInputError(f"{table}: {name} lacks {', '.join(missing)}")
-    return row
+    return Workload(system, MappingProxyType({sublayer.label: sublayer for sublayer in sublayers}))
 
 
 @dataclass(frozen=True)
@@ -337,6 +329,7 @@ class Message(NamedTuple):
     name : str
         Of what crosses the link.
     size_bytes : float
+        Bytes of the message.
     reads, writes : tuple of str and float
         Name of the task, and bytes of the sender's memory that are read, of the receiver's that are written.
     cost : float
@@ -378,6 +371,7 @@ class Ring:
     Parameters
     ----------
     system : System
+        GPUs of the ring.
     gpus : int
         That are simulated.
     arbitration : Arbitration
@@ -400,6 +394,7 @@ class Ring:
         Parameters
         ----------
         name : str
+            Name of the task.
         sizes : array-like, shape (bursts,)
             Bytes.
         cost : float
@@ -505,7 +500,9 @@ class Part(NamedTuple):
     Parameters
     ----------
     workers : int
+        Workers of the ring.
     bytes : float
+        Bytes of one chunk.
     """
 
     workers: int
@@ -521,7 +518,9 @@ def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
     Parameters
     ----------
     ring : Ring
+        Ring under construction; tasks are added to it.
     part : Part
+        Workers, and bytes of a chunk.
     after : array of int64, shape (gpus,)
         What each GPU waits for.
 
@@ -629,6 +628,7 @@ def cached_share(footprint: float, replacement: str) -> float:
     Parameters
     ----------
     footprint : float
+        Bytes that are used again, over the size of the cache.
     replacement : str
         One of `replay.studies.t3.ring.REPLACEMENTS`.
 
@@ -771,6 +771,7 @@ class Parts(NamedTuple):
     Parameters
     ----------
     graph : KernelGraph
+        Graph of the sub-layer.
     product, reduced, gathered : array of int64, shape (gpus,)
         The last of the product, of the reduce-scatter, of the all-gather.
     begins, stages : array of int64, shape (stages, gpus)

@@ -1,10 +1,7 @@
-"""Published workloads of T3, and their figures.
+"""Sub-layers without T3, with it, and with its arbitration of memory; T3's published figures (arXiv 2401.16677).
 
-`study`: a sub-layer without T3, with it, and with its arbitration: times, timelines, what memory moves.
-
-What T3's arithmetic says in closed form, from simulations of the cases that it is about.
-
-T3's published figures, from its own set-up (`datasets/published/t3.toml`).
+`study` simulates a sub-layer three ways. Closed forms of the paper are checked by simulations of their cases.
+`reproduce` returns our figure for each published one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -54,6 +51,7 @@ class Run:
     Parameters
     ----------
     product : Product
+        Product of the sub-layer.
     parts : Parts
         The graph, and its tasks that say when what is over.
     timeline : Timeline
@@ -97,6 +95,7 @@ class Outcome:
     Parameters
     ----------
     sublayer : SubLayer
+        Sub-layer that was simulated.
     baseline, t3, t3_mca : Run
         One part after the other; overlapped, with memory first come, first served; and with the product first.
     """
@@ -193,7 +192,9 @@ def near_memory_gain(system: System, workers: int) -> float:
     Parameters
     ----------
     system : System
+        GPUs of the ring.
     workers : int
+        Number of workers.
 
     Notes
     -----
