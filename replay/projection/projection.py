@@ -542,8 +542,9 @@ def _projection_row(
     speedups = np.append(total / np.maximum(samples, _SHORTEST_NS), total / max(projected, _SHORTEST_NS))
     low, high = np.quantile(speedups, QUANTILES)
     speedup, off = float(speedups[-1]), base.off()
-    if speedup < 1 - _SLOWER and float(high) < 1:
-        notes = (*notes, f"{what_if.label}: slower than doing nothing")
+    if speedup < 1 - _SLOWER:
+        doubt = "" if float(high) < 1 else ", by less than the interval can tell"
+        notes = (*notes, f"{what_if.label}: slower than doing nothing{doubt}")
     return ProjectionRow(
         what_if.steps,
         projected,
