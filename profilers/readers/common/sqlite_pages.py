@@ -67,8 +67,8 @@ class Stored:
 class Records:
     """Reads columns from the records on leaf pages, and learns from each block which type a column has.
 
-    A block holds leaf pages one after the other, with `PADDING` bytes behind them. Its shape is the number of pages, the
-    size of a page, and the number of bytes of a page that are used.
+    A block holds leaf pages one after the other, with `PADDING` bytes behind them. Its shape is the number of pages,
+    the size of a page, and the number of bytes of a page that are used.
 
     Parameters
     ----------
