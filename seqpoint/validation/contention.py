@@ -51,7 +51,9 @@ class ContentionScore:
     Parameters
     ----------
     mechanism : str
+        Resource that the kernels share, such as ``"HBM"``.
     cases : int
+        Number of scenarios.
     median, p90 : float
         Of the error of the time until all are done.
     ends : float
@@ -105,12 +107,14 @@ class OrderScore:
 
 @dataclass(frozen=True)
 class PercentOfIdeal:
-    """What of the ideal gain transfers beside kernels reached.
+    """Share of the ideal gain that transfers beside kernels reached.
 
     Parameters
     ----------
     carrier : str
+        What carries the transfers: compute units or DMA engines.
     cases : int
+        Number of scenarios.
     measured, predicted : float
         Means, %.
     published : mapping of str to float

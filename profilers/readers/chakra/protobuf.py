@@ -139,19 +139,22 @@ CATEGORIES: Mapping[int, str] = {8: "storage", 9: "batch", 10: "checkpoint"}
 
 @dataclass(frozen=True)
 class Node:
-    """A node.
+    """A node of an execution trace: an operator, a kernel, a copy or a communication.
 
     Parameters
     ----------
     id : int
-        Unique in its file.
+        Number of the node, unique in its file.
     name : str
+        Name of the operator or kernel.
     type : int
-        As in the public schema; 0 where the file says none.
+        Type in the public schema; 0 if the file does not say.
     start_us, duration_us : int, optional
+        Start and duration in microseconds; None if the file does not say.
     ctrl_deps, data_deps : tuple of int
         Nodes that come before: the caller (or whatever else orders them), and who makes its inputs.
     attributes : mapping of str to Any
+        Attributes by name, such as ``"comm_size"``.
     inputs, outputs : mapping of str to Any
         ``values``, ``shapes``, ``types``, and in newer files ``strides``.
     """

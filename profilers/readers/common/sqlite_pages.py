@@ -65,14 +65,15 @@ class Stored:
 
 
 class Records:
-    """Takes columns out of the records of leaves; learns from each block as what a column is best read.
+    """Reads columns from the records on leaf pages, and learns from each block which type a column has.
 
-    A block is leaves one after the other with `PADDING` bytes behind them; its shape is how many they are, the
-    size of a page, and how much of it is used.
+    A block holds leaf pages one after the other, with `PADDING` bytes behind them. Its shape is the number of pages,
+    the size of a page, and the number of bytes of a page that are used.
 
     Parameters
     ----------
     columns : sequence of Stored
+        Columns to read, and how each stands in a record.
     """
 
     def __init__(self, columns: Sequence[Stored]) -> None:
@@ -424,9 +425,11 @@ def scan_table(pages: PageFile, root: int, columns: Sequence[Stored]) -> Iterato
     Parameters
     ----------
     pages : PageFile
+        Pages of the file.
     root : int
-        The page on which the b-tree starts.
+        Number of the page on which the b-tree starts.
     columns : sequence of Stored
+        Columns to read, and how each stands in a record.
 
     Yields
     ------
