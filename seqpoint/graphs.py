@@ -350,8 +350,6 @@ def replay_trace(
         Numbers of the iterations to replay.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
-    parameters : Parameters, optional
-        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
     progress : callable, optional
         Called with (graphs built, graphs in all, what).
 
@@ -588,8 +586,6 @@ def analyze_trace(
         What-if to compare the step with.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
-    parameters : Parameters, optional
-        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
 
     Raises
     ------
@@ -629,8 +625,6 @@ def graph_of(
         What-if to apply to the graph.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
-    parameters : Parameters, optional
-        Parameters of the contention model, by which durations are isolated; the shipped ones by default.
 
     Raises
     ------

@@ -3,12 +3,15 @@
 `python tests/test_reference.py > docs/reference.md` writes it anew.
 """
 
+import ast
 import pkgutil
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference.md"
 HEAD = """# Reference
 
 What is public, by module: every name in a module's `__all__`, with the first line of its documentation. The whole
@@ -53,6 +56,32 @@ def test_every_public_function_and_class_is_documented() -> None:
         if callable(getattr(import_module(name), public)) and not getattr(import_module(name), public).__doc__
     ]
     assert bare == []
+
+
+def test_documented_parameters_are_those_of_the_function() -> None:
+    wrong = []
+    for path in sorted(
+        file for package in ("profilers", "replay", "seqpoint") for file in (ROOT / package).rglob("*.py")
+    ):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef) or not (text := parameter_section(ast.get_docstring(node) or "")):
+                continue
+            taken = node.args
+            names = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs, taken.vararg, taken.kwarg]
+            there = {name.arg for name in names if name is not None} - {"self", "cls"}
+            heads = [line.split(" : ")[0] for line in text.split("\n") if line and not line.startswith(" ")]
+            documented = [name.strip(" *") for head in heads for name in head.split(",")]
+            if len(set(documented)) < len(documented) or set(documented) - there:
+                wrong.append(f"{path.name}: {node.name} documents {documented}")
+            elif not node.name.startswith("_") and set(documented) != there:
+                wrong.append(f"{path.name}: {node.name} leaves out {sorted(there - set(documented))}")
+    assert wrong == []
+
+
+def parameter_section(docstring: str) -> str:
+    """Return the section Parameters of a docstring, empty if it has none."""
+    found = re.search(r"^Parameters\n-+\n(.*?)(?=^\w[\w ]*\n-{3,}|\Z)", docstring, re.DOTALL | re.MULTILINE)
+    return found.group(1) if found else ""
 
 
 if __name__ == "__main__":

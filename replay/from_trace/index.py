@@ -177,7 +177,7 @@ def unblocked_ns(
         Columns id, rank, start, end and name, an index into `names`.
     names : array of str
         Distinct names of calls.
-    work : mapping of str to array
+    device_work : mapping of str to array
         Columns launch_id, rank, device, stream and start of kernels and copies, ordered by start.
     """
     launches = np.array([_QUEUED_LAUNCH.search(str(name)) is not None for name in names], dtype=bool)[calls["name"]]

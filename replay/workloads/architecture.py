@@ -225,6 +225,8 @@ def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, siz
 
     Parameters
     ----------
+    name : str
+        Name of the PyTorch operator.
     elements : int
         Elements of an array.
     arrays : float
@@ -268,6 +270,14 @@ def product(name: str, batch: int, m: int, n: int, k: int, size: int = 4, *, wei
 
     Parameters
     ----------
+    name : str
+        Name of the PyTorch operator.
+    batch : int
+        Number of products.
+    m, n, k : int
+        Rows and columns of the result, and the length of the sums.
+    size : int
+        Bytes of an element.
     weights : int
         Elements of the second operand and the bias, where they are weights; the bias' gradient is a sum of rows.
     """

@@ -204,6 +204,10 @@ def head_block(model: Transformer, shard: Shard, *, shared: bool) -> Block:
 
     Parameters
     ----------
+    model : Transformer
+        The model.
+    shard : Shard
+        Part of the model that the rank holds.
     shared : bool
         Whether the embedding's weights are on the same rank, so that they are not stored twice.
     """
