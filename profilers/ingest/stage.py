@@ -18,7 +18,18 @@ import pyarrow as pa
 
 from profilers.ingest.iterations import Extent
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES
-from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, Runs, arrow_array, integers, numbers, put
+from profilers.trace.arrays import (
+    MISSING,
+    Growing,
+    Ints,
+    Narrowed,
+    Runs,
+    arrow_array,
+    integers,
+    integers_or_missing,
+    numbers,
+    put,
+)
 from profilers.trace.columns import LANE, Lanes
 from profilers.trace.schema import KINDS, OWN_RANK, SCHEMAS, empty_table, fill_table, narrow_table
 
@@ -134,7 +145,7 @@ class Stage:
         return ids
 
     def _extend(self, kind: str, table: pa.Table) -> None:
-        ranks, start, duration = (_values(table, name) for name in ("rank", "start_ns", "dur_ns"))
+        ranks, start, duration = (integers_or_missing(table, name) for name in ("rank", "start_ns", "dur_ns"))
         end = start + np.where(duration == MISSING, 0, duration)
         host = kind in ("ops", "launches")
         for rank in np.unique(ranks).tolist():
@@ -161,8 +172,8 @@ class Stage:
         for name in self._held.get(kind, ()):
             if (kind, name) not in self._columns:
                 self._columns[kind, name] = _HOLDERS.get(name, Narrowed)()
-            keys = [_values(table, column) for column in _LANES[kind]] if name == LANE else []
-            self._columns[kind, name].append(self._lanes[kind].of(keys) if keys else _values(table, name))
+            keys = [integers_or_missing(table, column) for column in _LANES[kind]] if name == LANE else []
+            self._columns[kind, name].append(self._lanes[kind].of(keys) if keys else integers_or_missing(table, name))
 
     def count(self, kind: str) -> int:
         """Return the number of rows of a kind."""
@@ -283,11 +294,6 @@ def _stored(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
     with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file, options=options) as stream:
         for batch in stream:
             yield pa.Table.from_batches([batch])
-
-
-def _values(table: pa.Table, name: str) -> Ints:
-    """Return an integer column, all missing where the table lacks it."""
-    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
 
 
 def _where(column: pa.DictionaryArray, accepts: Callable[[str], bool]) -> Any:

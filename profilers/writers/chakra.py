@@ -36,7 +36,7 @@ from profilers.readers.chakra.protobuf import (
     NodeMessage,
     add_attribute,
 )
-from profilers.trace.arrays import MISSING, Ints, dense_keys, integers
+from profilers.trace.arrays import MISSING, Ints, dense_keys, integers, integers_or_missing
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
@@ -124,19 +124,15 @@ def _of_rank(trace: Trace, kind: str, rank: int) -> tuple[pa.Table, Ints]:
 
 
 def _column(tables: Sequence[pa.Table], name: str) -> Ints:
-    return np.concatenate([_or_missing(table, name) for table in tables])
-
-
-def _or_missing(table: pa.Table, name: str) -> Ints:
-    return integers(table, name) if name in table.schema.names else np.full(table.num_rows, MISSING)
+    return np.concatenate([integers_or_missing(table, name) for table in tables])
 
 
 def _cause(kind: str, table: pa.Table) -> Ints:
     """Return the id of the launch, or else of the operator, of each kernel, copy or collective."""
     if kind in _HOST_TABLES:
         return np.full(table.num_rows, MISSING)
-    launch = _or_missing(table, "launch_id")
-    return np.where(launch == MISSING, _or_missing(table, "op_id"), launch)
+    launch = integers_or_missing(table, "launch_id")
+    return np.where(launch == MISSING, integers_or_missing(table, "op_id"), launch)
 
 
 def _callers(tables: Sequence[pa.Table]) -> Ints:
@@ -170,7 +166,7 @@ def _lanes(tables: Sequence[pa.Table]) -> Ints:
     pairs = []
     for kind, table in zip(_KINDS, tables, strict=True):
         names = ("process", "thread") if kind in _HOST_TABLES else ("device", "stream")
-        pairs.append((_or_missing(table, names[0]), _or_missing(table, names[1])))
+        pairs.append((integers_or_missing(table, names[0]), integers_or_missing(table, names[1])))
     return np.concatenate(dense_keys(*pairs))
 
 
