@@ -1,6 +1,7 @@
 """What commands tell on stderr while they work: progress where it is a terminal, compilation wherever it goes."""
 
 import io
+import logging
 import subprocess
 import sys
 import time
@@ -40,7 +41,10 @@ def test_where_no_terminal_is_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("stream", [Terminal(), io.StringIO()], ids=["terminal", "file"])
-def test_a_command_says_once_that_it_compiles(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> None:
+def test_a_command_says_once_that_it_compiles(
+    monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, compile_log: logging.Logger
+) -> None:
+    compile_log.disabled = False
     monkeypatch.setattr(sys, "stderr", stream)
     inner = compiled(unkept("x + 1"))
     with click.Context(cli) as context:
