@@ -1,16 +1,15 @@
 """Tables of records as ROCm's tools write them, and how their rows become events.
 
 `Block` holds rows of one table as columns, whatever the format: CSV, JSON or SQLite. The functions behind it turn
-such columns into those of the schema: categories of calls, directions of copies, kernel names, workgroups, devices
-and times. `Agents` numbers the GPUs of a machine as rocprofv3 lists them, and `write_timed` gives rows with a start
-and an end to a sink. For SQLite recordings, `in_blocks` reads a table up to where it is damaged, and `Join` and
-`Strings` look up rows and texts by number.
+such columns into those of the schema: categories of calls, directions of copies, kernel names and workgroups. `Agents`
+numbers the GPUs of a machine as rocprofv3 lists them, `Ranks` numbers its processes, and `Output` gives rows with a
+start and an end to a sink.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -21,14 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.errors import BrokenFileError
-from profilers.readers.common.database import Database
 from profilers.readers.common.json_documents import ints, listed
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, Flags, plain_text, whole
 from profilers.readers.common.reader import Sink
-from profilers.trace.arrays import MISSING, Ints, text_array
-from profilers.trace.columns import combinations, encoded, lookup, taken
-from profilers.trace.trace import DeviceProperties
+from profilers.readers.common.source import require_events
+from profilers.trace.arrays import MISSING, Floats, Ints, text_array
+from profilers.trace.columns import combinations, constant, encoded, lookup, taken
+from profilers.trace.schema import OWN_RANK
+from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
 #: Texts with fewer digits are integers of 64 bits.
 _DIGITS = 19
@@ -143,20 +142,20 @@ def whole_numbers(values: Any) -> Ints:
         return values.astype(np.int64, copy=False)
     if pa.types.is_floating(values.type):
         floats = np.asarray(values.fill_null(np.nan).to_numpy(zero_copy_only=False), dtype=float)
-        exact = np.isfinite(floats) & (np.abs(floats) < _EXACT) & (floats == np.floor(floats))
-        return np.where(exact, np.where(exact, floats, 0).astype(np.int64), MISSING)
+        return _exact_integers(np.where(floats == np.floor(floats), floats, np.nan))
     try:
         numbers = values.cast(pa.int64())
     except pa.ArrowInvalid:
-        numbers = _parsed_texts(values)
+        texts = values.dictionary_encode()  # a loop over the distinct texts, 1 us each
+        distinct = [None if text is None else whole(text.strip()) for text in texts.dictionary.to_pylist()]
+        numbers = pa.array(distinct, pa.int64()).take(texts.indices)
     return np.asarray(numbers.fill_null(int(MISSING)).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _parsed_texts(values: pa.Array) -> pa.Array:
-    """Return the integers of texts, null where a text is none; a loop over the distinct texts, 1 us each."""
-    texts = values.dictionary_encode()
-    numbers = [None if text is None else whole(text.strip()) for text in texts.dictionary.to_pylist()]
-    return pa.array(numbers, pa.int64()).take(texts.indices)
+def _exact_integers(floats: Floats) -> Ints:
+    """Return float64 integers as int64, `MISSING` for NaN and for magnitudes that float64 does not hold exactly."""
+    exact = np.abs(floats) < _EXACT
+    return np.where(exact, np.where(exact, floats, 0).astype(np.int64), MISSING)
 
 
 def narrow(values: Ints) -> Ints:
@@ -185,10 +184,7 @@ def is_text(values: pa.Array, text: str) -> Flags:
 
 def text_list(texts: Iterable[str | None]) -> pa.Array:
     """Return untrusted texts as Arrow strings; half a surrogate pair, which UTF-8 cannot hold, is replaced."""
-    plain = [None if text is None else plain_text(text) for text in texts]
-    if plain and all(text is not None for text in plain):
-        return text_array([text for text in plain if text is not None])
-    return pa.array(plain, pa.string())
+    return text_array([None if text is None else plain_text(text) for text in texts])
 
 
 _DOMAINS = (
@@ -292,86 +288,164 @@ def workgroups(
         rounded_up = (grid_axis - 1) // np.where(positive, size_axis, 1) + 1
         groups *= np.where(divided, rounded_up, grid_axis)
         sizes *= size_axis
-    exact = positive & (np.abs(groups) < _EXACT) & (np.abs(sizes) < _EXACT)
-    group_counts, group_sizes = (
-        np.where(exact, np.where(exact, values, 0).astype(np.int64), MISSING) for values in (groups, sizes)
-    )
+    group_counts, group_sizes = (_exact_integers(np.where(positive, values, np.nan)) for values in (groups, sizes))
     return group_counts, narrow(group_sizes)
 
 
-def write_timed(sink: Sink, kind: str, columns: Mapping[str, Any], end: Ints, counts: Counter[str]) -> Ints:
-    """Give rows to `sink` and return the id of each, `MISSING` for a row that is left out.
-
-    Rows without a start, and rows that end before they start, are left out and counted. A row without an end has a
-    null duration. An end that runs far into the next event of its stream is cut when kernels are linked
-    (`profilers.ingest.linking`).
+class Output:
+    """The events of one recording on their way to a sink, with the counts of kept and lost rows.
 
     Parameters
     ----------
+    name : str
+        Name of the format.
+    files : sequence of Path
+        Files of the recording.
     sink : Sink
-        Takes the rows.
-    kind : str
-        Kind of event, as in `profilers.trace.schema.KINDS`.
-    columns : mapping of str to array
-        Equally long columns of the schema without ``dur_ns``; a null ``name`` becomes "unknown".
-    end : array of int64
-        End of each row in ns.
-    counts : Counter
-        Counts of kept and lost rows, updated.
+        Takes the events.
     """
-    start = columns["start_ns"]
-    usable, ended = _is_time(start) & ((start != 0) | (end != 0)), _is_time(end)
-    backwards = usable & ended & (end < start)
-    kept = np.flatnonzero(usable & ~backwards)
-    counts["events"] += len(start)
-    counts["dropped_no_time"] += int((~usable).sum())
-    counts["dropped_negative"] += int(backwards.sum())
-    counts["kept"] += len(kept)
-    ids = np.full(len(start), MISSING)
-    if len(kept):
-        all_kept = len(kept) == len(start)
-        rows = {name: values if all_kept else taken(values, kept) for name, values in columns.items()}
-        duration = np.where(ended, end, MISSING)[kept]
-        duration[ended[kept]] -= start[kept][ended[kept]]
-        counts["missing_duration"] += int((~ended[kept]).sum())
-        ids[kept] = sink.write(kind, {**rows, "name": _without_nulls(rows["name"], counts), "dur_ns": duration})
-    return ids
+
+    def __init__(self, name: str, files: Sequence[Path], sink: Sink) -> None:
+        self._name = name
+        self._files = files
+        self.sink = sink
+        self.counts: Counter[str] = Counter()
+
+    def write(self, kind: str, columns: Mapping[str, Any], end: Ints) -> Ints:
+        """Give rows to the sink and return the id of each, `MISSING` for a row that is left out.
+
+        Rows without a start, and rows that end before they start, are left out and counted. A row without an end has a
+        null duration. An end that runs far into the next event of its stream is cut when kernels are linked
+        (`profilers.ingest.linking`).
+
+        Parameters
+        ----------
+        kind : str
+            Kind of event, as in `profilers.trace.schema.KINDS`.
+        columns : mapping of str to array
+            Equally long columns of the schema without ``dur_ns``; a null ``name`` becomes "unknown".
+        end : array of int64
+            End of each row in ns.
+        """
+        start = columns["start_ns"]
+        usable, ended = _is_time(start) & ((start != 0) | (end != 0)), _is_time(end)
+        backwards = usable & ended & (end < start)
+        kept = np.flatnonzero(usable & ~backwards)
+        self.skip(int((~usable).sum()), "dropped_no_time")
+        self.skip(int(backwards.sum()), "dropped_negative")
+        ids = np.full(len(start), MISSING)
+        if len(kept):
+            rows = columns if len(kept) == len(start) else {name: taken(v, kept) for name, v in columns.items()}
+            duration = np.where(ended, end - start, MISSING)[kept]
+            self.counts["missing_duration"] += int((~ended[kept]).sum())
+            ids[kept] = self.write_rows(kind, {**rows, "name": self._named(rows["name"]), "dur_ns": duration})
+        return ids
+
+    def write_rows(self, kind: str, columns: Mapping[str, Any]) -> Ints:
+        """Give rows to the sink as they are, and return the id of each."""
+        ids = self.sink.write(kind, columns)
+        self.skip(len(ids), "kept")
+        return ids
+
+    def _named(self, names: pa.Array) -> pa.DictionaryArray:
+        """Return names with "unknown" for each missing or empty name; these are counted."""
+        names = renamed(names, lambda text: text or None)
+        self.counts["missing_name"] += names.null_count
+        return names.cast(pa.string()).fill_null("unknown").dictionary_encode() if names.null_count else names
+
+    def write_calls(self, domain: str, columns: Mapping[str, Any], end: Ints) -> None:
+        """Give calls of one domain to the sink, as launches or as ranges.
+
+        Parameters
+        ----------
+        domain : str
+            Domain of the calls, as for `call_kind`.
+        columns : mapping of str to array
+            Columns as for `write`. A range has no ``correlation``, so this column is left out.
+        end : array of int64
+            End of each call in ns.
+        """
+        kind, category = call_kind(domain)
+        word = {"api" if kind == "launches" else "category": constant(category, len(end))}
+        kept = {name: values for name, values in columns.items() if kind == "launches" or name != "correlation"}
+        self.write(kind, kept | word, end)
+
+    def skip(self, rows: int, why: str) -> None:
+        """Count rows of the recording under `why`, as in `profilers.trace.trace.Quality`."""
+        self.counts["events"] += rows
+        self.counts[why] += rows
+
+    def measured(self, block: Block, name: str) -> Block:
+        """Return the rows whose value in the column `name` is a number, as float64; the others are counted."""
+        values = block.reals(name)
+        rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+        self.skip(block.rows - len(rows), "dropped_no_value")
+        return Block({**block.columns, name: values}).take(rows)
+
+    def meta(self, version: str, *, ranks: tuple[int, ...] = (), devices: Iterable[DeviceProperties] = ()) -> TraceMeta:
+        """Return the metadata of the recording after its last event.
+
+        Parameters
+        ----------
+        version : str
+            Version of the format.
+        ranks : tuple of int
+            All ranks; empty for a single process.
+        devices : iterable of DeviceProperties
+            The GPUs of each rank.
+
+        Raises
+        ------
+        BrokenFileError
+            No event was kept.
+        """
+        require_events(self._files[0], self.counts)
+        return TraceMeta(
+            self._name,
+            version,
+            tuple(file.name for file in self._files),
+            ranks=ranks,
+            devices=tuple(devices),
+            quality=Quality(self.counts),
+        )
 
 
 def _is_time(values: Ints) -> Any:
     return (values >= TIMES_NS.start) & (values < TIMES_NS.stop)
 
 
-def _without_nulls(names: pa.Array, counts: Counter[str]) -> pa.DictionaryArray:
-    """Return names with "unknown" for each missing or empty name; these are counted."""
-    names = renamed(names, lambda text: text or None)
-    if not names.null_count:
-        return names
-    counts["missing_name"] += names.null_count
-    return names.cast(pa.string()).fill_null("unknown").dictionary_encode()
-
-
-def skip(counts: Counter[str], rows: int, why: str = "skipped_marker") -> None:
-    """Count rows that give no event.
+class Ranks:
+    """Ranks of the processes of a recording.
 
     Parameters
     ----------
-    counts : Counter
-        Counts of the file, updated.
-    rows : int
-        Number of rows that are left out.
-    why : str
-        Name of the count, as in `profilers.trace.trace.Quality`.
+    rank_of : mapping of int to int
+        Rank of each process that did device work.
+    count : int
+        Number of all ranks of the recording.
+
+    Examples
+    --------
+    >>> ranks = Ranks({70: 0, 71: 1}, 2)
+    >>> ranks.numbers, ranks.of(np.array([71, 5])).tolist()
+    ((0, 1), [1, 0])
     """
-    counts["events"] += rows
-    counts[why] += rows
 
+    def __init__(self, rank_of: Mapping[int, int], count: int) -> None:
+        self._processes = np.array(sorted(rank_of), np.int64)
+        self._ranks = np.array([rank_of[process] for process in sorted(rank_of)], np.int64)
+        #: All ranks; empty for a single process.
+        self.numbers = tuple(range(count)) if count > 1 else ()
 
-def measured_rows(values: pa.Array, counts: Counter[str]) -> npt.NDArray[np.intp]:
-    """Return the rows whose value is not null; the others are counted as ``dropped_no_value``."""
-    rows = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
-    skip(counts, len(values) - len(rows), "dropped_no_value")
-    return rows
+    def of(self, process: Ints) -> Ints:
+        """Return the rank of each process; a process without device work belongs to the first rank."""
+        if not self.numbers:
+            return np.full(len(process), OWN_RANK)
+        return np.maximum(lookup(self._processes, self._ranks, process), 0)
+
+    def used_gpu(self, process: Ints) -> Flags:
+        """Return whether each process did device work."""
+        return np.isin(process, self._processes)
 
 
 @dataclass(frozen=True)
@@ -425,7 +499,7 @@ class Agents:
 
     Parameters
     ----------
-    found : sequence of Agent
+    agents : sequence of Agent
         Agents in any order. If none is a GPU, as in recordings that list no agents, the key of an agent is its
         device.
 
@@ -436,63 +510,46 @@ class Agents:
     ([0, 1], [True])
     """
 
-    def __init__(self, found: Sequence[Agent]) -> None:
-        gpus = sorted((agent for agent in found if agent.gpu), key=lambda agent: (agent.order, agent.key))
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        gpus = sorted((agent for agent in agents if agent.gpu), key=lambda agent: (agent.order, agent.key))
         self._gpus = list({agent.key: agent for agent in gpus}.values())
-        self._device_of: Mapping[int, int] = {agent.key: i for i, agent in enumerate(self._gpus)}
-
-    @property
-    def known(self) -> bool:
-        """Whether the recording lists its GPUs."""
-        return bool(self._device_of)
 
     def devices(self, keys: Ints) -> Ints:
         """Return the device of each agent key, `MISSING` for a CPU."""
-        if not self._device_of:
+        if not self._gpus:
             return narrow(keys)
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        return np.array([self._device_of.get(key, int(MISSING)) for key in distinct.tolist()], np.int64)[inverse]
+        return lookup(np.array([gpu.key for gpu in self._gpus]), np.arange(len(self._gpus)), keys)
 
-    def of_copies(self, source: Ints, target: Ints) -> tuple[Ints, np.typing.NDArray[np.bool_]]:
-        """Return the device of each copy, and whether the copy goes from one GPU to another.
+    def copies(self, words: pa.Array, source: Ints, target: Ints) -> dict[str, Any]:
+        """Return the columns ``name``, ``direction`` and ``device`` of copies that rocprofv3 recorded.
 
-        The device is the source if that is a GPU, else the target.
+        The device is the source if that is a GPU, else the target. If the recording lists no GPU, the direction tells
+        whether source or target is the device.
+
+        Parameters
+        ----------
+        words : array of string
+            Directions in rocprofv3's spelling, such as ``MEMORY_COPY_HOST_TO_DEVICE``.
+        source, target : array of int64
+            Keys of the agents that a copy reads and writes.
         """
+        words = words.fill_null("")
+        directions = renamed(words, copy_direction).cast(pa.string())
         source_gpu, target_gpu = self.devices(source), self.devices(target)
-        both = (source_gpu != MISSING) & (target_gpu != MISSING)
-        peers = both & (source_gpu != target_gpu) & bool(self._device_of)
-        return np.where(source_gpu == MISSING, target_gpu, source_gpu), peers
+        peers = (source_gpu != target_gpu) & (source_gpu != MISSING) & (target_gpu != MISSING) & bool(self._gpus)
+        is_target = source_gpu == MISSING if self._gpus else is_text(directions, "HtoD")
+        return {
+            "name": words,
+            "direction": with_peers(directions, peers),
+            "device": np.where(is_target, target_gpu, source_gpu),
+        }
 
     def properties(self, rank: int) -> tuple[DeviceProperties, ...]:
         """Return name, compute units and memory of every GPU, as devices of `rank`."""
         return tuple(
-            DeviceProperties(rank, i, agent.name, agent.compute_units or None, agent.memory_bytes or None)
-            for i, agent in enumerate(self._gpus)
+            DeviceProperties(rank, i, gpu.name, gpu.compute_units or None, gpu.memory_bytes or None)
+            for i, gpu in enumerate(self._gpus)
         )
-
-
-def copy_columns(words: pa.Array, source: Ints, target: Ints, agents: Agents) -> dict[str, Any]:
-    """Return the columns ``name``, ``direction`` and ``device`` of copies that rocprofv3 recorded.
-
-    Parameters
-    ----------
-    words : array of string
-        Directions in rocprofv3's spelling, such as ``MEMORY_COPY_HOST_TO_DEVICE``.
-    source, target : array of int64
-        Keys of the agents that a copy reads and writes.
-    agents : Agents
-        Agents of the machine. If it lists no GPU, the direction tells whether source or target is the device.
-    """
-    words = words.fill_null("")
-    directions = renamed(words, copy_direction).cast(pa.string())
-    device, peers = agents.of_copies(source, target)
-    if not agents.known:
-        device = np.where(is_text(directions, "HtoD"), agents.devices(target), agents.devices(source))
-    return {
-        "name": words,
-        "direction": with_peers(directions, peers),
-        "device": np.where(device < 0, MISSING, device),
-    }
 
 
 def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:
@@ -501,139 +558,3 @@ def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:
     In versions of rocprofv3 that name no stream, the queue stands for it.
     """
     return {"stream": queue if (stream == MISSING).all() else stream, "queue": queue, "correlation": correlation}
-
-
-def check_columns(path: Path, table: str, present: Sequence[str], wanted: Iterable[str]) -> None:
-    """Check that a table of a SQLite recording has the columns that an event needs.
-
-    Raises
-    ------
-    BrokenFileError
-        A column is absent; the message names the file, the table and the column.
-    """
-    if missing := sorted(set(wanted) - set(present)):
-        raise BrokenFileError(f"{path}: table {table} lacks the columns {', '.join(missing)}; record again")
-
-
-def in_blocks(database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> Iterator[Block]:
-    """Yield the rows of a table up to where it is damaged, which is counted; no rows if the table is absent."""
-    if table not in database.tables:
-        return
-    try:
-        for batch in database.read(table, columns):
-            yield Block(batch)
-    except BrokenFileError:
-        counts["damaged_tables"] += 1
-
-
-def stacked(names: Sequence[str], blocks: Sequence[Sequence[Ints]]) -> dict[str, Ints]:
-    """Return the columns of several blocks of rows, one after the other.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the columns.
-    blocks : sequence of sequence of array of int64
-        Arrays of each block, in the order of `names`.
-    """
-    columns = [np.concatenate(arrays) for arrays in zip(*blocks, strict=True)]
-    return dict(zip(names, columns or [np.empty(0, np.int64)] * len(names), strict=True))
-
-
-def whole_table(database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> dict[str, Ints]:
-    """Return integer columns of all rows of a table, 8 bytes a value; empty if the table is absent."""
-    blocks = in_blocks(database, table, columns, counts)
-    return stacked(columns, [[block.ints(name) for name in columns] for block in blocks])
-
-
-def schema_version(database: Database, table: str) -> str | None:
-    """Return the version of the schema that a table of metadata states, or None."""
-    for block in in_blocks(database, table, ("tag", "value"), Counter()):
-        values = dict(zip(block.texts("tag").to_pylist(), block.texts("value").to_pylist(), strict=True))
-        if version := values.get("schema_version"):
-            return str(version)
-    return None
-
-
-class Join:
-    """A table whose rows are looked up by number; the first row counts if a number repeats.
-
-    Parameters
-    ----------
-    columns : mapping of str to array of int64
-        Equally long columns by name.
-    key : str
-        Name of the column that holds the number.
-
-    Examples
-    --------
-    >>> join = Join({"id": np.array([7, 3]), "pid": np.array([70, 30])}, "id")
-    >>> join("pid", np.array([3, 7])).tolist(), (join("pid", np.array([5])) == MISSING).tolist()
-    ([30, 70], [True])
-    """
-
-    def __init__(self, columns: Mapping[str, Ints], key: str) -> None:
-        order = np.argsort(columns[key], kind="stable")
-        self._key = columns[key][order]
-        self._columns = {name: values[order] for name, values in columns.items()}
-
-    def __call__(self, name: str, wanted: Ints) -> Ints:
-        """Return a column of the rows with these numbers, `MISSING` for a number without a row."""
-        return lookup(self._key, self._columns[name], wanted)
-
-
-class Strings:
-    """A table of texts that rows refer to by number.
-
-    Parameters
-    ----------
-    texts : mapping of int to str
-        Texts by number.
-    """
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        keys = np.array(sorted(texts), dtype=np.int64)
-        self._row = Join({"key": keys, "row": np.arange(len(keys))}, "key")
-        self._texts = pa.array([texts[key] for key in keys.tolist()], pa.string())
-
-    @classmethod
-    def of(cls, database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> "Strings":
-        """Return the texts of a table of a recording.
-
-        Parameters
-        ----------
-        database : Database
-            The open recording.
-        table : str
-            Name of the table.
-        columns : sequence of str
-            The column of numbers, then columns of texts; the first text that is not empty counts.
-        counts : Counter
-            Counts of the file, updated if the table is damaged.
-        """
-        texts: dict[int, str] = {}
-        for block in in_blocks(database, table, columns, counts):
-            for name in columns[1:]:
-                pairs = zip(block.ints(columns[0]).tolist(), block.texts(name).to_pylist(), strict=True)
-                for key, text in pairs:  # a loop over the distinct texts, 0.2 us each
-                    if text:
-                        texts.setdefault(key, text)
-        return cls(texts)
-
-    def encode(self, numbers: Ints, change: Callable[[str], str | None] = str) -> pa.DictionaryArray:
-        """Return the texts that numbers refer to, null for a number without a text.
-
-        Parameters
-        ----------
-        numbers : array of int64
-            Numbers of texts.
-        change : callable
-            Function applied to each distinct text; by default texts stay as they are.
-        """
-        rows = self._row("row", numbers)
-        missing = rows == MISSING
-        if not len(self._texts):
-            return pa.nulls(len(rows), pa.string()).dictionary_encode()
-        distinct, inverse = np.unique(np.where(missing, 0, rows), return_inverse=True)
-        index = pa.array(inverse.astype(np.int32), mask=missing)
-        return renamed(pa.DictionaryArray.from_arrays(index, self._texts.take(pa.array(distinct))), change)

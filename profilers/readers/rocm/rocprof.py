@@ -6,49 +6,44 @@ into the tables of the database. There, arrows from calls to operations stand fo
 """
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import plain_text, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import read_source, require_events
+from profilers.readers.common.source import read_source
+from profilers.readers.rocm.databases import Recording
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Block,
-    check_columns,
+    Output,
     copy_direction,
-    in_blocks,
     is_text,
     kernel_name,
-    measured_rows,
     renamed,
-    skip,
     text_list,
     workgroups,
-    write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.trace import TraceMeta
 
 #: Table of the events of a process, by the start of its label in the viewer.
 _LABELS = (("CPU HIP", "HIP"), ("CPU HSA", "HSA"), ("CPU KFD", "KFD"), ("COPY", "COPY"), ("GPU", "OPS"))
-_TEXTS = ("Name",)
 _NUMBERS = ("BeginNs", "EndNs", "tid", "dev-id", "queue-id")
 
 Event = Mapping[str, Any]
 #: Process, thread and microsecond of an event, by which arrows refer to it.
-Place = tuple[int | None, int | None, int | None]
+Position = tuple[int | None, int | None, int | None]
 
 
 @dataclass
@@ -57,9 +52,8 @@ class _Lanes:
 
     labels: dict[int | None, str] = field(default_factory=dict)
     events: dict[int | None, list[Event]] = field(default_factory=dict)
-    positions: dict[int | None, list[Place]] = field(default_factory=dict)
-    tails: dict[Any, Place] = field(default_factory=dict)
-    heads: dict[Any, Place] = field(default_factory=dict)
+    tails: dict[Any, Position] = field(default_factory=dict)
+    heads: dict[Any, Position] = field(default_factory=dict)
 
     def add(self, event: Event) -> bool:
         """Keep an event, the label of a process, or the end of an arrow; return whether it is an event."""
@@ -69,8 +63,8 @@ class _Lanes:
         position = process, whole(event.get("tid")), whole(event.get("ts"))
         if phase == "X":
             name = plain_text(arguments.get("Name")) or plain_text(event.get("name"))
-            self.events.setdefault(process, []).append({**arguments, "tid": event.get("tid"), "Name": name})
-            self.positions.setdefault(process, []).append(position)
+            added = {**arguments, "tid": event.get("tid"), "Name": name, "position": position}
+            self.events.setdefault(process, []).append(added)
         elif phase == "M" and event.get("name") == "process_name":
             self.labels[process] = plain_text(arguments.get("name"))
         elif phase in ("s", "t", "f"):
@@ -84,7 +78,7 @@ class _Lanes:
         return next((table for prefix, table in _LABELS if label.startswith(prefix)), "rocTX")
 
 
-def read_tables(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[tuple[str, Block]]:
+def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
     """Yield (table, rows) of a JSON file, with an ``Index`` that joins a call and the work that it launched.
 
     The text and its events are held in memory, about ten times the size of the file. The tool itself fails on large
@@ -94,75 +88,63 @@ def read_tables(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[tuple[
     ----------
     path : Path
         The file, plain or packed.
-    sink : Sink
-        Its limit bounds the unpacked size.
-    counts : Counter
-        Counts of lost and repaired events, updated.
+    out : Output
+        Its counts of lost and repaired events are updated; the limit of its sink bounds the unpacked size.
 
     Raises
     ------
     BrokenFileError
         The file is no JSON, or unpacks to more than the limit.
     """
-    source = read_source(path, sink.limit_bytes)
+    source = read_source(path, out.sink.limit_bytes)
     document = Document(source.content.decode("utf-8-sig", "replace"), path.name)
     lanes = _Lanes()
-    for event in document:  # a Python loop over the events, 5 us each
-        if not lanes.add(event):
-            counts["events"] += 1
-            counts["skipped_flow"] += 1
-    counts["truncated_files"] += bool(source.truncated or document.counts["truncated_files"])
-    for name in ("dropped_broken", "repaired_nan", "repaired_escape"):
-        counts[name] += document.counts[name]
-    counts["events"] += document.counts["dropped_broken"]
-    called, launched = _correlations(lanes)
-    for process, events in sorted(lanes.events.items(), key=lambda item: str(item[0])):
+    out.skip(sum(not lanes.add(event) for event in document), "skipped_flow")  # a loop over the events, 5 us each
+    out.counts["truncated_files"] += bool(source.truncated or document.counts["truncated_files"])
+    out.skip(document.counts["dropped_broken"], "dropped_broken")
+    for name in ("repaired_nan", "repaired_escape"):
+        out.counts[name] += document.counts[name]
+    processes = sorted(lanes.events.items(), key=lambda item: str(item[0]))
+    calls = [(process, event) for process, events in processes if lanes.table(process) == "HIP" for event in events]
+    launched = _launched(lanes, calls)
+    first = 0
+    for process, events in processes:
         table = lanes.table(process)
         if table == "HIP":
-            index = np.arange(len(events)) + called.get(process, 0)
+            index = np.arange(first, first + len(events))
+            first += len(events)
         else:
-            index = np.array([launched.get(position, int(MISSING)) for position in lanes.positions[process]], np.int64)
-        yield table, _block(events, index)
+            index = np.array([launched.get(event["position"], int(MISSING)) for event in events], np.int64)
+        numbers = {name: _integers(event.get(name) for event in events) for name in _NUMBERS}
+        yield table, Block({"Name": text_list(event["Name"] for event in events), **numbers, "Index": index})
 
 
-def _block(events: list[Event], index: Any) -> Block:
-    columns: dict[str, Any] = {name: text_list(plain_text(e.get(name)) for e in events) for name in _TEXTS}
-    for name in _NUMBERS:
-        numbers = (whole(event.get(name)) for event in events)
-        columns[name] = np.array([MISSING if number is None else number for number in numbers], np.int64)
-    return Block({**columns, "Index": index})
+def _integers(values: Iterable[Any]) -> Ints:
+    numbers = map(whole, values)
+    return np.array([MISSING if number is None else number for number in numbers], np.int64)
 
 
-def _correlations(lanes: _Lanes) -> tuple[dict[int | None, int], dict[Place, int]]:
-    """Return the number of the first call of each process, and the number of the call of each operation.
+def _launched(lanes: _Lanes, calls: Sequence[tuple[int | None, Event]]) -> dict[Position, int]:
+    """Return the number of the call of each operation that an arrow leads to.
 
     An arrow begins inside its call, in whole microseconds. So it belongs to the call of its thread that began last.
     """
-    firsts: dict[int | None, int] = {}
     threads: dict[tuple[int | None, int | None], list[tuple[int, int, int, int]]] = {}
-    number = 0
-    for process, events in sorted(lanes.events.items(), key=lambda item: str(item[0])):
-        if lanes.table(process) != "HIP":
-            continue
-        firsts[process] = number
-        for event, (_, thread, at_us) in zip(events, lanes.positions[process], strict=True):
-            begin, end = whole(event.get("BeginNs")), whole(event.get("EndNs"))
-            if at_us is not None and begin is not None and end is not None:
-                threads.setdefault((process, thread), []).append((at_us, begin, -end, number))
-            number += 1
-    return firsts, _launched(lanes, {thread: sorted(calls) for thread, calls in threads.items()})
-
-
-def _launched(lanes: _Lanes, calls: Mapping[Any, list[tuple[int, int, int, int]]]) -> dict[Place, int]:
-    """Return the number of the call of each operation that an arrow leads to."""
-    starts = {thread: [call[0] for call in of_thread] for thread, of_thread in calls.items()}
-    launched: dict[Place, int] = {}
+    for number, (process, event) in enumerate(calls):
+        _, thread, at_us = event["position"]
+        begin, end = whole(event.get("BeginNs")), whole(event.get("EndNs"))
+        if at_us is not None and begin is not None and end is not None:
+            threads.setdefault((process, thread), []).append((at_us, begin, -end, number))
+    for of_thread in threads.values():
+        of_thread.sort()
+    launched: dict[Position, int] = {}
     for arrow, (process, thread, at_us) in lanes.tails.items():
-        if at_us is None or arrow not in lanes.heads or (process, thread) not in calls:
+        of_thread = threads.get((process, thread), [])
+        if at_us is None or arrow not in lanes.heads:
             continue
-        row = bisect_right(starts[process, thread], at_us) - 1
+        row = bisect_right(of_thread, at_us, key=itemgetter(0)) - 1
         if row >= 0:
-            start_us, begin, negative_end, number = calls[process, thread][row]
+            start_us, begin, negative_end, number = of_thread[row]
             if at_us <= start_us + (-negative_end - begin) // 1000 + 1:
                 launched[lanes.heads[arrow]] = number
     return launched
@@ -179,13 +161,8 @@ _KERNEL_COLUMNS = frozenset(
     }
 )
 _KERNEL_ARGS = ("grd", "scr", "accum_vgpr", "sgpr", "fbar", "wave_size")
-#: Kind of event and category of calls and annotations, by table.
-_CALLS: Mapping[str, tuple[str, str]] = {
-    "HIP": ("launches", "hip_runtime"),
-    "HSA": ("ranges", "hsa_api"),
-    "KFD": ("ranges", "kfd_api"),
-    "rocTX": ("ranges", "user_annotation"),
-}
+#: Domain of calls and annotations, by table.
+_DOMAINS = {"HIP": "HIP_RUNTIME", "HSA": "HSA_API", "KFD": "KFD_API", "rocTX": "ROCTX"}
 _TABLES = ("HIP", "HSA", "KFD", "rocTX", "KERN", "OPS", "COPY")
 #: Name of barriers and markers of a queue, which have no duration.
 _NO_KERNEL = "Unknown command type"
@@ -217,56 +194,49 @@ class RocprofReader:
             The file holds no event that can be used.
         """
         (path,) = files
-        counts: Counter[str] = Counter()
-        head = Head.of(path)
-        if head.start.startswith(SIGNATURE):
-            _read_database(path, sink, counts)
-        elif opening(head.start) in (b"{", b"["):
-            for table, block in read_tables(path, sink, counts):
-                _write(table, block, sink, counts)
-        else:
-            _read_csv(path, sink, counts)
-        require_events(path, counts)
-        return TraceMeta(self.name, "rocprof 1", (path.name,), quality=Quality(counts))
+        out = Output(self.name, files, sink)
+        for table, block in _tables(path, out):
+            _write(table, block, out)
+        return out.meta("rocprof 1")
 
 
-def _read_csv(path: Path, sink: Sink, counts: Counter[str]) -> None:
-    for block in blocks(path, sink, counts):
-        if missing := _KERNELS - set(block.columns):
-            columns = ", ".join(sorted(missing))
-            raise BrokenFileError(f"{path}: its first line lacks the columns {columns}; record with --timestamp on")
-        _write("KERN", block, sink, counts)
+def _tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
+    """Yield (table, rows) of a file, whichever of the three formats it has."""
+    head = Head.of(path)
+    if head.start.startswith(SIGNATURE):
+        with open_database(path, out.sink.limit_bytes) as database:
+            recording = Recording(database, out.counts)
+            for table in (table for table in _TABLES if table in recording.tables):
+                recording.check(table, _TIMES)
+                for block in recording.blocks(table, recording.tables[table]):
+                    yield table, block
+    elif opening(head.start) in (b"{", b"["):
+        yield from read_tables(path, out)
+    else:
+        for block in blocks(path, out.sink, out.counts):
+            if missing := _KERNELS - set(block.columns):
+                columns = ", ".join(sorted(missing))
+                raise BrokenFileError(f"{path}: its first line lacks the columns {columns}; record with --timestamp on")
+            yield "KERN", block
 
 
-def _read_database(path: Path, sink: Sink, counts: Counter[str]) -> None:
-    with open_database(path, sink.limit_bytes) as database:
-        for table in _TABLES:
-            if table not in database.tables:
-                continue
-            check_columns(path, table, database.tables[table], _TIMES)
-            for block in in_blocks(database, table, database.tables[table], counts):
-                _write(table, block, sink, counts)
-
-
-def _write(table: str, block: Block, sink: Sink, counts: Counter[str]) -> None:
-    """Give the rows of one table to the sink."""
+def _write(table: str, block: Block, out: Output) -> None:
+    """Write the rows of one table."""
+    end = block.ints("EndNs")
     if table == "KERN":
-        ids = write_timed(sink, "kernels", _kernels(block), block.ints("EndNs"), counts)
-        _write_counters(block, ids, sink, counts)
+        _write_counters(block, out.write("kernels", _kernels(block), end), out)
     elif table == "COPY":
-        write_timed(sink, "copies", _copies(block), block.ints("EndNs"), counts)
+        columns = _operations(block)
+        out.write("copies", {**columns, "direction": renamed(columns["name"], copy_direction)}, end)
     elif table == "OPS":
         barriers = is_text(block.texts("Name"), _NO_KERNEL)
-        skip(counts, int(barriers.sum()))
-        block = block.take(np.flatnonzero(~barriers))
-        write_timed(sink, "kernels", _operations(block), block.ints("EndNs"), counts)
+        out.skip(int(barriers.sum()), "skipped_marker")
+        operations = block.take(np.flatnonzero(~barriers))
+        out.write("kernels", _operations(operations), end[~barriers])
     else:
-        kind, category = _CALLS[table]
-        columns = _calls(block)
-        columns["api" if kind == "launches" else "category"] = constant(category, block.rows)
-        if table == "HIP":
-            columns["correlation"] = block.ints("Index")
-        write_timed(sink, kind, columns, block.ints("EndNs"), counts)
+        # The pid of calls and annotations is a lane of the viewer and no process.
+        calls = {**_common(block, "Name"), "thread": block.ints("tid"), "correlation": block.ints("Index")}
+        out.write_calls(_DOMAINS[table], calls, end)
 
 
 def _kernels(block: Block) -> dict[str, Any]:
@@ -305,32 +275,19 @@ def _operations(block: Block) -> dict[str, Any]:
     }
 
 
-def _copies(block: Block) -> dict[str, Any]:
-    columns = _operations(block)
-    return {**columns, "direction": renamed(columns["name"], copy_direction)}
-
-
-def _calls(block: Block) -> dict[str, Any]:
-    """Return calls and annotations; their ``pid`` is a lane of the viewer and no process."""
-    return {**_common(block, "Name"), "thread": block.ints("tid")}
-
-
-def _write_counters(block: Block, ids: Ints, sink: Sink, counts: Counter[str]) -> None:
-    """Give the columns that are counters to the sink; `ids` are those of the kernels."""
-    kernels = np.flatnonzero(ids >= 0)
-    start, ids = block.ints("BeginNs")[kernels], ids[kernels]
+def _write_counters(block: Block, ids: Ints, out: Output) -> None:
+    """Write the columns that are counters; `ids` are those of the kernels."""
+    kernels, start = np.flatnonzero(ids >= 0), block.ints("BeginNs")
     for name in block.columns:
         if name in _KERNEL_COLUMNS or not len(kernels):
             continue
-        values = block.reals(name).take(pa.array(kernels))
-        rows = measured_rows(values, counts)
-        counts["events"] += len(rows)
-        counts["kept"] += len(rows)
+        cells = Block({"start": start, "id": ids, "value": block.columns[name]})
+        counters = out.measured(cells.take(kernels), "value")
         columns = {
-            "rank": np.full(len(rows), OWN_RANK),
-            "name": constant(str(text_list([name])[0]), len(rows)),
-            "start_ns": start[rows],
-            "value": values.take(pa.array(rows)),
-            "kernel_id": ids[rows],
+            "rank": np.full(counters.rows, OWN_RANK),
+            "name": constant(str(text_list([name])[0]), counters.rows),
+            "start_ns": counters.ints("start"),
+            "value": counters.columns["value"],
+            "kernel_id": counters.ints("id"),
         }
-        sink.write("counters", columns)
+        out.write_rows("counters", columns)

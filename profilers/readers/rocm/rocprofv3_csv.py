@@ -7,35 +7,30 @@ from the file ``agent_info.csv`` beside them. A file that rocpd merged holds sev
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import require_events
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Agent,
     Agents,
     Block,
-    call_kind,
-    copy_columns,
+    Output,
+    Ranks,
     kernel_name,
-    measured_rows,
     renamed,
     whole_numbers,
     workgroups,
-    write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import constant, lookup
+from profilers.trace.columns import lookup
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.trace import TraceMeta
 
 _TIMES = frozenset({"Start_Timestamp", "End_Timestamp"})
 #: Content of a file by the columns that its header must have; the first that fits counts.
@@ -47,14 +42,15 @@ _SIGNS: Mapping[str, frozenset[str]] = {
 }
 #: End of a file's name, after the prefix that the user chose.
 _SUFFIX = re.compile(
-    r"(^|_)((kernel|memory_copy|hip|hsa|rccl|marker|rocdecode|rocjpeg|ompt)(_[a-z_]+)?_trace|(kernel|memory_copy|hip|hsa"
-    r"|rccl|marker|rocdecode|rocjpeg)_trace|counter_collection)\.csv(\.\w+)?$",
+    r"(^|_)((kernel|memory_copy|hip|hsa|rccl|marker|rocdecode|rocjpeg|ompt)(_[a-z_]+)?_trace|counter_collection)"
+    r"\.csv(\.\w+)?$",
     re.IGNORECASE,
 )
 _KERNEL_ARGS = (
     *("Kind", "Thread_Id", "Process_Id", "Kernel_Id", "Scratch_Size", "Accum_VGPR_Count", "SGPR_Count", "Grid_Size"),
     *(f"{extent}_{axis}" for extent in ("Grid_Size", "Workgroup_Size") for axis in "XYZ"),
 )
+_NO_ROWS = np.empty(0, np.int64)
 _COPY_ARGS = ("Source_Agent_Id", "Destination_Agent_Id")
 
 
@@ -82,25 +78,20 @@ class Rocprofv3CsvReader:
         BrokenFileError
             None of them holds an event that can be used.
         """
-        counts: Counter[str] = Counter()
+        out = Output(self.name, files, sink)
         contents = {file: _content(Head.of(file).columns) for file in files}
         if unknown := [file for file, content in contents.items() if content is None]:
             raise BrokenFileError(f"{unknown[0]}: its first line has not the columns of a trace; record again")
-        processes = _Processes.of({file: content or "" for file, content in contents.items()}, sink)
-        events = _Events(sink, counts, _agents(files, sink), processes, "kernels" not in contents.values())
-        for content in ("calls", "kernels", "copies", "counters"):
+        guids = _guids((file for file, content in contents.items() if content != "calls"), sink)
+        agents = _agents(files, sink)
+        events = _Events(out, agents, guids, "kernels" not in contents.values())
+        for content, write in events.writers.items():
             for file in (file for file in contents if contents[file] == content):
-                for block in blocks(file, sink, counts):
-                    events.write(content, block)
-        require_events(files[0], counts)
-        return TraceMeta(
-            self.name,
-            "rocprofv3 csv",
-            tuple(file.name for file in files),
-            ranks=processes.ranks,
-            devices=tuple(gpu for rank in processes.ranks or (OWN_RANK,) for gpu in events.agents.properties(rank)),
-            quality=Quality(counts),
-        )
+                for block in blocks(file, sink, out.counts):
+                    write(block)
+        ranks = events.ranks.numbers
+        devices = [gpu for rank in ranks or (OWN_RANK,) for gpu in agents.properties(rank)]
+        return out.meta("rocprofv3 csv", ranks=ranks, devices=devices)
 
 
 def _content(columns: Sequence[str]) -> str | None:
@@ -108,81 +99,64 @@ def _content(columns: Sequence[str]) -> str | None:
     return next((content for content, sign in _SIGNS.items() if sign <= set(columns)), None)
 
 
-@dataclass(frozen=True)
-class _Processes:
-    """The processes of merged files, told apart by ``Guid``; each process with device work is a rank."""
+def _guids(files: Iterable[Path], sink: Sink) -> list[str]:
+    """Return the ``Guid`` of each process in files of device work; files that name any are read twice, first for this.
 
-    guids: tuple[str, ...]
-
-    @classmethod
-    def of(cls, contents: Mapping[Path, str], sink: Sink) -> "_Processes":
-        """Return the processes of files; files that name any are read twice, first for this."""
-        guids: set[str] = set()
-        for file, content in contents.items():
-            if content != "calls" and "Guid" in Head.of(file).columns:
-                for block in blocks(file, sink, Counter()):
-                    guids |= {text for text in block.texts("Guid").unique().to_pylist() if text}
-        return cls(tuple(sorted(guids)))
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """All ranks; empty for a single process."""
-        return tuple(range(len(self.guids))) if len(self.guids) > 1 else ()
-
-    def rank(self, block: Block) -> Ints:
-        """Return the rank of each row; a process without device work belongs to the first rank."""
-        if not self.ranks:
-            return np.full(block.rows, OWN_RANK)
-        return np.maximum(self._numbers(block), 0)
-
-    def launches_work(self, block: Block) -> Any:
-        """Return whether calls of a row's process can have launched the device work of its rank."""
-        return self._numbers(block) >= 0 if self.ranks else np.ones(block.rows, dtype=bool)
-
-    def _numbers(self, block: Block) -> Ints:
-        numbers = {guid: str(i) for i, guid in enumerate(self.guids)}
-        texts = renamed(block.texts("Guid").fill_null(""), lambda guid: numbers.get(guid, "-1"))
-        return whole_numbers(texts.cast("string"))
+    Such files are merged; each process in them is a rank.
+    """
+    guids: set[str] = set()
+    for file in files:
+        if "Guid" in Head.of(file).columns:
+            for block in blocks(file, sink, Counter()):
+                guids |= {text for text in block.texts("Guid").unique().to_pylist() if text}
+    return sorted(guids)
 
 
-@dataclass
 class _Events:
     """Writes the rows of files; kernels come from the file of counters if no other file has them."""
 
-    sink: Sink
-    counts: Counter[str]
-    agents: Agents
-    processes: _Processes
-    with_kernels: bool
-    #: Dispatch and id of the kernels of each block.
-    dispatched: list[tuple[Ints, Ints]] = field(default_factory=list)
+    def __init__(self, out: Output, agents: Agents, guids: Sequence[str], with_kernels: bool) -> None:
+        self._out = out
+        self._agents = agents
+        self._number_of = {guid: str(number) for number, guid in enumerate(guids)}
+        self.ranks = Ranks({number: number for number in range(len(guids))}, len(guids))
+        self._with_kernels = with_kernels
+        #: Dispatch and id of the kernels of each block.
+        self._dispatched: list[tuple[Ints, Ints]] = []
+        #: Function for the rows of each kind of file, a key of `_SIGNS`, in the order of reading.
+        self.writers: Mapping[str, Callable[[Block], None]] = {
+            "calls": self._calls,
+            "kernels": self._write_kernels,
+            "copies": self._copies,
+            "counters": self._counters,
+        }
 
-    def write(self, content: str, block: Block) -> None:
-        """Give the rows of a block to the sink; `content` is a key of `_SIGNS`."""
-        if content == "kernels":
-            self._write_kernels(block)
-        elif content == "copies":
-            self._timed("copies", self._copies(block), block)
-        elif content == "calls":
-            self._calls(block)
-        else:
-            self._counters(block)
+    def _process(self, block: Block) -> Ints:
+        """Return the number of each row's process, -1 for one without device work."""
+        guids = block.texts("Guid").fill_null("")
+        return whole_numbers(renamed(guids, lambda guid: self._number_of.get(guid, "-1")).cast("string"))
 
-    def _timed(self, kind: str, columns: dict[str, Any], block: Block) -> Ints:
-        times = {"rank": self.processes.rank(block), "start_ns": block.ints("Start_Timestamp")}
-        return write_timed(self.sink, kind, {**columns, **times}, block.ints("End_Timestamp"), self.counts)
+    def _rank_and_start(self, block: Block) -> dict[str, Ints]:
+        return {"rank": self.ranks.of(self._process(block)), "start_ns": block.ints("Start_Timestamp")}
+
+    def _dispatches(self, block: Block) -> Ints:
+        """Return a number for each row that is distinct for each dispatch of each process."""
+        dispatch = block.ints("Dispatch_Id" if "Dispatch_Id" in block.columns else "Correlation_Id")
+        rank = np.maximum(self.ranks.of(self._process(block)), 0)
+        return np.where((dispatch >= 0) & (dispatch < 1 << 40), dispatch + (rank << 40), MISSING)
 
     def _write_kernels(self, block: Block) -> None:
-        ids = self._timed("kernels", self._kernels(block), block)
-        self.dispatched.append((_dispatches(block, self.processes), ids))
+        ids = self._out.write("kernels", self._kernels(block), block.ints("End_Timestamp"))
+        self._dispatched.append((self._dispatches(block), ids))
 
     def _kernels(self, block: Block) -> dict[str, Any]:
         axes = [f"_{axis}" for axis in "XYZ"] if "Grid_Size_X" in block.columns else [""]
         grid, size = ([block.ints(extent + axis) for axis in axes] for extent in ("Grid_Size", "Workgroup_Size"))
         groups, sizes = workgroups(grid, size)
         return {
+            **self._rank_and_start(block),
             "name": renamed(block.texts("Kernel_Name"), kernel_name),
-            "device": self.agents.devices(_agent(block, "Agent_Id")),
+            "device": self._agents.devices(_agent(block, "Agent_Id")),
             **_lanes(block),
             "workgroups": groups,
             "workgroup_size": sizes,
@@ -191,59 +165,50 @@ class _Events:
             "args": block.arguments(_KERNEL_ARGS),
         }
 
-    def _copies(self, block: Block) -> dict[str, Any]:
-        ends = _agent(block, "Source_Agent_Id"), _agent(block, "Destination_Agent_Id")
-        columns = copy_columns(block.texts("Direction"), *ends, self.agents)
-        return {**columns, **_lanes(block), "args": block.arguments(_COPY_ARGS)}
+    def _copies(self, block: Block) -> None:
+        source, target = _agent(block, "Source_Agent_Id"), _agent(block, "Destination_Agent_Id")
+        columns = {
+            **self._rank_and_start(block),
+            **self._agents.copies(block.texts("Direction"), source, target),
+            **_lanes(block),
+            "args": block.arguments(_COPY_ARGS),
+        }
+        self._out.write("copies", columns, block.ints("End_Timestamp"))
 
     def _calls(self, block: Block) -> None:
         domains = block.texts("Domain").fill_null("").dictionary_encode()
         for code, domain in enumerate(domains.dictionary.to_pylist()):
             calls = block.take(np.flatnonzero(domains.indices.to_numpy() == code))
-            kind, category = call_kind(domain)
+            correlation = calls.ints("Correlation_Id")
+            if self.ranks.numbers:
+                correlation = np.where(self.ranks.used_gpu(self._process(calls)), correlation, MISSING)
             columns = {
+                **self._rank_and_start(calls),
                 "name": calls.texts("Function"),
                 "process": calls.ints("Process_Id"),
                 "thread": calls.ints("Thread_Id"),
                 "args": calls.arguments(("Domain",)),
-                "api" if kind == "launches" else "category": constant(category, calls.rows),
+                "correlation": correlation,
             }
-            if kind == "launches":
-                launching = self.processes.launches_work(calls)
-                columns["correlation"] = np.where(launching, calls.ints("Correlation_Id"), MISSING)
-            self._timed(kind, columns, calls)
+            self._out.write_calls(domain, columns, calls.ints("End_Timestamp"))
 
     def _counters(self, block: Block) -> None:
-        """Give counters to the sink, one value a row; a kernel is repeated for each of its counters."""
-        dispatch = _dispatches(block, self.processes)
-        if self.with_kernels:
-            _, first = np.unique(dispatch, return_index=True)
-            written = np.concatenate([keys for keys, _ in self.dispatched] or [dispatch[:0]])
-            self._write_kernels(block.take(np.sort(first[~np.isin(dispatch[first], written)])))
-        values = block.reals("Counter_Value")
-        rows = measured_rows(values, self.counts)
-        counters = block.take(rows)
+        """Write counters, one value a row; a kernel is repeated for each of its counters."""
+        if self._with_kernels:
+            distinct, first = np.unique(self._dispatches(block), return_index=True)
+            written = np.concatenate([keys for keys, _ in self._dispatched] or [distinct[:0]])
+            self._write_kernels(block.take(np.sort(first[~np.isin(distinct, written)])))
+        counters = self._out.measured(block, "Counter_Value")
+        keys, ids = zip(*self._dispatched, strict=True) if self._dispatched else ([_NO_ROWS], [_NO_ROWS])
         columns = {
+            **self._rank_and_start(counters),
             "name": counters.texts("Counter_Name"),
             "process": counters.ints("Process_Id"),
             "thread": counters.ints("Thread_Id"),
-            "value": values.take(pa.array(rows)),
-            "kernel_id": self._kernel_ids(dispatch[rows]),
+            "value": counters.columns["Counter_Value"],
+            "kernel_id": lookup(np.concatenate(keys), np.concatenate(ids), self._dispatches(counters)),
         }
-        self._timed("counters", columns, counters)
-
-    def _kernel_ids(self, dispatch: Ints) -> Ints:
-        if not self.dispatched:
-            return np.full(len(dispatch), MISSING)
-        keys, ids = (np.concatenate(arrays) for arrays in zip(*self.dispatched, strict=True))
-        return lookup(keys, ids, dispatch)
-
-
-def _dispatches(block: Block, processes: _Processes) -> Ints:
-    """Return a number for each row that is distinct for each dispatch of each process."""
-    dispatch = block.ints("Dispatch_Id" if "Dispatch_Id" in block.columns else "Correlation_Id")
-    rank = np.maximum(processes.rank(block), 0)
-    return np.where((dispatch >= 0) & (dispatch < 1 << 40), dispatch + (rank << 40), MISSING)
+        self._out.write("counters", columns, counters.ints("End_Timestamp"))
 
 
 def _lanes(block: Block) -> dict[str, Ints]:

@@ -5,7 +5,6 @@ records refer to by number: agents, kernel symbols, kinds of call with their ope
 file is decoded whole, and records become columns in batches.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,26 +16,22 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import require_events
 from profilers.readers.rocm.records import (
     Agent,
     Agents,
     Block,
+    Output,
     call_kind,
-    copy_columns,
     kernel_name,
     lanes,
     narrow,
     renamed,
-    skip,
     text_list,
     workgroups,
-    write_timed,
 )
-from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import constant
+from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
+from profilers.trace.trace import DeviceProperties, TraceMeta
 
 _ROOT = "rocprofiler-sdk-tool"
 _BATCH = 65536
@@ -44,6 +39,7 @@ _GPU = 2
 #: Buffers of calls, and their domain in files that do not name it.
 _CALLS = {"hip_api": "HIP_RUNTIME_API", "hsa_api": "HSA_API", "rccl_api": "RCCL_API", "marker_api": "MARKER_API"}
 _DEVICE_BUFFERS = ("kernel_dispatch", "memory_copy")
+_EXTENTS = [f"{extent}_{axis}" for extent in ("grid", "workgroup") for axis in "xyz"]
 #: Keys of a kernel's name; the first that is present counts.
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
 
@@ -66,8 +62,9 @@ class Rocprofv3JsonReader:
             The file is no JSON of the tool, is larger than the limit, or holds no event that can be used.
         """
         (path,) = files
-        counts: Counter[str] = Counter()
-        tools = [tool for tool in listed(mapped(load(path, sink, counts)).get(_ROOT)) if isinstance(tool, dict)]
+        out = Output(self.name, files, sink)
+        content = mapped(load(path, sink, out.counts))
+        tools = [tool for tool in listed(content.get(_ROOT)) if isinstance(tool, dict)]
         if not tools:
             raise BrokenFileError(f"{path}: {_ROOT} lists no process; was the program traced to its end?")
         with_work = [tool for tool in tools if any(listed(_buffers(tool).get(name)) for name in _DEVICE_BUFFERS)]
@@ -75,18 +72,10 @@ class Rocprofv3JsonReader:
         devices: list[DeviceProperties] = []
         for tool in tools:
             rank = ranks.get(id(tool), 0) if ranks else OWN_RANK
-            process = _Process(tool, rank, not with_work or tool in with_work)
-            process.write(sink, counts)
+            process = _Process(tool, rank, not with_work or tool in with_work, out)
+            process.write()
             devices += process.agents.properties(rank) if tool in with_work else ()
-        require_events(path, counts)
-        return TraceMeta(
-            self.name,
-            "rocprofv3 json",
-            (path.name,),
-            ranks=tuple(ranks.values()),
-            devices=tuple(devices),
-            quality=Quality(counts),
-        )
+        return out.meta("rocprofv3 json", ranks=tuple(ranks.values()), devices=devices)
 
 
 def _buffers(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,62 +93,59 @@ class _Process:
         Rank of the process.
     causes_work : bool
         Whether calls of the process can have launched the device work of its rank.
+    out : Output
+        Takes the events.
     """
 
-    def __init__(self, tool: Mapping[str, Any], rank: int, causes_work: bool) -> None:
+    def __init__(self, tool: Mapping[str, Any], rank: int, causes_work: bool, out: Output) -> None:
         self._tool = tool
         self._rank = rank
         self._causes_work = causes_work
+        self._out = out
         self.agents = Agents([agent for agent in map(_agent, listed(tool.get("agents"))) if agent is not None])
         strings = mapped(tool.get("strings"))
         self._names = listed(strings.get("buffer_records"))
         markers = listed(strings.get("marker_api"))
         self._messages = dict(zip(ints(markers, "key").tolist(), walked(markers, "value"), strict=True))
 
-    def write(self, sink: Sink, counts: Counter[str]) -> None:
-        """Give the events of the process to `sink`."""
+    def write(self) -> None:
+        """Write the events of the process."""
         symbols = _Symbols(listed(self._tool.get("kernel_symbols")))
         for name, domain in _CALLS.items():
-            for records in self._batches(name, counts):
-                self._write_calls(records, domain, sink, counts)
-        for records in self._batches("kernel_dispatch", counts):
-            self._write(records, sink, counts, "kernels", self._kernels(records, symbols))
-        for records in self._batches("memory_copy", counts):
-            self._write(records, sink, counts, "copies", self._copies(records))
+            for records in self._batches(name):
+                self._write_calls(records, domain)
+        for records in self._batches("kernel_dispatch"):
+            self._out.write("kernels", self._kernels(records, symbols), ints(records, "end_timestamp"))
+        for records in self._batches("memory_copy"):
+            self._out.write("copies", self._copies(records), ints(records, "end_timestamp"))
 
-    def _batches(self, name: str, counts: Counter[str]) -> Iterator[list[Any]]:
+    def _batches(self, name: str) -> Iterator[list[Any]]:
         records = listed(_buffers(self._tool).get(name))
         for start in range(0, len(records), _BATCH):
             batch = records[start : start + _BATCH]
             intact = [record for record in batch if isinstance(record, dict)]
-            skip(counts, len(batch) - len(intact), "dropped_broken")
+            self._out.skip(len(batch) - len(intact), "dropped_broken")
             if intact:
                 yield intact
 
-    def _write(self, records: list[Any], sink: Sink, counts: Counter[str], kind: str, columns: dict[str, Any]) -> None:
-        times = {"rank": np.full(len(records), self._rank), "start_ns": ints(records, "start_timestamp")}
-        write_timed(sink, kind, {**times, **columns}, ints(records, "end_timestamp"), counts)
+    def _rank_and_start(self, records: list[Any]) -> dict[str, Ints]:
+        return {"rank": np.full(len(records), self._rank), "start_ns": ints(records, "start_timestamp")}
 
     def _kernels(self, records: list[Any], symbols: "_Symbols") -> dict[str, Any]:
         info = walked(records, "dispatch_info")
-        sizes = walked(info, "workgroup_size")
-        groups, size = workgroups(
-            [ints(info, "grid_size", axis) for axis in "xyz"], [ints(sizes, axis) for axis in "xyz"]
-        )
+        axes = [*(("grid_size", axis) for axis in "xyz"), *(("workgroup_size", axis) for axis in "xyz")]
+        extents = [ints(info, *path) for path in axes]
+        groups, size = workgroups(extents[:3], extents[3:])
         symbol = symbols.rows(ints(info, "kernel_id"))
         rest = {
-            "grid_x": ints(info, "grid_size", "x"),
-            "grid_y": ints(info, "grid_size", "y"),
-            "grid_z": ints(info, "grid_size", "z"),
-            "workgroup_x": ints(sizes, "x"),
-            "workgroup_y": ints(sizes, "y"),
-            "workgroup_z": ints(sizes, "z"),
+            **dict(zip(_EXTENTS, extents, strict=True)),
             "private_segment_size": ints(info, "private_segment_size"),
             "thread_id": ints(records, "thread_id"),
             "sgpr_count": symbols.ints("sgpr_count", symbol),
             "accum_vgpr_count": symbols.ints("accum_vgpr_count", symbol),
         }
         return {
+            **self._rank_and_start(records),
             "name": symbols.names(symbol),
             "device": self.agents.devices(ints(info, "agent_id", "handle")),
             **_lanes(records, ints(info, "queue_id", "handle")),
@@ -173,41 +159,42 @@ class _Process:
     def _copies(self, records: list[Any]) -> dict[str, Any]:
         source, target = ints(records, "src_agent_id", "handle"), ints(records, "dst_agent_id", "handle")
         return {
-            **copy_columns(self._operations(records), source, target, self.agents),
+            **self._rank_and_start(records),
+            **self.agents.copies(self._operations(records), source, target),
             **_lanes(records, np.full(len(records), MISSING)),
             "bytes": ints(records, "bytes"),
         }
 
-    def _write_calls(self, records: list[Any], domain: str, sink: Sink, counts: Counter[str]) -> None:
-        """Give the calls of one buffer to the sink, one domain after the other.
+    def _write_calls(self, records: list[Any], default_domain: str) -> None:
+        """Write the calls of one buffer, one domain after the other.
 
         A buffer holds the calls of several domains, such as those of HIP's runtime and of its compiler.
         """
         kinds = ints(records, "kind")
         for number in np.unique(kinds).tolist():
             calls = [records[row] for row in np.flatnonzero(kinds == number).tolist()]
-            kind, category = call_kind(self._domain(number) or domain)
+            domain = plain_text(self._kind(number).get("kind")) or default_domain
             correlation = ints(calls, "correlation_id", "internal")
             columns = {
-                "name": self._call_names(calls, correlation, category),
+                **self._rank_and_start(calls),
+                "name": self._call_names(calls, correlation, domain),
                 "process": np.full(len(calls), ints([self._tool], "metadata", "pid")[0]),
                 "thread": ints(calls, "thread_id"),
-                "api" if kind == "launches" else "category": constant(category, len(calls)),
+                "correlation": correlation if self._causes_work else np.full(len(calls), MISSING),
             }
-            if kind == "launches":
-                columns["correlation"] = correlation if self._causes_work else np.full(len(calls), MISSING)
-            self._write(calls, sink, counts, kind, columns)
+            self._out.write_calls(domain, columns, ints(calls, "end_timestamp"))
 
-    def _call_names(self, records: list[Any], correlation: Ints, category: str) -> pa.Array:
+    def _call_names(self, records: list[Any], correlation: Ints, domain: str) -> pa.Array:
         """Return the names of calls; the name of a marker is its message."""
         names = self._operations(records)
-        if category != "user_annotation" or not self._messages:
+        if call_kind(domain)[1] != "user_annotation" or not self._messages:
             return names
         messages = text_list(plain_text(self._messages.get(key)) or None for key in correlation.tolist())
         return pa.compute.coalesce(messages, names)
 
-    def _domain(self, kind: int) -> str:
-        return plain_text(mapped(self._names[kind]).get("kind")) if 0 <= kind < len(self._names) else ""
+    def _kind(self, number: int) -> dict[str, Any]:
+        """Return the entry of the file's table of kinds, empty for a number that it lacks."""
+        return mapped(self._names[number]) if 0 <= number < len(self._names) else {}
 
     def _operations(self, records: list[Any]) -> pa.Array:
         """Return the name of each record's operation, from the table of its kind."""
@@ -216,7 +203,7 @@ class _Process:
         return text_list(names[pair] for pair in pairs)
 
     def _operation(self, kind: int, operation: int) -> str | None:
-        names = listed(mapped(self._names[kind]).get("operations")) if 0 <= kind < len(self._names) else []
+        names = listed(self._kind(kind).get("operations"))
         return plain_text(names[operation]) if 0 <= operation < len(names) else None
 
 
@@ -225,9 +212,8 @@ class _Symbols:
 
     def __init__(self, symbols: list[Any]) -> None:
         self._symbols = [symbol for symbol in symbols if isinstance(symbol, dict)]
-        keys = ints(self._symbols, "kernel_id").tolist()
-        self._row = {key: row for row, key in enumerate(keys)}
-        self._texts = text_list(_symbol_name(symbol) for symbol in self._symbols)
+        self._row = {key: row for row, key in enumerate(ints(self._symbols, "kernel_id").tolist())}
+        self._texts = text_list([*map(_symbol_name, self._symbols), None])
 
     def rows(self, keys: Ints) -> Ints:
         """Return the row of each kernel's symbol, -1 for a kernel that is not listed."""
@@ -236,9 +222,7 @@ class _Symbols:
 
     def names(self, rows: Ints) -> pa.DictionaryArray:
         """Return the names of kernels by row, null for row -1."""
-        if not len(self._texts):
-            return pa.nulls(len(rows), pa.string()).dictionary_encode()
-        return renamed(self._texts.take(pa.array(np.where(rows < 0, 0, rows), mask=rows < 0)), kernel_name)
+        return renamed(self._texts.take(arrow_array(rows % len(self._texts))), kernel_name)
 
     def ints(self, name: str, rows: Ints) -> Ints:
         """Return an integer member of symbols by row, `MISSING` for row -1."""

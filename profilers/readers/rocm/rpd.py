@@ -8,7 +8,6 @@ the arguments of a call.
 
 import json
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,36 +15,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from profilers.readers.common.database import Database, open_database
+from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import require_events
+from profilers.readers.rocm.databases import Join, Recording, stacked
 from profilers.readers.rocm.records import (
     Block,
-    Join,
-    Strings,
+    Output,
+    Ranks,
     call_kind,
-    check_columns,
     copy_direction,
-    in_blocks,
     is_text,
     kernel_name,
-    measured_rows,
     narrow,
     renamed,
-    schema_version,
-    skip,
-    stacked,
     whole_numbers,
-    whole_table,
     with_peers,
     workgroups,
-    write_timed,
 )
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import constant, lookup
-from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import Quality, TraceMeta
+from profilers.trace.columns import constant
+from profilers.trace.trace import TraceMeta
 
 #: Columns without which a table gives no event.
 _REQUIRED = {
@@ -55,16 +45,12 @@ _REQUIRED = {
 }
 _AXES = [f"{extent}{axis}" for extent in ("grid", "workgroup") for axis in "XYZ"]
 _KERNEL_CALL = (
-    "api_ptr_id",
-    "stream",
-    *_AXES,
-    "groupSegmentSize",
-    "privateSegmentSize",
-    "codeObject_id",
-    "kernelName_id",
+    *("api_ptr_id", "stream", *_AXES),
+    *("groupSegmentSize", "privateSegmentSize", "codeObject_id", "kernelName_id"),
 )
 _COPY_CALL = ("api_ptr_id", "stream", "size", "srcDevice", "dstDevice")
 _CALL = ("id", "pid", "tid", "start", "end", "apiName_id", "args_id")
+_SAMPLE = ("deviceType", "deviceId", "monitorType", "start", "end", "value")
 _OPERATION = ("id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
 _COPY = re.compile("copy|fill|memset", re.IGNORECASE)
 _STREAM = re.compile(r"\bstream\s*=\s*(0x[0-9a-fA-F]+)")
@@ -89,53 +75,154 @@ class RpdReader:
         BrokenFileError
             A table lacks a column that events need, or no event can be used.
         """
-        (path,) = files
-        counts: Counter[str] = Counter()
-        with open_database(path, sink.limit_bytes) as database:
+        out = Output(self.name, files, sink)
+        with open_database(files[0], sink.limit_bytes) as database:
+            recording = Recording(database, out.counts)
             for table, columns in _REQUIRED.items():
-                if table != "rocpd_api" or table in database.tables:
-                    check_columns(path, table, database.tables.get(table, ()), columns)
-            calls = _Calls(database, counts)
-            _write_calls(database, calls, sink, counts)
-            _write_operations(database, calls, sink, counts)
-            _write_monitor(database, calls, sink, counts)
-            version = schema_version(database, "rocpd_metadata")
-        require_events(path, counts)
-        version = f"rpd schema {version}" if version else "rpd"
-        return TraceMeta(self.name, version, (path.name,), ranks=calls.ranks, quality=Quality(counts))
+                if table != "rocpd_api" or table in recording.tables:
+                    recording.check(table, columns)
+            events = _Events(recording, out)
+            events.write_calls()
+            events.write_operations()
+            events.write_monitor()
+            version = recording.schema_version("rocpd_metadata")
+        return out.meta(f"rpd schema {version}" if version else "rpd", ranks=events.ranks.numbers)
 
 
-class _Calls:
-    """Calls of a recording by their id: process, name and stream, and the device work that they made."""
+class _Events:
+    """The events of a recording, with its calls by their id: process, name and stream, and the work that they made."""
 
-    def __init__(self, database: Database, counts: Counter[str]) -> None:
-        self.strings = Strings.of(database, "rocpd_string", ("id", "string"), counts)
-        table = whole_table(database, "rocpd_api", ("id", "pid", "apiName_id", "args_id"), counts)
-        self.all = Join(table, "id")
-        self.of_operation = Join(whole_table(database, "rocpd_api_ops", ("op_id", "api_id"), counts), "op_id")
-        self.kernels = Join(_with_streams(database, "rocpd_kernelapi", _KERNEL_CALL, counts), "api_ptr_id")
-        self.copies = Join(_with_streams(database, "rocpd_copyapi", _COPY_CALL, counts), "api_ptr_id")
-        self.registers = Join(whole_table(database, "rocpd_kernelcodeobject", ("id", "vgpr"), counts), "id")
-        launching = whole_table(database, "rocpd_api_ops", ("api_id",), Counter())["api_id"]
-        processes = np.unique(self.all("pid", launching))
-        self._processes = processes[processes != MISSING]
-        #: Ranks of the processes that used a GPU; empty for a single process.
-        self.ranks = tuple(range(len(self._processes))) if len(self._processes) > 1 else ()
+    def __init__(self, recording: Recording, out: Output) -> None:
+        self._recording = recording
+        self._out = out
+        self._strings = recording.strings("rocpd_string")
+        self._calls = recording.join("rocpd_api", ("id", "pid", "apiName_id", "args_id"))
+        self._call_of_operation = recording.join("rocpd_api_ops", ("op_id", "api_id"))
+        self._kernel_calls = self._with_streams("rocpd_kernelapi", _KERNEL_CALL)
+        self._copy_calls = self._with_streams("rocpd_copyapi", _COPY_CALL)
+        self._registers = recording.join("rocpd_kernelcodeobject", ("id", "vgpr"))
+        processes = np.unique(self._calls("pid", self._call_of_operation.column("api_id")))
+        processes = processes[processes != MISSING]
+        self.ranks = Ranks({process: rank for rank, process in enumerate(processes.tolist())}, len(processes))
 
-    def rank(self, process: Ints) -> Ints:
-        """Return the rank of each process; a process without device work belongs to the first rank."""
-        if not self.ranks:
-            return np.full(len(process), OWN_RANK)
-        return np.maximum(lookup(self._processes, np.arange(len(self._processes)), process), 0)
+    def _with_streams(self, table: str, columns: Sequence[str]) -> Join:
+        """Return integer columns of a table by call, with the handles of streams as numbers."""
+        blocks = []
+        for block in self._recording.blocks(table, columns):
+            stream = renamed(block.texts("stream"), _decimal).cast(pa.string())
+            block = Block({**block.columns, "stream": stream})
+            blocks.append([block.ints(name) for name in columns])
+        return Join(stacked(columns, blocks), "api_ptr_id")
 
-    def streams(self, call: Ints) -> Ints:
+    def _streams(self, call: Ints) -> Ints:
         """Return the stream of each call: of its kernel, of its copy, or as its arguments state it."""
-        stated = self.strings.encode(self.all("args_id", call), _stated_stream).cast(pa.string())
-        streams = whole_numbers(stated)
-        for table in (self.copies, self.kernels):
+        streams = whole_numbers(self._strings.texts(self._calls("args_id", call), _stated_stream))
+        for table in (self._copy_calls, self._kernel_calls):
             recorded = table("stream", call)
             streams = np.where(recorded == MISSING, streams, recorded)
         return streams
+
+    def write_operations(self) -> None:
+        """Write operations on devices: copies by their type, kernels by having a name; barriers are skipped.
+
+        A kernel of a graph has the type ``Task`` and the name of the kernel.
+        """
+        for block in self._recording.blocks("rocpd_op", _OPERATION):
+            types = self._strings.texts(block.ints("opType_id")).fill_null("")
+            names = self._strings.texts(block.ints("description_id"), lambda text: kernel_name(text) or None)
+            kinds = renamed(types, lambda text: "copy" if _COPY.search(text) else "kernel" if "Kernel" in text else "")
+            kinds = kinds.cast(pa.string())
+            copies = is_text(kinds, "copy")
+            kernels = ~copies & (is_text(kinds, "kernel") | names.is_valid().to_numpy(zero_copy_only=False))
+            self._out.skip(int((~copies & ~kernels).sum()), "skipped_marker")
+            call = self._call_of_operation("api_id", block.ints("id"))
+            block = Block({**block.columns, "call": call, "type": types, "kernel": names})
+            for chosen, kind, convert in ((copies, "copies", self._copies), (kernels, "kernels", self._kernels)):
+                operations = block.take(np.flatnonzero(chosen))
+                self._out.write(kind, convert(operations, operations.ints("call")), operations.ints("end"))
+
+    def _on_device(self, block: Block, call: Ints) -> dict[str, Any]:
+        return {
+            "rank": self.ranks.of(self._calls("pid", call)),
+            "start_ns": block.ints("start"),
+            "device": block.narrow("gpuId"),
+            "stream": self._streams(call),
+            "queue": block.ints("queueId"),
+            "correlation": call,
+        }
+
+    def _kernels(self, block: Block, call: Ints) -> dict[str, Any]:
+        launched = self._strings.texts(self._kernel_calls("kernelName_id", call), kernel_name)
+        extents = [self._kernel_calls(name, call) for name in _AXES]
+        in_work_items = is_text(self._strings.texts(self._calls("apiName_id", call)), IN_WORK_ITEMS)
+        groups, sizes = workgroups(extents[:3], extents[3:], in_work_items)
+        self._out.counts["repaired_work_items"] += int((in_work_items & (groups != MISSING)).sum())
+        scratch = self._kernel_calls("privateSegmentSize", call)
+        rest = Block({**dict(zip(_AXES, extents, strict=True)), "scratch": scratch})
+        return {
+            **self._on_device(block, call),
+            "name": pa.compute.coalesce(block.texts("kernel"), launched),
+            "workgroups": groups,
+            "workgroup_size": sizes,
+            "registers": narrow(self._registers("vgpr", self._kernel_calls("codeObject_id", call))),
+            "lds_bytes": self._kernel_calls("groupSegmentSize", call),
+            "args": rest.arguments(tuple(rest.columns)),
+        }
+
+    def _copies(self, block: Block, call: Ints) -> dict[str, Any]:
+        types = block.texts("type")
+        peers = self._copy_calls("srcDevice", call) != self._copy_calls("dstDevice", call)
+        return {
+            **self._on_device(block, call),
+            "name": types,
+            "direction": with_peers(renamed(types, copy_direction).cast(pa.string()), peers),
+            "bytes": self._copy_calls("size", call),
+        }
+
+    def write_calls(self) -> None:
+        """Write calls of HIP, operators of PyTorch, markers and the profiler's own overhead."""
+        operators = _Operators(self._recording)
+        for block in self._recording.blocks("rocpd_api", _CALL):
+            categories = self._strings.texts(block.ints("apiName_id"), _category).fill_null("overhead")
+            category = np.array(categories.to_numpy(zero_copy_only=False))
+            is_operator = (category == "user_annotation") & operators.has(block.ints("id"))
+            category = np.where(is_operator, "operator", category)
+            for name in np.unique(category).tolist():
+                self._write_category(block.take(np.flatnonzero(category == name)), name, operators)
+
+    def _write_category(self, block: Block, category: str, operators: "_Operators") -> None:
+        kind = {"operator": "ops", "hip_runtime": "launches"}.get(category, "ranges")
+        is_mark = category in ("operator", "user_annotation")
+        columns: dict[str, Any] = {
+            "rank": self.ranks.of(block.ints("pid")),
+            "name": self._strings.encode(block.ints("args_id" if is_mark else "apiName_id")),
+            "start_ns": block.ints("start"),
+            "process": block.ints("pid"),
+            "thread": block.ints("tid"),
+        }
+        if not is_mark:
+            columns["args"] = self._strings.encode(block.ints("args_id"), lambda text: json.dumps({"args": text}))
+        if kind == "launches":
+            columns |= {"api": constant(category, block.rows), "correlation": block.ints("id")}
+        elif kind == "ranges":
+            columns["category"] = constant(category, block.rows)
+        else:
+            columns |= operators.columns(block.ints("id"))
+        self._out.write(kind, columns, block.ints("end"))
+
+    def write_monitor(self) -> None:
+        """Write the samples of each device, such as its clock in MHz, as counters."""
+        for block in self._recording.blocks("rocpd_monitor", _SAMPLE):
+            samples = self._out.measured(block, "value")
+            columns = {
+                "rank": self.ranks.of(np.full(samples.rows, MISSING)),
+                "name": samples.texts("monitorType"),
+                "start_ns": samples.ints("start"),
+                "category": constant("monitor", samples.rows),
+                "value": samples.columns["value"],
+                "args": samples.arguments(("deviceType", "deviceId")),
+            }
+            self._out.write("counters", columns, samples.ints("end"))
 
 
 def _stated_stream(arguments: str) -> str | None:
@@ -151,86 +238,6 @@ def _decimal(text: str) -> str | None:
         return None
 
 
-def _with_streams(database: Database, table: str, columns: Sequence[str], counts: Counter[str]) -> dict[str, Ints]:
-    """Return integer columns of all rows of a table, with the handles of streams as numbers."""
-    blocks = []
-    for block in in_blocks(database, table, columns, counts):
-        stream = whole_numbers(renamed(block.texts("stream"), _decimal).cast(pa.string()))
-        blocks.append([stream if name == "stream" else block.ints(name) for name in columns])
-    return stacked(columns, blocks)
-
-
-def _write_operations(database: Database, calls: _Calls, sink: Sink, counts: Counter[str]) -> None:
-    """Give operations on devices to `sink`: copies by their type, kernels by having a name; barriers are skipped.
-
-    A kernel of a graph has the type ``Task`` and the name of the kernel.
-    """
-    for block in in_blocks(database, "rocpd_op", _OPERATION, counts):
-        types = calls.strings.encode(block.ints("opType_id")).cast(pa.string()).fill_null("")
-        kinds = renamed(types, lambda text: "copy" if _COPY.search(text) else "kernel" if "Kernel" in text else "")
-        kinds = kinds.cast(pa.string())
-        call = calls.of_operation("api_id", block.ints("id"))
-        names = calls.strings.encode(block.ints("description_id"), lambda text: kernel_name(text) or None)
-        named = np.array(names.is_valid().to_numpy(zero_copy_only=False))
-        copies = is_text(kinds, "copy")
-        kernels = ~copies & (is_text(kinds, "kernel") | named)
-        skip(counts, int((~copies & ~kernels).sum()))
-        for chosen, kind, convert in ((copies, "copies", _copies), (kernels, "kernels", _kernels)):
-            rows = np.flatnonzero(chosen)
-            operations = block.take(rows)
-            columns = convert(operations, call[rows], calls, types.take(pa.array(rows)), counts)
-            columns |= _on_device(operations, call[rows], calls)
-            write_timed(sink, kind, columns, operations.ints("end"), counts)
-
-
-def _on_device(block: Block, call: Ints, calls: _Calls) -> dict[str, Any]:
-    return {
-        "rank": calls.rank(calls.all("pid", call)),
-        "start_ns": block.ints("start"),
-        "device": block.narrow("gpuId"),
-        "stream": calls.streams(call),
-        "queue": block.ints("queueId"),
-        "correlation": call,
-    }
-
-
-def _kernels(block: Block, call: Ints, calls: _Calls, _types: pa.Array, counts: Counter[str]) -> dict[str, Any]:
-    described = calls.strings.encode(block.ints("description_id"), lambda text: kernel_name(text) or None)
-    launched = calls.strings.encode(calls.kernels("kernelName_id", call), kernel_name)
-    extents = [calls.kernels(name, call) for name in _AXES]
-    launch_names = calls.strings.encode(calls.all("apiName_id", call)).cast(pa.string())
-    in_work_items = is_text(launch_names, IN_WORK_ITEMS)
-    groups, sizes = workgroups(extents[:3], extents[3:], in_work_items)
-    counts["repaired_work_items"] += int((in_work_items & (groups != MISSING)).sum())
-    rest = Block(dict(zip(_AXES, extents, strict=True)) | {"scratch": calls.kernels("privateSegmentSize", call)})
-    return {
-        "name": pa.compute.coalesce(described.cast(pa.string()), launched.cast(pa.string())),
-        "workgroups": groups,
-        "workgroup_size": sizes,
-        "registers": narrow(calls.registers("vgpr", calls.kernels("codeObject_id", call))),
-        "lds_bytes": calls.kernels("groupSegmentSize", call),
-        "args": rest.arguments(tuple(rest.columns)),
-    }
-
-
-def _copies(_block: Block, call: Ints, calls: _Calls, types: pa.Array, _counts: Counter[str]) -> dict[str, Any]:
-    directions = renamed(types, copy_direction).cast(pa.string())
-    peers = calls.copies("srcDevice", call) != calls.copies("dstDevice", call)
-    return {"name": types, "direction": with_peers(directions, peers), "bytes": calls.copies("size", call)}
-
-
-def _write_calls(database: Database, calls: _Calls, sink: Sink, counts: Counter[str]) -> None:
-    """Give calls of HIP, operators of PyTorch, markers and the profiler's own overhead to `sink`."""
-    operators = _Operators(database, counts)
-    for block in in_blocks(database, "rocpd_api", _CALL, counts):
-        categories = calls.strings.encode(block.ints("apiName_id"), _category).cast(pa.string()).fill_null("overhead")
-        category = np.array(categories.to_numpy(zero_copy_only=False))
-        is_operator = (category == "user_annotation") & operators.has(block.ints("id"))
-        category = np.where(is_operator, "operator", category)
-        for name in np.unique(category).tolist():
-            _write_category(block.take(np.flatnonzero(category == name)), name, calls, operators, (sink, counts))
-
-
 def _category(name: str) -> str:
     """Return the category of a call by its name."""
     if name == _MARKER:
@@ -239,37 +246,12 @@ def _category(name: str) -> str:
     return call_kind(plain)[1] if plain.startswith(("hip", "hsa", "nccl", "roctx")) else "overhead"
 
 
-def _write_category(
-    block: Block, category: str, calls: _Calls, operators: "_Operators", out: tuple[Sink, Counter[str]]
-) -> None:
-    """Give the calls of one category to the sink in `out`."""
-    sink, counts = out
-    kind = {"operator": "ops", "hip_runtime": "launches"}.get(category, "ranges")
-    is_mark = category in ("operator", "user_annotation")
-    columns: dict[str, Any] = {
-        "rank": calls.rank(block.ints("pid")),
-        "name": calls.strings.encode(block.ints("args_id" if is_mark else "apiName_id")),
-        "start_ns": block.ints("start"),
-        "process": block.ints("pid"),
-        "thread": block.ints("tid"),
-    }
-    if not is_mark:
-        columns["args"] = calls.strings.encode(block.ints("args_id"), lambda text: json.dumps({"args": text}))
-    if kind == "launches":
-        columns |= {"api": constant(category, block.rows), "correlation": block.ints("id")}
-    elif kind == "ranges":
-        columns["category"] = constant(category, block.rows)
-    else:
-        columns |= operators.columns(block.ints("id"))
-    write_timed(sink, kind, columns, block.ints("end"), counts)
-
-
 class _Operators:
     """Operators of PyTorch, recorded as marks by its autograd profiler, by the id of their call."""
 
-    def __init__(self, database: Database, counts: Counter[str]) -> None:
+    def __init__(self, recording: Recording) -> None:
         blocks, shapes = [], [pa.array([], pa.string())]
-        for block in in_blocks(database, "ext_autogradapi", ("api_ptr_id", "seq", "sizes"), counts):
+        for block in recording.blocks("ext_autogradapi", ("api_ptr_id", "seq", "sizes")):
             blocks.append([block.ints("api_ptr_id"), block.ints("seq")])
             shapes.append(renamed(block.texts("sizes"), _shapes).cast(pa.string()))
         columns = stacked(("id", "seq"), blocks)
@@ -292,21 +274,3 @@ def _shapes(text: str) -> str | None:
         return text if isinstance(json.loads(text), list) else None
     except (ValueError, RecursionError):
         return None
-
-
-def _write_monitor(database: Database, calls: _Calls, sink: Sink, counts: Counter[str]) -> None:
-    """Give the samples of each device, such as its clock in MHz, to `sink` as counters."""
-    names = ("deviceType", "deviceId", "monitorType", "start", "end", "value")
-    for block in in_blocks(database, "rocpd_monitor", names, counts):
-        values = block.reals("value")
-        rows = measured_rows(values, counts)
-        samples = block.take(rows)
-        columns = {
-            "rank": calls.rank(np.full(samples.rows, MISSING)),
-            "name": samples.texts("monitorType"),
-            "start_ns": samples.ints("start"),
-            "category": constant("monitor", samples.rows),
-            "value": values.take(pa.array(rows)),
-            "args": samples.arguments(("deviceType", "deviceId")),
-        }
-        write_timed(sink, "counters", columns, samples.ints("end"), counts)
