@@ -10,7 +10,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from math import prod
 from pathlib import Path
@@ -26,13 +25,8 @@ _BATCH_METRICS = 65536
 #: Columns that describe the kernel of a line; any other column is a metric, or describes a metric.
 _KERNEL = (
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
-    *(
-        "Block Size",
-        "Grid Size",
-        "Device",
-        "CC",
-        "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
-    ),
+    *("Block Size", "Grid Size", "Device", "CC"),
+    "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
 )
 _SIGN = ("ID", "Process ID", "Kernel Name")
 #: Metrics of the kernel's duration, then of its other columns, as the raw and the details page name them.
@@ -61,6 +55,10 @@ _BASES = {"second": "second", "s": "second", "byte": "byte", "B": "byte", "hz": 
     name: name for name in ("cycle", "inst", "sector", "thread", "warp", "block", "request", "bit", "flop")
 }
 
+Cells = Mapping[str, str]
+#: Name, unit and value of a metric, as they are printed.
+Metric = tuple[str, str, str]
+
 
 class NcuReader:
     """Nsight Compute's CSV (ncu --csv), in long form or of --page raw: kernels with their metrics as counters."""
@@ -83,90 +81,41 @@ class NcuReader:
             The file holds no line that can be used.
         """
         (path,) = files
-        counts: Counter[str] = Counter()
         with csv_rows(path, sink, Counter()) as rows:
-            survey = _survey(rows)
+            ranks, decimal, form = _survey(rows)
+        counts: Counter[str] = Counter()
         with csv_rows(path, sink, counts) as rows:
-            kernels = _Kernels(sink, counts, survey)
-            for kernel, metrics in _metrics(rows, counts):
-                kernels.add(kernel, metrics)
+            kernels = _Kernels(sink, counts, ranks, decimal)
+            for cells, metrics in _metrics(rows, counts):
+                kernels.add(cells, metrics)
             kernels.flush()
         check_not_empty(path, counts)
-        ranks = tuple(range(len(survey.ranks))) if len(survey.ranks) > 1 else ()
-        form = "long" if survey.long else "raw"
-        return TraceMeta(self.name, f"csv {form}", (path.name,), ranks, quality=Quality({**counts}))
+        numbers = tuple(ranks.values()) if len(ranks) > 1 else ()
+        return TraceMeta(self.name, f"csv {form}", (path.name,), numbers, quality=Quality(counts))
 
 
-@dataclass
-class _Survey:
-    """Properties of a file that its rows depend on.
-
-    Parameters
-    ----------
-    ranks : dict of str to int
-        Ranks by process, in the order in which processes appear.
-    decimal : str
-        Decimal sign of its numbers.
-    long : bool
-        Whether each line holds a single metric.
-    """
-
-    ranks: dict[str, int] = field(default_factory=dict)
-    decimal: str = "."
-    long: bool = False
-
-
-def _survey(rows: Iterator[list[str]]) -> _Survey:
-    survey = _Survey()
+def _survey(rows: Iterator[list[str]]) -> tuple[dict[str, int], str, str]:
+    """Return the rank of each process in their order, the decimal sign of the numbers, and the form of the file."""
+    ranks: dict[str, int] = {}
+    form = "raw"
     comma = point = False
-    for kernel, metrics in _metrics(rows, Counter()):
-        survey.ranks.setdefault(kernel.process, len(survey.ranks))
-        survey.long |= kernel.long
-        for metric in metrics:
-            if metric.is_number:
-                comma = comma or _COMMA_SURELY.search(metric.value) is not None
-                point = point or _POINT_SURELY.search(metric.value) is not None
-    survey.decimal = "," if comma and not point else "."
-    return survey
+    for cells, metrics in _metrics(rows, Counter()):
+        ranks.setdefault(cells["Process ID"], len(ranks))
+        form = "long" if "Metric Name" in cells else form
+        for _, _, value in metrics:
+            if _is_number(value):
+                comma = comma or _COMMA_SURELY.search(value) is not None
+                point = point or _POINT_SURELY.search(value) is not None
+    return ranks, "," if comma and not point else ".", form
 
 
-@dataclass(frozen=True)
-class _Metric:
-    """A measured value as it is printed."""
-
-    name: str
-    unit: str
-    value: str
-
-    @property
-    def is_number(self) -> bool:
-        """Whether the value is printed as a number."""
-        return len(self.value) <= _LONGEST_NUMBER and _NUMBER.fullmatch(self.value) is not None
+def _is_number(text: str) -> bool:
+    """Return whether a value is printed as a number."""
+    return len(text) <= _LONGEST_NUMBER and _NUMBER.fullmatch(text) is not None
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """The cells of a line, by column; they name the kernel that the line belongs to."""
-
-    cells: Mapping[str, str]
-
-    @property
-    def process(self) -> str:
-        """Process that launched the kernel."""
-        return self.cells["Process ID"]
-
-    @property
-    def long(self) -> bool:
-        """Whether the line holds a single metric of the kernel."""
-        return "Metric Name" in self.cells
-
-    def continues(self, previous: "_Kernel") -> bool:
-        """Return whether this line belongs to the same kernel as the previous line."""
-        return self.long and all(self.cells[name] == previous.cells.get(name) for name in _SIGN)
-
-
-def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[_Kernel, list[_Metric]]]:
-    """Yield kernel and metrics of each line; output of the profiled program before the header is skipped."""
+def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[Cells, list[Metric]]]:
+    """Yield cells and metrics of each line; output of the profiled program before the header is skipped."""
     header: list[str] = []
     units: dict[str, str] = {}
     for row in rows:  # a Python loop over the lines, about 10 us each and 3 us a metric
@@ -182,16 +131,15 @@ def _metrics(rows: Iterator[list[str]], counts: Counter[str]) -> Iterator[tuple[
             if not cells["ID"] and not cells["Kernel Name"]:
                 units = cells
                 continue
-            yield _Kernel(cells), _line_metrics(cells, units, counts)
+            yield cells, _line_metrics(cells, units, counts)
 
 
-def _line_metrics(cells: Mapping[str, str], units: Mapping[str, str], counts: Counter[str]) -> list[_Metric]:
+def _line_metrics(cells: Cells, units: Cells, counts: Counter[str]) -> list[Metric]:
     """Return the metrics of a line; a line of advice has none and is counted."""
     if "Metric Name" not in cells:
-        wide = ((name, text) for name, text in cells.items() if name not in _KERNEL and text)
-        return [_Metric(name, units.get(name, ""), text) for name, text in wide]
+        return [(name, units.get(name, ""), text) for name, text in cells.items() if name not in _KERNEL and text]
     if cells["Metric Name"]:
-        return [_Metric(cells["Metric Name"], cells.get("Metric Unit", ""), cells.get("Metric Value", ""))]
+        return [(cells["Metric Name"], cells.get("Metric Unit", ""), cells.get("Metric Value", ""))]
     counts["events"] += 1
     counts["skipped_advice"] += 1
     return []
@@ -200,33 +148,36 @@ def _line_metrics(cells: Mapping[str, str], units: Mapping[str, str], counts: Co
 class _Kernels:
     """Kernels with their metrics, collected line by line and given to a sink in batches."""
 
-    def __init__(self, sink: Sink, counts: Counter[str], survey: _Survey) -> None:
+    def __init__(self, sink: Sink, counts: Counter[str], ranks: Mapping[str, int], decimal: str) -> None:
         self._sink = sink
         self._counts = counts
-        self._survey = survey
+        self._ranks = ranks
+        self._decimal = decimal
         self._end_ns: dict[int, int] = {}
-        self._kernel: _Kernel | None = None
+        #: Cells, numbers and texts of the current kernel, whose last line was not read yet.
+        self._cells: Cells = {}
         self._values: dict[str, tuple[Decimal, str]] = {}
         self._texts: dict[str, str] = {}
         self._kernels: list[dict[str, Any]] = []
-        self._counters: list[tuple[int, str, float, str]] = []
+        self._counters: list[tuple[int, dict[str, Any]]] = []
         self._bytes = self._metric_count = 0
 
-    def add(self, kernel: _Kernel, metrics: Sequence[_Metric]) -> None:
-        """Add one line."""
-        if self._kernel is None or not kernel.continues(self._kernel):
+    def add(self, cells: Cells, metrics: Sequence[Metric]) -> None:
+        """Add one line, which belongs to the kernel of the line before if both name the same."""
+        if "Metric Name" not in cells or any(cells[name] != self._cells.get(name) for name in _SIGN):
             self._finish()
-            self._kernel = kernel
-        for metric in metrics:
+            self._cells = cells
+        for name, printed_unit, text in metrics:
             self._counts["events"] += 1
-            number = _number(metric, self._survey.decimal)
+            number = _number(text, self._decimal)
             if number is not None and self._metric_count < _MOST_METRICS:
                 self._metric_count += 1
-                value, unit = base_unit(number, metric.unit)
-                self._values.setdefault(metric.name, (value, unit))
-                self._counters.append((len(self._kernels), metric.name, float(value), unit))
-            elif number is None and 0 < len(metric.value) < _LONGEST_TEXT and len(self._texts) < _MOST_TEXTS:
-                self._texts[metric.name] = metric.value
+                value, unit = base_unit(number, printed_unit)
+                self._values.setdefault(name, (value, unit))
+                counter = {"name": name, "value": float(value), "unit": unit or None}
+                self._counters.append((len(self._kernels), counter))
+            elif number is None and 0 < len(text) < _LONGEST_TEXT and len(self._texts) < _MOST_TEXTS:
+                self._texts[name] = text
                 self._counts["skipped_text"] += 1
             else:
                 self._counts["dropped_no_value"] += 1
@@ -238,75 +189,59 @@ class _Kernels:
 
     def _finish(self) -> None:
         """Complete the current kernel, whose last line was read."""
-        kernel = self._kernel
-        if kernel is None:
+        if not self._cells:
             return
-        self._counts["events"] += 1
-        rank = self._survey.ranks.get(kernel.process, 0) if len(self._survey.ranks) > 1 else OWN_RANK
+        cells = self._cells
+        rank = self._ranks.get(cells["Process ID"], 0) if len(self._ranks) > 1 else OWN_RANK
         start = self._end_ns.get(rank, 0)
-        duration = next((_ns(*self._values[name]) for name in _DURATION if name in self._values), None)
-        if duration is not None and not (duration >= 0 and start + duration in TIMES_NS):
-            duration = None
+        value, unit = next((self._values[name] for name in _DURATION if name in self._values), (Decimal(-1), ""))
+        duration = round(value) if unit == "ns" and round(value) in range(TIMES_NS.stop - start) else None
         self._end_ns[rank] = start + (duration or 0)
+        name = cells.get("Kernel Name", "")
+        keys = ("ID", "Process ID", "Context", "CC", "Grid Size", "Block Size")
+        args = json.dumps({key: cells[key] for key in keys if cells.get(key)} | self._texts, separators=(",", ":"))
+        time = {"rank": rank, "start_ns": start, "dur_ns": duration}
+        self._kernels.append({**time, **_columns(cells, self._values), "name": name or "unknown", "args": args})
+        self._counts["events"] += 1
         self._counts["assumed_start"] += 1
         self._counts["missing_duration"] += duration is None
-        time = {"rank": rank, "start_ns": start, "dur_ns": duration}
-        self._kernels.append(time | _columns(kernel, self._values) | _described(kernel, self._texts, self._counts))
-        self._kernel, self._values, self._texts, self._metric_count = None, {}, {}, 0
-        self._bytes += len(self._kernels[-1]["name"]) + len(self._kernels[-1]["args"])
+        self._counts["missing_name"] += not name
+        self._cells, self._values, self._texts, self._metric_count = {}, {}, {}, 0
+        self._bytes += len(name) + len(args)
         if len(self._counters) + len(self._kernels) >= _BATCH_METRICS or self._bytes >= _BATCH_BYTES:
             self._write()
 
     def _write(self) -> None:
-        counters = ((row, {"name": name, "value": v, "unit": unit or None}) for row, name, v, unit in self._counters)
-        write_with_counters(self._sink, self._kernels, counters, self._counts)
+        write_with_counters(self._sink, self._kernels, self._counters, self._counts)
         self._kernels, self._counters, self._bytes = [], [], 0
 
 
-def _columns(kernel: _Kernel, values: Mapping[str, tuple[Decimal, str]]) -> dict[str, Any]:
+def _columns(cells: Cells, values: Mapping[str, tuple[Decimal, str]]) -> dict[str, Any]:
     """Return the typed columns of a kernel, from its metrics or else from the cells of its lines."""
-    columns: dict[str, Any] = {}
+    columns: dict[str, Any] = {"stream": whole(cells.get("Stream")), "device": whole(cells.get("Device"))}
     for column, names in _COLUMNS.items():
         value = next((values[name][0] for name in names if name in values), None)
-        if column == "occupancy":
-            columns[column] = None if value is None else float(value)
-        else:
-            columns[column] = None if value is None else whole(value)
+        columns[column] = None if value is None else float(value) if column == "occupancy" else whole(value)
     for column, name in (("workgroups", "Grid Size"), ("workgroup_size", "Block Size")):
         if columns[column] is None:
-            extents = [int(n) for n in re.findall(r"\d{1,10}", kernel.cells.get(name, "")[:64])]
+            extents = [int(n) for n in re.findall(r"\d{1,10}", cells.get(name, "")[:64])]
             columns[column] = whole(prod(extents)) if extents else None
-    columns |= {"stream": whole(kernel.cells.get("Stream")), "device": whole(kernel.cells.get("Device"))}
     for column in (*_IN_32_BITS, "device"):
         if columns[column] is not None and not 0 <= columns[column] < INT32_LIMIT:
             columns[column] = None
     return columns
 
 
-def _described(kernel: _Kernel, texts: Mapping[str, str], counts: Counter[str]) -> dict[str, Any]:
-    """Return name and arguments of a kernel."""
-    name = kernel.cells.get("Kernel Name", "")
-    counts["missing_name"] += not name
-    keys = ("ID", "Process ID", "Context", "CC", "Grid Size", "Block Size")
-    args = {key: kernel.cells[key] for key in keys if kernel.cells.get(key)} | dict(texts)
-    return {"name": name or "unknown", "args": json.dumps(args, separators=(",", ":"))}
-
-
-def _number(metric: _Metric, decimal: str) -> Decimal | None:
+def _number(text: str, decimal: str) -> Decimal | None:
     """Return the value of a metric, None if it is no number; `decimal` is the decimal sign."""
-    if not metric.is_number:
+    if not _is_number(text):
         return None
-    text = re.sub(r"[\s'’]", "", metric.value)
-    text = text.replace("." if decimal == "," else ",", "").replace(decimal, ".")
+    plain = re.sub(r"[\s'’]", "", text).replace("." if decimal == "," else ",", "").replace(decimal, ".")
     try:
-        number = Decimal(text)
+        number = Decimal(plain)
     except ArithmeticError:
         return None
     return number if -_LARGEST_EXPONENT < number.adjusted() < _LARGEST_EXPONENT else None
-
-
-def _ns(value: Decimal, unit: str) -> int | None:
-    return round(value) if unit == "ns" and abs(value) < TIMES_NS.stop else None
 
 
 def base_unit(value: Decimal, unit: str) -> tuple[Decimal, str]:
@@ -333,7 +268,9 @@ def base_unit(value: Decimal, unit: str) -> tuple[Decimal, str]:
     denominator_power, denominator = _without_prefix(denominator)
     if not slash and numerator == "second":
         power, numerator = power + 9, "ns"
-    return _scaled(value, power - denominator_power), numerator + slash + denominator
+    power -= denominator_power
+    scale = Decimal(10 ** abs(power))
+    return value * scale if power >= 0 else value / scale, numerator + slash + denominator
 
 
 def _without_prefix(unit: str) -> tuple[int, str]:
@@ -343,7 +280,3 @@ def _without_prefix(unit: str) -> tuple[int, str]:
     if unit[:1] in _PREFIXES and unit[1:] in _BASES:
         return _PREFIXES[unit[0]], _BASES[unit[1:]]
     return 0, unit
-
-
-def _scaled(value: Decimal, power: int) -> Decimal:
-    return value * Decimal(10**power) if power >= 0 else value / Decimal(10**-power)

@@ -63,7 +63,7 @@ class CsvReader:
                     batches.add("kernels", kernel)
             batches.flush()
         check_not_empty(path, counts)
-        return TraceMeta(self.name, "header " + ",".join(names)[:200], (path.name,), quality=Quality({**counts}))
+        return TraceMeta(self.name, "header " + ",".join(names)[:200], (path.name,), quality=Quality(counts))
 
 
 def _time_column(names: Sequence[str], prefix: str) -> tuple[str, int] | None:
@@ -73,8 +73,8 @@ def _time_column(names: Sequence[str], prefix: str) -> tuple[str, int] | None:
 
 
 def _has_times(names: Sequence[str]) -> bool:
-    has_end = _time_column(names, "dur") is not None or _time_column(names, "end") is not None
-    return "name" in names and _time_column(names, "start") is not None and has_end
+    start, duration, end = (_time_column(names, prefix) for prefix in ("start", "dur", "end"))
+    return "name" in names and start is not None and (duration is not None or end is not None)
 
 
 def _kernel(names: Sequence[str], cells: Sequence[str], counts: Counter[str]) -> dict[str, Any] | None:
@@ -102,13 +102,13 @@ def _kernel(names: Sequence[str], cells: Sequence[str], counts: Counter[str]) ->
 
 def _pop_times(names: Sequence[str], row: dict[str, str]) -> tuple[int | None, int | None]:
     """Return the start and the duration in ns, and remove from `row` the columns that were read."""
-    times = {}
+    times: dict[str, int | None] = {}
     for prefix in ("start", "dur", "end"):
-        column = _time_column(names, prefix)
-        times[prefix] = None if column is None else exact_ns(row[column[0]], column[1])
-        if column is not None and times[prefix] is not None:
-            del row[column[0]]
-    start, duration, end = times["start"], times["dur"], times["end"]
+        name, power = _time_column(names, prefix) or ("", 0)
+        times[prefix] = exact_ns(row.get(name), power)
+        if times[prefix] is not None:
+            del row[name]
+    start, duration, end = times.values()
     if duration is None and end is not None and start is not None:
         duration = end - start
     return start, duration

@@ -45,6 +45,7 @@ _OTHER_COLUMNS = frozenset(
 _KERNEL_COLUMNS = _OTHER_COLUMNS | {spelling for spellings in _NAMES.values() for spelling in spellings}
 _INTEGERS = ("device", "queue", "correlation", "registers", "lds_bytes", "workgroup_size")
 _IN_32_BITS = frozenset({"device", "registers", "workgroup_size"})
+_INT64_LIMIT = 1 << 63
 
 
 class RocprofComputeReader:
@@ -73,23 +74,18 @@ class RocprofComputeReader:
         (path,) = files
         counts: Counter[str] = Counter()
         with csv_rows(path, sink, counts) as rows:
-            header = _header(path, next(rows, []))
+            names = (name.strip() for name in next(rows, []))
+            # The columns that describe a kernel are named in lower case.
+            header = distinct(name.lower() if name.lower() in _KERNEL_COLUMNS else name for name in names)
+            if not set(header) & set(_NAMES["name"]):
+                raise BrokenFileError(f"{path}: its first line has no column Kernel_Name; profile the program again")
             table = _Table(header, sink, counts)
             for cells in rows:  # a Python loop over kernels and their counters, about 10 us and 1 us each
                 table.add(cells)
             table.flush()
         check_not_empty(path, counts)
         key = "Dispatch_ID" if "dispatch_id" in header else "Index"
-        return TraceMeta(self.name, f"csv {key}", (path.name,), quality=Quality({**counts}))
-
-
-def _header(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the header, with the columns that describe a kernel in lower case."""
-    stripped = (name.strip() for name in names)
-    header = distinct(name.lower() if name.lower() in _KERNEL_COLUMNS else name for name in stripped)
-    if not set(header) & set(_NAMES["name"]):
-        raise BrokenFileError(f"{path}: its first line has no column Kernel_Name; profile the program again")
-    return header
+        return TraceMeta(self.name, f"csv {key}", (path.name,), quality=Quality(counts))
 
 
 class _Table:
@@ -102,11 +98,9 @@ class _Table:
         self._columns = {
             column: next((name for name in names if name in header), "") for column, names in _NAMES.items()
         }
-        self._timed = bool(self._columns["start"] and self._columns["end"])
         self._kernels: list[dict[str, Any]] = []
-        self._counters: list[tuple[int, str, float]] = []
-        self._bytes = 0
-        self._next_ns = 0
+        self._counters: list[tuple[int, dict[str, Any]]] = []
+        self._bytes = self._next_ns = 0
 
     def add(self, texts: Sequence[str]) -> None:
         """Add one row."""
@@ -118,42 +112,45 @@ class _Table:
         time = self._time(cells)
         if time is None:
             return
-        row: dict[str, Any] = {"rank": OWN_RANK, "name": cells.get(self._columns["name"]) or "unknown"}
-        row |= {"start_ns": time[0], "dur_ns": time[1], **self._typed(cells)}
-        self._counts["missing_name"] += row["name"] == "unknown"
+        name = cells.get(self._columns["name"]) or "unknown"
+        self._counts["missing_name"] += name == "unknown"
         rest = {name: cells[name] for name in self._header if name in _OTHER_COLUMNS and cells[name]}
-        row["args"] = json.dumps(rest, separators=(",", ":")) if rest else None
-        self._counters += [(len(self._kernels), name, value) for name, value in self._values(cells)]
-        self._kernels.append(row)
-        self._bytes += len(row["name"]) + len(row["args"] or "")
+        args = json.dumps(rest, separators=(",", ":")) if rest else None
+        self._counters += [(len(self._kernels), counter) for counter in self._values(cells)]
+        self._kernels.append({"rank": OWN_RANK, "name": name, **time, **self._typed(cells), "args": args})
+        self._bytes += len(name) + len(args or "")
         if len(self._counters) + len(self._kernels) >= _BATCH_COUNTERS or self._bytes >= _BATCH_BYTES:
             self.flush()
 
-    def _time(self, cells: Mapping[str, str]) -> tuple[int, int | None] | None:
+    def _time(self, cells: Mapping[str, str]) -> dict[str, int | None] | None:
         """Return start and duration of a row in ns, None if they cannot be used."""
-        if not self._timed:
+        if not (self._columns["start"] and self._columns["end"]):
             self._counts["assumed_start"] += 1
             self._counts["missing_duration"] += 1
             self._next_ns += 1
-            return self._next_ns - 1, None
+            return {"start_ns": self._next_ns - 1, "dur_ns": None}
         start, end = (exact_ns(cells[self._columns[column]], 0) for column in ("start", "end"))
         if start is None or end is None or not start:
             self._counts["dropped_no_time"] += 1
-            return None
-        if end < start:
+        elif end < start:
             self._counts["dropped_negative"] += 1
-            return None
-        return start, end - start
+        else:
+            return {"start_ns": start, "dur_ns": end - start}
+        return None
 
     def _typed(self, cells: Mapping[str, str]) -> dict[str, int | None]:
-        """Return the integer columns of a kernel."""
-        columns = {column: _whole(cells.get(self._columns[column], ""), column) for column in _INTEGERS}
+        """Return the integer columns of a kernel, None for a number that is negative or does not fit its column."""
+        columns: dict[str, int | None] = {}
+        for column in _INTEGERS:
+            number = whole(cells.get(self._columns[column]))
+            limit = INT32_LIMIT if column in _IN_32_BITS else _INT64_LIMIT
+            columns[column] = number if number is not None and 0 <= number < limit else None
         # The grid is in work-items, as in all formats of ROCm.
         grid, size = whole(cells.get(self._columns["grid"])), columns["workgroup_size"]
         columns["workgroups"] = -(-grid // size) if grid is not None and grid > 0 and size else None
         return columns
 
-    def _values(self, cells: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    def _values(self, cells: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Yield name and value of each counter of a row; values that are no finite number are counted."""
         for name, text in cells.items():
             if name in _KERNEL_COLUMNS or not text:
@@ -164,19 +161,11 @@ class _Table:
             except ValueError:
                 value = float("nan")
             if isfinite(value):
-                yield name or "unnamed", value
+                yield {"name": name or "unnamed", "value": value}
             else:
                 self._counts["dropped_no_value"] += 1
 
     def flush(self) -> None:
         """Give all kernels collected to the sink."""
-        counters = ((row, {"name": name, "value": value}) for row, name, value in self._counters)
-        write_with_counters(self._sink, self._kernels, counters, self._counts)
+        write_with_counters(self._sink, self._kernels, self._counters, self._counts)
         self._kernels, self._counters, self._bytes = [], [], 0
-
-
-def _whole(text: str, column: str) -> int | None:
-    """Return the integer of a cell, None if it is negative or does not fit its column."""
-    number = whole(text)
-    fits = number is not None and number >= 0 and not (column in _IN_32_BITS and number >= INT32_LIMIT)
-    return number if fits else None

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from profilers.errors import BrokenFileError
 from profilers.files import is_folder
@@ -30,15 +29,8 @@ from profilers.readers.nsys.tables import (
 )
 from profilers.trace.trace import Quality, TraceMeta
 
-#: Arguments of a kernel that columns are computed from.
-_SHAPE = (
-    *(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XYZ"),
-    "staticSharedMemory",
-    "dynamicSharedMemory",
-)
 #: Names of tables that only Nsight Systems writes.
 _SIGNS = re.compile(r"CUPTI_ACTIVITY_KIND_\w+|NVTX_EVENTS(_V\d+)?|TARGET_INFO_\w+|META_DATA_EXPORT|EXPORT_META_DATA")
-_DEVICE = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 
 
 @dataclass(frozen=True)
@@ -49,54 +41,61 @@ class _Source:
     ----------
     kind : str
         Kind of event that the rows become.
+    convert : callable
+        Function from a batch of rows to columns of the schema.
     columns : tuple of str
         Columns that are read.
-    convert : callable
-        Function from a batch of columns to columns of the schema.
-    optional : tuple of str
-        Columns that not every version has; any other column that is absent is counted as missing.
+    args : tuple of str
+        Columns that become the arguments of an event.
     """
 
     kind: str
+    convert: Callable[[rows.Batch], rows.Columns]
     columns: tuple[str, ...]
-    convert: Callable[[Mapping[str, Any], rows.Context], dict[str, Any]]
-    optional: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
 
 
-def _timed(convert: Callable[[rows.Batch, rows.Context], dict[str, Any]]) -> Any:
-    return lambda columns, context: convert(rows.timed(columns, context.counts), context)
-
-
-_KERNEL = ("demangledName", "shortName", "mangledName", "registersPerThread", "graphNodeId")
+_TIMES = ("start", "end")
+_DEVICE = (*_TIMES, "deviceId", "streamId", "correlationId", "globalPid")
+_SHAPE = tuple(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XYZ")
+_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
+_CONTEXT = ("contextId", "greenContextId")
 _CALLS = _Source(
     "launches",
-    ("start", "end", "globalTid", "correlationId", "nameId", "eventClass", "returnValue"),
-    _timed(rows.launches),
-    ("eventClass", "returnValue"),
+    rows.launches,
+    (*_TIMES, "globalTid", "correlationId", "nameId", "eventClass", "returnValue"),
 )
-_NVTX = ("start", "end", "eventType", "text", "textId", "globalTid", *rows.RANGE_ARGS)
-
-
-def _device(kind: str, columns: Sequence[str], args: Sequence[str], convert: Any) -> _Source:
-    optional = ("graphNodeId", "mangledName", *(name for name in args if name not in _SHAPE))
-    return _Source(kind, tuple(dict.fromkeys((*_DEVICE, *columns, *args))), _timed(convert), optional)
-
-
 #: Tables of events without the version in their names; calls come first, then the work that they caused.
 _SOURCES: Mapping[str, _Source] = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": _CALLS,
     "CUPTI_ACTIVITY_KIND_DRIVER": _CALLS,
-    "CUPTI_ACTIVITY_KIND_KERNEL": _device("kernels", _KERNEL, rows.KERNEL_ARGS, rows.kernels),
-    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _device("kernels", (), rows.GRAPH_ARGS, rows.graphs),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": _device(
-        "copies", ("bytes", "copyKind", "srcKind", "dstKind"), rows.COPY_ARGS, rows.copies
+    "CUPTI_ACTIVITY_KIND_KERNEL": _Source(
+        "kernels",
+        rows.kernels,
+        (*_DEVICE, *_SHAPE, "demangledName", "shortName", "mangledName", "registersPerThread", "graphNodeId"),
+        (
+            *(*_SHAPE, *_CONTEXT, "launchType", "cacheConfig", *_MEMORY, "localMemoryPerThread", "localMemoryTotal"),
+            *("sharedMemoryExecuted", "sharedMemoryLimitConfig", "graphId", "clusterX", "clusterY", "clusterZ"),
+        ),
     ),
-    "CUPTI_ACTIVITY_KIND_MEMSET": _device("copies", ("bytes", "memKind"), rows.FILL_ARGS, rows.fills),
-    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _device("syncs", ("syncType", "eventId"), rows.SYNC_ARGS, rows.syncs),
-    "NVTX_EVENTS": _Source("ranges", _NVTX, rows.ranges, ("textId", *rows.RANGE_ARGS)),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _Source("kernels", rows.graphs, _DEVICE, ("graphId", "graphExecId", *_CONTEXT)),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": _Source(
+        "copies",
+        rows.copies,
+        (*_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"),
+        (*_CONTEXT, "srcDeviceId", "dstDeviceId", "migrationCause", "copyCount", "graphNodeId"),
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": _Source(
+        "copies", rows.fills, (*_DEVICE, "bytes", "memKind"), (*_CONTEXT, "value", "graphNodeId")
+    ),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": _Source("syncs", rows.syncs, (*_DEVICE, "syncType", "eventId"), _CONTEXT),
+    "NVTX_EVENTS": _Source(
+        "ranges", rows.ranges, (*_TIMES, "eventType", "text", "textId", "globalTid"), ("domainId", "category")
+    ),
 }
-#: Columns without which an event has no time.
-_REQUIRED = ("start", "end")
+#: Columns that not every version has, besides arguments of events that no other column is computed from; any other
+#: column that is absent is counted as missing.
+_OPTIONAL = frozenset({"eventClass", "returnValue", "graphNodeId", "mangledName", "textId"})
 _DEVICE_KINDS = ("kernels", "copies")
 
 
@@ -152,10 +151,17 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     counts: Counter[str] = Counter()
     for table in order:
         counts["missing_columns"] += _missing(tables, table, sources[table])
-    processes = Processes.of(tables, [table for table in order if sources[table].kind in _DEVICE_KINDS])
+    processes = Processes(tables, [table for table in order if sources[table].kind in _DEVICE_KINDS])
     context = rows.Context(StringIds.of(tables, counts), processes, counts)
     for table in order:
-        _read_table(tables, table, sources[table], context, sink)
+        source = sources[table]
+        columns = tuple(dict.fromkeys((*source.columns, *source.args)))
+        # A damaged table gives the rows before the damage.
+        for batch in until_damage(ahead(tables.read(table, columns), 1), counts):
+            counts["events"] += len(batch["start"])
+            timed = rows.timed(batch, context)
+            arguments = {"args": timed.args(source.args)} if source.args else {}
+            counts["kept"] += len(sink.write(source.kind, {**source.convert(timed), **arguments}))
     if_empty, advice = "its tables of events are damaged from their start", "export it again"
     if not counts["damaged_tables"] and not counts["events"]:
         if_empty = f"no event to read ({', '.join(order) or 'there is no such table'})"
@@ -179,16 +185,9 @@ def _unversioned(table: str) -> str:
 
 def _missing(tables: Tables, table: str, source: _Source) -> int:
     """Return the number of columns that every version should have and this table lacks."""
-    absent = set(source.columns) - set(tables.tables[table])
-    if required := [name for name in _REQUIRED if name in absent]:
+    absent = {*source.columns, *source.args} - set(tables.tables[table])
+    if required := [name for name in _TIMES if name in absent]:
         raise BrokenFileError(
             f"{tables.path}: table {table} has no column {' and '.join(required)}; export the report again"
         )
-    return len(absent - set(source.optional))
-
-
-def _read_table(tables: Tables, table: str, source: _Source, context: rows.Context, sink: Sink) -> None:
-    """Give the rows of one table to `sink`; a damaged table gives the rows before the damage."""
-    for batch in until_damage(ahead(tables.read(table, source.columns), 1), context.counts):
-        context.counts["events"] += len(batch["start"])
-        context.counts["kept"] += len(sink.write(source.kind, source.convert(batch, context)))
+    return len(absent - _OPTIONAL - (set(source.args) - {*_SHAPE, *_MEMORY}))

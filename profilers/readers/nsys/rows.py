@@ -1,25 +1,29 @@
 """Conversion of an export's tables to columns of the schema, one function for each kind of table.
 
-Each function takes a `Batch` of rows with valid times and the `Context` of the export. CUPTI's numbers become the words
-that Kineto uses.
+`timed` keeps the rows with valid times, as a `Batch`, from which each function takes what it needs. CUPTI's numbers
+become the words that Kineto uses.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profilers.readers.common.numbers import INT32_LIMIT
-from profilers.readers.nsys.tables import Processes, StringIds, named, process_of, whole_numbers
+from profilers.readers.nsys.tables import Processes, StringIds, process_of, whole_numbers
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling, constant, taken
 
 Columns = dict[str, Any]
+#: Numbers of one row, None for null.
+Row = tuple[int | None, ...]
 
 _PID = (1 << 24) - 1
 #: Most ns of a time, so that differences and sums of times fit int64.
@@ -41,27 +45,6 @@ _INTERVALS = (59, 60, 70, 71)
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Rows of one table whose times are valid.
-
-    Parameters
-    ----------
-    columns : mapping of str to array
-        Columns as `profilers.readers.nsys.tables.Tables.read` gives them.
-    start, duration : array of int64
-        Start and duration in ns; a duration may be `MISSING`.
-    """
-
-    columns: Mapping[str, Any]
-    start: Ints
-    duration: Ints
-
-    def ints(self, name: str) -> Ints:
-        """Return a column as int64, `MISSING` where a value is no integer."""
-        return whole_numbers(self.columns[name])
-
-
-@dataclass(frozen=True)
 class Context:
     """State of an export that the conversion of every table needs.
 
@@ -73,26 +56,116 @@ class Context:
         Ranks of processes.
     counts : Counter
         Counts of losses, updated.
-    spellings : dict of str to Spelling
-        Texts made so far, by purpose.
+    spellings : dict of hashable to Spelling
+        Texts made so far, by the function or the names that they were made with.
     """
 
     strings: StringIds
     processes: Processes
     counts: Counter[str]
-    spellings: dict[str, Spelling] = field(default_factory=dict)
+    spellings: dict[Any, Spelling] = field(default_factory=dict)
+
+    def names(self, *choices: pa.DictionaryArray) -> pa.DictionaryArray:
+        """Return the first name of each row, the best choice first; "unknown" and counted for a row without one."""
+        if not choices[0].null_count:
+            return choices[0]
+        names = pc.coalesce(*(choice.cast(pa.string()) for choice in choices))
+        self.counts["missing_name"] += names.null_count
+        return pc.fill_null(names, "unknown").dictionary_encode()
 
 
-def timed(columns: Mapping[str, Any], counts: Counter[str]) -> Batch:
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one table whose times are valid.
+
+    Parameters
+    ----------
+    columns : mapping of str to array
+        Columns as `profilers.readers.nsys.tables.Tables.read` gives them.
+    start, duration : array of int64
+        Start and duration in ns; a duration may be `MISSING`.
+    context : Context
+        State of the export.
+    """
+
+    columns: Mapping[str, Any]
+    start: Ints
+    duration: Ints
+    context: Context
+
+    def ints(self, name: str) -> Ints:
+        """Return a column as int64, `MISSING` where a value is no integer."""
+        return whole_numbers(self.columns[name])
+
+    def narrow(self, name: str) -> Ints:
+        """Return a column as integers that fit int32, `MISSING` for any other value."""
+        return _narrow(self.ints(name))
+
+    def texts(self, name: str, change: Callable[[str], str] | None = None) -> pa.DictionaryArray:
+        """Return the texts that a column names, each distinct one changed if `change` is given."""
+        return self.context.strings.encode(self.columns[name], change)
+
+    def spelled(self, spell: Callable[[Row], str], *names: str) -> pa.DictionaryArray:
+        """Return the text that `spell` makes of each row of some columns."""
+        spelling = self.context.spellings.setdefault(spell, Spelling(spell))
+        return spelling.encode([self.ints(name) for name in names])
+
+    def args(self, names: Sequence[str], columns: Sequence[Ints] | None = None) -> pa.DictionaryArray:
+        """Return the named columns as a JSON object, or `columns` in their place."""
+        spelling = self.context.spellings.setdefault(names, Spelling(partial(_members, names)))
+        return spelling.encode([self.ints(name) for name in names] if columns is None else columns)
+
+    def host(self) -> Columns:
+        """Return the columns that all events of the host share."""
+        thread = self.ints("globalTid")
+        process = process_of(thread)
+        return {
+            **self._times(process),
+            "process": np.where(process == MISSING, MISSING, process & _PID),
+            "thread": np.where(thread == MISSING, MISSING, thread & _PID),
+        }
+
+    def device(self) -> Columns:
+        """Return the columns that all events of devices share."""
+        return {
+            **self._times(process_of(self.ints("globalPid"))),
+            "device": self.narrow("deviceId"),
+            "stream": self.ints("streamId"),
+            "correlation": self.ints("correlationId"),
+        }
+
+    def _times(self, process: Ints) -> Columns:
+        return {"rank": self.context.processes.rank(process), "start_ns": self.start, "dur_ns": self.duration}
+
+
+def _members(names: Sequence[str], row: Row) -> str | None:
+    """Return a row as a JSON object, grid and block as lists, without nulls; None if all are null."""
+    members: dict[str, Any] = {}
+    for name, value in zip(names, row, strict=True):
+        if value is not None and name[:-1] in ("grid", "block"):
+            members.setdefault(name[:-1], []).append(value)
+        elif value is not None:
+            members[name] = value
+    return json.dumps(members, separators=(",", ":")) if members else None
+
+
+def timed(columns: Mapping[str, Any], context: Context) -> Batch:
     """Return the rows whose times are valid, and count the others.
 
     Parameters
     ----------
     columns : mapping of str to array
-        Columns of the rows, among them ``start`` and ``end`` in ns.
-    counts : Counter
-        Counts of rows without a start, without an end, and with an end before their start; updated.
+        Columns of the rows, among them ``start`` and ``end`` in ns. Rows of NVTX, which have an ``eventType``, must
+        be intervals; others are counted as markers.
+    context : Context
+        State of the export; its counts are updated.
     """
+    counts = context.counts
+    if "eventType" in columns:
+        kind = whole_numbers(columns["eventType"])
+        interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (whole_numbers(columns["end"]) != MISSING)
+        counts["skipped_marker"] += int((~interval).sum())
+        columns = _rows(columns, interval)
     start, end = whole_numbers(columns["start"]), whole_numbers(columns["end"])
     # CUPTI writes 0 and 0 for an unknown time.
     started = (start > -_TIME_LIMIT) & (start < _TIME_LIMIT) & ((start != 0) | (end != 0))
@@ -103,193 +176,130 @@ def timed(columns: Mapping[str, Any], counts: Counter[str]) -> Batch:
     counts["dropped_negative"] += int(backwards.sum())
     counts["missing_duration"] += int((started & ~ended).sum())
     valid = started & ~backwards
-    if valid.all():
-        return Batch(columns, start, duration)
-    rows = np.flatnonzero(valid)
-    return Batch({name: taken(values, rows) for name, values in columns.items()}, start[rows], duration[rows])
+    return Batch(_rows(columns, valid), start[valid], duration[valid], context)
 
 
-def arguments(names: Sequence[str]) -> Spelling:
-    """Return the spelling of the named columns as a JSON object, grid and block as lists, without nulls."""
-
-    def spell(row: tuple[int | None, ...]) -> str | None:
-        members: dict[str, Any] = {}
-        for name, value in zip(names, row, strict=True):
-            if value is not None and name[:-1] in ("grid", "block"):
-                members.setdefault(name[:-1], []).append(value)
-            elif value is not None:
-                members[name] = value
-        return json.dumps(members, separators=(",", ":")) if members else None
-
-    return Spelling(spell)
+def _rows(columns: Mapping[str, Any], kept: Any) -> Mapping[str, Any]:
+    """Return the rows for which the flag `kept` is set."""
+    if kept.all():
+        return columns
+    return {name: taken(values, np.flatnonzero(kept)) for name, values in columns.items()}
 
 
-KERNEL_ARGS = (
-    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "contextId", "greenContextId", "launchType"),
-    *("cacheConfig", "staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal"),
-    *("sharedMemoryExecuted", "sharedMemoryLimitConfig", "graphId", "clusterX", "clusterY", "clusterZ"),
-)
-COPY_ARGS = ("contextId", "greenContextId", "srcDeviceId", "dstDeviceId", "migrationCause", "copyCount", "graphNodeId")
-GRAPH_ARGS = ("graphId", "graphExecId", "contextId", "greenContextId")
-FILL_ARGS = ("contextId", "greenContextId", "value", "graphNodeId")
-SYNC_ARGS = ("contextId", "greenContextId")
-LAUNCH_ARGS = ("returnValue",)
-RANGE_ARGS = ("domainId", "category")
-
-
-def kernels(batch: Batch, context: Context) -> Columns:
+def kernels(batch: Batch) -> Columns:
     """Return columns of ``kernels``."""
-    encode = context.strings.encode
-    names = encode(batch.columns["demangledName"])
+    names = batch.texts("demangledName")
     if names.null_count:
-        names = _with_names(context, names, encode(batch.columns["shortName"]), encode(batch.columns["mangledName"]))
+        names = batch.context.names(names, batch.texts("shortName"), batch.texts("mangledName"))
     static, dynamic = batch.ints("staticSharedMemory"), batch.ints("dynamicSharedMemory")
-    grid, block = (_product([batch.ints(f"{extent}{axis}") for axis in "XYZ"]) for extent in ("grid", "block"))
+    fits = (static >= 0) & (dynamic >= 0) & (static < INT32_LIMIT) & (dynamic < INT32_LIMIT)
     return {
-        **_device_columns(batch, context),
+        **batch.device(),
         "name": names,
-        "workgroups": grid,
-        "workgroup_size": _narrow(block),
-        "registers": _narrow(batch.ints("registersPerThread")),
-        "lds_bytes": _sum(static, dynamic),
+        "workgroups": _product([batch.ints(f"grid{axis}") for axis in "XYZ"]),
+        "workgroup_size": _narrow(_product([batch.ints(f"block{axis}") for axis in "XYZ"])),
+        "registers": batch.narrow("registersPerThread"),
+        "lds_bytes": np.where(fits, static + dynamic, MISSING),
         "graph_node": batch.ints("graphNodeId"),
-        "args": _args(batch, context, "kernels", KERNEL_ARGS),
     }
 
 
-def graphs(batch: Batch, context: Context) -> Columns:
+def graphs(batch: Batch) -> Columns:
     """Return columns of ``kernels`` from launches of CUDA graphs, each graph as one kernel.
 
     With ``--cuda-graph-trace=graph``, its default, the profiler records nothing else of the work of a graph.
     """
-    spelling = Spelling(lambda row: "CUDA graph" if row[0] is None else f"CUDA graph {row[0]}")
-    name = context.spellings.setdefault("graph", spelling)
-    return {
-        **_device_columns(batch, context),
-        "name": name.encode([batch.ints("graphId")]),
-        "args": _args(batch, context, "graphs", GRAPH_ARGS),
-    }
+    return {**batch.device(), "name": batch.spelled(_graph_name, "graphId")}
 
 
-def copies(batch: Batch, context: Context) -> Columns:
+def _graph_name(row: Row) -> str:
+    return "CUDA graph" if row[0] is None else f"CUDA graph {row[0]}"
+
+
+def copies(batch: Batch) -> Columns:
     """Return columns of ``copies`` from memory copies."""
-    kind = batch.ints("copyKind")
-    direction = context.spellings.setdefault("direction", Spelling(lambda row: _direction(row[0])))
-    name = context.spellings.setdefault("copy", Spelling(_copy_name))
     return {
-        **_device_columns(batch, context),
-        "name": name.encode([kind, batch.ints("srcKind"), batch.ints("dstKind")]),
-        "direction": direction.encode([kind]),
+        **batch.device(),
+        "name": batch.spelled(_copy_name, "copyKind", "srcKind", "dstKind"),
+        "direction": batch.spelled(_direction, "copyKind"),
         "bytes": batch.ints("bytes"),
-        "args": _args(batch, context, "copies", COPY_ARGS),
     }
 
 
-def fills(batch: Batch, context: Context) -> Columns:
+def _direction(row: Row) -> str:
+    return _DIRECTIONS.get(row[0] or 0, "unknown")
+
+
+def _copy_name(row: Row) -> str:
+    name, source, target = f"Memcpy {_direction(row)}", *row[1:]
+    return name if source is None or target is None else f"{name} ({_memory(source)} -> {_memory(target)})"
+
+
+def _memory(kind: int | None) -> str:
+    return _MEMORIES.get(-1 if kind is None else kind, "Unknown")
+
+
+def fills(batch: Batch) -> Columns:
     """Return columns of ``copies`` from memory fills."""
-    name = context.spellings.setdefault("fill", Spelling(lambda row: f"Memset ({_memory(row[0])})"))
     return {
-        **_device_columns(batch, context),
-        "name": name.encode([batch.ints("memKind")]),
+        **batch.device(),
+        "name": batch.spelled(_fill_name, "memKind"),
         "direction": constant("memset", len(batch.start)),
         "bytes": batch.ints("bytes"),
-        "args": _args(batch, context, "fills", FILL_ARGS),
     }
 
 
-def syncs(batch: Batch, context: Context) -> Columns:
+def _fill_name(row: Row) -> str:
+    return f"Memset ({_memory(row[0])})"
+
+
+def syncs(batch: Batch) -> Columns:
     """Return columns of ``syncs``."""
-    spelling = context.spellings.setdefault("sync", Spelling(lambda row: _SYNCS.get(row[0] or 0, "Unknown Sync")))
-    kind = spelling.encode([batch.ints("syncType")])
-    columns = _device_columns(batch, context)
+    kind, stream, event = batch.spelled(_sync, "syncType"), batch.ints("streamId"), batch.ints("eventId")
     return {
-        **columns,
+        **batch.device(),
         "name": kind,
         "sync": kind,
-        "stream": _null_if_none(columns["stream"]),
-        "event": _null_if_none(batch.ints("eventId")),
-        "args": _args(batch, context, "syncs", SYNC_ARGS),
+        "stream": np.where(stream == _NONE, MISSING, stream),
+        "event": np.where(event == _NONE, MISSING, event),
     }
 
 
-def launches(batch: Batch, context: Context) -> Columns:
+def _sync(row: Row) -> str:
+    return _SYNCS.get(row[0] or 0, "Unknown Sync")
+
+
+def launches(batch: Batch) -> Columns:
     """Return columns of ``launches`` from calls of the runtime and of the driver."""
-    names = context.strings.encode(batch.columns["nameId"], lambda name: _VERSION.sub("", name))
-    columns = _host_columns(batch, context)
-    correlation = batch.ints("correlationId")
-    launched = context.processes.own(process_of(batch.ints("globalTid")))
-    spelling = Spelling(lambda row: "cuda_driver" if row[0] in _DRIVER_CLASSES else "cuda_runtime")
-    api = context.spellings.setdefault("api", spelling)
-    returned = batch.ints("returnValue")
+    launched = batch.context.processes.launched(process_of(batch.ints("globalTid")))
+    returned = batch.ints("returnValue")  # 0 if the call succeeds
     return {
-        **columns,
-        "name": _with_names(context, names),
-        "api": api.encode([batch.ints("eventClass")]),
-        "correlation": np.where(launched, correlation, MISSING),
-        "args": context.spellings.setdefault("launches", arguments(LAUNCH_ARGS)).encode(
-            [np.where(returned == 0, MISSING, returned)]  # a call that succeeds returns 0
-        ),
+        **batch.host(),
+        "name": batch.context.names(batch.texts("nameId", _without_version)),
+        "api": batch.spelled(_api, "eventClass"),
+        "correlation": np.where(launched, batch.ints("correlationId"), MISSING),
+        "args": batch.args(("returnValue",), [np.where(returned == 0, MISSING, returned)]),
     }
 
 
-def ranges(columns: Mapping[str, Any], context: Context) -> Columns:
-    """Return columns of ``ranges`` from NVTX events; events that are no intervals are counted."""
-    kind, end = whole_numbers(columns["eventType"]), whole_numbers(columns["end"])
-    interval = (np.isin(kind, _INTERVALS) | (kind == MISSING)) & (end != MISSING)
-    context.counts["skipped_marker"] += int((~interval).sum())
-    if not interval.all():
-        columns = {name: taken(values, np.flatnonzero(interval)) for name, values in columns.items()}
-    batch = timed(columns, context.counts)
+def _without_version(name: str) -> str:
+    return _VERSION.sub("", name)
+
+
+def _api(row: Row) -> str:
+    return "cuda_driver" if row[0] in _DRIVER_CLASSES else "cuda_runtime"
+
+
+def ranges(batch: Batch) -> Columns:
+    """Return columns of ``ranges`` from NVTX events."""
+    names, text = [batch.texts("textId")], batch.columns["text"]
+    if not isinstance(text, np.ndarray):
+        names.insert(0, text.cast(pa.string()).dictionary_encode())
     return {
-        **_host_columns(batch, context),
-        "name": _range_names(batch, context),
+        **batch.host(),
+        "name": batch.context.names(*names),
         "category": constant("user_annotation", len(batch.start)),
-        "args": _args(batch, context, "ranges", RANGE_ARGS),
     }
-
-
-def _range_names(batch: Batch, context: Context) -> pa.DictionaryArray:
-    numbered = context.strings.encode(batch.columns["textId"])
-    text = batch.columns["text"]
-    if isinstance(text, np.ndarray):
-        return _with_names(context, numbered)
-    return _with_names(context, text.cast(pa.string()).dictionary_encode(), numbered)
-
-
-def _with_names(context: Context, *choices: pa.DictionaryArray) -> pa.DictionaryArray:
-    """Return the first name of each row, "unknown" and counted for a row without one."""
-    names, missing = named(*choices)
-    context.counts["missing_name"] += missing
-    return names
-
-
-def _device_columns(batch: Batch, context: Context) -> Columns:
-    process = process_of(batch.ints("globalPid"))
-    return {
-        "rank": context.processes.rank(process),
-        "start_ns": batch.start,
-        "dur_ns": batch.duration,
-        "device": _narrow(batch.ints("deviceId")),
-        "stream": batch.ints("streamId"),
-        "correlation": batch.ints("correlationId"),
-    }
-
-
-def _host_columns(batch: Batch, context: Context) -> Columns:
-    thread = batch.ints("globalTid")
-    process = process_of(thread)
-    return {
-        "rank": context.processes.rank(process),
-        "start_ns": batch.start,
-        "dur_ns": batch.duration,
-        "process": np.where(process == MISSING, MISSING, process & _PID),
-        "thread": np.where(thread == MISSING, MISSING, thread & _PID),
-    }
-
-
-def _args(batch: Batch, context: Context, kind: str, names: Sequence[str]) -> pa.DictionaryArray:
-    spelling = context.spellings.setdefault(kind, arguments(names))
-    return spelling.encode([batch.ints(name) for name in names])
 
 
 def _product(factors: Sequence[Ints]) -> Ints:
@@ -301,29 +311,5 @@ def _product(factors: Sequence[Ints]) -> Ints:
     return np.where(magnitude < 1 << 62, product, MISSING)
 
 
-def _sum(left: Ints, right: Ints) -> Ints:
-    fits = (left >= 0) & (right >= 0) & (left < INT32_LIMIT) & (right < INT32_LIMIT)
-    return np.where(fits, left + right, MISSING)
-
-
 def _narrow(values: Ints) -> Ints:
-    """Return `values` with `MISSING` for numbers that do not fit int32."""
     return np.where((values >= -INT32_LIMIT) & (values < INT32_LIMIT), values, MISSING)
-
-
-def _null_if_none(values: Ints) -> Ints:
-    return np.where(values == _NONE, MISSING, values)
-
-
-def _direction(kind: int | None) -> str:
-    return _DIRECTIONS.get(kind or 0, "unknown")
-
-
-def _memory(kind: int | None) -> str:
-    return _MEMORIES.get(-1 if kind is None else kind, "Unknown")
-
-
-def _copy_name(row: tuple[int | None, ...]) -> str:
-    kind, source, target = row
-    name = f"Memcpy {_direction(kind)}"
-    return name if source is None or target is None else f"{name} ({_memory(source)} -> {_memory(target)})"

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.readers.common.numbers import positive
-from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import combinations, encoded, lookup
+from profilers.trace.arrays import MISSING, Ints, arrow_array
+from profilers.trace.columns import combinations, lookup
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties
 
@@ -27,6 +27,7 @@ from profilers.trace.trace import DeviceProperties
 SUFFIXES = (".parquet", ".arrow", ".arrows")
 _BATCH = 65536
 _BUFFER_BYTES = 1 << 18
+_WHOLE = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null, pa.types.is_timestamp, pa.types.is_duration)
 _FAILURES = (pa.ArrowException, OSError, ValueError)
 
 
@@ -137,12 +138,10 @@ def _values(column: Any) -> Any:
     """Return a column as `profilers.readers.common.database.Database.read` gives it."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_null(column.type):
-        return pc.fill_null(column.cast(pa.int64(), safe=False), int(MISSING)).to_numpy(zero_copy_only=False)
     if pa.types.is_floating(column.type):
         return column.cast(pa.float64())
-    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
-        return pc.fill_null(column.cast(pa.int64()), int(MISSING)).to_numpy(zero_copy_only=False)
+    if any(is_kind(column.type) for is_kind in _WHOLE):
+        return pc.fill_null(column.cast(pa.int64(), safe=False), int(MISSING)).to_numpy(zero_copy_only=False)
     return column.cast(pa.string())
 
 
@@ -164,11 +163,6 @@ def whole_numbers(values: Any) -> Ints:
     reals = values.to_numpy(zero_copy_only=False)
     fits = (np.abs(reals) < 1 << 53) & (np.trunc(reals) == reals)  # integers below are exact in float64
     return np.where(fits, np.where(fits, reals, 0).astype(np.int64), MISSING)
-
-
-_TABLE = "StringIds"
-#: Name of an event for which the export has none.
-_NO_NAME = "unknown"
 
 
 class StringIds:
@@ -196,7 +190,7 @@ class StringIds:
     def of(cls, tables: Tables, counts: Counter[str]) -> "StringIds":
         """Return the texts of an export, up to where their table is damaged; none if there is no table."""
         ids, texts = [np.empty(0, dtype=np.int64)], [pa.array([], pa.string())]
-        batches = tables.read(_TABLE, ["id", "value"]) if _TABLE in tables.tables else iter(())
+        batches = tables.read("StringIds", ["id", "value"]) if "StringIds" in tables.tables else iter(())
         for batch in until_damage(batches, counts):
             if not isinstance(batch["value"], np.ndarray):  # else there are nulls only
                 ids.append(whole_numbers(batch["id"]))
@@ -213,35 +207,17 @@ class StringIds:
         change : callable, optional
             Function applied to each distinct text.
         """
-        codes = (pa.array(ids) if isinstance(ids, np.ndarray) else ids.cast(pa.string())).dictionary_encode()
-        texts = self._look_up(codes.dictionary) if isinstance(ids, np.ndarray) else codes.dictionary
+        if isinstance(ids, np.ndarray):
+            codes = arrow_array(ids).dictionary_encode()
+            rows = lookup(self._ids, np.arange(len(self._ids)), codes.dictionary.to_numpy())
+            texts = self._texts.take(arrow_array(rows, rows == MISSING))
+        else:
+            codes = ids.cast(pa.string()).dictionary_encode()
+            texts = codes.dictionary
         if change is not None:
             texts = pa.array([None if text is None else change(text) for text in texts.to_pylist()], pa.string())
-        if isinstance(ids, np.ndarray):
-            return encoded(codes.indices.to_numpy(), texts)
-        return pa.DictionaryArray.from_arrays(codes.indices, texts)
-
-    def _look_up(self, ids: pa.Array) -> pa.Array:
-        numbers = ids.to_numpy()
-        if not len(self._ids):
-            return pa.nulls(len(numbers), pa.string())
-        row = np.minimum(np.searchsorted(self._ids, numbers), len(self._ids) - 1)
-        return self._texts.take(pa.array(row, mask=(self._ids[row] != numbers) | (numbers == MISSING)))
-
-
-def named(*choices: pa.DictionaryArray) -> tuple[pa.DictionaryArray, int]:
-    """Return the first name of each row, and the number of rows without one.
-
-    Parameters
-    ----------
-    *choices : DictionaryArray
-        Candidates for the names, equally long, the best first.
-    """
-    names = choices[0]
-    if not names.null_count:
-        return names, 0
-    plain = pc.coalesce(*(choice.cast(pa.string()) for choice in choices))
-    return pc.fill_null(plain, _NO_NAME).dictionary_encode(), plain.null_count
+        distinct = texts.dictionary_encode()
+        return pa.DictionaryArray.from_arrays(distinct.indices.take(codes.indices), distinct.dictionary)
 
 
 _PID_BITS = 24
@@ -253,53 +229,39 @@ def process_of(identifiers: Ints) -> Ints:
 
 
 class Processes:
-    """Ranks of the processes of an export.
+    """Ranks of the processes of an export that did device work.
+
+    Ranks must be known before the first row is given to a sink, so the tables are read twice, first for two columns.
 
     Parameters
     ----------
-    pairs : sequence of (int, int)
-        Each process with device work, with each device that it used.
+    tables : Tables
+        Tables of the export.
+    names : sequence of str
+        Names of the tables of device work.
     """
 
-    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self._processes = np.unique([process for process, _ in pairs]).astype(np.int64)
-        #: Each rank with each device that it used; a single process has the rank that its file is given.
-        self.devices = sorted({(self._rank(process), device) for process, device in pairs})
-        #: All ranks; empty for a single process.
-        self.ranks = tuple(range(len(self._processes))) if len(self._processes) > 1 else ()
-
-    @classmethod
-    def of(cls, tables: Tables, names: Sequence[str]) -> "Processes":
-        """Return the processes that did device work.
-
-        Ranks must be known before the first row is given to a sink, so the tables are read twice, first for two
-        columns.
-
-        Parameters
-        ----------
-        tables : Tables
-            Tables of the export.
-        names : sequence of str
-            Names of the tables of device work.
-        """
+    def __init__(self, tables: Tables, names: Sequence[str]) -> None:
         pairs: set[tuple[int, int]] = set()
         for name in names:
             for batch in until_damage(tables.read(name, ["globalPid", "deviceId"])):
                 process, device = process_of(whole_numbers(batch["globalPid"])), whole_numbers(batch["deviceId"])
                 firsts = combinations(np.stack([process, device]))[1]
                 pairs.update(zip(process[firsts].tolist(), device[firsts].tolist(), strict=True))
-        return cls([pair for pair in pairs if pair[0] != MISSING])
-
-    def _rank(self, process: int) -> int:
-        return int(np.searchsorted(self._processes, process)) if len(self._processes) > 1 else OWN_RANK
+        pairs = {pair for pair in pairs if pair[0] != MISSING}
+        self._processes = np.unique([process for process, _ in pairs]).astype(np.int64)
+        #: All ranks; empty for a single process.
+        self.ranks = tuple(range(len(self._processes))) if len(self._processes) > 1 else ()
+        #: Each rank with each device that it used.
+        self.devices = sorted({(int(self.rank(np.array([process]))[0]), device) for process, device in pairs})
 
     def rank(self, process: Ints) -> Ints:
-        """Return the rank of each process; a process without device work belongs to the first rank."""
-        if len(self._processes) < 2:
+        """Return the rank of each process, the first for a process without device work; one process has none."""
+        if not self.ranks:
             return np.full(len(process), OWN_RANK)
         return np.maximum(lookup(self._processes, np.arange(len(self._processes)), process), 0)
 
-    def own(self, process: Ints) -> pa.Array:
+    def launched(self, process: Ints) -> pa.Array:
         """Return whether calls of each process can have launched the device work of its rank."""
         return np.isin(process, self._processes) | (process == MISSING) | (len(self._processes) == 0)
 
@@ -327,22 +289,13 @@ def clock_base_ns(tables: Tables) -> int:
 
 def devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...]:
     """Return the properties of the devices that each rank used; of all devices for a single process."""
-    listed = {
-        row["id"]: row
-        for row in _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
-        if isinstance(row["id"], int)
-    }
+    rows = _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
+    listed = {row["id"]: row for row in rows if isinstance(row["id"], int)}
     used = processes.devices if processes.ranks else [(OWN_RANK, device) for device in sorted(listed)]
     return tuple(
-        DeviceProperties(
-            rank=rank,
-            device=device,
-            name=str(listed[device]["name"] or ""),
-            compute_units=positive(listed[device]["smCount"]),
-            memory_bytes=positive(listed[device]["totalMemory"]),
-        )
+        DeviceProperties(rank, device, str(row["name"] or ""), positive(row["smCount"]), positive(row["totalMemory"]))
         for rank, device in used
-        if device in listed
+        if (row := listed.get(device)) is not None
     )
 
 
@@ -351,12 +304,6 @@ def _rows(tables: Tables, table: str, columns: tuple[str, ...]) -> Iterator[dict
     if table not in tables.tables:
         return
     for batch in until_damage(tables.read(table, columns)):
-        lists = [_list(batch[name]) for name in columns]
-        for values in zip(*lists, strict=True):
-            yield dict(zip(columns, values, strict=True))
-
-
-def _list(values: Any) -> list[Any]:
-    if isinstance(values, np.ndarray):
-        return [None if value == MISSING else value for value in values.tolist()]
-    return list(values.to_pylist())
+        values = [arrow_array(v, v == MISSING) if isinstance(v, np.ndarray) else v for v in batch.values()]
+        for row in zip(*(column.to_pylist() for column in values), strict=True):
+            yield dict(zip(batch, row, strict=True))
