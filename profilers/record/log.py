@@ -13,7 +13,7 @@ import re
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from numbers import Real
 from os import PathLike
@@ -141,50 +141,10 @@ Row = tuple[int | float, ...]
 Columns = tuple[tuple[str, bool], ...]
 
 
-class RowFile(Protocol):
-    """A file of rows.
-
-    Writing the same rows again at the same position changes nothing, so that an interrupted write can be repeated.
-    """
-
-    def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
-        """Write rows at the position `at`, 0 for the first, and return the position after them."""
-
-    def finish(self, columns: Columns) -> None:
-        """Complete the file."""
-
-
-def row_file(path: Path) -> RowFile:
-    """Return the writer of a log, by the suffix of its path; nothing is written yet.
-
-    Parameters
-    ----------
-    path : Path
-        A ``.csv`` or ``.parquet`` file, in a folder that exists.
-
-    Raises
-    ------
-    InvalidInputError, NotFoundError
-        The suffix is neither .csv nor .parquet, or the folder is missing or may not be written.
-
-    Examples
-    --------
-    >>> type(row_file(Path("log.csv"))).__name__
-    'CsvRows'
-    """
-    kinds: dict[str, type[CsvRows] | type[ParquetRows]] = {".csv": CsvRows, ".parquet": ParquetRows}
-    kind = kinds.get(path.suffix.lower())
-    if kind is None:
-        raise InvalidInputError(f"{path}: a log is a .csv or a .parquet file; change its name")
-    if not path.parent.is_dir():
-        raise NotFoundError(f"{path}: its folder does not exist; make it first")
-    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise InvalidInputError(f"{path}: cannot be written (it is a folder, or lies in one that is read-only)")
-    return kind(path)
-
-
 class CsvRows:
     """A CSV file: its first rows replace an older file; later rows are appended, whole lines at a time.
+
+    Writing the same rows again at the same position changes nothing, so that an interrupted write can be repeated.
 
     Parameters
     ----------
@@ -196,9 +156,8 @@ class CsvRows:
         self._path = path
 
     def write(self, columns: Columns, rows: Sequence[Row], at: int) -> int:
-        """Write rows at the byte `at`, and return the byte after them."""
-        lines = [",".join(map(repr, row)) for row in rows]
-        text = "".join(f"{line}\n" for line in lines).encode()
+        """Write rows at the byte `at`, 0 for the first, and return the byte after them."""
+        text = "".join(f"{','.join(map(repr, row))}\n" for row in rows).encode()
         if at == 0:
             text = ",".join(name for name, _ in columns).encode() + b"\n" + text
             with written_whole(self._path) as stream:
@@ -253,6 +212,34 @@ class ParquetRows:
         pq.write_table(pa.table(arrays, names=[name for name, _ in columns]), sink)
         with written_whole(self._path) as stream:
             stream.write(sink.getbuffer())
+
+
+def row_file(path: Path) -> CsvRows | ParquetRows:
+    """Return the writer of a log, by the suffix of its path; nothing is written yet.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.csv`` or ``.parquet`` file, in a folder that exists.
+
+    Raises
+    ------
+    InvalidInputError, NotFoundError
+        The suffix is neither .csv nor .parquet, or the folder is missing or may not be written.
+
+    Examples
+    --------
+    >>> type(row_file(Path("log.csv"))).__name__
+    'CsvRows'
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".parquet"):
+        raise InvalidInputError(f"{path}: a log is a .csv or a .parquet file; change its name")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"{path}: its folder does not exist; make it first")
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise InvalidInputError(f"{path}: cannot be written (it is a folder, or lies in one that is read-only)")
+    return CsvRows(path) if suffix == ".csv" else ParquetRows(path)
 
 
 _NO_STATISTICS: Mapping[str, float] = MappingProxyType({})
@@ -402,9 +389,8 @@ class IterationLog:
     def _begin(self) -> int:
         """Return the number of the next iteration."""
         self._check_open()
-        number = self._next
-        self._next = number + 1
-        return number
+        self._next += 1
+        return self._next - 1
 
     def _check_open(self) -> None:
         if self._closed:
@@ -444,9 +430,8 @@ class IterationLog:
         return self._names
 
     def _columns(self) -> Columns:
-        batch = [("batch", True)] if self._has_batch else []
-        statistics = [(name, False) for name in self._names or ()]
-        return (("iteration", True), ("sequence_length", True), *batch, ("duration_ns", True), *statistics)
+        whole_numbers = ("iteration", "sequence_length", *(["batch"] if self._has_batch else []), "duration_ns")
+        return (*((name, True) for name in whole_numbers), *((name, False) for name in self._names or ()))
 
 
 class TimedIteration:
@@ -497,14 +482,13 @@ class TimedIteration:
     ) -> None:
         log = self._log
         log._inside = False
-        if kind is None:
-            if log._synchronize is not None:
-                log._synchronize()
-            self._end(log, log._clock() - self._start_ns)
-
-    def _end(self, log: IterationLog, duration_ns: int) -> None:
-        """Log the iteration: the common case here, in few calls; all others, and the errors, in `IterationLog._row`."""
+        if kind is not None:
+            return
+        if log._synchronize is not None:
+            log._synchronize()
+        duration_ns = log._clock() - self._start_ns
         length, batch = self._length, self._batch
+        # The common case in few calls; all others, and the errors, in `IterationLog._row`.
         if (
             log._plain
             and self._statistics is None
@@ -591,8 +575,7 @@ class LightningHooks:
     def _abandon(self) -> None:
         opened, self._open = self._open, None
         if opened is not None:
-            reason = GeneratorExit()
-            opened.__exit__(GeneratorExit, reason, None)
+            opened.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
 def lightning_callback(
@@ -620,14 +603,8 @@ def lightning_callback(
         Lightning is not installed.
     """
     hooks = LightningHooks(steps, length_of, batch_of)
-    names = [name for name in vars(LightningHooks) if name.startswith("on_")]
-    return type("SeqPointCallback", (_callback_class(),), {name: getattr(hooks, name) for name in names})()
-
-
-def _callback_class() -> Any:
+    members = {name: getattr(hooks, name) for name in vars(LightningHooks) if name.startswith("on_")}
     for package in ("lightning.pytorch", "pytorch_lightning"):
-        try:
-            return import_module(package).Callback
-        except ImportError:
-            continue
+        with suppress(ImportError):
+            return type("SeqPointCallback", (import_module(package).Callback,), members)()
     raise DependencyError("lightning_callback needs Lightning; run: pip install lightning")

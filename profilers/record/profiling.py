@@ -104,13 +104,6 @@ def load_torch() -> Any:
         raise DependencyError("profile_at needs PyTorch; run: pip install 'seqpoint[torch]'") from error
 
 
-def _default_activities(torch: Any) -> set[Any]:
-    """Return the profiler activities of the host and, if there is one, of the GPU."""
-    kinds = torch.profiler.ProfilerActivity
-    gpu = {kinds.CUDA} if torch.cuda.is_available() else set()
-    return {kinds.CPU} | gpu
-
-
 def settings(torch: Any, activities: Iterable[Any] | None, record_shapes: bool) -> Settings:
     """Return the arguments of ``torch.profiler.profile`` for each recording.
 
@@ -128,7 +121,9 @@ def settings(torch: Any, activities: Iterable[Any] | None, record_shapes: bool) 
     InvalidInputError
         `activities` is empty.
     """
-    chosen = _default_activities(torch) if activities is None else list(activities)
+    kinds = torch.profiler.ProfilerActivity
+    default = {kinds.CPU, kinds.CUDA} if torch.cuda.is_available() else {kinds.CPU}
+    chosen = default if activities is None else list(activities)
     if not chosen:
         raise InvalidInputError("activities is empty; leave it out, or name at least ProfilerActivity.CPU")
     return {"activities": chosen, "record_shapes": record_shapes}
@@ -255,8 +250,11 @@ def profile_at(
     chosen, ahead = read_points(points), whole(warmup, "warmup", 0)
     torch = load_torch()
     made_with = settings(torch, activities, record_shapes)
-    prefix = _prefix(torch)
-    profiler = PointProfiler(chosen, _make_folder(Path(directory), prefix) / prefix, warmup=ahead, made_with=made_with)
+    distributed = torch.distributed
+    has_rank = distributed.is_available() and distributed.is_initialized()
+    prefix = f"rank{distributed.get_rank()}_iteration" if has_rank else "iteration"
+    stem = _make_folder(Path(directory), prefix) / prefix
+    profiler = PointProfiler(chosen, stem, warmup=ahead, made_with=made_with)
     try:
         yield profiler
     except BaseException:
@@ -268,12 +266,6 @@ def profile_at(
             f"{directory}: lacks the chosen iterations {missed[:8]}{' ...' if len(missed) > 8 else ''}: "
             f"the run had {profiler.reached}, or they raised; the others are written"
         )
-
-
-def _prefix(torch: Any) -> str:
-    distributed = torch.distributed
-    has_rank = distributed.is_available() and distributed.is_initialized()
-    return f"rank{distributed.get_rank()}_iteration" if has_rank else "iteration"
 
 
 def _make_folder(directory: Path, prefix: str) -> Path:
@@ -359,15 +351,12 @@ class PointProfiler:
                 with self._recorded(number, sequence_length, batch):
                     yield
             else:
-                self._prepare(number)
+                # A recording is prepared if a chosen iteration follows soon.
+                if self._window is None and self._left and self._left[-1] <= number + self._warmup:
+                    self._window = Window(self._torch, self._made_with)
                 yield
         finally:
             self._inside = False
-
-    def _prepare(self, number: int) -> None:
-        """Prepare a recording if a chosen iteration follows soon."""
-        if self._window is None and self._left and self._left[-1] <= number + self._warmup:
-            self._window = Window(self._torch, self._made_with)
 
     @contextmanager
     def _recorded(self, number: int, length: int | None, batch: int | None) -> Iterator[None]:

@@ -10,15 +10,13 @@ A simulator that runs one node after the other then arrives at the measured time
 profiler does not name is plain work of the device with its measured duration.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.proto import serialize_length_prefixed
@@ -36,12 +34,15 @@ from profilers.readers.chakra.protobuf import (
     NodeMessage,
     add_attribute,
 )
-from profilers.trace.arrays import MISSING, Ints, dense_keys, integers, integers_or_missing
+from profilers.readers.common.json_documents import json_object
+from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, integers, integers_or_missing
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
-_HOST_TABLES = ("ops", "launches")
 _KINDS = ("ops", "launches", "kernels", "copies", "collectives")
+#: Number of the kinds above that are nodes of the host; they come first.
+_HOST_KINDS = 2
+_COLUMNS = ("id", "start_ns", "dur_ns", "process", "thread", "device", "stream", "launch_id", "op_id")
 
 
 @dataclass(frozen=True)
@@ -50,26 +51,22 @@ class Nodes:
 
     Parameters
     ----------
-    kinds : sequence of str
-        Kinds of event that are nodes.
     kind, row : array of int64, shape (n,)
-        Position in `kinds` of each node's kind, and its row in the table of that kind.
-    start_ns, own_ns : array of int64, shape (n,)
-        Start, and duration without that of the nodes called.
-    shift_ns : int
-        Added to starts so that the first of the trace is at least 1 us, since 0 means no start.
+        Position in `_KINDS` of each node's kind, and its row in the table of that kind.
+    start_ns : array of int64, shape (n,)
+        Start, moved so that the first of the trace is at least 1 us, since 0 means no start.
+    self_ns : array of int64, shape (n,)
+        Duration without that of the nodes called.
     caller : array of int64, shape (n,)
         Position of the operator around a host node, or of the launch of a device node; or -1.
     before : array of int64, shape (n, 2)
         Positions of the node before on the thread or stream, and of the launch; or -1.
     """
 
-    kinds: Sequence[str]
     kind: Ints
     row: Ints
     start_ns: Ints
-    own_ns: Ints
-    shift_ns: int
+    self_ns: Ints
     caller: Ints
     before: Ints
 
@@ -89,27 +86,28 @@ def order_nodes(trace: Trace, rank: int) -> Nodes:
     """
     tables, rows = zip(*(_of_rank(trace, kind, rank) for kind in _KINDS), strict=True)
     kind = np.repeat(np.arange(len(_KINDS)), [len(of_kind) for of_kind in rows])
-    start, ids = _column(tables, "start_ns"), _column(tables, "id")
-    duration = np.maximum(_column(tables, "dur_ns"), 0)
-    order = np.lexsort((ids, kind, -duration, start))
-    host = kind[order] < len(_HOST_TABLES)
-    ids, kind, start, duration = ids[order], kind[order], start[order], duration[order]
-    cause = np.concatenate([_cause(name, table) for name, table in zip(_KINDS, tables, strict=True)])[order]
-    lane = _lanes(tables)[order]
-    parent = _positions(ids, _callers(tables)[order])
-    caller = np.where(host, parent, _positions(ids, cause))
-    self_ns = duration - _inside(duration, np.where(host, parent, -1))
-    previous = _previous(lane, host)
-    launched = np.where(host, -1, caller)
+    columns = {name: np.concatenate([integers_or_missing(table, name) for table in tables]) for name in _COLUMNS}
+    order = np.lexsort((columns["id"], kind, -np.maximum(columns["dur_ns"], 0), columns["start_ns"]))
+    columns = {name: values[order] for name, values in columns.items()}
+    kind, start, duration = kind[order], columns["start_ns"], np.maximum(columns["dur_ns"], 0)
+    host, operators = kind < _HOST_KINDS, np.flatnonzero(kind == 0)
+    process, thread = (np.where(host, columns[h], columns[d]) for h, d in (("process", "device"), ("thread", "stream")))
+    (lane,) = dense_keys((process, thread))
+    cause = np.where(columns["launch_id"] == MISSING, columns["op_id"], columns["launch_id"])
+    caller = np.maximum(lookup(columns["id"], np.arange(len(kind)), cause), -1)
+    around = _around(lane[operators], start[operators], start[operators] + duration[operators])
+    caller[operators] = np.where(around < 0, -1, operators[around])
+    is_called = host & (caller >= 0)
+    inside = np.zeros(len(kind), np.int64)
+    np.add.at(inside, caller[is_called], duration[is_called])
+    starts = [int(integers(trace.tables[name], "start_ns").min()) for name in _KINDS if trace.tables[name].num_rows]
     return Nodes(
-        _KINDS,
         kind,
         np.concatenate(rows)[order],
-        start,
-        np.maximum(self_ns, 0),
-        max(0, 1000 - _first_start(trace)),
+        start + max(0, 1000 - min(starts, default=1000)),
+        np.maximum(duration - inside, 0),
         caller,
-        np.stack([previous, launched], axis=1),
+        np.stack([_previous(lane, host), np.where(host, -1, caller)], axis=1),
     )
 
 
@@ -123,93 +121,39 @@ def _of_rank(trace: Trace, kind: str, rank: int) -> tuple[pa.Table, Ints]:
     return table.take(pa.array(rows)), rows
 
 
-def _column(tables: Sequence[pa.Table], name: str) -> Ints:
-    return np.concatenate([integers_or_missing(table, name) for table in tables])
+def _around(lane: Ints, start: Ints, end: Ints) -> Ints:
+    """Return the position of the innermost operator around each operator on its thread, or -1.
 
-
-def _cause(kind: str, table: pa.Table) -> Ints:
-    """Return the id of the launch, or else of the operator, of each kernel, copy or collective."""
-    if kind in _HOST_TABLES:
-        return np.full(table.num_rows, MISSING)
-    launch = integers_or_missing(table, "launch_id")
-    return np.where(launch == MISSING, integers_or_missing(table, "op_id"), launch)
-
-
-def _callers(tables: Sequence[pa.Table]) -> Ints:
-    """Return the id of the operator around each host node."""
-    ops, launches = tables[0], tables[1]
-    rest = sum(table.num_rows for table in tables[2:])
-    return np.concatenate([_around(ops), integers(launches, "op_id"), np.full(rest, MISSING)])
-
-
-def _around(ops: pa.Table) -> Ints:
-    """Return the id of the innermost operator around each operator, on its thread.
-
-    `profilers.ingest.linking.innermost` would return the operator itself, which encloses its own start.
+    Operators are in the order of their starts, the longer first. `profilers.ingest.linking.innermost` would return the
+    operator itself, which encloses its own start.
     """
-    (lane,) = dense_keys((integers(ops, "process"), integers(ops, "thread")))
-    start, duration, ids = integers(ops, "start_ns"), np.maximum(integers(ops, "dur_ns"), 0), integers(ops, "id")
-    result = np.full(len(ids), MISSING)
+    result = np.full(len(lane), -1)
     open_: dict[int, list[int]] = {}
-    for row in np.lexsort((ids, -duration, start)).tolist():  # a Python loop over operators, about 1 us each
+    for row in range(len(lane)):  # a Python loop over operators, about 1 us each
         stack = open_.setdefault(int(lane[row]), [])
-        while stack and start[stack[-1]] + duration[stack[-1]] <= start[row]:
+        while stack and end[stack[-1]] <= start[row]:
             stack.pop()
         if stack:
-            result[row] = ids[stack[-1]]
+            result[row] = stack[-1]
         stack.append(row)
     return result
 
 
-def _lanes(tables: Sequence[pa.Table]) -> Ints:
-    """Return a number for the thread or stream of each node, distinct between host and device."""
-    pairs = []
-    for kind, table in zip(_KINDS, tables, strict=True):
-        names = ("process", "thread") if kind in _HOST_TABLES else ("device", "stream")
-        pairs.append((integers_or_missing(table, names[0]), integers_or_missing(table, names[1])))
-    return np.concatenate(dense_keys(*pairs))
-
-
-def _positions(ids: Ints, chosen: Ints) -> Ints:
-    """Return the position in `ids` of each chosen id, or -1."""
-    position = lookup(ids, np.arange(len(ids)), chosen)
-    return np.where(position == MISSING, -1, position)
-
-
-def _inside(duration: Ints, parent: Ints) -> Ints:
-    """Return the total duration of the nodes that each node calls."""
-    total = np.zeros(len(duration), np.int64)
-    np.add.at(total, parent[parent >= 0], duration[parent >= 0])
-    return total
-
-
-def _previous(lane: Ints, host: npt.NDArray[np.bool_]) -> Ints:
+def _previous(lane: Ints, host: Bools) -> Ints:
     """Return the position of the node before each node on its thread or stream, or -1."""
-    order = np.lexsort((np.arange(len(lane)), lane, host))
-    result = np.full(len(lane), -1)
+    order = np.lexsort((lane, host))
     same = (lane[order][1:] == lane[order][:-1]) & (host[order][1:] == host[order][:-1])
+    result = np.full(len(lane), -1)
     result[order[1:][same]] = order[:-1][same]
     return result
-
-
-def _first_start(trace: Trace) -> int:
-    starts = [int(integers(trace.tables[kind], "start_ns").min()) for kind in _KINDS if trace.tables[kind].num_rows]
-    return min(starts, default=1000)
 
 
 _BATCH = 8192
 _VERSION = b"0.0.4"
 #: ``comm_type`` of the public schema.
 _COMMUNICATION = {
-    "all_reduce": 0,
-    "reduce": 1,
-    "all_gather": 2,
-    "gather": 3,
-    "scatter": 4,
-    "broadcast": 5,
-    "all_to_all": 6,
-    "reduce_scatter": 7,
-    "barrier": 9,
+    **{"all_reduce": 0, "reduce": 1, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6},
+    **{"reduce_scatter": 7, "barrier": 9},
 }
 #: Attributes of host nodes, by column.
 _HOST_ATTRIBUTES = {
@@ -277,28 +221,25 @@ def _write(trace: Trace, nodes: Nodes, collectives: "_Collectives", stream: IO[b
 def _rows(trace: Trace, nodes: Nodes, block: slice) -> Iterator[Row]:
     """Yield the rows of consecutive nodes, each with its kind and its position."""
     kinds, rows = nodes.kind[block], nodes.row[block]
-    taken = {
-        kind: iter(trace.tables[kind].take(pa.array(rows[kinds == code])).to_pylist())
-        for code, kind in enumerate(nodes.kinds)
-    }
+    taken = [
+        iter(trace.tables[kind].take(pa.array(rows[kinds == code])).to_pylist()) for code, kind in enumerate(_KINDS)
+    ]
     for position, code in enumerate(kinds.tolist(), block.start):
-        kind = nodes.kinds[code]
-        yield {**next(taken[kind]), "kind": kind, "node": position}
+        yield {**next(taken[code]), "kind": _KINDS[code], "node": position}
 
 
 def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> Any:
     """Return the message of a node."""
     position = row["node"]
     type_, attributes = _described(row, collectives)
-    start = int(nodes.start_ns[position]) + nodes.shift_ns
     message = NodeMessage(
         id=position + 1,
         name=row["name"].encode(),
         type=type_,
         ctrl_deps=_ids(nodes.caller[position]),
         data_deps=_ids(*nodes.before[position]),
-        start_time_micros=start // 1000,
-        duration_micros=(int(nodes.own_ns[position]) + 500) // 1000,
+        start_time_micros=int(nodes.start_ns[position]) // 1000,
+        duration_micros=(int(nodes.self_ns[position]) + 500) // 1000,
     )
     for column, name in (("shapes", "shapes"), ("dtypes", "types")):
         if row.get(column):
@@ -317,14 +258,13 @@ def _ids(*positions: Any) -> list[int]:
 def _described(row: Row, collectives: "_Collectives") -> tuple[int, Row]:
     """Return the type of a node and its attributes."""
     kind = row["kind"]
-    host = kind in ("ops", "launches")
+    host = kind in _KINDS[:_HOST_KINDS]
     common = {"is_cpu_op": host, "start_ns": row["start_ns"], "dur_ns": row["dur_ns"]}
     if host:
         return COMPUTE, common | {name: row.get(column) for column, name in _HOST_ATTRIBUTES.items()}
     common |= {"tid": row.get("stream"), "stream": row.get("stream"), "device": row.get("device")}
     if kind == "copies":
-        direction = row["direction"] or ""
-        type_ = {"HtoD": LOAD, "DtoH": STORE}.get(direction, COMPUTE)
+        type_ = {"HtoD": LOAD, "DtoH": STORE}.get(row["direction"], COMPUTE)
         return type_, common | {"tensor_size": row["bytes"], "direction": row["direction"]}
     fact = row if kind == "collectives" else collectives.of(row["collective_id"])
     if fact is None:
@@ -346,19 +286,11 @@ def _communication(fact: Row, args: str | None) -> tuple[int, Row]:
     kind = _COMMUNICATION.get(fact["collective"] or "")
     if kind is not None:
         return COLLECTIVE, {"comm_type": kind, **attributes}
-    stated = _stated(args) if fact["collective"] == "send_recv" else {}
+    stated = json_object(args) if fact["collective"] == "send_recv" else {}
     type_, key, peer = _SENT.get(str(stated.get("Collective name")), (COMPUTE, "", ""))
     if not isinstance(stated.get(peer), int):
         return COMPUTE, attributes
     return type_, {key: stated[peer], **attributes}
-
-
-def _stated(args: str | None) -> Row:
-    try:
-        value = json.loads(args or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 class _Collectives:
@@ -366,12 +298,9 @@ class _Collectives:
 
     def __init__(self, trace: Trace) -> None:
         self._table = trace.collectives
-        self._rows = {id_: row for row, id_ in enumerate(integers(self._table, "id").tolist())}
+        self._rows: dict[int | None, int] = {id_: row for row, id_ in enumerate(integers(self._table, "id").tolist())}
 
     def of(self, id_: int | None) -> Row | None:
         """Return the facts of a collective, or None if the trace has no such collective."""
-        row = None if id_ is None else self._rows.get(id_)
-        if row is None:
-            return None
-        facts: Row = self._table.slice(row, 1).to_pylist()[0]
-        return facts
+        row = self._rows.get(id_)
+        return None if row is None else dict(self._table.slice(row, 1).to_pylist()[0])

@@ -19,9 +19,8 @@ In a trace of several ranks the arguments of every event name its rank.
 
 import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,6 @@ def single(values: Any) -> pa.Array:
 def text(values: Any) -> pa.Array:
     """Return values as text."""
     return single(values.cast(pa.string()))
-
-
-def every(count: int, word: str) -> pa.Array:
-    """Return the same text for every row."""
-    return pa.repeat(word, count)
 
 
 def joined(columns: Sequence[pa.Array], separator: str) -> pa.Array:
@@ -113,33 +107,8 @@ _HOST = ("ops", "launches", "ranges", "counters")
 _DEVICE = ("kernels", "copies", "syncs")
 
 
-@dataclass(frozen=True)
 class ProcessNumbers:
     """Numbers of processes and devices, distinct over ranks.
-
-    Parameters
-    ----------
-    processes, devices : dict of (int, int) to int
-        Number by (rank, process), and by (rank, device); process and device can be `MISSING`.
-    threads : sequence of (int, int, int)
-        Rank, device and stream of every thread of a device.
-    """
-
-    processes: dict[tuple[int, int], int]
-    devices: dict[tuple[int, int], int]
-    threads: list[tuple[int, int, int]]
-
-    def process(self, rank: Ints, process: Ints) -> Ints:
-        """Return the number of each row's process."""
-        return _mapped(self.processes, rank, process)
-
-    def device(self, rank: Ints, device: Ints) -> Ints:
-        """Return the number of the process that stands for each row's device."""
-        return _mapped(self.devices, rank, device)
-
-
-def number_processes(trace: Trace) -> ProcessNumbers:
-    """Number the processes and devices of a trace.
 
     A process keeps its number unless a lower rank has the same. Devices take free numbers.
 
@@ -147,18 +116,26 @@ def number_processes(trace: Trace) -> ProcessNumbers:
     ----------
     trace : Trace
         Trace of any number of ranks.
+
+    Attributes
+    ----------
+    processes, devices : dict of (int, int) to int
+        Number by (rank, process), and by (rank, device); process and device can be `MISSING`.
+    threads : sequence of (int, int, int)
+        Rank, device and stream of every thread of a device.
     """
-    hosts, threads = _distinct(trace, _HOST, "process"), _distinct(trace, _DEVICE, "device", "stream")
-    used = {process for _, process in hosts}
-    free = (number for number in count() if number not in used)
-    processes: dict[tuple[int, int], int] = {}
-    taken: set[int] = set()
-    for rank, process in hosts:
-        if process != MISSING:
-            processes[rank, process] = next(free) if process in taken else process
-            taken.add(process)
-    devices = sorted({(rank, device) for rank, device, _ in threads})
-    return ProcessNumbers(processes, {device: next(free) for device in devices}, [(r, d, s) for r, d, s in threads])
+
+    def __init__(self, trace: Trace) -> None:
+        hosts, self.threads = _distinct(trace, _HOST, "process"), _distinct(trace, _DEVICE, "device", "stream")
+        used = {process for _, process in hosts}
+        free = (number for number in count() if number not in used)
+        self.processes: dict[tuple[int, ...], int] = {}
+        taken: set[int] = set()
+        for rank, process in hosts:
+            if process != MISSING:
+                self.processes[rank, process] = next(free) if process in taken else process
+                taken.add(process)
+        self.devices = {device: next(free) for device in sorted({thread[:2] for thread in self.threads})}
 
 
 def _distinct(trace: Trace, kinds: tuple[str, ...], *columns: str) -> list[tuple[int, ...]]:
@@ -172,7 +149,7 @@ def _distinct(trace: Trace, kinds: tuple[str, ...], *columns: str) -> list[tuple
     return sorted(distinct)
 
 
-def _mapped(numbers: dict[tuple[int, int], int], first: Ints, second: Ints) -> Ints:
+def _mapped(numbers: Mapping[tuple[int, ...], int], first: Ints, second: Ints) -> Ints:
     """Return the number of each pair, or `MISSING`; a Python loop over the distinct pairs."""
     result = np.full(len(first), MISSING)
     for pair in set(zip(first.tolist(), second.tolist(), strict=True)):
@@ -215,15 +192,10 @@ def collective_facts(trace: Trace) -> tuple[Ints, list[str]]:
     for row, stored_facts in zip(rows.tolist(), stored.select([*names, "kernel_id"]).to_pylist(), strict=True):
         kernel = stored_facts.pop("kernel_id")
         if row == MISSING or derived_facts[row] != stored_facts:
-            facts[kernel] = _members(stored_facts)
+            stated = {key: stored_facts[column] for column, key in _KEYS.items() if stored_facts[column] is not None}
+            facts[kernel] = json.dumps(stated, separators=(",", ":"))[1:-1]
     ids = np.array(sorted(facts), np.int64)
     return ids, [facts[kernel] for kernel in ids.tolist()]
-
-
-def _members(row: dict[str, Any]) -> str:
-    """Return the facts of a collective as members of a JSON object."""
-    stated = {key: row[column] for column, key in _KEYS.items() if row[column] is not None}
-    return json.dumps(stated, separators=(",", ":"))[1:-1]
 
 
 def _read_again(trace: Trace) -> pa.Table:
@@ -380,7 +352,7 @@ class _Writing:
         self._trace = trace
         self._tables = tables
         self._out = out
-        self._processes = number_processes(trace)
+        self._processes = ProcessNumbers(trace)
         self._arguments = Arguments(trace)
         self._launch_ids, self._launch_rows = integers(trace.launches, "id"), np.arange(trace.launches.num_rows)
 
@@ -416,7 +388,7 @@ class _Writing:
             member(',"ts":', microseconds(integers(batch, "start_ns"))),
             member(',"dur":', microseconds(integers(batch, "dur_ns"))),
             member(',"args":{', self._arguments.of(kind, batch)),
-            every(batch.num_rows, "}}"),
+            pa.repeat("}}", batch.num_rows),
         ]
         return joined(members, "")
 
@@ -424,11 +396,11 @@ class _Writing:
         """Return the process and thread of each event in the file."""
         rank = integers(batch, "rank")
         if kind in HOST_KINDS:
-            return self._processes.process(rank, integers(batch, "process")), integers(batch, "thread")
+            return _mapped(self._processes.processes, rank, integers(batch, "process")), integers(batch, "thread")
         if kind == "collectives":
             return np.full(len(rank), MISSING), np.full(len(rank), MISSING)
         stream = integers(batch, "stream")
-        return self._processes.device(rank, integers(batch, "device")), np.where(stream == MISSING, 0, stream)
+        return _mapped(self._processes.devices, rank, integers(batch, "device")), np.where(stream == MISSING, 0, stream)
 
     def _arrows(self, batch: pa.Table) -> pa.Array:
         """Return both ends of an arrow from each launch to its kernel or copy."""
@@ -439,25 +411,29 @@ class _Writing:
         ends = []
         for kind, table, phase in (("launches", launches, '{"ph":"s"'), ("kernels", batch, '{"ph":"f","bp":"e"')):
             process, thread = self._thread(kind, table)
-            thread_members = [member(',"pid":', numbers(process)), member(',"tid":', numbers(thread))]
-            time = member(',"ts":', microseconds(integers(table, "start_ns")))
-            ends.append(
-                joined([every(table.num_rows, phase), flow, *thread_members, time, every(table.num_rows, "}")], "")
-            )
+            members = [
+                pa.repeat(phase, table.num_rows),
+                flow,
+                member(',"pid":', numbers(process)),
+                member(',"tid":', numbers(thread)),
+                member(',"ts":', microseconds(integers(table, "start_ns"))),
+                pa.repeat("}", table.num_rows),
+            ]
+            ends.append(joined(members, ""))
         return pa.concat_arrays(ends)
 
 
 def _phase(kind: str, batch: pa.Table) -> pa.Array:
     """Return the phase of each event: X, or for counters C, or i without a value."""
     if kind != "counters":
-        return every(batch.num_rows, '"X"')
+        return pa.repeat('"X"', batch.num_rows)
     return single(pc.if_else(pc.and_(pc.is_null(batch["value"]), pc.is_valid(batch["args"])), '"i"', '"C"'))
 
 
 def _category(kind: str, batch: pa.Table) -> pa.Array:
     """Return the category by which the reader finds the kind of event."""
     if kind in _PLAIN:
-        return every(batch.num_rows, _PLAIN[kind])
+        return pa.repeat(_PLAIN[kind], batch.num_rows)
     if kind == "copies":
         fill = pc.fill_null(pc.equal(text(batch["direction"]), "memset"), False)
         return single(pc.if_else(fill, "gpu_memset", "gpu_memcpy"))
