@@ -61,9 +61,7 @@ _SHAPE = tuple(f"{extent}{axis}" for extent in ("grid", "block") for axis in "XY
 _MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
 _CONTEXT = ("contextId", "greenContextId")
 _CALLS = _Source(
-    "launches",
-    rows.launches,
-    (*_TIMES, "globalTid", "correlationId", "nameId", "eventClass", "returnValue"),
+    "launches", rows.launches, (*_TIMES, "globalTid", "correlationId", "nameId", "eventClass", "returnValue")
 )
 #: Tables of events without the version in their names; calls come first, then the work that they caused.
 _SOURCES: Mapping[str, _Source] = {
@@ -157,7 +155,7 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
         source = sources[table]
         columns = tuple(dict.fromkeys((*source.columns, *source.args)))
         # A damaged table gives the rows before the damage.
-        for batch in until_damage(ahead(tables.read(table, columns), 1), counts):
+        for batch in ahead(until_damage(tables, table, columns, counts), 1):
             counts["events"] += len(batch["start"])
             timed = rows.timed(batch, context)
             arguments = {"args": timed.args(source.args)} if source.args else {}

@@ -145,10 +145,26 @@ def _values(column: Any) -> Any:
     return column.cast(pa.string())
 
 
-def until_damage(batches: Iterator[dict[str, Any]], counts: Counter[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the batches of a table before its damage, which is counted as ``damaged_tables`` if `counts` is given."""
+def until_damage(
+    tables: Tables, table: str, columns: Sequence[str], counts: Counter[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the batches of a table before its damage; none if the table is absent.
+
+    Parameters
+    ----------
+    tables : Tables
+        Tables of the export.
+    table : str
+        Name of the table.
+    columns : sequence of str
+        Names of the columns to read.
+    counts : Counter, optional
+        Counts of the export, to which a damaged table is added.
+    """
+    if table not in tables.tables:
+        return
     try:
-        yield from batches
+        yield from tables.read(table, columns)
     except BrokenFileError:
         if counts is not None:
             counts["damaged_tables"] += 1
@@ -190,8 +206,7 @@ class StringIds:
     def of(cls, tables: Tables, counts: Counter[str]) -> "StringIds":
         """Return the texts of an export, up to where their table is damaged; none if there is no table."""
         ids, texts = [np.empty(0, dtype=np.int64)], [pa.array([], pa.string())]
-        batches = tables.read("StringIds", ["id", "value"]) if "StringIds" in tables.tables else iter(())
-        for batch in until_damage(batches, counts):
+        for batch in until_damage(tables, "StringIds", ("id", "value"), counts):
             if not isinstance(batch["value"], np.ndarray):  # else there are nulls only
                 ids.append(whole_numbers(batch["id"]))
                 texts.append(batch["value"].cast(pa.string()))
@@ -244,7 +259,7 @@ class Processes:
     def __init__(self, tables: Tables, names: Sequence[str]) -> None:
         pairs: set[tuple[int, int]] = set()
         for name in names:
-            for batch in until_damage(tables.read(name, ["globalPid", "deviceId"])):
+            for batch in until_damage(tables, name, ("globalPid", "deviceId")):
                 process, device = process_of(whole_numbers(batch["globalPid"])), whole_numbers(batch["deviceId"])
                 firsts = combinations(np.stack([process, device]))[1]
                 pairs.update(zip(process[firsts].tolist(), device[firsts].tolist(), strict=True))
@@ -266,13 +281,10 @@ class Processes:
         return np.isin(process, self._processes) | (process == MISSING) | (len(self._processes) == 0)
 
 
-_EXPORT = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-
-
 def version(tables: Tables) -> str:
     """Return the version of the schema and of the product that wrote the export, as far as it states them."""
     stated: dict[str, Any] = {}
-    for table in _EXPORT:
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
         for row in _rows(tables, table, ("name", "value")):
             stated.setdefault(str(row["name"]), row["value"])
     versions = {"schema": stated.get("EXPORT_SCHEMA_VERSION"), "nsys": stated.get("EXPORT_PRODUCT_VERSION")}
@@ -301,9 +313,7 @@ def devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...
 
 def _rows(tables: Tables, table: str, columns: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a small table; no rows if the table is absent."""
-    if table not in tables.tables:
-        return
-    for batch in until_damage(tables.read(table, columns)):
+    for batch in until_damage(tables, table, columns):
         values = [arrow_array(v, v == MISSING) if isinstance(v, np.ndarray) else v for v in batch.values()]
         for row in zip(*(column.to_pylist() for column in values), strict=True):
             yield dict(zip(batch, row, strict=True))

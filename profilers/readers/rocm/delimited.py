@@ -98,14 +98,10 @@ def _parsed(text: bytes, names: Sequence[str]) -> Block | None:
             io.BytesIO(text),
             arrow_csv.ReadOptions(column_names=list(names), block_size=len(text) + 1, use_threads=False),
             convert_options=arrow_csv.ConvertOptions(column_types=types, strings_can_be_null=False),
-        ).combine_chunks()
+        )
     except pa.ArrowException:
         return None
-    return Block({name: _single_chunk(table[name]) for name in names}) if table.num_rows == count else None
-
-
-def _single_chunk(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    return Block({name: table[name].combine_chunks() for name in names}) if table.num_rows == count else None
 
 
 def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> Block:
@@ -126,10 +122,9 @@ def _line_by_line(text: bytes, names: Sequence[str], counts: Counter[str]) -> Bl
     return Block({name: text_list(values) for name, values in zip(names, columns, strict=True)})
 
 
-def _fields(line: str | bytes) -> list[str] | None:
+def _fields(line: str) -> list[str] | None:
     """Return the fields of one line; None if the line is no CSV."""
-    text = line if isinstance(line, str) else line.decode()
     try:
-        return next(csv.reader([text.rstrip("\r")], strict=True), None)
+        return next(csv.reader([line.rstrip("\r")], strict=True), None)
     except csv.Error:
         return None

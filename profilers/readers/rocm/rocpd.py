@@ -236,7 +236,7 @@ class RocpdReader:
             processes = _processes(recording, suffixes)
             devices: list[DeviceProperties] = []
             for suffix in suffixes:
-                rank_of = {process: rank for rank, (process, other) in enumerate(processes) if other == suffix}
+                rank_of = {number: rank for rank, (number, of_suffix) in enumerate(processes) if of_suffix == suffix}
                 ranks = Ranks(rank_of, len(processes))
                 session = Session(recording, suffix, ranks, out)
                 session.write()

@@ -15,6 +15,7 @@ import numpy as np
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.rocm.databases import Join, stacked
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import (
     Agent,
@@ -28,7 +29,6 @@ from profilers.readers.rocm.records import (
     workgroups,
 )
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.columns import lookup
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import TraceMeta
 
@@ -50,7 +50,6 @@ _KERNEL_ARGS = (
     *("Kind", "Thread_Id", "Process_Id", "Kernel_Id", "Scratch_Size", "Accum_VGPR_Count", "SGPR_Count", "Grid_Size"),
     *(f"{extent}_{axis}" for extent in ("Grid_Size", "Workgroup_Size") for axis in "XYZ"),
 )
-_NO_ROWS = np.empty(0, np.int64)
 _COPY_ARGS = ("Source_Agent_Id", "Destination_Agent_Id")
 
 
@@ -195,20 +194,22 @@ class _Events:
     def _counters(self, block: Block) -> None:
         """Write counters, one value a row; a kernel is repeated for each of its counters."""
         if self._with_kernels:
-            distinct, first = np.unique(self._dispatches(block), return_index=True)
-            written = np.concatenate([keys for keys, _ in self._dispatched] or [distinct[:0]])
-            self._write_kernels(block.take(np.sort(first[~np.isin(distinct, written)])))
+            dispatch, first = np.unique(self._dispatches(block), return_index=True)
+            is_written = np.isin(dispatch, self._written_kernels().column("dispatch"))
+            self._write_kernels(block.take(np.sort(first[~is_written])))
         counters = self._out.measured(block, "Counter_Value")
-        keys, ids = zip(*self._dispatched, strict=True) if self._dispatched else ([_NO_ROWS], [_NO_ROWS])
         columns = {
             **self._rank_and_start(counters),
             "name": counters.texts("Counter_Name"),
             "process": counters.ints("Process_Id"),
             "thread": counters.ints("Thread_Id"),
             "value": counters.columns["Counter_Value"],
-            "kernel_id": lookup(np.concatenate(keys), np.concatenate(ids), self._dispatches(counters)),
+            "kernel_id": self._written_kernels()("id", self._dispatches(counters)),
         }
         self._out.write("counters", columns, counters.ints("End_Timestamp"))
+
+    def _written_kernels(self) -> Join:
+        return Join(stacked(("dispatch", "id"), self._dispatched), "dispatch")
 
 
 def _lanes(block: Block) -> dict[str, Ints]:

@@ -16,6 +16,7 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.rocm.databases import Join, Strings
 from profilers.readers.rocm.records import (
     Agent,
     Agents,
@@ -25,11 +26,10 @@ from profilers.readers.rocm.records import (
     kernel_name,
     lanes,
     narrow,
-    renamed,
     text_list,
     workgroups,
 )
-from profilers.trace.arrays import MISSING, Ints, arrow_array
+from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
 
@@ -40,6 +40,7 @@ _GPU = 2
 _CALLS = {"hip_api": "HIP_RUNTIME_API", "hsa_api": "HSA_API", "rccl_api": "RCCL_API", "marker_api": "MARKER_API"}
 _DEVICE_BUFFERS = ("kernel_dispatch", "memory_copy")
 _EXTENTS = [f"{extent}_{axis}" for extent in ("grid", "workgroup") for axis in "xyz"]
+_SYMBOL = ("kernel_id", "sgpr_count", "accum_vgpr_count", "arch_vgpr_count")
 #: Keys of a kernel's name; the first that is present counts.
 _NAMES = ("formatted_kernel_name", "demangled_kernel_name", "kernel_name")
 
@@ -106,16 +107,21 @@ class _Process:
         strings = mapped(tool.get("strings"))
         self._names = listed(strings.get("buffer_records"))
         markers = listed(strings.get("marker_api"))
+        records = [symbol for symbol in listed(tool.get("kernel_symbols")) if isinstance(symbol, dict)]
+        symbols = dict(
+            zip(ints(records, "kernel_id").tolist(), records, strict=True)
+        )  # the last of an id counts
+        self._symbols = Join({name: ints([*symbols.values()], name) for name in _SYMBOL}, "kernel_id")
+        self._symbol_names = Strings({key: name for key, symbol in symbols.items() if (name := _symbol_name(symbol))})
         self._messages = dict(zip(ints(markers, "key").tolist(), walked(markers, "value"), strict=True))
 
     def write(self) -> None:
         """Write the events of the process."""
-        symbols = _Symbols(listed(self._tool.get("kernel_symbols")))
         for name, domain in _CALLS.items():
             for records in self._batches(name):
                 self._write_calls(records, domain)
         for records in self._batches("kernel_dispatch"):
-            self._out.write("kernels", self._kernels(records, symbols), ints(records, "end_timestamp"))
+            self._out.write("kernels", self._kernels(records), ints(records, "end_timestamp"))
         for records in self._batches("memory_copy"):
             self._out.write("copies", self._copies(records), ints(records, "end_timestamp"))
 
@@ -131,27 +137,27 @@ class _Process:
     def _rank_and_start(self, records: list[Any]) -> dict[str, Ints]:
         return {"rank": np.full(len(records), self._rank), "start_ns": ints(records, "start_timestamp")}
 
-    def _kernels(self, records: list[Any], symbols: "_Symbols") -> dict[str, Any]:
+    def _kernels(self, records: list[Any]) -> dict[str, Any]:
         info = walked(records, "dispatch_info")
         axes = [*(("grid_size", axis) for axis in "xyz"), *(("workgroup_size", axis) for axis in "xyz")]
         extents = [ints(info, *path) for path in axes]
         groups, size = workgroups(extents[:3], extents[3:])
-        symbol = symbols.rows(ints(info, "kernel_id"))
+        kernel = ints(info, "kernel_id")
         rest = {
             **dict(zip(_EXTENTS, extents, strict=True)),
             "private_segment_size": ints(info, "private_segment_size"),
             "thread_id": ints(records, "thread_id"),
-            "sgpr_count": symbols.ints("sgpr_count", symbol),
-            "accum_vgpr_count": symbols.ints("accum_vgpr_count", symbol),
+            "sgpr_count": self._symbols("sgpr_count", kernel),
+            "accum_vgpr_count": self._symbols("accum_vgpr_count", kernel),
         }
         return {
             **self._rank_and_start(records),
-            "name": symbols.names(symbol),
+            "name": self._symbol_names.encode(kernel, kernel_name),
             "device": self.agents.devices(ints(info, "agent_id", "handle")),
             **_lanes(records, ints(info, "queue_id", "handle")),
             "workgroups": groups,
             "workgroup_size": size,
-            "registers": narrow(symbols.ints("arch_vgpr_count", symbol)),
+            "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": ints(info, "group_segment_size"),
             "args": Block(rest).arguments(tuple(rest)),
         }
@@ -205,28 +211,6 @@ class _Process:
     def _operation(self, kind: int, operation: int) -> str | None:
         names = listed(self._kind(kind).get("operations"))
         return plain_text(names[operation]) if 0 <= operation < len(names) else None
-
-
-class _Symbols:
-    """Kernel symbols that a process loaded, by the id of the kernel."""
-
-    def __init__(self, symbols: list[Any]) -> None:
-        self._symbols = [symbol for symbol in symbols if isinstance(symbol, dict)]
-        self._row = {key: row for row, key in enumerate(ints(self._symbols, "kernel_id").tolist())}
-        self._texts = text_list([*map(_symbol_name, self._symbols), None])
-
-    def rows(self, keys: Ints) -> Ints:
-        """Return the row of each kernel's symbol, -1 for a kernel that is not listed."""
-        distinct, inverse = np.unique(keys, return_inverse=True)
-        return np.array([self._row.get(key, -1) for key in distinct.tolist()], np.int64)[inverse]
-
-    def names(self, rows: Ints) -> pa.DictionaryArray:
-        """Return the names of kernels by row, null for row -1."""
-        return renamed(self._texts.take(arrow_array(rows % len(self._texts))), kernel_name)
-
-    def ints(self, name: str, rows: Ints) -> Ints:
-        """Return an integer member of symbols by row, `MISSING` for row -1."""
-        return np.append(ints(self._symbols, name), MISSING)[rows]
 
 
 def _symbol_name(symbol: Mapping[str, Any]) -> str | None:
