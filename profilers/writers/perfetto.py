@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -35,7 +34,7 @@ from profilers.files import written_whole
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
-from profilers.trace.arrays import MISSING, Ints, arrow_array, integers
+from profilers.trace.arrays import MISSING, Bools, Ints, arrow_array, integers
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import is_collective
 from profilers.trace.schema import KINDS
@@ -142,9 +141,8 @@ def _distinct(trace: Trace, kinds: tuple[str, ...], *columns: str) -> list[tuple
     """Return the distinct rows of rank and some columns in several tables, sorted."""
     distinct: set[tuple[int, ...]] = set()
     for kind in kinds:
-        table = trace.tables[kind]
-        names = [name for name in ("rank", *columns) if name in table.schema.names]
-        for row in table.select(names).group_by(names).aggregate([]).to_pylist():
+        names = ["rank", *columns]
+        for row in trace.tables[kind].select(names).group_by(names).aggregate([]).to_pylist():
             distinct.add(tuple(MISSING if row[name] is None else row[name] for name in names))
     return sorted(distinct)
 
@@ -171,8 +169,8 @@ _KEYS = {
 }
 
 
-def collective_facts(trace: Trace) -> tuple[Ints, list[str]]:
-    """Return ids of kernels, ascending, and the arguments from which a reader finds their collectives again.
+def collective_facts(trace: Trace) -> dict[int, str]:
+    """Return by id of a kernel the arguments from which a reader finds its collective again.
 
     Kernels whose collectives follow from other exported events are left out. A Python loop over the collectives.
 
@@ -183,7 +181,7 @@ def collective_facts(trace: Trace) -> tuple[Ints, list[str]]:
     """
     stored = trace.collectives.filter(pc.is_valid(trace.collectives["kernel_id"]))
     if not stored.num_rows:
-        return np.empty(0, np.int64), []
+        return {}
     derived = _read_again(trace)
     rows = lookup(integers(derived, "kernel_id"), np.arange(derived.num_rows), integers(stored, "kernel_id"))
     names = [*_KEYS, "bytes"]
@@ -194,8 +192,7 @@ def collective_facts(trace: Trace) -> tuple[Ints, list[str]]:
         if row == MISSING or derived_facts[row] != stored_facts:
             stated = {key: stored_facts[column] for column, key in _KEYS.items() if stored_facts[column] is not None}
             facts[kernel] = json.dumps(stated, separators=(",", ":"))[1:-1]
-    ids = np.array(sorted(facts), np.int64)
-    return ids, [facts[kernel] for kernel in ids.tolist()]
+    return facts
 
 
 def _read_again(trace: Trace) -> pa.Table:
@@ -278,13 +275,13 @@ class Arguments:
         return pc.binary_join_element_wise('"grid":[', grid, ',1,1],"block":[', block, ",1,1]", "")
 
     def _collective(self, batch: pa.Table) -> pa.Array:
-        ids, members = self._facts
-        rows = lookup(ids, np.arange(len(ids)), integers(batch, "id"))
-        rows = np.where(_stating(batch["args"], COLLECTIVE_KEY), MISSING, rows)
-        return pa.array([None if row == MISSING else members[row] for row in rows.tolist()], pa.string())
+        """Return the facts of each kernel's collective, unless its arguments state one; a Python loop over kernels."""
+        is_stated = _stating(batch["args"], COLLECTIVE_KEY).tolist()
+        kernels = zip(integers(batch, "id").tolist(), is_stated, strict=True)
+        return pa.array([None if stated else self._facts.get(kernel) for kernel, stated in kernels], pa.string())
 
 
-def _stating(rest: Any, key: str) -> npt.NDArray[np.bool_]:
+def _stating(rest: Any, key: str) -> Bools:
     """Return a flag for each row: whether its arguments have the member `key`."""
     plain = text(rest)
     result = pc.fill_null(pc.match_substring(plain, f'"{key}"'), False).to_numpy(zero_copy_only=False).copy()

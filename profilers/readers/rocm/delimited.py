@@ -35,7 +35,7 @@ def blocks(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[Block]:
     path : Path
         The file, plain or packed.
     sink : Sink
-        Told how far the file is read; its limit bounds the unpacked size.
+        Receives the progress of reading; its limit bounds the unpacked size.
     counts : Counter
         Counts of lost lines, updated.
 

@@ -108,9 +108,8 @@ class _Process:
         self._names = listed(strings.get("buffer_records"))
         markers = listed(strings.get("marker_api"))
         records = [symbol for symbol in listed(tool.get("kernel_symbols")) if isinstance(symbol, dict)]
-        symbols = dict(
-            zip(ints(records, "kernel_id").tolist(), records, strict=True)
-        )  # the last of an id counts
+        # The last symbol of an id counts.
+        symbols = dict(zip(ints(records, "kernel_id").tolist(), records, strict=True))
         self._symbols = Join({name: ints([*symbols.values()], name) for name in _SYMBOL}, "kernel_id")
         self._symbol_names = Strings({key: name for key, symbol in symbols.items() if (name := _symbol_name(symbol))})
         self._messages = dict(zip(ints(markers, "key").tolist(), walked(markers, "value"), strict=True))
