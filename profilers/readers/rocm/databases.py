@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import Database
-from profilers.readers.rocm.records import Block, renamed
+from profilers.readers.rocm.conversion import renamed
+from profilers.readers.rocm.records import Block
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import lookup
 

@@ -1,13 +1,11 @@
 """Tables of records as ROCm's tools write them, and how their rows become events.
 
-`Block` holds rows of one table as columns, whatever the format: CSV, JSON or SQLite. The functions behind it turn
-such columns into those of the schema: categories of calls, directions of copies, kernel names and workgroups. `Agents`
-numbers the GPUs of a machine as rocprofv3 lists them, `Ranks` numbers its processes, and `Output` gives rows with a
-start and an end to a sink.
+`Block` holds rows of one table as columns, whatever the format: CSV, JSON or SQLite. `Output` gives rows with a start
+and an end to a sink. `Ranks` numbers the processes of a recording, and `Agents` the GPUs of a machine as rocprofv3
+lists them.
 """
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from profilers.readers.common.json_documents import ints, listed
-from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, Flags, plain_text, whole
+from profilers.readers.common.numbers import TIMES_NS, Flags
 from profilers.readers.common.reader import Sink
 from profilers.readers.common.source import require_events
-from profilers.trace.arrays import MISSING, Floats, Ints, text_array
+from profilers.readers.rocm import conversion
+from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import combinations, constant, encoded, lookup, taken
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
+#: Function from a text to another, or to None for null.
+Change = Callable[[str], str | None]
 #: Texts with fewer digits are integers of 64 bits.
 _DIGITS = 19
 
@@ -56,27 +56,29 @@ class Block:
         """Number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
-    def ints(self, name: str) -> Ints:
-        """Return a column as int64, `MISSING` where a value is no integer."""
-        return whole_numbers(self.columns[name]) if name in self.columns else np.full(self.rows, MISSING)
+    def ints(self, name: str, change: Change | None = None) -> Ints:
+        """Return a column as int64, `MISSING` where a value, as text changed by `change`, is no integer."""
+        if name not in self.columns:
+            return np.full(self.rows, MISSING)
+        return conversion.whole_numbers(self.columns[name] if change is None else self.texts(name, change))
 
     def narrow(self, name: str) -> Ints:
         """Return a column as integers from 0 to 2^31 - 1, `MISSING` for any other value."""
-        return narrow(self.ints(name))
+        return conversion.narrow(self.ints(name))
 
     def reals(self, name: str) -> pa.Array:
         """Return a column as float64, null where a value is no finite number; 0.3 us a distinct value."""
         texts = self.texts(name).dictionary_encode()
         return pa.array(map(_finite, texts.dictionary.to_pylist()), pa.float64()).take(texts.indices)
 
-    def texts(self, name: str) -> pa.Array:
-        """Return a column as Arrow strings."""
+    def texts(self, name: str, change: Change | None = None) -> pa.Array:
+        """Return a column as Arrow strings, with `change` applied once to each distinct text."""
         if name not in self.columns:
             return pa.nulls(self.rows, pa.string())
         values = self.columns[name]
         if isinstance(values, np.ndarray):
-            return text_list(None if n == MISSING else str(n) for n in values.tolist())
-        return values if values.type == pa.string() else values.cast(pa.string())
+            values = conversion.text_list(None if n == MISSING else str(n) for n in values.tolist())
+        return (values if change is None else conversion.renamed(values, change)).cast(pa.string())
 
     def arguments(self, names: Sequence[str]) -> pa.Array:
         """Return the named columns as one JSON object a row, without nulls; null for a row that has only nulls.
@@ -93,7 +95,7 @@ class Block:
             cells = {name: v[int(c[row])] for name, c, v in zip(present, codes, values, strict=True)}
             members = {name: value for name, value in cells.items() if value is not None and value != ""}
             objects.append(json.dumps(members, separators=(",", ":")) if members else None)
-        return encoded(combined, text_list(objects))
+        return encoded(combined, conversion.text_list(objects))
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Block":
         """Return the block with these rows alone, in this order."""
@@ -105,14 +107,10 @@ def _coded(values: Any) -> tuple[Ints, list[Any]]:
     if isinstance(values, np.ndarray):
         numbers, codes = np.unique(values, return_inverse=True)
         return codes.astype(np.int64), [None if n == MISSING else n for n in numbers.tolist()]
-    dictionary = _dictionary(values)
+    dictionary = values.dictionary_encode()
     distinct = [_json_value(value) for value in dictionary.dictionary.to_pylist()]
     codes = dictionary.indices.cast(pa.int64()).fill_null(len(distinct)).to_numpy(zero_copy_only=False)
     return np.asarray(codes), [*distinct, None]
-
-
-def _dictionary(values: pa.Array) -> pa.DictionaryArray:
-    return values if isinstance(values, pa.DictionaryArray) else values.dictionary_encode()
 
 
 def _json_value(value: Any) -> Any:
@@ -128,168 +126,6 @@ def _finite(text: str | None) -> float | None:
     except ValueError:
         return None
     return value if isfinite(value) else None
-
-
-def whole_numbers(values: Any) -> Ints:
-    """Return a column of texts or numbers as int64, `MISSING` where a value is no integer.
-
-    Examples
-    --------
-    >>> whole_numbers(pa.array(["12", " 5", "1e3", "", None, "x"])).tolist()[:3]
-    [12, 5, 1000]
-    """
-    if isinstance(values, np.ndarray):
-        return values.astype(np.int64, copy=False)
-    if pa.types.is_floating(values.type):
-        floats = np.asarray(values.fill_null(np.nan).to_numpy(zero_copy_only=False), dtype=float)
-        return _exact_integers(np.where(floats == np.floor(floats), floats, np.nan))
-    try:
-        numbers = values.cast(pa.int64())
-    except pa.ArrowInvalid:
-        texts = values.dictionary_encode()  # a loop over the distinct texts, 1 us each
-        distinct = [None if text is None else whole(text.strip()) for text in texts.dictionary.to_pylist()]
-        numbers = pa.array(distinct, pa.int64()).take(texts.indices)
-    return np.asarray(numbers.fill_null(int(MISSING)).to_numpy(zero_copy_only=False), dtype=np.int64)
-
-
-def _exact_integers(floats: Floats) -> Ints:
-    """Return float64 integers as int64, `MISSING` for NaN and for magnitudes that float64 does not hold exactly."""
-    exact = np.abs(floats) < _EXACT
-    return np.where(exact, np.where(exact, floats, 0).astype(np.int64), MISSING)
-
-
-def narrow(values: Ints) -> Ints:
-    """Return integers with `MISSING` where one is negative or needs more than 32 bits."""
-    return np.where((values >= 0) & (values < INT32_LIMIT), values, MISSING)
-
-
-def renamed(values: pa.Array, change: Callable[[str], str | None]) -> pa.DictionaryArray:
-    """Return texts with `change` applied, once to each distinct text.
-
-    Examples
-    --------
-    >>> renamed(pa.array(["a", None, "b", "a"]), str.upper).to_pylist()
-    ['A', None, 'B', 'A']
-    """
-    dictionary = _dictionary(values)
-    texts = text_list(None if text is None else change(text) for text in dictionary.dictionary.to_pylist())
-    distinct = texts.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(pc.take(distinct.indices, dictionary.indices), distinct.dictionary)
-
-
-def is_text(values: pa.Array, text: str) -> Flags:
-    """Return for each row whether it holds `text`."""
-    return np.asarray(pc.equal(values, text).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def text_list(texts: Iterable[str | None]) -> pa.Array:
-    """Return untrusted texts as Arrow strings; half a surrogate pair, which UTF-8 cannot hold, is replaced."""
-    return text_array([None if text is None else plain_text(text) for text in texts])
-
-
-_DOMAINS = (
-    ("HIP_COMPILER", "launches", "hip_compiler"),
-    ("HIP", "launches", "hip_runtime"),
-    ("HSA", "ranges", "hsa_api"),
-    ("RCCL", "ranges", "rccl"),
-    ("NCCL", "ranges", "rccl"),
-    ("MARKER", "ranges", "user_annotation"),
-    ("ROCTX", "ranges", "user_annotation"),
-)
-_DIRECTIONS = tuple(
-    (re.compile(rf"{source}_?TO_?{target}", re.IGNORECASE), f"{source[0]}to{target[0]}")
-    for source in ("HOST", "DEVICE")
-    for target in ("HOST", "DEVICE")
-)
-_FILL = re.compile("fill|memset", re.IGNORECASE)
-_CLONE = re.compile(r"(\s*\[clone \.kd\]|\.kd)$")
-
-
-def call_kind(domain: str) -> tuple[str, str]:
-    """Return the kind of event that the calls of a domain become, and their ``api`` or ``category``.
-
-    Calls of HIP launch device work. Calls of HSA carry out what a call of HIP asked for, so they are ranges.
-
-    Examples
-    --------
-    >>> call_kind("HIP_RUNTIME_API_EXT"), call_kind("MARKER_CORE_API"), call_kind("ROCDECODE_API")
-    (('launches', 'hip_runtime'), ('ranges', 'user_annotation'), ('ranges', 'rocdecode_api'))
-    """
-    upper = domain.upper()
-    kinds = ((kind, category) for prefix, kind, category in _DOMAINS if upper.startswith(prefix))
-    return next(kinds, ("ranges", domain.lower() or "unknown"))
-
-
-def copy_direction(word: str) -> str:
-    """Return the direction of a copy as Kineto spells it; `word` itself if it names no direction.
-
-    Examples
-    --------
-    >>> copy_direction("MEMORY_COPY_HOST_TO_DEVICE"), copy_direction("CopyDeviceToHost"), copy_direction("FillBuffer")
-    ('HtoD', 'DtoH', 'memset')
-    """
-    directions = (short for pattern, short in _DIRECTIONS if pattern.search(word))
-    return next(directions, "memset" if _FILL.search(word) else word or "unknown")
-
-
-def with_peers(directions: pa.Array, peers: Flags) -> pa.DictionaryArray:
-    """Return directions of copies with ``PtoP`` for copies between two GPUs.
-
-    Parameters
-    ----------
-    directions : array of string
-        Directions as `copy_direction` gives them.
-    peers : array of bool
-        Whether source and target of each copy are different GPUs.
-    """
-    between = pa.array(peers & is_text(directions, "DtoD"))
-    return pc.if_else(between, "PtoP", directions).dictionary_encode()
-
-
-def kernel_name(text: str) -> str:
-    """Return the name of a kernel without quotes and without the suffix of its descriptor.
-
-    Examples
-    --------
-    >>> kernel_name('"copyBuffer.kd"'), kernel_name("void f<int>(int) [clone .kd]")
-    ('copyBuffer', 'void f<int>(int)')
-    """
-    return _CLONE.sub("", text.strip().removeprefix('"').removesuffix('"'))
-
-
-#: Integers below are exact in float64.
-_EXACT = 2.0**53
-
-
-def workgroups(
-    grid: Sequence[Ints], size: Sequence[Ints], in_work_items: npt.NDArray[np.bool_] | None = None
-) -> tuple[Ints, Ints]:
-    """Return the workgroups of each kernel and the work-items of each workgroup.
-
-    Both are `MISSING` for a kernel with an axis that is not positive. The last workgroup of an axis need not be full.
-
-    Parameters
-    ----------
-    grid, size : sequence of array of int64
-        Extents of the grid and of a workgroup, one array an axis.
-    in_work_items : array of bool, optional
-        Whether a kernel's grid counts work-items; by default all grids do, as in all formats but RPD.
-
-    Examples
-    --------
-    >>> groups, sizes = workgroups([np.array([1000]), np.array([4])], [np.array([256]), np.array([2])])
-    >>> groups.tolist(), sizes.tolist()
-    ([8], [512])
-    """
-    positive = np.logical_and.reduce([axis > 0 for axis in (*grid, *size)])
-    divided = positive if in_work_items is None else positive & in_work_items
-    groups, sizes = np.ones(len(positive)), np.ones(len(positive))
-    for grid_axis, size_axis in zip(grid, size, strict=True):
-        rounded_up = (grid_axis - 1) // np.where(positive, size_axis, 1) + 1
-        groups *= np.where(divided, rounded_up, grid_axis)
-        sizes *= size_axis
-    group_counts, group_sizes = (_exact_integers(np.where(positive, values, np.nan)) for values in (groups, sizes))
-    return group_counts, narrow(group_sizes)
 
 
 class Output:
@@ -349,7 +185,7 @@ class Output:
 
     def _named(self, names: pa.Array) -> pa.DictionaryArray:
         """Return names with "unknown" for each missing or empty name; these are counted."""
-        names = renamed(names, lambda text: text or None)
+        names = conversion.renamed(names, lambda text: text or None)
         self.counts["missing_name"] += names.null_count
         return names.cast(pa.string()).fill_null("unknown").dictionary_encode() if names.null_count else names
 
@@ -365,7 +201,7 @@ class Output:
         end : array of int64
             End of each call in ns.
         """
-        kind, category = call_kind(domain)
+        kind, category = conversion.call_kind(domain)
         word = {"api" if kind == "launches" else "category": constant(category, len(end))}
         kept = {name: values for name, values in columns.items() if kind == "launches" or name != "correlation"}
         self.write(kind, kept | word, end)
@@ -517,7 +353,7 @@ class Agents:
     def devices(self, keys: Ints) -> Ints:
         """Return the device of each agent key, `MISSING` for a CPU."""
         if not self._gpus:
-            return narrow(keys)
+            return conversion.narrow(keys)
         return lookup(np.array([gpu.key for gpu in self._gpus]), np.arange(len(self._gpus)), keys)
 
     def copies(self, words: pa.Array, source: Ints, target: Ints) -> dict[str, Any]:
@@ -534,13 +370,13 @@ class Agents:
             Keys of the agents that a copy reads and writes.
         """
         words = words.fill_null("")
-        directions = renamed(words, copy_direction).cast(pa.string())
+        directions = conversion.renamed(words, conversion.copy_direction).cast(pa.string())
         source_gpu, target_gpu = self.devices(source), self.devices(target)
         peers = (source_gpu != target_gpu) & (source_gpu != MISSING) & (target_gpu != MISSING) & bool(self._gpus)
-        is_target = source_gpu == MISSING if self._gpus else is_text(directions, "HtoD")
+        is_target = source_gpu == MISSING if self._gpus else conversion.is_text(directions, "HtoD")
         return {
             "name": words,
-            "direction": with_peers(directions, peers),
+            "direction": conversion.with_peers(directions, peers),
             "device": np.where(is_target, target_gpu, source_gpu),
         }
 

@@ -20,20 +20,9 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Recording, stacked
-from profilers.readers.rocm.records import (
-    Agent,
-    Agents,
-    Block,
-    Output,
-    Ranks,
-    call_kind,
-    kernel_name,
-    lanes,
-    narrow,
-    text_list,
-    workgroups,
-)
+from profilers.readers.rocm.records import Agent, Agents, Block, Output, Ranks, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -124,8 +113,8 @@ class Session:
     def _dispatches(self, block: Block) -> dict[str, Any]:
         kernel = block.ints("kernel_id")
         extents = [block.ints(name) for name in _AXES]
-        groups, sizes = workgroups(extents[:3], extents[3:])
-        symbol_names = self._symbol_names.texts(kernel, kernel_name)
+        groups, sizes = conversion.workgroups(extents[:3], extents[3:])
+        symbol_names = self._symbol_names.texts(kernel, conversion.kernel_name)
         region_names = self._strings.texts(block.ints("region_name_id"))
         rest = {name: block.ints(name) for name in (*_AXES, "private_segment_size")}
         rest |= {name: self._symbols(name, kernel) for name in ("accum_vgpr_count", "sgpr_count")}
@@ -136,7 +125,7 @@ class Session:
             "device": self.agents.devices(block.ints("agent_id")),
             "workgroups": groups,
             "workgroup_size": sizes,
-            "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
+            "registers": conversion.narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": block.ints("group_segment_size"),
             "args": Block(rest).arguments(tuple(rest)),
         }
@@ -165,16 +154,16 @@ class Session:
     def _region_names(self, block: Block, domain: str) -> pa.Array:
         """Return the names of regions; the name of a marker is the message of its event."""
         names = self._strings.texts(block.ints("name_id"))
-        if call_kind(domain)[1] != "user_annotation":
+        if conversion.call_kind(domain)[1] != "user_annotation":
             return names
-        messages = text_list(self._messages.get(event) or None for event in block.ints("event_id").tolist())
+        messages = conversion.text_list(self._messages.get(event) or None for event in block.ints("event_id").tolist())
         return pa.compute.coalesce(messages, names)
 
     @cached_property
     def _messages(self) -> dict[int, str]:
         """Messages of markers by event; a loop over the markers, 2 us each."""
         categories = np.unique(self._events.column("category_id")).tolist()
-        markers = [n for n in categories if call_kind(self._domain(n))[1] == "user_annotation"]
+        markers = [n for n in categories if conversion.call_kind(self._domain(n))[1] == "user_annotation"]
         messages: dict[int, str] = {}
         for events in self._recording.uncounted().blocks(self._table("event"), ("id", "category_id", "extdata")):
             marks = events.take(np.flatnonzero(np.isin(events.ints("category_id"), markers)))

@@ -20,18 +20,10 @@ from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import plain_text, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import read_source
+from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Recording
 from profilers.readers.rocm.delimited import blocks
-from profilers.readers.rocm.records import (
-    Block,
-    Output,
-    copy_direction,
-    is_text,
-    kernel_name,
-    renamed,
-    text_list,
-    workgroups,
-)
+from profilers.readers.rocm.records import Block, Output
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.schema import OWN_RANK
@@ -116,7 +108,7 @@ def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
         else:
             index = np.array([launched.get(event["position"], int(MISSING)) for event in events], np.int64)
         numbers = {name: _integers(event.get(name) for event in events) for name in _NUMBERS}
-        yield table, Block({"Name": text_list(event["Name"] for event in events), **numbers, "Index": index})
+        yield table, Block({"Name": conversion.text_list(event["Name"] for event in events), **numbers, "Index": index})
 
 
 def _integers(values: Iterable[Any]) -> Ints:
@@ -227,9 +219,10 @@ def _write(table: str, block: Block, out: Output) -> None:
         _write_counters(block, out.write("kernels", _kernels(block), end), out)
     elif table == "COPY":
         columns = _operations(block)
-        out.write("copies", {**columns, "direction": renamed(columns["name"], copy_direction)}, end)
+        direction = conversion.renamed(columns["name"], conversion.copy_direction)
+        out.write("copies", {**columns, "direction": direction}, end)
     elif table == "OPS":
-        barriers = is_text(block.texts("Name"), _NO_KERNEL)
+        barriers = conversion.is_text(block.texts("Name"), _NO_KERNEL)
         out.skip(int(barriers.sum()), "skipped_marker")
         operations = block.take(np.flatnonzero(~barriers))
         out.write("kernels", _operations(operations), end[~barriers])
@@ -241,7 +234,7 @@ def _write(table: str, block: Block, out: Output) -> None:
 
 def _kernels(block: Block) -> dict[str, Any]:
     """Return kernels of ``results.csv``; it names queues and no streams, so a queue is both."""
-    groups, sizes = workgroups([block.ints("grd")], [block.ints("wgr")])
+    groups, sizes = conversion.workgroups([block.ints("grd")], [block.ints("wgr")])
     registers = "arch_vgpr" if "arch_vgpr" in block.columns else "vgpr"
     return {
         **_common(block, "KernelName"),
@@ -259,7 +252,7 @@ def _kernels(block: Block) -> dict[str, Any]:
 def _common(block: Block, name: str) -> dict[str, Any]:
     return {
         "rank": np.full(block.rows, OWN_RANK),
-        "name": renamed(block.texts(name), kernel_name),
+        "name": conversion.renamed(block.texts(name), conversion.kernel_name),
         "start_ns": block.ints("BeginNs"),
     }
 
@@ -285,7 +278,7 @@ def _write_counters(block: Block, ids: Ints, out: Output) -> None:
         counters = out.measured(cells.take(kernels), "value")
         columns = {
             "rank": np.full(counters.rows, OWN_RANK),
-            "name": constant(str(text_list([name])[0]), counters.rows),
+            "name": constant(str(conversion.text_list([name])[0]), counters.rows),
             "start_ns": counters.ints("start"),
             "value": counters.columns["value"],
             "kernel_id": counters.ints("id"),

@@ -15,19 +15,10 @@ import numpy as np
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, stacked
 from profilers.readers.rocm.delimited import blocks
-from profilers.readers.rocm.records import (
-    Agent,
-    Agents,
-    Block,
-    Output,
-    Ranks,
-    kernel_name,
-    renamed,
-    whole_numbers,
-    workgroups,
-)
+from profilers.readers.rocm.records import Agent, Agents, Block, Output, Ranks
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import TraceMeta
@@ -132,8 +123,7 @@ class _Events:
 
     def _process(self, block: Block) -> Ints:
         """Return the number of each row's process, -1 for one without device work."""
-        guids = block.texts("Guid").fill_null("")
-        return whole_numbers(renamed(guids, lambda guid: self._number_of.get(guid, "-1")).cast("string"))
+        return block.ints("Guid", lambda guid: self._number_of.get(guid, "-1"))
 
     def _rank_and_start(self, block: Block) -> dict[str, Ints]:
         return {"rank": self.ranks.of(self._process(block)), "start_ns": block.ints("Start_Timestamp")}
@@ -151,11 +141,11 @@ class _Events:
     def _kernels(self, block: Block) -> dict[str, Any]:
         axes = [f"_{axis}" for axis in "XYZ"] if "Grid_Size_X" in block.columns else [""]
         grid, size = ([block.ints(extent + axis) for axis in axes] for extent in ("Grid_Size", "Workgroup_Size"))
-        groups, sizes = workgroups(grid, size)
+        groups, sizes = conversion.workgroups(grid, size)
         return {
             **self._rank_and_start(block),
-            "name": renamed(block.texts("Kernel_Name"), kernel_name),
-            "device": self._agents.devices(_agent(block, "Agent_Id")),
+            "name": conversion.renamed(block.texts("Kernel_Name"), conversion.kernel_name),
+            "device": self._agents.devices(block.ints("Agent_Id", _agent)),
             **_lanes(block),
             "workgroups": groups,
             "workgroup_size": sizes,
@@ -165,7 +155,7 @@ class _Events:
         }
 
     def _copies(self, block: Block) -> None:
-        source, target = _agent(block, "Source_Agent_Id"), _agent(block, "Destination_Agent_Id")
+        source, target = block.ints("Source_Agent_Id", _agent), block.ints("Destination_Agent_Id", _agent)
         columns = {
             **self._rank_and_start(block),
             **self._agents.copies(block.texts("Direction"), source, target),
@@ -219,10 +209,9 @@ def _lanes(block: Block) -> dict[str, Ints]:
     return {column: block.ints(name) for column, name in names.items()}
 
 
-def _agent(block: Block, name: str) -> Ints:
-    """Return the number of each agent, which reads ``Agent 4`` or 4."""
-    plain = renamed(block.texts(name).fill_null(""), lambda text: text.strip().removeprefix("Agent "))
-    return whole_numbers(plain.cast("string"))
+def _agent(text: str) -> str:
+    """Return the number of an agent, which reads ``Agent 4`` or 4."""
+    return text.strip().removeprefix("Agent ")
 
 
 def _agents(files: Sequence[Path], sink: Sink) -> Agents:

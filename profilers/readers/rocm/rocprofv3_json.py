@@ -16,19 +16,9 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Strings
-from profilers.readers.rocm.records import (
-    Agent,
-    Agents,
-    Block,
-    Output,
-    call_kind,
-    kernel_name,
-    lanes,
-    narrow,
-    text_list,
-    workgroups,
-)
+from profilers.readers.rocm.records import Agent, Agents, Block, Output, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -140,7 +130,7 @@ class _Process:
         info = walked(records, "dispatch_info")
         axes = [*(("grid_size", axis) for axis in "xyz"), *(("workgroup_size", axis) for axis in "xyz")]
         extents = [ints(info, *path) for path in axes]
-        groups, size = workgroups(extents[:3], extents[3:])
+        groups, size = conversion.workgroups(extents[:3], extents[3:])
         kernel = ints(info, "kernel_id")
         rest = {
             **dict(zip(_EXTENTS, extents, strict=True)),
@@ -151,12 +141,12 @@ class _Process:
         }
         return {
             **self._rank_and_start(records),
-            "name": self._symbol_names.encode(kernel, kernel_name),
+            "name": self._symbol_names.encode(kernel, conversion.kernel_name),
             "device": self.agents.devices(ints(info, "agent_id", "handle")),
             **_lanes(records, ints(info, "queue_id", "handle")),
             "workgroups": groups,
             "workgroup_size": size,
-            "registers": narrow(self._symbols("arch_vgpr_count", kernel)),
+            "registers": conversion.narrow(self._symbols("arch_vgpr_count", kernel)),
             "lds_bytes": ints(info, "group_segment_size"),
             "args": Block(rest).arguments(tuple(rest)),
         }
@@ -192,9 +182,9 @@ class _Process:
     def _call_names(self, records: list[Any], correlation: Ints, domain: str) -> pa.Array:
         """Return the names of calls; the name of a marker is its message."""
         names = self._operations(records)
-        if call_kind(domain)[1] != "user_annotation" or not self._messages:
+        if conversion.call_kind(domain)[1] != "user_annotation" or not self._messages:
             return names
-        messages = text_list(plain_text(self._messages.get(key)) or None for key in correlation.tolist())
+        messages = conversion.text_list(plain_text(self._messages.get(key)) or None for key in correlation.tolist())
         return pa.compute.coalesce(messages, names)
 
     def _kind(self, number: int) -> dict[str, Any]:
@@ -205,7 +195,7 @@ class _Process:
         """Return the name of each record's operation, from the table of its kind."""
         pairs = list(zip(ints(records, "kind").tolist(), ints(records, "operation").tolist(), strict=True))
         names = {pair: self._operation(*pair) for pair in set(pairs)}
-        return text_list(names[pair] for pair in pairs)
+        return conversion.text_list(names[pair] for pair in pairs)
 
     def _operation(self, kind: int, operation: int) -> str | None:
         names = listed(self._kind(kind).get("operations"))

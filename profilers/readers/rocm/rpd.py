@@ -18,21 +18,9 @@ import pyarrow as pa
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Recording, stacked
-from profilers.readers.rocm.records import (
-    Block,
-    Output,
-    Ranks,
-    call_kind,
-    copy_direction,
-    is_text,
-    kernel_name,
-    narrow,
-    renamed,
-    whole_numbers,
-    with_peers,
-    workgroups,
-)
+from profilers.readers.rocm.records import Block, Output, Ranks
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.trace import TraceMeta
@@ -109,14 +97,12 @@ class _Events:
         """Return integer columns of a table by call, with the handles of streams as numbers."""
         blocks = []
         for block in self._recording.blocks(table, columns):
-            stream = renamed(block.texts("stream"), _decimal).cast(pa.string())
-            block = Block({**block.columns, "stream": stream})
-            blocks.append([block.ints(name) for name in columns])
+            blocks.append([block.ints(name, _decimal if name == "stream" else None) for name in columns])
         return Join(stacked(columns, blocks), "api_ptr_id")
 
     def _streams(self, call: Ints) -> Ints:
         """Return the stream of each call: of its kernel, of its copy, or as its arguments state it."""
-        streams = whole_numbers(self._strings.texts(self._calls("args_id", call), _stated_stream))
+        streams = conversion.whole_numbers(self._strings.texts(self._calls("args_id", call), _stated_stream))
         for table in (self._copy_calls, self._kernel_calls):
             recorded = table("stream", call)
             streams = np.where(recorded == MISSING, streams, recorded)
@@ -129,11 +115,10 @@ class _Events:
         """
         for block in self._recording.blocks("rocpd_op", _OPERATION):
             types = self._strings.texts(block.ints("opType_id")).fill_null("")
-            names = self._strings.texts(block.ints("description_id"), lambda text: kernel_name(text) or None)
-            kinds = renamed(types, lambda text: "copy" if _COPY.search(text) else "kernel" if "Kernel" in text else "")
-            kinds = kinds.cast(pa.string())
-            copies = is_text(kinds, "copy")
-            kernels = ~copies & (is_text(kinds, "kernel") | names.is_valid().to_numpy(zero_copy_only=False))
+            names = self._strings.texts(block.ints("description_id"), lambda text: conversion.kernel_name(text) or None)
+            kinds = conversion.renamed(types, _operation_kind)
+            copies = conversion.is_text(kinds, "copy")
+            kernels = ~copies & (conversion.is_text(kinds, "kernel") | names.is_valid().to_numpy(zero_copy_only=False))
             self._out.skip(int((~copies & ~kernels).sum()), "skipped_marker")
             call = self._call_of_operation("api_id", block.ints("id"))
             block = Block({**block.columns, "call": call, "type": types, "kernel": names})
@@ -152,10 +137,10 @@ class _Events:
         }
 
     def _kernels(self, block: Block, call: Ints) -> dict[str, Any]:
-        launched = self._strings.texts(self._kernel_calls("kernelName_id", call), kernel_name)
+        launched = self._strings.texts(self._kernel_calls("kernelName_id", call), conversion.kernel_name)
         extents = [self._kernel_calls(name, call) for name in _AXES]
-        in_work_items = is_text(self._strings.texts(self._calls("apiName_id", call)), IN_WORK_ITEMS)
-        groups, sizes = workgroups(extents[:3], extents[3:], in_work_items)
+        in_work_items = conversion.is_text(self._strings.texts(self._calls("apiName_id", call)), IN_WORK_ITEMS)
+        groups, sizes = conversion.workgroups(extents[:3], extents[3:], in_work_items)
         self._out.counts["repaired_work_items"] += int((in_work_items & (groups != MISSING)).sum())
         scratch = self._kernel_calls("privateSegmentSize", call)
         rest = Block({**dict(zip(_AXES, extents, strict=True)), "scratch": scratch})
@@ -164,7 +149,7 @@ class _Events:
             "name": pa.compute.coalesce(block.texts("kernel"), launched),
             "workgroups": groups,
             "workgroup_size": sizes,
-            "registers": narrow(self._registers("vgpr", self._kernel_calls("codeObject_id", call))),
+            "registers": conversion.narrow(self._registers("vgpr", self._kernel_calls("codeObject_id", call))),
             "lds_bytes": self._kernel_calls("groupSegmentSize", call),
             "args": rest.arguments(tuple(rest.columns)),
         }
@@ -175,7 +160,7 @@ class _Events:
         return {
             **self._on_device(block, call),
             "name": types,
-            "direction": with_peers(renamed(types, copy_direction).cast(pa.string()), peers),
+            "direction": conversion.with_peers(block.texts("type", conversion.copy_direction), peers),
             "bytes": self._copy_calls("size", call),
         }
 
@@ -225,6 +210,10 @@ class _Events:
             self._out.write("counters", columns, samples.ints("end"))
 
 
+def _operation_kind(type_: str) -> str:
+    return "copy" if _COPY.search(type_) else "kernel" if "Kernel" in type_ else ""
+
+
 def _stated_stream(arguments: str) -> str | None:
     match = _STREAM.search(arguments)
     return _decimal(match[1]) if match else None
@@ -243,7 +232,7 @@ def _category(name: str) -> str:
     if name == _MARKER:
         return "user_annotation"
     plain = name.lstrip("_")
-    return call_kind(plain)[1] if plain.startswith(("hip", "hsa", "nccl", "roctx")) else "overhead"
+    return conversion.call_kind(plain)[1] if plain.startswith(("hip", "hsa", "nccl", "roctx")) else "overhead"
 
 
 class _Operators:
@@ -253,7 +242,7 @@ class _Operators:
         blocks, shapes = [], [pa.array([], pa.string())]
         for block in recording.blocks("ext_autogradapi", ("api_ptr_id", "seq", "sizes")):
             blocks.append([block.ints("api_ptr_id"), block.ints("seq")])
-            shapes.append(renamed(block.texts("sizes"), _shapes).cast(pa.string()))
+            shapes.append(block.texts("sizes", _shapes))
         columns = stacked(("id", "seq"), blocks)
         self._join = Join({**columns, "row": np.arange(len(columns["id"]))}, "id")
         self._shapes = pa.concat_arrays(shapes)
