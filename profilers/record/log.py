@@ -54,20 +54,16 @@ def whole(value: Any, name: str, least: int) -> int:
     37
     """
     if type(value) is not int:
-        value = _index(value, name)
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            value = operator.index(value)
+        except TypeError as error:
+            kind = type(value).__name__
+            raise InvalidInputError(f"{name} is {_shown(value)} ({kind}); it must be a whole number") from error
     if not least <= value <= LIMIT:
         raise InvalidInputError(f"{name} is {value}; it must be from {least} to {LIMIT}")
     return value  # type: ignore[no-any-return]
-
-
-def _index(value: Any, name: str) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError as error:
-        kind = type(value).__name__
-        raise InvalidInputError(f"{name} is {_shown(value)} ({kind}); it must be a whole number") from error
 
 
 def finite(value: Any, name: str) -> float:

@@ -12,7 +12,6 @@ profiler does not name is plain work of the device with its measured duration.
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,11 +44,19 @@ _HOST_KINDS = 2
 _COLUMNS = ("id", "start_ns", "dur_ns", "process", "thread", "device", "stream", "launch_id", "op_id")
 
 
-@dataclass(frozen=True)
-class Nodes:
+class _Nodes:
     """The nodes of one rank in the order of their starts, callers before the nodes that they call.
 
+    A collective is a node if it has no kernel.
+
     Parameters
+    ----------
+    trace : Trace
+        Trace of any number of ranks.
+    rank : int
+        The rank.
+
+    Attributes
     ----------
     kind, row : array of int64, shape (n,)
         Position in `_KINDS` of each node's kind, and its row in the table of that kind.
@@ -63,52 +70,34 @@ class Nodes:
         Positions of the node before on the thread or stream, and of the launch; or -1.
     """
 
-    kind: Ints
-    row: Ints
-    start_ns: Ints
-    self_ns: Ints
-    caller: Ints
-    before: Ints
+    def __init__(self, trace: Trace, rank: int) -> None:
+        tables, rows = zip(*(_of_rank(trace, kind, rank) for kind in _KINDS), strict=True)
+        kind = np.repeat(np.arange(len(_KINDS)), [len(of_kind) for of_kind in rows])
+        columns = {name: np.concatenate([integers_or_missing(table, name) for table in tables]) for name in _COLUMNS}
+        order = np.lexsort((columns["id"], kind, -np.maximum(columns["dur_ns"], 0), columns["start_ns"]))
+        columns = {name: values[order] for name, values in columns.items()}
+        kind, start, duration = kind[order], columns["start_ns"], np.maximum(columns["dur_ns"], 0)
+        host, operators = kind < _HOST_KINDS, np.flatnonzero(kind == 0)
+        process = np.where(host, columns["process"], columns["device"])
+        thread = np.where(host, columns["thread"], columns["stream"])
+        (lane,) = dense_keys((process, thread))
+        cause = np.where(columns["launch_id"] == MISSING, columns["op_id"], columns["launch_id"])
+        caller = np.maximum(lookup(columns["id"], np.arange(len(kind)), cause), -1)
+        around = _around(lane[operators], start[operators], start[operators] + duration[operators])
+        caller[operators] = np.where(around < 0, -1, operators[around])
+        is_called = host & (caller >= 0)
+        inside = np.zeros(len(kind), np.int64)
+        np.add.at(inside, caller[is_called], duration[is_called])
+        starts = [int(integers(trace.tables[name], "start_ns").min()) for name in _KINDS if trace.tables[name].num_rows]
+        self.kind = kind
+        self.row = np.concatenate(rows)[order]
+        self.start_ns = start + max(0, 1000 - min(starts, default=1000))
+        self.self_ns = np.maximum(duration - inside, 0)
+        self.caller = caller
+        self.before = np.stack([_previous(lane, host), np.where(host, -1, caller)], axis=1)
 
     def __len__(self) -> int:
         return len(self.row)
-
-
-def order_nodes(trace: Trace, rank: int) -> Nodes:
-    """Return the nodes of one rank; a collective is a node if it has no kernel.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace of any number of ranks.
-    rank : int
-        The rank.
-    """
-    tables, rows = zip(*(_of_rank(trace, kind, rank) for kind in _KINDS), strict=True)
-    kind = np.repeat(np.arange(len(_KINDS)), [len(of_kind) for of_kind in rows])
-    columns = {name: np.concatenate([integers_or_missing(table, name) for table in tables]) for name in _COLUMNS}
-    order = np.lexsort((columns["id"], kind, -np.maximum(columns["dur_ns"], 0), columns["start_ns"]))
-    columns = {name: values[order] for name, values in columns.items()}
-    kind, start, duration = kind[order], columns["start_ns"], np.maximum(columns["dur_ns"], 0)
-    host, operators = kind < _HOST_KINDS, np.flatnonzero(kind == 0)
-    process, thread = (np.where(host, columns[h], columns[d]) for h, d in (("process", "device"), ("thread", "stream")))
-    (lane,) = dense_keys((process, thread))
-    cause = np.where(columns["launch_id"] == MISSING, columns["op_id"], columns["launch_id"])
-    caller = np.maximum(lookup(columns["id"], np.arange(len(kind)), cause), -1)
-    around = _around(lane[operators], start[operators], start[operators] + duration[operators])
-    caller[operators] = np.where(around < 0, -1, operators[around])
-    is_called = host & (caller >= 0)
-    inside = np.zeros(len(kind), np.int64)
-    np.add.at(inside, caller[is_called], duration[is_called])
-    starts = [int(integers(trace.tables[name], "start_ns").min()) for name in _KINDS if trace.tables[name].num_rows]
-    return Nodes(
-        kind,
-        np.concatenate(rows)[order],
-        start + max(0, 1000 - min(starts, default=1000)),
-        np.maximum(duration - inside, 0),
-        caller,
-        np.stack([_previous(lane, host), np.where(host, -1, caller)], axis=1),
-    )
 
 
 def _of_rank(trace: Trace, kind: str, rank: int) -> tuple[pa.Table, Ints]:
@@ -195,7 +184,7 @@ def export_chakra(trace: Trace, path: Path) -> list[Path]:
     >>> [path.name for path in files]
     ['job.3.et']
     """
-    nodes = {rank: order_nodes(trace, rank) for rank in trace.meta.ranks}
+    nodes = {rank: _Nodes(trace, rank) for rank in trace.meta.ranks}
     if not any(map(len, nodes.values())):
         raise InvalidInputError(f"{path}: the trace has no operator, launch or device work to write as nodes")
     stem = path.with_suffix("") if path.suffix == ".et" else path
@@ -207,7 +196,7 @@ def export_chakra(trace: Trace, path: Path) -> list[Path]:
     return paths
 
 
-def _write(trace: Trace, nodes: Nodes, collectives: "_Collectives", stream: IO[bytes]) -> None:
+def _write(trace: Trace, nodes: _Nodes, collectives: "_Collectives", stream: IO[bytes]) -> None:
     """Write the nodes of one rank in their order; a Python loop over them, about 20 us each."""
     header = MetadataMessage(version=[_VERSION])
     add_attribute(header.attr, "schema", "seqpoint")
@@ -218,7 +207,7 @@ def _write(trace: Trace, nodes: Nodes, collectives: "_Collectives", stream: IO[b
             serialize_length_prefixed(_node(row, nodes, collectives), stream)
 
 
-def _rows(trace: Trace, nodes: Nodes, block: slice) -> Iterator[Row]:
+def _rows(trace: Trace, nodes: _Nodes, block: slice) -> Iterator[Row]:
     """Yield the rows of consecutive nodes, each with its kind and its position."""
     kinds, rows = nodes.kind[block], nodes.row[block]
     taken = [
@@ -228,7 +217,7 @@ def _rows(trace: Trace, nodes: Nodes, block: slice) -> Iterator[Row]:
         yield {**next(taken[code]), "kind": _KINDS[code], "node": position}
 
 
-def _node(row: Row, nodes: Nodes, collectives: "_Collectives") -> Any:
+def _node(row: Row, nodes: _Nodes, collectives: "_Collectives") -> Any:
     """Return the message of a node."""
     position = row["node"]
     type_, attributes = _described(row, collectives)

@@ -1,7 +1,7 @@
 """Tables of an Nsight Systems export, with the texts, processes and devices that their rows refer to.
 
-`Tables` is the common contract of a SQLite file (`profilers.readers.common.database.Database`) and of a folder with a
-file for each table (`TableFolder`). `StringIds` holds texts by number, and `Processes` gives each process with device
+`Tables` is a SQLite file (`profilers.readers.common.database.Database`) or a folder with a file for each table
+(`TableFolder`). `StringIds` holds texts by number, and `Processes` gives each process with device
 work a rank. `version`, `clock_base_ns` and `devices` read the tables that describe the export itself.
 """
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, NotFoundError
+from profilers.readers.common.database import Database
 from profilers.readers.common.numbers import positive
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import combinations, lookup
@@ -29,24 +30,6 @@ _BATCH = 65536
 _BUFFER_BYTES = 1 << 18
 _WHOLE = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null, pa.types.is_timestamp, pa.types.is_duration)
 _FAILURES = (pa.ArrowException, OSError, ValueError)
-
-
-class Tables(Protocol):
-    """Tables by name, read column by column; `profilers.readers.common.database.Database` is one."""
-
-    @property
-    def path(self) -> Path:
-        """File or folder as the user named it, for messages."""
-        ...
-
-    @property
-    def tables(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the columns by table."""
-        ...
-
-    def read(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield batches of the named columns, as `profilers.readers.common.database.Database.read`."""
-        ...
 
 
 class TableFolder:
@@ -112,6 +95,10 @@ class TableFolder:
                 batch.validate(full=True)  # Arrow's reader trusts the offsets in a file
                 for first in range(0, batch.num_rows, _BATCH):
                     yield batch.slice(first, _BATCH)
+
+
+#: Tables by name, read column by column.
+Tables = Database | TableFolder
 
 
 def _files(path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ lists them.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -284,77 +284,51 @@ class Ranks:
         return np.isin(process, self._processes)
 
 
-@dataclass(frozen=True)
-class Agent:
-    """A processor of the machine, CPU or GPU, as rocprofv3 lists it.
+#: A GPU as rocprofv3 lists it: its position among the agents of the machine, the number or handle by which events name
+#: it, and its properties.
+Gpu = tuple[int, int, DeviceProperties]
+
+
+def gpu_properties(names: Iterable[str | None], properties: Mapping[str, Any]) -> DeviceProperties:
+    """Return the properties of a GPU from the JSON that rocprofv3 writes of it.
 
     Parameters
     ----------
-    key : int
-        Number or handle by which events name the agent.
-    order : int
-        Position among the agents of the machine.
-    gpu : bool
-        Whether the agent is a GPU.
-    name : str
-        Product or model name; empty if the recording has none.
-    compute_units, memory_bytes : int, optional
-        Size of the GPU; None or 0 if the recording does not say.
+    names : iterable of str or None
+        Candidates for the name; the first that is not empty counts.
+    properties : mapping of str to Any
+        JSON object with ``cu_count`` and ``mem_banks``.
     """
-
-    key: int
-    order: int
-    gpu: bool
-    name: str = ""
-    compute_units: int | None = None
-    memory_bytes: int | None = None
-
-    @classmethod
-    def described(
-        cls, key: int, order: int, gpu: bool, names: Iterable[str | None], properties: Mapping[str, Any]
-    ) -> "Agent":
-        """Return an agent from the JSON that rocprofv3 writes of it.
-
-        Parameters
-        ----------
-        key, order, gpu
-            As in the class.
-        names : iterable of str or None
-            Candidates for the name; the first that is not empty counts.
-        properties : mapping of str to Any
-            JSON object with ``cu_count`` and ``mem_banks``.
-        """
-        units = int(ints([properties], "cu_count")[0])
-        banks = ints(listed(properties.get("mem_banks")), "size_in_bytes").tolist()
-        name = next((name for name in names if name), "")
-        return cls(key, order, gpu, name, units if units > 0 else None, max(banks, default=0))
+    units = int(ints([properties], "cu_count")[0])
+    banks = ints(listed(properties.get("mem_banks")), "size_in_bytes").tolist()
+    name = next((name for name in names if name), "")
+    return DeviceProperties(OWN_RANK, 0, name, units if units > 0 else None, max(banks, default=0) or None)
 
 
 class Agents:
-    """The agents of a machine; numbers its GPUs as devices.
+    """The agents of a machine, CPUs and GPUs; numbers the GPUs as devices.
 
     Parameters
     ----------
-    agents : sequence of Agent
-        Agents in any order. If none is a GPU, as in recordings that list no agents, the key of an agent is its
-        device.
+    gpus : iterable of Gpu
+        GPUs in any order. If there is none, as in recordings that list no agents, the key of an agent is its device.
 
     Examples
     --------
-    >>> agents = Agents([Agent(7, 0, False), Agent(9, 2, True), Agent(8, 1, True)])
+    >>> gpu = gpu_properties(["MI300X"], {"cu_count": 304})
+    >>> agents = Agents([(2, 9, gpu), (1, 8, gpu)])
     >>> agents.devices(np.array([8, 9])).tolist(), (agents.devices(np.array([7])) == MISSING).tolist()
     ([0, 1], [True])
     """
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
-        gpus = sorted((agent for agent in agents if agent.gpu), key=lambda agent: (agent.order, agent.key))
-        self._gpus = list({agent.key: agent for agent in gpus}.values())
+    def __init__(self, gpus: Iterable[Gpu]) -> None:
+        self._gpus = {key: properties for _, key, properties in sorted(gpus, key=lambda gpu: gpu[:2])}
 
     def devices(self, keys: Ints) -> Ints:
         """Return the device of each agent key, `MISSING` for a CPU."""
         if not self._gpus:
             return conversion.narrow(keys)
-        return lookup(np.array([gpu.key for gpu in self._gpus]), np.arange(len(self._gpus)), keys)
+        return lookup(np.array([*self._gpus]), np.arange(len(self._gpus)), keys)
 
     def copies(self, words: pa.Array, source: Ints, target: Ints) -> dict[str, Any]:
         """Return the columns ``name``, ``direction`` and ``device`` of copies that rocprofv3 recorded.
@@ -382,10 +356,7 @@ class Agents:
 
     def properties(self, rank: int) -> tuple[DeviceProperties, ...]:
         """Return name, compute units and memory of every GPU, as devices of `rank`."""
-        return tuple(
-            DeviceProperties(rank, i, gpu.name, gpu.compute_units or None, gpu.memory_bytes or None)
-            for i, gpu in enumerate(self._gpus)
-        )
+        return tuple(replace(gpu, rank=rank, device=i) for i, gpu in enumerate(self._gpus.values()))
 
 
 def lanes(stream: Ints, queue: Ints, correlation: Ints) -> dict[str, Ints]:

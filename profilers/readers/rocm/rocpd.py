@@ -7,7 +7,7 @@ what the file says.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Recording, stacked
-from profilers.readers.rocm.records import Agent, Agents, Block, Output, Ranks, lanes
+from profilers.readers.rocm.records import Agents, Block, Gpu, Output, Ranks, gpu_properties, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -65,7 +65,7 @@ class Session:
         self._symbols = recording.join(self._table("info_kernel_symbol"), _SYMBOL)
         self._processes = recording.join(self._table("info_process"), ("id", "pid"))
         self._threads = recording.join(self._table("info_thread"), ("id", "tid"))
-        self.agents = Agents(self._list_agents())
+        self.agents = Agents(self._gpus())
         self._events = recording.join(self._table("event"), ("id", "category_id", "stack_id", "correlation_id"))
         correlation = self._events.column("correlation_id")
         # rocprofv3 has left correlation ids 0 so far, and gives a call and its work the same stack id.
@@ -88,14 +88,13 @@ class Session:
             self._out.write("copies", self._copies(block), block.ints("end"))
         self._write_counters()
 
-    def _list_agents(self) -> list[Agent]:
-        agents = []
+    def _gpus(self) -> Iterator[Gpu]:
         for block in self._recording.blocks(self._table("info_agent"), _AGENT):
-            numbers = (block.ints(name).tolist() for name in ("id", "absolute_index"))
+            numbers = (block.ints(name).tolist() for name in ("absolute_index", "id"))
             texts = (block.texts(name).to_pylist() for name in ("type", "extdata", *_AGENT_NAMES))
-            for key, order, kind, extdata, *names in zip(*numbers, *texts, strict=True):
-                agents.append(Agent.described(key, order, kind == "GPU", names, json_object(extdata)))
-        return agents
+            for order, key, kind, extdata, *names in zip(*numbers, *texts, strict=True):
+                if kind == "GPU":
+                    yield order, key, gpu_properties(names, json_object(extdata))
 
     def _rank(self, block: Block) -> Ints:
         return self._ranks.of(block.ints("pid"))

@@ -18,10 +18,10 @@ from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, stacked
 from profilers.readers.rocm.delimited import blocks
-from profilers.readers.rocm.records import Agent, Agents, Block, Output, Ranks
+from profilers.readers.rocm.records import Agents, Block, Gpu, Output, Ranks
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
-from profilers.trace.trace import TraceMeta
+from profilers.trace.trace import DeviceProperties, TraceMeta
 
 _TIMES = frozenset({"Start_Timestamp", "End_Timestamp"})
 #: Content of a file by the columns that its header must have; the first that fits counts.
@@ -218,19 +218,13 @@ def _agents(files: Sequence[Path], sink: Sink) -> Agents:
     """Return the agents that the file ``agent_info.csv`` beside the traces lists; none if it is absent."""
     prefix = _SUFFIX.sub("", files[0].name)
     path = files[0].with_name(f"{prefix}_agent_info.csv" if prefix else "agent_info.csv")
-    agents: list[Agent] = []
+    gpus: list[Gpu] = []
     if path.is_file() and {"Node_Id", "Agent_Type"} <= set(Head.of(path).columns):
         for block in blocks(path, sink, Counter()):
-            agents += _listed_agents(block)
-    return Agents(agents)
-
-
-def _listed_agents(block: Block) -> list[Agent]:
-    """Return the agents that the rows of ``agent_info.csv`` list; a Python loop over a few dozen."""
-    name = next((name for name in ("Product_Name", "Model_Name", "Name") if name in block.columns), "Name")
-    numbers = (block.ints(column).tolist() for column in ("Node_Id", "Cu_Count"))
-    texts = (block.texts(column).to_pylist() for column in ("Agent_Type", name))
-    return [
-        Agent(node, node, kind == "GPU", text or "", units if units > 0 else None)
-        for node, units, kind, text in zip(*numbers, *texts, strict=True)
-    ]
+            name = next((name for name in ("Product_Name", "Model_Name", "Name") if name in block.columns), "Name")
+            numbers = (block.ints(column).tolist() for column in ("Node_Id", "Cu_Count"))
+            texts = (block.texts(column).to_pylist() for column in ("Agent_Type", name))
+            for node, units, kind, text in zip(*numbers, *texts, strict=True):  # a few dozen
+                if kind == "GPU":
+                    gpus.append((node, node, DeviceProperties(OWN_RANK, 0, text or "", units if units > 0 else None)))
+    return Agents(gpus)

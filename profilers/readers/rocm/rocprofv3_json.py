@@ -18,7 +18,7 @@ from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Strings
-from profilers.readers.rocm.records import Agent, Agents, Block, Output, lanes
+from profilers.readers.rocm.records import Agents, Block, Gpu, Output, gpu_properties, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -93,7 +93,7 @@ class _Process:
         self._rank = rank
         self._causes_work = causes_work
         self._out = out
-        self.agents = Agents([agent for agent in map(_agent, listed(tool.get("agents"))) if agent is not None])
+        self.agents = Agents(gpu for gpu in map(_gpu, listed(tool.get("agents"))) if gpu is not None)
         strings = mapped(tool.get("strings"))
         self._names = listed(strings.get("buffer_records"))
         markers = listed(strings.get("marker_api"))
@@ -210,10 +210,10 @@ def _lanes(records: list[Any], queue: Ints) -> dict[str, Ints]:
     return lanes(ints(records, "stream_id", "handle"), queue, ints(records, "correlation_id", "internal"))
 
 
-def _agent(value: Any) -> Agent | None:
-    """Return an agent of the file's list, None for an entry without a handle."""
-    key, order, kind = (int(ints([value], *path)[0]) for path in (("id", "handle"), ("node_id",), ("type",)))
-    if key == MISSING:
+def _gpu(value: Any) -> Gpu | None:
+    """Return a GPU of the file's list of agents, None for any other agent and for an entry without a handle."""
+    order, key, kind = (int(ints([value], *path)[0]) for path in (("node_id",), ("id", "handle"), ("type",)))
+    if key == MISSING or kind != _GPU:
         return None
     names = (plain_text(value.get(name)) for name in ("product_name", "model_name", "name"))
-    return Agent.described(key, order, kind == _GPU, names, value)
+    return order, key, gpu_properties(names, value)
