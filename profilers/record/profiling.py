@@ -258,9 +258,9 @@ def profile_at(
     try:
         yield profiler
     except BaseException:
-        profiler._finish()
+        profiler._end()
         raise
-    profiler._finish()
+    profiler._end()
     if missed := [number for number in chosen if number not in profiler.recorded]:
         raise InvalidInputError(
             f"{directory}: lacks the chosen iterations {missed[:8]}{' ...' if len(missed) > 8 else ''}: "
@@ -369,11 +369,12 @@ class PointProfiler:
             with mark(f"ProfilerStep#{number}"), mark(text):
                 yield
         except BaseException:
-            self._drop()
+            self._held = []
+            self._end()
             raise
         self._held.append(number)
         if number + 1 not in self._chosen:
-            self._write()
+            self._end()
 
     def _annotation(self, number: int, length: int | None, batch: int | None) -> str:
         """Return the text of the annotation, from which ingest reads the length and the batch."""
@@ -387,24 +388,15 @@ class PointProfiler:
         length_text = "" if length is None else f" sequence_length={length}"
         return f"iteration{length_text}" + ("" if batch is None else f" batch={whole(batch, 'batch', 0)}")
 
-    def _write(self) -> None:
+    def _end(self) -> None:
+        """End the recording: write one that holds iterations, drop one that was only prepared."""
         window, held = self._window, tuple(self._held)
         self._window, self._held = None, []
-        if window is not None:
+        if window is not None and held:
             span = f"{held[0]}" if len(held) == 1 else f"s{held[0]}-{held[-1]}"
             path = self._stem.with_name(f"{self._stem.name}{span}.pt.trace.json.gz")
             window.write(path)
             self.recorded += held
             self.files += (path,)
-
-    def _drop(self) -> None:
-        window, self._window, self._held = self._window, None, []
-        if window is not None:
+        elif window is not None:
             window.drop()
-
-    def _finish(self) -> None:
-        """Write a recording that holds iterations; drop one that was only prepared."""
-        if self._held:
-            self._write()
-        else:
-            self._drop()

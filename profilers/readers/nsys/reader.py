@@ -16,17 +16,7 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import ahead, require_events
 from profilers.readers.nsys import rows
-from profilers.readers.nsys.tables import (
-    SUFFIXES,
-    Processes,
-    StringIds,
-    TableFolder,
-    Tables,
-    clock_base_ns,
-    devices,
-    until_damage,
-    version,
-)
+from profilers.readers.nsys.tables import SUFFIXES, Processes, StringIds, TableFolder, Tables, description, until_damage
 from profilers.trace.trace import Quality, TraceMeta
 
 #: Names of tables that only Nsight Systems writes.
@@ -167,12 +157,10 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     require_events(tables.path, counts, if_empty=if_empty, advice=advice, rows="events")
     return TraceMeta(
         format=name,
-        version=version(tables),
         sources=(tables.path.name,),
         ranks=processes.ranks,
-        clock_base_ns=clock_base_ns(tables),
-        devices=devices(tables, processes),
         quality=Quality(counts),
+        **description(tables, processes),
     )
 
 

@@ -2,7 +2,7 @@
 
 `Tables` is a SQLite file (`profilers.readers.common.database.Database`) or a folder with a file for each table
 (`TableFolder`). `StringIds` holds texts by number, and `Processes` gives each process with device
-work a rank. `version`, `clock_base_ns` and `devices` read the tables that describe the export itself.
+work a rank. `description` reads the tables that describe the export itself.
 """
 
 from collections import Counter
@@ -268,7 +268,16 @@ class Processes:
         return np.isin(process, self._processes) | (process == MISSING) | (len(self._processes) == 0)
 
 
-def version(tables: Tables) -> str:
+def description(tables: Tables, processes: Processes) -> dict[str, Any]:
+    """Return what the export states of itself, as arguments of `TraceMeta`: version, start of the clock and devices."""
+    return {
+        "version": _version(tables),
+        "clock_base_ns": _clock_base_ns(tables),
+        "devices": _devices(tables, processes),
+    }
+
+
+def _version(tables: Tables) -> str:
     """Return the version of the schema and of the product that wrote the export, as far as it states them."""
     stated: dict[str, Any] = {}
     for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):
@@ -278,7 +287,7 @@ def version(tables: Tables) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or "schema unknown"
 
 
-def clock_base_ns(tables: Tables) -> int:
+def _clock_base_ns(tables: Tables) -> int:
     """Return the start of the session in ns since the epoch, 0 if the export does not state it."""
     for row in _rows(tables, "TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
         if isinstance(row["utcEpochNs"], int) and row["utcEpochNs"] > 0:
@@ -286,7 +295,7 @@ def clock_base_ns(tables: Tables) -> int:
     return 0
 
 
-def devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...]:
+def _devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...]:
     """Return the properties of the devices that each rank used; of all devices for a single process."""
     rows = _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
     listed = {row["id"]: row for row in rows if isinstance(row["id"], int)}

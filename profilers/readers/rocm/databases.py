@@ -60,13 +60,9 @@ class Recording:
         except BrokenFileError:
             self._counts["damaged_tables"] += 1
 
-    def integers(self, table: str, columns: Sequence[str]) -> dict[str, Ints]:
-        """Return integer columns of all rows of a table, 8 bytes a value; empty if the table is absent."""
-        return stacked(columns, [[block.ints(name) for name in columns] for block in self.blocks(table, columns)])
-
     def join(self, table: str, columns: Sequence[str]) -> "Join":
-        """Return integer columns of a table, to be looked up by the first of them."""
-        return Join(self.integers(table, columns), columns[0])
+        """Return integer columns of all rows of a table, 8 bytes a value; empty if the table is absent."""
+        return Join(columns, [[block.ints(name) for name in columns] for block in self.blocks(table, columns)])
 
     def strings(self, table: str, columns: Sequence[str] = ("id", "string")) -> "Strings":
         """Return the texts of a table.
@@ -96,41 +92,29 @@ class Recording:
         return None
 
 
-def stacked(names: Sequence[str], blocks: Sequence[Sequence[Ints]]) -> dict[str, Ints]:
-    """Return the columns of several blocks of rows, one after the other.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names of the columns.
-    blocks : sequence of sequence of array of int64
-        Arrays of each block, in the order of `names`.
-    """
-    columns = [np.concatenate(arrays) for arrays in zip(*blocks, strict=True)]
-    return dict(zip(names, columns or [np.empty(0, np.int64)] * len(names), strict=True))
-
-
 class Join:
     """A table whose rows are looked up by number; the first row counts if a number repeats.
 
     Parameters
     ----------
-    columns : mapping of str to array of int64
-        Equally long columns by name.
-    key : str
-        Name of the column that holds the number.
+    names : sequence of str
+        Names of the columns; the first holds the number.
+    blocks : sequence of sequence of array of int64
+        Blocks of rows: the columns of each, in the order of `names`.
 
     Examples
     --------
-    >>> join = Join({"id": np.array([7, 3]), "pid": np.array([70, 30])}, "id")
+    >>> join = Join(("id", "pid"), [[np.array([7, 3]), np.array([70, 30])]])
     >>> join("pid", np.array([3, 7])).tolist(), (join("pid", np.array([5])) == MISSING).tolist()
     ([30, 70], [True])
     """
 
-    def __init__(self, columns: Mapping[str, Ints], key: str) -> None:
-        order = np.argsort(columns[key], kind="stable")
-        self._key = columns[key][order]
-        self._columns = {name: values[order] for name, values in columns.items()}
+    def __init__(self, names: Sequence[str], blocks: Sequence[Sequence[Ints]]) -> None:
+        columns = [np.concatenate(arrays) for arrays in zip(*blocks, strict=True)]
+        columns = columns or [np.empty(0, np.int64)] * len(names)
+        order = np.argsort(columns[0], kind="stable")
+        self._key = columns[0][order]
+        self._columns = {name: values[order] for name, values in zip(names, columns, strict=True)}
 
     def __call__(self, name: str, numbers: Ints) -> Ints:
         """Return a column of the rows with these numbers, `MISSING` for a number without a row."""

@@ -21,7 +21,7 @@ from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join, Recording, stacked
+from profilers.readers.rocm.databases import Join, Recording
 from profilers.readers.rocm.records import Agents, Block, Gpu, Output, Ranks, gpu_properties, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
@@ -176,7 +176,7 @@ class Session:
     def _write_counters(self) -> None:
         """Write the values of counters; each names the event of its kernel."""
         names = self._recording.strings(self._table("info_pmc"), ("id", "name", "symbol"))
-        kernels = Join(stacked(("event", "id", "start", "rank"), self._kernels), "event")
+        kernels = Join(("event", "id", "start", "rank"), self._kernels)
         for block in self._recording.blocks(self._table("pmc_event"), ("event_id", "pmc_id", "value")):
             counters = self._out.measured(block, "value")
             event = counters.ints("event_id")

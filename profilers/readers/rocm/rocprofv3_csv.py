@@ -16,7 +16,7 @@ import numpy as np
 from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join, stacked
+from profilers.readers.rocm.databases import Join
 from profilers.readers.rocm.delimited import blocks
 from profilers.readers.rocm.records import Agents, Block, Gpu, Output, Ranks
 from profilers.trace.arrays import MISSING, Ints
@@ -199,7 +199,7 @@ class _Events:
         self._out.write("counters", columns, counters.ints("End_Timestamp"))
 
     def _written_kernels(self) -> Join:
-        return Join(stacked(("dispatch", "id"), self._dispatched), "dispatch")
+        return Join(("dispatch", "id"), self._dispatched)
 
 
 def _lanes(block: Block) -> dict[str, Ints]:

@@ -100,7 +100,7 @@ class _Process:
         records = [symbol for symbol in listed(tool.get("kernel_symbols")) if isinstance(symbol, dict)]
         # The last symbol of an id counts.
         symbols = dict(zip(ints(records, "kernel_id").tolist(), records, strict=True))
-        self._symbols = Join({name: ints([*symbols.values()], name) for name in _SYMBOL}, "kernel_id")
+        self._symbols = Join(_SYMBOL, [[ints([*symbols.values()], name) for name in _SYMBOL]])
         self._symbol_names = Strings({key: name for key, symbol in symbols.items() if (name := _symbol_name(symbol))})
         self._messages = dict(zip(ints(markers, "key").tolist(), walked(markers, "value"), strict=True))
 

@@ -19,7 +19,7 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join, Recording, stacked
+from profilers.readers.rocm.databases import Join, Recording
 from profilers.readers.rocm.records import Block, Output, Ranks
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
@@ -98,7 +98,7 @@ class _Events:
         blocks = []
         for block in self._recording.blocks(table, columns):
             blocks.append([block.ints(name, _decimal if name == "stream" else None) for name in columns])
-        return Join(stacked(columns, blocks), "api_ptr_id")
+        return Join(columns, blocks)
 
     def _streams(self, call: Ints) -> Ints:
         """Return the stream of each call: of its kernel, of its copy, or as its arguments state it."""
@@ -241,10 +241,10 @@ class _Operators:
     def __init__(self, recording: Recording) -> None:
         blocks, shapes = [], [pa.array([], pa.string())]
         for block in recording.blocks("ext_autogradapi", ("api_ptr_id", "seq", "sizes")):
-            blocks.append([block.ints("api_ptr_id"), block.ints("seq")])
+            rows = np.arange(block.rows) + sum(map(len, shapes))
+            blocks.append([block.ints("api_ptr_id"), block.ints("seq"), rows])
             shapes.append(block.texts("sizes", _shapes))
-        columns = stacked(("id", "seq"), blocks)
-        self._join = Join({**columns, "row": np.arange(len(columns["id"]))}, "id")
+        self._join = Join(("id", "seq", "row"), blocks)
         self._shapes = pa.concat_arrays(shapes)
 
     def has(self, call: Ints) -> Any:
