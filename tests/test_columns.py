@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traces import link, staged
 
 from profilers.ingest.iterations import fill_from_neighbours
-from profilers.ingest.linking import Index, Numbering, link
+from profilers.ingest.linking import Index, Numbering
 from profilers.trace.arrays import MISSING, Narrowed, Runs
-from profilers.trace.columns import Lanes, TableColumns, by_lane
+from profilers.trace.columns import Lanes, by_lane
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 
@@ -63,7 +64,7 @@ def test_an_index_finds_the_first_to_start(rows: list[tuple[int, int, int]], ask
             "correlation": np.array(numbers, np.int64),
         },
     )
-    index = Index(TableColumns({"launches": table}), "launches", "correlation")
+    index = Index(staged(Trace(TraceMeta(""), {"launches": table})), "launches", "correlation")
     expected: dict[tuple[int, int], int] = {}
     for row, (rank, number, start) in enumerate(rows):
         if number != MISSING and start < starts[expected[rank, number]] if (rank, number) in expected else True:

@@ -1,8 +1,13 @@
-"""A tiny Kineto file for the tests: one rank, two steps, two streams, a copy and a blocking call."""
+"""A tiny Kineto file for the tests (one rank, two steps, two streams, a copy, a blocking call), and `link`."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+from profilers.ingest.linking import LINK_COLUMNS, link_rows
+from profilers.ingest.stage import Stage
+from profilers.trace.schema import KINDS
+from profilers.trace.trace import Trace
 
 
 def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -65,3 +70,19 @@ def write_trace(path: Path, steps: int = 2, **header: Any) -> Path:
     events = [e for number in range(1, steps + 1) for e in step(number, 1_000.0 * number)]
     path.write_text(json.dumps(kineto(events, **header)))
     return path
+
+
+def staged(trace: Trace) -> Stage:
+    """Return a stage with the rows of a trace and their ids."""
+    stage = Stage(held=LINK_COLUMNS)
+    for kind in KINDS:
+        table = trace.tables[kind]
+        stage.write(kind, dict(zip(table.schema.names, table.columns, strict=True)))
+    return stage
+
+
+def link(trace: Trace) -> Trace:
+    """Return the trace of one file, linked as `ingest` links a recording."""
+    stage = staged(trace)
+    counts = link_rows(stage)
+    return trace.with_tables(**stage.tables()).with_quality(counts)

@@ -5,7 +5,7 @@ Every kind starts with the same columns. Times are int64 nanoseconds, intervals 
 ``args``, one JSON object a row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -163,6 +163,22 @@ SCHEMAS: Mapping[str, pa.Schema] = MappingProxyType(
 def empty_table(kind: str) -> pa.Table:
     """Return a table of `kind` without rows; as the schema's own method, without loading pandas."""
     return pa.Table.from_batches([], SCHEMAS[kind])
+
+
+def concatenate(kind: str, tables: Iterable[pa.Table], columns: Sequence[str] | None = None) -> pa.Table:
+    """Return tables of one kind as one table in one chunk.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`, or ``"iterations"``.
+    tables : iterable of Table
+        Tables with the same columns, or none.
+    columns : sequence of str, optional
+        The columns of the tables; by default all of the kind.
+    """
+    empty = empty_table(kind) if columns is None else empty_table(kind).select(columns)
+    return pa.concat_tables([empty, *tables]).unify_dictionaries().combine_chunks()
 
 
 def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
