@@ -27,7 +27,7 @@ def test_a_compact_column_gives_back_what_it_took(
         column.append(np.array(batch, np.int64))
     values = [value for batch in batches for value in batch]
     if values or kind is Narrowed:
-        assert column.part(slice(1, 5)).tolist() == values[1:5]
+        assert column.take(slice(1, 5)).tolist() == values[1:5]
     if values:
         rows = data.draw(st.lists(st.integers(0, len(values) - 1)))
         assert column.take(np.array(rows, np.int64)).tolist() == [values[row] for row in rows]
@@ -39,7 +39,7 @@ def test_a_column_takes_the_width_that_it_needs() -> None:
         column.append(np.array([value], np.int64))
         widths.append(column.raw().dtype.itemsize)
     assert widths == [1, 2, 2, 4, 8]
-    assert column.part(slice(None)).tolist() == [127, -128, MISSING, 40_000, 1 << 40]
+    assert column.take(slice(None)).tolist() == [127, -128, MISSING, 40_000, 1 << 40]
 
 
 @given(st.lists(SOME), st.lists(SOME))

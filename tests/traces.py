@@ -1,9 +1,11 @@
-"""A tiny Kineto file for the tests (one rank, two steps, two streams, a copy, a blocking call), and `link`."""
+"""A tiny Kineto file for the tests (one rank, two steps, two streams, a copy, a blocking call), and joins of traces."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from profilers.ingest.counters import add_counters
+from profilers.ingest.join import EVENT_KINDS, check_joined, common_ranks, match_nodes
 from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage
 from profilers.trace.schema import KINDS
@@ -86,3 +88,19 @@ def link(trace: Trace) -> Trace:
     stage = staged(trace)
     counts = link_rows(stage)
     return trace.with_tables(**stage.tables()).with_quality(counts)
+
+
+def join_counters(trace: Trace, counted: Trace) -> Trace:
+    """Return `trace` with the counters of `counted`, joined as `ingest` joins them."""
+    table, counts = add_counters(trace.kernels, trace.counters, counted, trace.next_id())
+    return trace.with_tables(counters=table).with_quality(counts)
+
+
+def join_execution_trace(trace: Trace, et: Trace) -> Trace:
+    """Return `trace` with what the nodes of `et` know of its operators, joined as `ingest` joins them."""
+    matched = match_nodes(trace.tables, et.ops, common_ranks(trace.meta.ranks, et.meta.ranks))
+    joined = matched.counts["nodes_joined"]
+    check_joined(joined)
+    tables = {kind: matched.fill(kind, trace.tables[kind]) for kind in EVENT_KINDS}
+    counts = {**matched.counts, "nodes_without_event": et.ops.num_rows - joined}
+    return trace.with_tables(**tables).with_quality(counts)

@@ -438,6 +438,6 @@ def _fill_orphans(recording: LinkedRecording, placement: Placement, kind: str, i
         starts.append(integers(table, "start_ns"))
         launched.append(integers(table, "launch_id") != MISSING)
     start = starts.values()
-    for lane in by_lane(lambda: (lanes.part(rows) for rows in row_slices(len(start)))):
+    for lane in by_lane(lambda: (lanes.take(rows) for rows in row_slices(len(start)))):
         order = sorting(start[lane])
         fill_from_neighbours(lane if order is None else lane[order], launched.values(), iterations)

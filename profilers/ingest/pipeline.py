@@ -28,7 +28,7 @@ from functools import partial
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,6 @@ from profilers.ingest.join import EVENT_COLUMNS, NODE_COLUMNS, MatchedNodes, che
 from profilers.ingest.lengths import length_op
 from profilers.ingest.recording import (
     LinkedRecording,
-    ReadOptions,
     Recording,
     find_recordings,
     lean_memory,
@@ -90,11 +89,6 @@ class CollectOptions:
         if self.iterations not in ("auto", "file", "whole"):
             annotation_pattern(self.iterations)
         length_op(self.length)
-
-    @property
-    def reading(self) -> ReadOptions:
-        """The options that reading a single recording needs."""
-        return ReadOptions(self.limit_bytes, length_op(self.length))
 
 
 @dataclass(frozen=True)
@@ -213,7 +207,7 @@ def ingest(
         for leftover in (new, old):  # of a run that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         new.mkdir()
-        resumed = sum(_folder_of(recording, folder, options.reading).is_dir() for recording in timeline)
+        resumed = sum(_folder_of(recording, folder).is_dir() for recording in timeline)
         with _pool(executor, len(timeline)) as pool:
             meta, rows, next_id = _run((timeline, nodes), options, folder, pool, open_writer)
         if options.counters:
@@ -234,9 +228,9 @@ _Inputs = tuple[Sequence[Recording], Sequence[Recording]]
 
 
 def _find_inputs(paths: Paths, options: CollectOptions) -> _Inputs:
-    timeline = find_recordings([Path(path) for path in paths])
+    find = partial(find_recordings, limit_bytes=options.limit_bytes, length_op=length_op(options.length))
     nodes = [Path(path) for path in options.execution_traces]
-    return timeline, find_recordings(nodes) if nodes else ()
+    return find([Path(path) for path in paths]), find(nodes) if nodes else ()
 
 
 #: A linked recording, or the folder that holds it.
@@ -248,18 +242,7 @@ def _loaded(source: _Source) -> LinkedRecording:
 
 
 #: A linked recording, or the folder that holds it, and its placement: plain values that any scheduler can carry.
-_Placed = tuple[_Source, Placement]
-
-
-class _RowWriter(Protocol):
-    """Takes finished rows and counts them by kind."""
-
-    rows: dict[str, int]
-
-    def write(self, kind: str, table: pa.Table) -> None: ...
-
-
-_OpenWriter = Callable[[], AbstractContextManager[_RowWriter]]
+_PlacedSource = tuple[_Source, Placement]
 
 
 class _MemoryWriter:
@@ -275,11 +258,14 @@ class _MemoryWriter:
         self.batches[kind].append(table)
 
 
-def _folder_of(recording: Recording, folder: Path, options: ReadOptions) -> Path:
+def _folder_of(recording: Recording, folder: Path) -> Path:
     """Return the folder of a recording in `folder`; its name changes with the files, the reader and the options."""
     stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in recording.files]
-    facts = [stats, recording.reader.name, options.limit_bytes, options.length_op, version("seqpoint")]
+    facts = [stats, recording.reader.name, recording.limit_bytes, recording.length_op, version("seqpoint")]
     return folder / f"recording-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
+
+
+_OpenWriter = Callable[[], AbstractContextManager[TraceWriter | _MemoryWriter]]
 
 
 @contextmanager
@@ -389,13 +375,13 @@ def _read_all(
     waiting: dict[Future[_Source], int] = {}
     for number, recording in enumerate(recordings):
         report(number, 0)
-        target = None if folder is None else _folder_of(recording, folder, options.reading)
+        target = None if folder is None else _folder_of(recording, folder)
         if target is not None and target.is_dir():
             sources[number] = target
         elif isinstance(pool, _InThisProcess):
-            sources[number] = _read(recording, target, options.reading, partial(report, number))
+            sources[number] = _read(recording, target, partial(report, number))
         else:
-            waiting[pool.submit(_read, recording, target, options.reading)] = number
+            waiting[pool.submit(_read, recording, target)] = number
             continue
         report(number, 0)
     for future in as_completed(waiting):
@@ -404,19 +390,17 @@ def _read_all(
     return [sources[number] for number in range(len(recordings))]
 
 
-def _read(
-    recording: Recording, folder: Path | None, options: ReadOptions, advance: Callable[[int], None] | None = None
-) -> _Source:
+def _read(recording: Recording, folder: Path | None, advance: Callable[[int], None] | None = None) -> _Source:
     """Read one recording; its folder appears when it is complete."""
     if folder is None:
         with lean_memory():
-            return read_recording(recording, None, options, advance)
+            return read_recording(recording, None, advance)
     if folder.is_dir():
         return folder
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
         with lean_memory():
-            read_recording(recording, new, options, advance)
+            read_recording(recording, new, advance)
         with suppress(OSError):  # another process was faster: its folder holds the same rows
             new.rename(folder)
     finally:
@@ -426,7 +410,7 @@ def _read(
 
 def _placed_nodes(
     sources: Sequence[_Source], timeline_ranks: Sequence[int], options: CollectOptions
-) -> tuple[list[_Placed], int]:
+) -> tuple[list[_PlacedSource], int]:
     """Return execution traces with their placements, and the number of operator nodes in all of them."""
     recordings = [_loaded(source) for source in sources]
     # The iterations and lengths of nodes are not used, so that no pattern or rule has to fit them.
@@ -436,11 +420,11 @@ def _placed_nodes(
     return list(zip(sources, assembly.placements, strict=True)), rows
 
 
-def _ranks(placed: Sequence[_Placed]) -> set[int]:
+def _ranks(placed: Sequence[_PlacedSource]) -> set[int]:
     return {rank for _, placement in placed for rank in placement.spans}
 
 
-def _sharing_ranks(timeline: Sequence[_Placed]) -> list[list[_Placed]]:
+def _sharing_ranks(timeline: Sequence[_PlacedSource]) -> list[list[_PlacedSource]]:
     """Group recordings that share a rank, since one process writes the files of a rank."""
     groups: list[tuple[set[int], list[int]]] = []
     for number, pair in enumerate(timeline):
@@ -453,7 +437,10 @@ def _sharing_ranks(timeline: Sequence[_Placed]) -> list[list[_Placed]]:
 
 
 def _finish(
-    group: Sequence[_Placed], collectives: pa.Table, nodes: Sequence[_Placed] | None, open_writer: _OpenWriter
+    group: Sequence[_PlacedSource],
+    collectives: pa.Table,
+    nodes: Sequence[_PlacedSource] | None,
+    open_writer: _OpenWriter,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write the finished rows of recordings; return their quality counts, and their rows by kind."""
     quality = Quality()
@@ -470,13 +457,13 @@ def _finish(
     return dict(quality.counts), dict(writer.rows)
 
 
-def _matched_nodes(group: Sequence[_Placed], nodes: Sequence[_Placed]) -> MatchedNodes:
+def _matched_nodes(group: Sequence[_PlacedSource], nodes: Sequence[_PlacedSource]) -> MatchedNodes:
     """Match nodes with the operators and annotations of the same ranks, of which it reads the key columns."""
     events = {kind: _rows(group, kind, EVENT_COLUMNS) for kind in ("ops", "ranges")}
     return match_nodes(events, _rows(nodes, "ops", NODE_COLUMNS), sorted(_ranks(group) & _ranks(nodes)))
 
 
-def _rows(placed: Sequence[_Placed], kind: str, columns: Sequence[str]) -> pa.Table:
+def _rows(placed: Sequence[_PlacedSource], kind: str, columns: Sequence[str]) -> pa.Table:
     """Return some columns of all rows of a kind, with the ranks and times of the trace."""
     batches = (
         placement.put(batch) for source, placement in placed for batch in _loaded(source).stage.batches(kind, columns)

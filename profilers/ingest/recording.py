@@ -43,10 +43,16 @@ class Recording:
         In the natural order of their names.
     reader : Reader
         Reads their format.
+    limit_bytes : int
+        Size that a packed file may unpack to.
+    length_op : str, optional
+        Operator whose shapes a length rule reads; its rows stay in memory.
     """
 
     files: tuple[Path, ...]
     reader: Reader
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    length_op: str | None = None
 
     @property
     def name(self) -> str:
@@ -60,13 +66,17 @@ class Recording:
         return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def find_recordings(paths: Sequence[Path]) -> list[Recording]:
+def find_recordings(
+    paths: Sequence[Path], limit_bytes: int = DEFAULT_LIMIT_BYTES, length_op: str | None = None
+) -> list[Recording]:
     """Return the recordings among files and in folders, in the natural order of their names.
 
     Parameters
     ----------
     paths : sequence of Path
         Files, and folders of files.
+    limit_bytes, length_op : int, str
+        As `Recording` has them.
 
     Raises
     ------
@@ -87,7 +97,10 @@ def find_recordings(paths: Sequence[Path]) -> list[Recording]:
     for file, reader in sorted(unique.values(), key=lambda pair: (_natural(pair[0].name), str(pair[0]))):
         key = reader.group(file) if isinstance(reader, GroupReader) else str(file.absolute())
         groups.setdefault((reader.name, key), []).append((file, reader))
-    return [Recording(tuple(file for file, _ in members), members[0][1]) for members in groups.values()]
+    return [
+        Recording(tuple(file for file, _ in members), members[0][1], limit_bytes, length_op)
+        for members in groups.values()
+    ]
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -143,22 +156,6 @@ _TABLES = ("marks", "length_ops")
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """How a recording is read.
-
-    Parameters
-    ----------
-    limit_bytes : int
-        Size that a packed file may unpack to.
-    length_op : str, optional
-        Operator whose shapes a length rule reads; its rows stay in memory.
-    """
-
-    limit_bytes: int = DEFAULT_LIMIT_BYTES
-    length_op: str | None = None
-
-
-@dataclass(frozen=True)
 class LinkedRecording:
     """A recording whose rows are read and linked.
 
@@ -183,21 +180,16 @@ class LinkedRecording:
 
 
 def read_recording(
-    recording: Recording,
-    folder: Path | None,
-    options: ReadOptions,
-    advance: Callable[[int], None] | None = None,
+    recording: Recording, folder: Path | None, advance: Callable[[int], None] | None = None
 ) -> LinkedRecording:
     """Read one recording and link its events.
 
     Parameters
     ----------
     recording : Recording
-        Its files, and the reader of their format.
+        Its files, and how they are read.
     folder : Path, optional
         Keeps the rows, so that memory stays bounded. Without it they stay in memory.
-    options : ReadOptions
-        How the recording is read.
     advance : callable, optional
         Called with the number of bytes read.
 
@@ -206,7 +198,7 @@ def read_recording(
     SeqPointError
         As the reader's `read`.
     """
-    stage = Stage(folder, options.limit_bytes, LINK_COLUMNS, _watches(options.length_op))
+    stage = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording.length_op))
     stage.advance = advance or stage.advance
     meta = run_reader(recording.reader, recording.files, stage)
     stage.close()

@@ -180,7 +180,7 @@ class Stage:
 
     def part(self, kind: str, name: str, rows: slice) -> Ints:
         """Return consecutive rows of a column in memory."""
-        return self._columns[kind, name].part(rows)
+        return self._columns[kind, name].take(rows)
 
     def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
         """Return the rows of a column in memory, in the order of `rows`, with `MISSING` for the row -1."""
@@ -249,7 +249,7 @@ class Stage:
         amended = [column for of, column in self._amended if of == kind and column in names]
         row = 0
         for batch in self._written(kind, names):
-            table, rows = fill_table(kind, batch).select(names), slice(row, row + batch.num_rows)
+            table, rows = fill_table(kind, batch, names), slice(row, row + batch.num_rows)
             row = rows.stop
             for column in amended:
                 table = put(table, column, cast(Ints, self.amended(kind, column, rows)))

@@ -134,26 +134,26 @@ def row_slices(count: int) -> Iterator[slice]:
         yield slice(first, min(first + _BLOCK, count))
 
 
-def lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """Return the value of every wanted key, or `MISSING`; the first value if a key repeats.
+def lookup(keys: Ints, values: Ints, sought: Ints) -> Ints:
+    """Return the value of every sought key, or `MISSING`; the first value if a key repeats.
 
     Parameters
     ----------
     keys, values : array of int64, shape (n,)
         Keys and their values.
-    wanted : array of int64
-        Keys to look up; `MISSING` is never row.
+    sought : array of int64
+        Keys to look up; `MISSING` has no value.
     """
     if not len(keys):
-        return np.full(len(wanted), MISSING)
+        return np.full(len(sought), MISSING)
     if keys[0] <= keys[-1] and (np.diff(keys) == 1).all():
-        row = wanted - keys[0]
-        hit = (wanted >= keys[0]) & (wanted <= keys[-1])
+        row = sought - keys[0]
+        hit = (sought >= keys[0]) & (sought <= keys[-1])
         return np.where(hit, values[np.where(hit, row, 0)], MISSING)
     order = sorting(keys)
-    position = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    position = np.minimum(np.searchsorted(keys, sought, sorter=order), len(keys) - 1)
     row = position if order is None else order[position]
-    hit = (keys[row] == wanted) & (wanted != MISSING)
+    hit = (keys[row] == sought) & (sought != MISSING)
     return np.where(hit, values[row], MISSING)
 
 

@@ -150,14 +150,14 @@ class DeviceBusy:
 
 
 def busy_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceBusy, ...]:
-    """Return the busy time of each device during the steps of of_rank rank, ordered by (rank, device).
+    """Return the busy time of each device during the steps of its rank, ordered by (rank, device).
 
     Parameters
     ----------
     trace : Trace
         The trace of the devices' work.
     steps : StepTimes
-        Steps of of_rank ranks.
+        Steps of all ranks.
     """
     activity = _device_work(trace)
     rows = []
