@@ -24,49 +24,31 @@ from profilers.files import dataset_path, read_toml, typed_table
 USER_DEVICES: Final = "SEQPOINT_DEVICES"
 _USER_FILE: Final = f"a TOML file that {USER_DEVICES} names, in the layout of datasets/devices.toml (docs/devices.md)"
 
-#: Every figure that a catalogue may give, and the one unit that it is given in.
-FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
+#: Every figure that a catalogue may give; the last part of a name says the unit.
+_FIGURES: Final = (
+    "compute_units clock_mhz fp64_tflops fp32_tflops fp32_matrix_tflops tf32_tflops bf16_tflops fp16_tflops fp8_tflops "
+    "bf16_sustained_tflops memory_gb memory_gbps l2_mb llc_mb llc_gbps lds_kb link_gbps links copy_engines power_w"
+)
+#: Each unit by the last part of a name, with its range: far beyond any device, so that models stay within a double.
+_UNITS: Final[Mapping[str, tuple[str, tuple[float, float]]]] = MappingProxyType(
     {
-        "compute_units": "1",
-        "clock_mhz": "MHz",
-        "fp64_tflops": "TFLOPS",
-        "fp32_tflops": "TFLOPS",
-        "fp32_matrix_tflops": "TFLOPS",
-        "tf32_tflops": "TFLOPS",
-        "bf16_tflops": "TFLOPS",
-        "fp16_tflops": "TFLOPS",
-        "fp8_tflops": "TFLOPS",
-        "bf16_sustained_tflops": "TFLOPS",
-        "memory_gb": "GB",
-        "memory_gbps": "GB/s",
-        "l2_mb": "MB",
-        "llc_mb": "MB",
-        "llc_gbps": "GB/s",
-        "lds_kb": "KB",
-        "link_gbps": "GB/s",
-        "links": "1",
-        "copy_engines": "1",
-        "power_w": "W",
+        "units": ("1", (1, 1e5)),
+        "links": ("1", (1, 1e4)),
+        "engines": ("1", (1, 1e4)),
+        "mhz": ("MHz", (1, 1e5)),
+        "tflops": ("TFLOPS", (1e-3, 1e6)),
+        "gb": ("GB", (1e-3, 1e6)),
+        "gbps": ("GB/s", (1e-2, 1e6)),
+        "mb": ("MB", (1e-3, 1e6)),
+        "kb": ("KB", (1e-1, 1e6)),
+        "w": ("W", (1e-1, 1e5)),
     }
 )
 
-_BY_UNIT: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {
-        "1": (1, 1e4),
-        "MHz": (1, 1e5),
-        "TFLOPS": (1e-3, 1e6),
-        "GB": (1e-3, 1e6),
-        "GB/s": (1e-2, 1e6),
-        "MB": (1e-3, 1e6),
-        "KB": (1e-1, 1e6),
-        "W": (1e-1, 1e5),
-    }
-)
-
-#: What each figure can be, in its unit: far beyond any device, so that models stay within what a double holds.
-FIGURE_RANGES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {**{figure: _BY_UNIT[unit] for figure, unit in FIGURE_UNITS.items()}, "compute_units": (1, 1e5)}
-)
+_UNIT_OF = {figure: _UNITS[figure.rsplit("_")[-1]] for figure in _FIGURES.split()}
+#: The unit of each figure, and its least and largest value in that unit.
+FIGURE_UNITS: Final = MappingProxyType({figure: unit for figure, (unit, _) in _UNIT_OF.items()})
+FIGURE_RANGES: Final = MappingProxyType({figure: limits for figure, (_, limits) in _UNIT_OF.items()})
 
 #: A rate that was measured, and the peak that it cannot exceed.
 _SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
@@ -148,7 +130,7 @@ class Device:
     vendor, architecture : str
         Such as ``"AMD"`` and ``"CDNA 3"``.
     aliases : tuple of str
-        Other names, most of them those that profilers write.
+        Other names, most of them as profilers write them.
     figures : mapping of str to Figure
         By a name of `FIGURE_UNITS`; a figure that is not there is unknown.
     vendor_matrix_share : float
@@ -236,7 +218,7 @@ class Device:
         Raises
         ------
         InvalidInputError
-            The type is none of `DTYPES`, or neither its peak nor a stand-in is known.
+            The type is not in `DTYPES`, or the device has neither its peak nor a stand-in.
 
         Examples
         --------
@@ -455,21 +437,21 @@ def devices_in_name(text: str) -> tuple[Device, ...]:
 
 
 def device_of_file(file: Path, device: str | None) -> Device:
-    """Return the device that the file's name says, else the one that is given.
+    """Return the device that the file's name says, or else `device`.
 
     Parameters
     ----------
     file : Path
         File whose name is read.
     device : str, optional
-        For files whose name says none, or more than one.
+        For files whose name says no device, or more than one.
 
     Raises
     ------
     NotFoundError
-        There is no such device as the given one, whether or not it is needed.
+        The catalogue lacks `device`, even if the name of the file says another.
     InvalidInputError
-        The name has none, or more than one, and none is given.
+        The name has no device, or more than one, and `device` is left out.
 
     Examples
     --------

@@ -113,7 +113,7 @@ class Placement:
     first_id : int
         Added to its ids.
     own_rank : int
-        Rank of the rows that state none.
+        Rank of the rows that state no rank.
     shift_ns : mapping of int to int
         Added to the times of each rank.
     spans : mapping of int to Spans
@@ -381,7 +381,7 @@ def finished(
     placement : Placement
         Its ids, ranks, clock and iterations in the trace.
     collectives : Table
-        Matched collectives, of which those of this recording are yielded.
+        Matched collectives of all recordings; the rows of this recording are yielded.
     counts : dict
         Takes quality counts while rows are yielded.
     """

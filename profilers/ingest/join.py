@@ -87,8 +87,8 @@ def pair_threads(first: Calls, second: Calls) -> list[tuple[int, int]]:
     pairs = []
     for thread, names in sorted(first.items(), key=lambda item: (-len(item[1]), item[0])):
         called = Counter(names)
-        shared = {other: sum((called & counts).values()) for other, counts in unpaired.items()}
-        best = max(shared, key=lambda other: (shared[other], -other), default=None)
+        shared = {candidate: sum((called & counts).values()) for candidate, counts in unpaired.items()}
+        best = max(shared, key=lambda candidate: (shared[candidate], -candidate), default=None)
         if best is not None and shared[best] >= _SAME_THREAD * min(len(names), len(second[best])) > 0:
             pairs.append((thread, best))
             del unpaired[best]
@@ -276,7 +276,7 @@ def _unsplit(codes: dict[str | None, int]) -> Ints:
 
 
 def _by_record(events: _CallColumns, nodes: _CallColumns, rank: int, unsplit: Ints) -> _Pairs:
-    """Return the pairs of a rank by (record function id, name), each of which is on a single row of both sides."""
+    """Return the pairs of a rank by (record function id, name); a key on several rows of a side is left out."""
     sides = [(calls, calls.with_record(rank)) for calls in (events, nodes)]
     keys = dense_keys(*((calls.record[rows], unsplit[calls.name[rows]]) for calls, rows in sides))
     (event_keys, event_at), (node_keys, node_at) = map(_single, keys)
@@ -300,10 +300,10 @@ def _by_order(events: _CallColumns, nodes: _CallColumns, rank: int) -> _Pairs:
     called, called_rows = events.by_thread(event_rows)
     listed, listed_rows = nodes.by_thread(node_rows)
     aligned = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for thread, other in pair_threads(called, listed):
-        if pairs := align(called[thread], listed[other]):
+    for thread, node_thread in pair_threads(called, listed):
+        if pairs := align(called[thread], listed[node_thread]):
             first, second = np.array(pairs).T
-            aligned.append((called_rows[thread][first], listed_rows[other][second]))
+            aligned.append((called_rows[thread][first], listed_rows[node_thread][second]))
     return np.concatenate([rows for rows, _ in aligned]), np.concatenate([rows for _, rows in aligned])
 
 

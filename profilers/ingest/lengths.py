@@ -63,7 +63,7 @@ class LengthRule:
         Raises
         ------
         InvalidInputError
-            The text is no such rule.
+            The text is not of this form.
         """
         op, *numbers = text.rsplit(":", 2)
         if len(numbers) != 2 or not op or not all(n.isdecimal() and len(n) < 4 for n in numbers):

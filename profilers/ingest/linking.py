@@ -355,7 +355,7 @@ def _settle(starts: Any, rows: Any) -> Any:
 
 @compiled
 def _overlaps(starts: Any, durations: Any, rows: Any, far: Any) -> Any:
-    """Return the number of rows that overlap the next one, and of those that do so by far; `far` takes the latter."""
+    """Return the numbers of rows that overlap the next row, at all and by far; write the latter rows to `far`."""
     overlaps, overruns = 0, 0
     for i in range(len(rows) - 1):
         over = starts[rows[i]] + max(durations[rows[i]], 0) - starts[rows[i + 1]]

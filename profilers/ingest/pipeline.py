@@ -38,7 +38,15 @@ from profilers.files import replace_folder
 from profilers.ingest.assembly import Placement, assemble, finished
 from profilers.ingest.counters import KERNEL_COLUMNS, add_counters
 from profilers.ingest.iterations import annotation_pattern
-from profilers.ingest.join import EVENT_COLUMNS, NODE_COLUMNS, MatchedNodes, check_joined, common_ranks, match_nodes
+from profilers.ingest.join import (
+    EVENT_COLUMNS,
+    EVENT_KINDS,
+    NODE_COLUMNS,
+    MatchedNodes,
+    check_joined,
+    common_ranks,
+    match_nodes,
+)
 from profilers.ingest.lengths import length_op
 from profilers.ingest.recording import (
     LinkedRecording,
@@ -458,8 +466,8 @@ def _finish(
 
 
 def _matched_nodes(group: Sequence[_PlacedSource], nodes: Sequence[_PlacedSource]) -> MatchedNodes:
-    """Match nodes with the operators and annotations of the same ranks, of which it reads the key columns."""
-    events = {kind: _rows(group, kind, EVENT_COLUMNS) for kind in ("ops", "ranges")}
+    """Match nodes with the operators and annotations of the same ranks; only their key columns are read."""
+    events = {kind: _rows(group, kind, EVENT_COLUMNS) for kind in EVENT_KINDS}
     return match_nodes(events, _rows(nodes, "ops", NODE_COLUMNS), sorted(_ranks(group) & _ranks(nodes)))
 
 

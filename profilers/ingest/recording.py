@@ -164,8 +164,8 @@ class LinkedRecording:
     file : str
         Path of its first file, for messages.
     meta : TraceMeta
-        Description of the recording. Its ranks are the one that the file states, or none; the rows of a recording
-        that states none have `OWN_RANK`.
+        Description of the recording. It names the rank that the file states. If the file states no rank, it names
+        no rank, and the rows have `OWN_RANK`.
     stage : Stage
         All rows.
     marks, length_ops : Table

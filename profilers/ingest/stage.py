@@ -4,6 +4,7 @@ A reader writes rows into it. Linking reads the integer columns that stay in mem
 amends columns (`Stage.amend`). Finishing the trace reads all rows, a batch at a time (`Stage.batches`).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -32,11 +33,9 @@ from profilers.trace.arrays import (
 from profilers.trace.columns import LANE, Lanes, row_slices
 from profilers.trace.schema import KINDS, OWN_RANK, SCHEMAS, concatenate, fill_table, narrow_table
 
-#: Columns by kind that stay in memory.
-Held = Mapping[str, Sequence[str]]
 #: Suffix of the file of an amended column: KIND.COLUMN.amended.
 _AMENDED = "amended"
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: The form in which a column stays in memory; others are `Narrowed`.
 _HOLDERS: Mapping[str, Callable[[], Narrowed | Runs]] = {
     "id": Runs,
@@ -63,9 +62,6 @@ class Watch:
     kind: str
     column: str
     accepts: Callable[[str], bool]
-
-
-Watches = Mapping[str, Watch]
 
 
 class Stage:
@@ -95,8 +91,8 @@ class Stage:
         self,
         folder: Path | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        held: Held = NOTHING,
-        watches: Watches = NOTHING,
+        held: Mapping[str, Sequence[str]] = _NOTHING,
+        watches: Mapping[str, Watch] = _NOTHING,
     ) -> None:
         self.limit_bytes = limit_bytes
         #: Called by a reader with the bytes that it has read; replaced to show progress.
@@ -110,7 +106,7 @@ class Stage:
         threads, streams = Lanes(), Lanes()
         self._lanes = {"ops": threads, "launches": threads, "kernels": streams}
         self._writers: dict[str, tuple[pa.Schema, pa.ipc.RecordBatchStreamWriter]] = {}
-        self._parts: dict[str, int] = {}
+        self._numbers = itertools.count()
         self._files = ExitStack()
         self._amended: dict[tuple[str, str], Growing | Path] = {}
         self._counts: Counter[str] = Counter()
@@ -159,9 +155,8 @@ class Stage:
             return
         if kind not in self._writers or self._writers[kind][0] != table.schema:
             # One file holds batches of the same columns; what a reader does not give takes no space.
-            number = self._parts.get(kind, 0)
-            self._parts[kind] = number + 1
-            stream = self._files.enter_context((self._folder / f"{kind}.{number:06}.arrows").open("wb"))
+            path = self._folder / f"{kind}.{next(self._numbers):06}.arrows"
+            stream = self._files.enter_context(path.open("wb"))
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             writer = self._files.enter_context(pa.ipc.new_stream(stream, table.schema, options=options))
             self._writers[kind] = table.schema, writer
@@ -222,7 +217,7 @@ class Stage:
         self._amended[kind, column] = path
 
     def amend_rows(self, kind: str, column: str, rows: Ints, values: Ints) -> None:
-        """Set a whole column: `values` in `rows`, which ascend, and what is in memory, or else null, in all others."""
+        """Set `values` in ascending `rows` of a column; other rows keep their value in memory, or become null."""
         for block in row_slices(self.count(kind)):
             chosen = slice(*np.searchsorted(rows, (block.start, block.stop)).tolist())
             in_memory = (kind, column) in self._columns

@@ -108,11 +108,8 @@ class _Writer:
         self._add("iterations", {**span, **tokens, "found_by": "annotation", "length_found_by": "annotation"})
 
     def _add(self, kind: str, columns: Mapping[str, Any]) -> None:
-        """Add an event of this step and rank; without an id, it takes the next one, unless it is an iteration."""
-        row = {"rank": self.rank, "iteration": self.number, **columns}
-        if kind != "iterations" and "id" not in row:
-            row["id"] = next(self.events.ids)
-        self.events.rows[kind].append(row)
+        """Add an event of this step and rank."""
+        self.events.rows[kind].append({"rank": self.rank, "iteration": self.number, **columns})
 
     def _thread(self) -> dict[str, int]:
         """Return the columns of the thread that makes all calls, and the id of its next event."""
@@ -126,7 +123,7 @@ class _Writer:
         return thread["id"]
 
     def _sync(self, kind: str, call: int, start_ns: int, **columns: int) -> None:
-        wait = {"name": kind, "start_ns": start_ns, "dur_ns": 0, "sync": kind, "device": 0}
+        wait = {"id": next(self.events.ids), "name": kind, "start_ns": start_ns, "dur_ns": 0, "sync": kind, "device": 0}
         self._add("syncs", {**wait, **columns, "correlation": call, "launch_id": call})
 
     def _launch(self, position: int, kernel: Work, *, recorded: bool) -> None:
@@ -227,7 +224,7 @@ class TransformerJob:
 class _Kernel:
     """A kernel or collective of a step, the same on every rank."""
 
-    work: Work
+    launch: Work
     flops: float = 0.0
     bytes: float = 0.0
     collective: str = ""
@@ -272,7 +269,7 @@ def _iteration(job: TransformerJob, length: int, device: Device, random: np.rand
     for position, kernel in enumerate(_step(job, length)):
         after = computed if kernel.collective else waited
         for rank, program in enumerate(programs):
-            jitter = _JITTER * float(random.standard_normal()) * (kernel.work.stream != _TP_STREAM)
+            jitter = _JITTER * float(random.standard_normal()) * (kernel.launch.stream != _TP_STREAM)
             duration_ns = _duration_ns(job, kernel, device) * (1 + jitter)
             program.append(_work(job, kernel, (rank, position, after), duration_ns))
         if not kernel.collective:
@@ -289,14 +286,14 @@ def _work(job: TransformerJob, kernel: _Kernel, order: tuple[int, int, int], dur
     rank, position, after = order
     exchange = None
     if kernel.collective:
-        group, meets = ("tp", f"tp {position}") if kernel.work.stream == _TP_STREAM else (f"dp{rank}", "")
-        exchange = Exchange(kernel.collective, kernel.work.shape[0], group, _group_size(job, kernel), meets)
+        group, meets = ("tp", f"tp {position}") if kernel.launch.stream == _TP_STREAM else (f"dp{rank}", "")
+        exchange = Exchange(kernel.collective, kernel.launch.shape[0], group, _group_size(job, kernel), meets)
     duration = max(round(duration_ns), 1)
-    return replace(kernel.work, duration_ns=duration, after=() if after < 0 else (after,), exchange=exchange)
+    return replace(kernel.launch, duration_ns=duration, after=() if after < 0 else (after,), exchange=exchange)
 
 
 def _group_size(job: TransformerJob, kernel: _Kernel) -> int:
-    return job.data_parallel if kernel.work.stream == _DP_STREAM else job.tensor_parallel
+    return job.data_parallel if kernel.launch.stream == _DP_STREAM else job.tensor_parallel
 
 
 def _kernel(name: str, op: str, workgroups: int, shape: tuple[int, ...], stream: int = _COMPUTE_STREAM) -> Work:
@@ -306,8 +303,8 @@ def _kernel(name: str, op: str, workgroups: int, shape: tuple[int, ...], stream:
 
 def _gemm(op: str, m: int, n: int, k: int) -> _Kernel:
     workgroups = math.ceil(m / _TILE) * math.ceil(n / _TILE)
-    work = _kernel(f"synthetic_gemm_bf16_{_TILE}x{_TILE}", op, workgroups, (m, k))
-    return _Kernel(work, 2.0 * m * n * k, _BYTES * (m * k + k * n + m * n))
+    launch = _kernel(f"synthetic_gemm_bf16_{_TILE}x{_TILE}", op, workgroups, (m, k))
+    return _Kernel(launch, 2.0 * m * n * k, _BYTES * (m * k + k * n + m * n))
 
 
 def _stream_op(name: str, op: str, elements: int, passes: float) -> _Kernel:
@@ -315,8 +312,8 @@ def _stream_op(name: str, op: str, elements: int, passes: float) -> _Kernel:
 
 
 def _all_reduce(op: str, elements: int, *, stream: int, waits: bool) -> _Kernel:
-    work = _kernel("ncclDevKernel_AllReduce_synthetic", op, 24, (elements,), stream)
-    return _Kernel(work, 0.0, _BYTES * elements, "all_reduce", waits)
+    launch = _kernel("ncclDevKernel_AllReduce_synthetic", op, 24, (elements,), stream)
+    return _Kernel(launch, 0.0, _BYTES * elements, "all_reduce", waits)
 
 
 def _step(job: TransformerJob, length: int) -> Iterator[_Kernel]:

@@ -30,11 +30,11 @@ def _ids(*names: str) -> tuple[pa.Field, ...]:
     return _fields(pa.int64(), *names)
 
 
-#: Rank of the rows of a recording that states none, until the recordings are assembled.
+#: Rank of the rows of a recording that states no rank, until the recordings are assembled.
 OWN_RANK = -1
 
 #: Columns of every kind of event.
-COMMON: tuple[pa.Field, ...] = (
+_COMMON: tuple[pa.Field, ...] = (
     *_fields(pa.int64(), "id", nullable=False),
     *_fields(pa.int32(), "rank", nullable=False),
     *_fields(_NAME, "name", nullable=False),
@@ -129,7 +129,7 @@ KINDS: tuple[str, ...] = tuple(_EXTRA)
 
 #: Every table of a trace: the kinds of event, and ``iterations``.
 SCHEMAS: Mapping[str, pa.Schema] = MappingProxyType(
-    {kind: pa.schema([*COMMON, *extra, *_ARGS]) for kind, extra in _EXTRA.items()}
+    {kind: pa.schema([*_COMMON, *extra, *_ARGS]) for kind, extra in _EXTRA.items()}
     | {"iterations": pa.schema(_ITERATIONS)}
 )
 
@@ -147,7 +147,7 @@ def concatenate(kind: str, tables: Iterable[pa.Table], columns: Sequence[str] | 
     kind : str
         One of `KINDS`, or ``"iterations"``.
     tables : iterable of Table
-        Tables with the same columns, or none.
+        Tables with the same columns.
     columns : sequence of str, optional
         The columns of the tables; by default all of the kind.
     """

@@ -201,7 +201,7 @@ def load_trace(path: str | os.PathLike[str]) -> Trace:
     Raises
     ------
     NotFoundError
-        There is no such folder, or it is not a trace.
+        The folder does not exist, or is not a trace.
     BrokenFileError
         The folder is a trace and one of its files is damaged.
     """

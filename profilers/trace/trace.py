@@ -145,7 +145,7 @@ class TraceMeta:
     ranks : tuple of int
         Ranks in the trace, ascending.
     world_size : int, optional
-        Number of ranks of the job, of which the trace may hold a part.
+        Number of ranks of the job; the trace may hold fewer.
     clock_base_ns : int
         Time since the Unix epoch at which the clock of the trace is 0; 0 if the files do not state it.
     devices : tuple of DeviceProperties
