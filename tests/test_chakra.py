@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from test_plain_csv import balanced
+from traces import join_execution_trace
 
 from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError
-from profilers.ingest.join import align, join_execution_trace
+from profilers.ingest.join import align
 from profilers.ingest.pipeline import collect
 from profilers.ingest.stage import Stage
 from profilers.readers.chakra import ChakraReader

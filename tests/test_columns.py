@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traces import link, staged
 
 from profilers.ingest.iterations import fill_from_neighbours
-from profilers.ingest.linking import Index, Numbering, link
+from profilers.ingest.linking import Index, Numbering
 from profilers.trace.arrays import MISSING, Narrowed, Runs
-from profilers.trace.columns import Lanes, TableColumns, by_lane
+from profilers.trace.columns import Lanes, by_lane
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 
@@ -26,7 +27,7 @@ def test_a_compact_column_gives_back_what_it_took(
         column.append(np.array(batch, np.int64))
     values = [value for batch in batches for value in batch]
     if values or kind is Narrowed:
-        assert column.part(slice(1, 5)).tolist() == values[1:5]
+        assert column.take(slice(1, 5)).tolist() == values[1:5]
     if values:
         rows = data.draw(st.lists(st.integers(0, len(values) - 1)))
         assert column.take(np.array(rows, np.int64)).tolist() == [values[row] for row in rows]
@@ -38,7 +39,7 @@ def test_a_column_takes_the_width_that_it_needs() -> None:
         column.append(np.array([value], np.int64))
         widths.append(column.raw().dtype.itemsize)
     assert widths == [1, 2, 2, 4, 8]
-    assert column.part(slice(None)).tolist() == [127, -128, MISSING, 40_000, 1 << 40]
+    assert column.take(slice(None)).tolist() == [127, -128, MISSING, 40_000, 1 << 40]
 
 
 @given(st.lists(SOME), st.lists(SOME))
@@ -63,7 +64,7 @@ def test_an_index_finds_the_first_to_start(rows: list[tuple[int, int, int]], ask
             "correlation": np.array(numbers, np.int64),
         },
     )
-    index = Index(TableColumns({"launches": table}), "launches", "correlation")
+    index = Index(staged(Trace(TraceMeta(""), {"launches": table})), "launches", "correlation")
     expected: dict[tuple[int, int], int] = {}
     for row, (rank, number, start) in enumerate(rows):
         if number != MISSING and start < starts[expected[rank, number]] if (rank, number) in expected else True:

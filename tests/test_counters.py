@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traces import join_counters
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.counters import base_name, join_counters, plain_name
+from profilers.ingest.counters import base_name, plain_name
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta
 

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traces import step, write_trace
+from traces import join_counters, join_execution_trace, step, write_trace
 
 import profilers.ingest.pipeline
 from profilers.errors import BrokenFileError, InvalidInputError
-from profilers.ingest.counters import join_counters
-from profilers.ingest.join import join_execution_trace
 from profilers.ingest.pipeline import CollectOptions, collect, ingest
 from profilers.trace.schema import SCHEMAS
 from profilers.trace.store import load_trace

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from traces import link
 
-from profilers.ingest.linking import innermost, link
+from profilers.ingest.linking import innermost
 from profilers.trace.columns import lookup
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace, TraceMeta

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from traces import link
 
 from profilers.errors import BrokenFileError
-from profilers.ingest.linking import link
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head
 from profilers.readers.common.source import ahead

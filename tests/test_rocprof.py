@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import link
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.linking import link
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head
 from profilers.readers.rocm.rocprof import RocprofReader

@@ -1,8 +1,15 @@
-"""A tiny Kineto file for the tests: one rank, two steps, two streams, a copy and a blocking call."""
+"""A tiny Kineto file for the tests (one rank, two steps, two streams, a copy, a blocking call), and joins of traces."""
 
 import json
 from pathlib import Path
 from typing import Any
+
+from profilers.ingest.counters import add_counters
+from profilers.ingest.join import EVENT_KINDS, check_joined, common_ranks, match_nodes
+from profilers.ingest.linking import LINK_COLUMNS, link_rows
+from profilers.ingest.stage import Stage
+from profilers.trace.schema import KINDS
+from profilers.trace.trace import Trace
 
 
 def event(name: str, cat: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -65,3 +72,35 @@ def write_trace(path: Path, steps: int = 2, **header: Any) -> Path:
     events = [e for number in range(1, steps + 1) for e in step(number, 1_000.0 * number)]
     path.write_text(json.dumps(kineto(events, **header)))
     return path
+
+
+def staged(trace: Trace) -> Stage:
+    """Return a stage with the rows of a trace and their ids."""
+    stage = Stage(held=LINK_COLUMNS)
+    for kind in KINDS:
+        table = trace.tables[kind]
+        stage.write(kind, dict(zip(table.schema.names, table.columns, strict=True)))
+    return stage
+
+
+def link(trace: Trace) -> Trace:
+    """Return the trace of one file, linked as `ingest` links a recording."""
+    stage = staged(trace)
+    counts = link_rows(stage)
+    return trace.with_tables(**stage.tables()).with_quality(counts)
+
+
+def join_counters(trace: Trace, counted: Trace) -> Trace:
+    """Return `trace` with the counters of `counted`, joined as `ingest` joins them."""
+    table, counts = add_counters(trace.kernels, trace.counters, counted, trace.next_id())
+    return trace.with_tables(counters=table).with_quality(counts)
+
+
+def join_execution_trace(trace: Trace, et: Trace) -> Trace:
+    """Return `trace` with what the nodes of `et` know of its operators, joined as `ingest` joins them."""
+    matched = match_nodes(trace.tables, et.ops, common_ranks(trace.meta.ranks, et.meta.ranks))
+    joined = matched.counts["nodes_joined"]
+    check_joined(joined)
+    tables = {kind: matched.fill(kind, trace.tables[kind]) for kind in EVENT_KINDS}
+    counts = {**matched.counts, "nodes_without_event": et.ops.num_rows - joined}
+    return trace.with_tables(**tables).with_quality(counts)

@@ -17,55 +17,38 @@ from typing import Any, Final
 
 import msgspec
 
-from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.files import dataset_path, parse_toml, typed_table
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import dataset_path, read_toml, typed_table
 
 #: The environment variable that names TOML files of a user's own devices.
 USER_DEVICES: Final = "SEQPOINT_DEVICES"
+_USER_FILE: Final = f"a TOML file that {USER_DEVICES} names, in the layout of datasets/devices.toml (docs/devices.md)"
 
-#: Every figure that a catalogue may give, and the one unit that it is given in.
-FIGURE_UNITS: Final[Mapping[str, str]] = MappingProxyType(
+#: Every figure that a catalogue may give; the last part of a name says the unit.
+_FIGURES: Final = (
+    "compute_units clock_mhz fp64_tflops fp32_tflops fp32_matrix_tflops tf32_tflops bf16_tflops fp16_tflops fp8_tflops "
+    "bf16_sustained_tflops memory_gb memory_gbps l2_mb llc_mb llc_gbps lds_kb link_gbps links copy_engines power_w"
+)
+#: Each unit by the last part of a name, with its range: far beyond any device, so that models stay within a double.
+_UNITS: Final[Mapping[str, tuple[str, tuple[float, float]]]] = MappingProxyType(
     {
-        "compute_units": "1",
-        "clock_mhz": "MHz",
-        "fp64_tflops": "TFLOPS",
-        "fp32_tflops": "TFLOPS",
-        "fp32_matrix_tflops": "TFLOPS",
-        "tf32_tflops": "TFLOPS",
-        "bf16_tflops": "TFLOPS",
-        "fp16_tflops": "TFLOPS",
-        "fp8_tflops": "TFLOPS",
-        "bf16_sustained_tflops": "TFLOPS",
-        "memory_gb": "GB",
-        "memory_gbps": "GB/s",
-        "l2_mb": "MB",
-        "llc_mb": "MB",
-        "llc_gbps": "GB/s",
-        "lds_kb": "KB",
-        "link_gbps": "GB/s",
-        "links": "1",
-        "copy_engines": "1",
-        "power_w": "W",
+        "units": ("1", (1, 1e5)),
+        "links": ("1", (1, 1e4)),
+        "engines": ("1", (1, 1e4)),
+        "mhz": ("MHz", (1, 1e5)),
+        "tflops": ("TFLOPS", (1e-3, 1e6)),
+        "gb": ("GB", (1e-3, 1e6)),
+        "gbps": ("GB/s", (1e-2, 1e6)),
+        "mb": ("MB", (1e-3, 1e6)),
+        "kb": ("KB", (1e-1, 1e6)),
+        "w": ("W", (1e-1, 1e5)),
     }
 )
 
-_BY_UNIT: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {
-        "1": (1, 1e4),
-        "MHz": (1, 1e5),
-        "TFLOPS": (1e-3, 1e6),
-        "GB": (1e-3, 1e6),
-        "GB/s": (1e-2, 1e6),
-        "MB": (1e-3, 1e6),
-        "KB": (1e-1, 1e6),
-        "W": (1e-1, 1e5),
-    }
-)
-
-#: What each figure can be, in its unit: far beyond any device, so that models stay within what a double holds.
-FIGURE_RANGES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
-    {**{figure: _BY_UNIT[unit] for figure, unit in FIGURE_UNITS.items()}, "compute_units": (1, 1e5)}
-)
+_UNIT_OF = {figure: _UNITS[figure.rsplit("_")[-1]] for figure in _FIGURES.split()}
+#: The unit of each figure, and its least and largest value in that unit.
+FIGURE_UNITS: Final = MappingProxyType({figure: unit for figure, (unit, _) in _UNIT_OF.items()})
+FIGURE_RANGES: Final = MappingProxyType({figure: limits for figure, (_, limits) in _UNIT_OF.items()})
 
 #: A rate that was measured, and the peak that it cannot exceed.
 _SUSTAINED, _PEAK = "bf16_sustained_tflops", "bf16_tflops"
@@ -87,7 +70,6 @@ DTYPES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 
 _VENDOR_PREFIXES: Final = ("nvidia ", "amd ")
-_SIZE_LIMIT_BYTES: Final = 2**20
 _TEXT_LIMIT: Final = 500
 
 
@@ -148,7 +130,7 @@ class Device:
     vendor, architecture : str
         Such as ``"AMD"`` and ``"CDNA 3"``.
     aliases : tuple of str
-        Other names, most of them those that profilers write.
+        Other names, most of them as profilers write them.
     figures : mapping of str to Figure
         By a name of `FIGURE_UNITS`; a figure that is not there is unknown.
     vendor_matrix_share : float
@@ -236,7 +218,7 @@ class Device:
         Raises
         ------
         InvalidInputError
-            The type is none of `DTYPES`, or neither its peak nor a stand-in is known.
+            The type is not in `DTYPES`, or the device has neither its peak nor a stand-in.
 
         Examples
         --------
@@ -272,47 +254,45 @@ def load_devices(*paths: str | Path) -> Mapping[str, Device]:
     ------
     NotFoundError
         A file does not exist.
-    BrokenFileError
-        A file is no TOML, or cannot be read.
     InvalidInputError
-        A file's content is not in the layout: the message names the file, the device and the figure.
+        A file is no TOML, cannot be read, or is not in the layout. The message names the file, and in the last case
+        the device and the figure.
 
     Examples
     --------
     >>> len(load_devices()) > 20
     True
     """
-    known = _known(os.environ.get(USER_DEVICES, ""))
-    return _with_files(known, paths) if paths else known
+    user_files = os.environ.get(USER_DEVICES, "").split(os.pathsep)
+    catalogue = _shipped_and(tuple(filter(None, user_files)))
+    return _with_files(catalogue.values(), paths) if paths else catalogue
 
 
 @cache
-def _known(files: str) -> Mapping[str, Device]:
-    """Return the catalogue with the devices of some files, as the environment names them; read once a process."""
-    own = [part for part in files.split(os.pathsep) if part]
-    return _with_files(_shipped(), own) if own else _shipped()
+def _shipped_and(user_files: tuple[str, ...]) -> Mapping[str, Device]:
+    """Return the shipped catalogue with the devices of a user's files; read once a process."""
+    return _with_files(_read(dataset_path("devices.toml")), user_files)
 
 
-def _with_files(known: Mapping[str, Device], paths: Iterable[str | Path]) -> Mapping[str, Device]:
-    devices = dict(known)
+def _with_files(shipped: Iterable[Device], paths: Iterable[str | Path]) -> Mapping[str, Device]:
+    """Return the devices with those of some files, and with the mean matrix share of their vendor, or else of all."""
+    devices = {_plain(device.name): device for device in shipped}
     for path in map(Path, paths):
         for device in _read(path):
-            taken = _plain(device.name)
-            devices = {name: other for name, other in devices.items() if _plain(name) != taken}
-            devices[device.name] = device
-    return _with_matrix_shares(devices.values())
-
-
-def _with_matrix_shares(devices: Iterable[Device]) -> Mapping[str, Device]:
-    """Return a catalogue of devices that know the mean matrix share of their vendor, or of all if it has none."""
-    devices = list(devices)
-    shares = [(device.vendor, share) for device in devices if (share := device.measured_matrix_share)]
+            devices.pop(_plain(device.name), None)  # the new device comes last, whatever it replaces
+            devices[_plain(device.name)] = device
+    shares = [(device.vendor, share) for device in devices.values() if (share := device.measured_matrix_share)]
     catalogue = {}
-    for device in devices:
+    for device in devices.values():
         like = [share for vendor, share in shares if vendor == device.vendor] or [share for _, share in shares]
-        mean = sum(like) / len(like) if like else 0.0
-        catalogue[device.name] = replace(device, vendor_matrix_share=mean)
+        catalogue[device.name] = replace(device, vendor_matrix_share=sum(like) / len(like) if like else 0.0)
     return MappingProxyType(catalogue)
+
+
+def _named(devices: Mapping[str, Device]) -> list[tuple[str, Device]]:
+    """Return the devices with their aliases, then with their names, which go before aliases in a look-up."""
+    aliases = [(alias, device) for device in devices.values() for alias in device.aliases]
+    return [*aliases, *devices.items()]
 
 
 def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
@@ -339,22 +319,14 @@ def find_device(name: str, devices: Mapping[str, Device] | None = None) -> Devic
     'V100-SXM2-32GB'
     """
     catalogue = load_devices() if devices is None else devices
-    index = {_plain(alias): device for device in catalogue.values() for alias in device.aliases}
-    index |= {_plain(device.name): device for device in catalogue.values()}
-    wanted = _plain(name)
-    if wanted in index:
-        return index[wanted]
-    near = difflib.get_close_matches(wanted, list(index), n=8, cutoff=0.4)
+    index = {_plain(alias): device for alias, device in _named(catalogue)}
+    if (key := _plain(name)) in index:
+        return index[key]
+    near = difflib.get_close_matches(key, list(index), n=8, cutoff=0.4)
     names = list(dict.fromkeys(index[key].name for key in near))[:4] or sorted(catalogue)
     raise NotFoundError(
-        f"no device is called {name!r}; nearest: {', '.join(names)}; a device of your own goes into a TOML "
-        f"file that {USER_DEVICES} names, in the layout of datasets/devices.toml (docs/devices.md)"
+        f"no device is called {name!r}; nearest: {', '.join(names)}; a device of your own goes into {_USER_FILE}"
     )
-
-
-@cache
-def _shipped() -> Mapping[str, Device]:
-    return _with_matrix_shares(_read(dataset_path("devices.toml")))
 
 
 @lru_cache(maxsize=4096)
@@ -367,74 +339,55 @@ def _plain(name: str) -> str:
 
 
 def _unknown(device: str, figure: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"device {device!r}: {figure} is unknown; give the device with it in a TOML file that {USER_DEVICES} names, "
-        "in the layout of datasets/devices.toml (docs/devices.md)"
-    )
+    return InvalidInputError(f"device {device!r}: {figure} is unknown; give the device with it in {_USER_FILE}")
 
 
 def _read(path: Path) -> tuple[Device, ...]:
-    document = typed_table(_parse(path), _CatalogueFile, str(path))
+    document = typed_table(read_toml(path, "devices, as datasets/devices.toml"), _CatalogueFile, str(path))
     devices = tuple(_device(name, entry, f"{path}: device {name!r}") for name, entry in document.devices.items())
     _distinct_names(devices, path)
     return devices
 
 
-def _parse(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise NotFoundError(f"{path}: there is no such file; give a TOML file in the layout of datasets/devices.toml")
-    try:
-        with path.open("rb") as file:
-            content = file.read(_SIZE_LIMIT_BYTES + 1)
-    except OSError as error:
-        raise BrokenFileError(f"{path}: cannot be read: {error.strerror}; check its permissions") from error
-    if len(content) > _SIZE_LIMIT_BYTES:
-        raise InvalidInputError(f"{path}: larger than 1 MiB, which is no device catalogue; split it")
-    try:
-        return parse_toml(content.decode())
-    except ValueError as error:
-        raise BrokenFileError(f"{path}: no valid TOML: {error}; correct it there") from error
-
-
-def _device(name: str, entry: object, place: str) -> Device:
-    table = typed_table(entry, _DeviceTable, place)
-    figures = {figure: _figure(figure, value, f"{place}: figure {figure!r}") for figure, value in table.figures.items()}
+def _device(name: str, entry: object, where: str) -> Device:
+    table = typed_table(entry, _DeviceTable, where)
+    figures = {figure: _figure(figure, value, f"{where}: figure {figure!r}") for figure, value in table.figures.items()}
     if _SUSTAINED in figures and _PEAK in figures and figures[_SUSTAINED].value > figures[_PEAK].value:
         raise InvalidInputError(
-            f"{place}: figure {_SUSTAINED!r}: {figures[_SUSTAINED].value:g} is above {_PEAK} of "
+            f"{where}: figure {_SUSTAINED!r}: {figures[_SUSTAINED].value:g} is above {_PEAK} of "
             f"{figures[_PEAK].value:g}; what is sustained is at most the peak"
         )
     return Device(
-        name=_text(name, f"{place}: its name"),
-        vendor=_text(table.vendor, f"{place}: 'vendor'"),
-        architecture=_text(table.architecture, f"{place}: 'architecture'"),
-        aliases=tuple(_text(alias, f"{place}: 'aliases': an alias") for alias in table.aliases),
+        name=_text(name, f"{where}: its name"),
+        vendor=_text(table.vendor, f"{where}: 'vendor'"),
+        architecture=_text(table.architecture, f"{where}: 'architecture'"),
+        aliases=tuple(_text(alias, f"{where}: 'aliases': an alias") for alias in table.aliases),
         figures=figures,
     )
 
 
-def _figure(name: str, entry: object, place: str) -> Figure:
+def _figure(name: str, entry: object, where: str) -> Figure:
     if name not in FIGURE_UNITS:
-        raise InvalidInputError(f"{place}: unknown; the figures are {', '.join(FIGURE_UNITS)}")
-    table = typed_table(entry, _FigureTable, place)
+        raise InvalidInputError(f"{where}: unknown; the figures are {', '.join(FIGURE_UNITS)}")
+    table = typed_table(entry, _FigureTable, where)
     if table.unit != FIGURE_UNITS[name]:
-        raise InvalidInputError(f"{place}: the unit is {FIGURE_UNITS[name]!r}, not {table.unit!r}; convert the value")
+        raise InvalidInputError(f"{where}: the unit is {FIGURE_UNITS[name]!r}, not {table.unit!r}; convert the value")
     if table.certainty not in CERTAINTIES:
-        raise InvalidInputError(f"{place}: certainty {table.certainty!r} is none of {', '.join(CERTAINTIES)}")
+        raise InvalidInputError(f"{where}: certainty {table.certainty!r} is none of {', '.join(CERTAINTIES)}")
     if not (math.isfinite(table.value) and table.value > 0):
-        raise InvalidInputError(f"{place}: 'value' is finite and above zero; leave the figure out if it is unknown")
+        raise InvalidInputError(f"{where}: 'value' is finite and above zero; leave the figure out if it is unknown")
     low, high = FIGURE_RANGES[name]
     if not low <= table.value <= high:
-        raise InvalidInputError(f"{place}: {table.value:g} {FIGURE_UNITS[name]} is not within {low:g} to {high:g}")
+        raise InvalidInputError(f"{where}: {table.value:g} {FIGURE_UNITS[name]} is not within {low:g} to {high:g}")
     if FIGURE_UNITS[name] == "1" and not table.value.is_integer():
-        raise InvalidInputError(f"{place}: the value is a count, so a whole number, not {table.value}")
-    source = _text(table.source, f"{place}: 'source'")
+        raise InvalidInputError(f"{where}: the value is a count, so a whole number, not {table.value}")
+    source = _text(table.source, f"{where}: 'source'")
     return Figure(value=table.value, unit=table.unit, source=source, certainty=table.certainty)
 
 
-def _text(value: str, place: str) -> str:
+def _text(value: str, where: str) -> str:
     if not (value.strip() and value.isprintable() and len(value) <= _TEXT_LIMIT):
-        raise InvalidInputError(f"{place} is a line of printable text, 1 to {_TEXT_LIMIT} characters")
+        raise InvalidInputError(f"{where} is a line of printable text, 1 to {_TEXT_LIMIT} characters")
     return value
 
 
@@ -452,7 +405,6 @@ def _distinct_names(devices: tuple[Device, ...], path: Path) -> None:
 
 
 _Words = tuple[str, ...]
-_VENDORS = ("nvidia", "amd")
 #: Short names that people give to files and that no profiler writes: the MI300 without a letter is the accelerator, not
 #: the MI300A with processor cores.
 _SHORT: Mapping[str, str] = MappingProxyType({"mi300": "MI300X"})
@@ -473,50 +425,49 @@ def devices_in_name(text: str) -> tuple[Device, ...]:
     ['V100-SXM2-32GB', 'V100-PCIE-32GB']
     """
     words, index = _words(text), _index()
-    longest = max(map(len, index), default=0)
-    found: dict[str, Device] = {}
-    at = 0
-    while at < len(words):
-        length = next((n for n in range(longest, 0, -1) if words[at : at + n] in index and at + n <= len(words)), 0)
+    longest = max(map(len, index))
+    devices: dict[str, Device] = {}
+    while words:
+        length = next((n for n in range(min(longest, len(words)), 0, -1) if words[:n] in index), 0)
         if length:
-            devices, length = _extended(words[at:], length, index)
-            found |= {device.name: device for device in devices}
-        at += max(length, 1)
-    return tuple(found.values())
+            matches, length = _longest_match(words, length, index)
+            devices |= {device.name: device for device in matches}
+        words = words[max(length, 1) :]
+    return tuple(devices.values())
 
 
 def device_of_file(file: Path, device: str | None) -> Device:
-    """Return the device that the file's name says, else the one that is given.
+    """Return the device that the file's name says, or else `device`.
 
     Parameters
     ----------
     file : Path
         File whose name is read.
     device : str, optional
-        For files whose name says none, or more than one.
+        For files whose name says no device, or more than one.
 
     Raises
     ------
     NotFoundError
-        There is no such device as the given one, whether or not it is needed.
+        The catalogue lacks `device`, even if the name of the file says another.
     InvalidInputError
-        The name has none, or more than one, and none is given.
+        The name has no device, or more than one, and `device` is left out.
 
     Examples
     --------
     >>> device_of_file(Path("a100_dgx_all_reduce.csv"), None).name
     'A100-SXM4-80GB'
     """
-    given = None if device is None else find_device(device)
-    found = devices_in_name(file.stem)
-    if len(found) == 1:
-        return found[0]
-    if given is not None:
-        return given
-    which = f"more than one device ({', '.join(one.name for one in found)})" if found else "no device"
+    fallback = None if device is None else find_device(device)
+    named = devices_in_name(file.stem)
+    if len(named) == 1:
+        return named[0]
+    if fallback is not None:
+        return fallback
+    number = f"more than one device ({', '.join(device.name for device in named)})" if named else "no device"
     raise InvalidInputError(
-        f"{file}: its name has {which}, and there is no column of it; give --device NAME, or a name with one device of "
-        "`seqpoint devices`, as a100_measured.csv has"
+        f"{file}: its name has {number}, and there is no column of it; give --device NAME, or a name with one device "
+        "of `seqpoint devices`, as a100_measured.csv has"
     )
 
 
@@ -526,24 +477,16 @@ def _words(text: str) -> _Words:
 
 def _index() -> dict[_Words, Device]:
     """Return the devices by the words of their names and aliases, without the vendor's."""
-    index: dict[_Words, Device] = {}
     devices = load_devices()
-    for device in devices.values():
-        for name in device.aliases:
-            index[_without_vendor(_words(name))] = device
-    index |= {_without_vendor(_words(name)): device for name, device in devices.items()}
-    for short, name in _SHORT.items():
-        if name in devices:
-            index.setdefault((short,), devices[name])
-    return index
+    index = {(short,): devices[name] for short, name in _SHORT.items() if name in devices}
+    return index | {_words(_plain(" ".join(_words(name)))): device for name, device in _named(devices)}
 
 
-def _without_vendor(words: _Words) -> _Words:
-    return words[1:] if words[:1] in [(vendor,) for vendor in _VENDORS] else words
+def _longest_match(words: _Words, length: int, index: Mapping[_Words, Device]) -> tuple[list[Device], int]:
+    """Return the devices whose name matches the longest prefix of `words`, and the length of that prefix.
 
-
-def _extended(words: _Words, length: int, index: Mapping[_Words, Device]) -> tuple[list[Device], int]:
-    """Return what the first words name with as many of those that follow as some name has too, and how many."""
+    The first `length` words are the name of a device; further words match in their order, with others between them.
+    """
     devices = [index[words[:length]]]
     while length < len(words):
         more = {d.name: d for name, d in index.items() if _has(name, words[: length + 1])}

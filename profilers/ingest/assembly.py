@@ -33,7 +33,7 @@ from profilers.ingest.lengths import add_lengths
 from profilers.ingest.recording import LinkedRecording, combined_fingerprint
 from profilers.trace.arrays import MISSING, Growing, Ints, Narrowed, arrow_array, ends, integers, put, text_codes
 from profilers.trace.columns import Lanes, by_lane, lookup, row_slices, sorting
-from profilers.trace.schema import KINDS, OWN_RANK
+from profilers.trace.schema import KINDS, OWN_RANK, concatenate
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
 
@@ -113,7 +113,7 @@ class Placement:
     first_id : int
         Added to its ids.
     own_rank : int
-        Rank of the rows that state none.
+        Rank of the rows that state no rank.
     shift_ns : mapping of int to int
         Added to the times of each rank.
     spans : mapping of int to Spans
@@ -125,9 +125,10 @@ class Placement:
     shift_ns: Mapping[int, int]
     spans: Mapping[int, Spans]
 
-    def rank(self, rank: int) -> int:
-        """Return the rank in the trace of a rank in the recording."""
-        return self.own_rank if rank == OWN_RANK else rank
+    def extents(self, extents: Mapping[int, Extent]) -> dict[int, Extent]:
+        """Return the extents of a recording by ranks of the trace, on its clock."""
+        ranked = {self.own_rank if rank == OWN_RANK else rank: extent for rank, extent in extents.items()}
+        return {rank: extent.shifted(self.shift_ns[rank]) for rank, extent in ranked.items()}
 
     def put(self, table: pa.Table) -> pa.Table:
         """Return rows of the recording with the ranks, ids and times of the trace."""
@@ -146,14 +147,18 @@ class Placement:
             table = put(table, "start_ns", integers(table, "start_ns") + shift)
         return table
 
-    def iterations(self, table: pa.Table, time: Ints) -> Ints:
-        """Return the iteration of each row of a placed table, at one time a row."""
-        ranks = integers(table, "rank")
-        result = np.full(len(ranks), MISSING)
+    def with_iterations(self, table: pa.Table) -> pa.Table:
+        """Return a placed table in which each row has the iteration at its start."""
+        ranks, start = integers(table, "rank"), integers(table, "start_ns")
+        iterations = np.full(len(ranks), MISSING)
         for rank, spans in self.spans.items():
             of_rank = ranks == rank
-            result[of_rank] = spans.at(time[of_rank])
-        return result
+            iterations[of_rank] = spans.at(start[of_rank])
+        return put(table, "iteration", iterations)
+
+
+#: Recordings, each with its placement.
+_Placed = Sequence[tuple[LinkedRecording, Placement]]
 
 
 @dataclass(frozen=True)
@@ -194,130 +199,112 @@ def assemble(recordings: Sequence[LinkedRecording], iterations: str, length: str
     InvalidInputError
         The options do not fit the recordings, or the recordings do not fit each other, or hold the same events.
     """
-    placements = _on_one_clock(recordings, _numbered(recordings, iterations == "file"))
+    placed: _Placed = list(zip(recordings, _placements(recordings, iterations == "file"), strict=True))
     if iterations != "file":  # otherwise each file is an iteration, whatever its clock says
-        refuse_same_events(
-            [_ranked(recording, placement) for recording, placement in zip(recordings, placements, strict=True)]
-        )
-    trace, placements = _matched(recordings, placements)
-    spans = _spans(recordings, placements, iterations)
-    placements = [replace(placement, spans=by_rank) for placement, by_rank in zip(placements, spans, strict=True)]
-    table = _iteration_table(spans)
-    trace = trace.with_tables(iterations=table)
-    trace = add_lengths(_with_annotations(trace, recordings, placements), length)
-    meta = _meta(recordings, placements, trace.meta.quality)
+        refuse_same_events([_ranked(recording, placement) for recording, placement in placed])
+    trace, placed = _matched(placed)
+    spans = _spans(placed, iterations)
+    placed = [
+        (recording, replace(placement, spans=by_rank))
+        for (recording, placement), by_rank in zip(placed, spans, strict=True)
+    ]
+    trace = trace.with_tables(iterations=_iteration_table(spans), **_annotations(placed))
+    trace = add_lengths(trace, length)
     next_id = sum(recording.stage.rows for recording in recordings)
-    return Assembly(meta, placements, trace.iterations, trace.collectives, next_id)
+    placements = [placement for _, placement in placed]
+    return Assembly(_meta(placed, trace.meta.quality), placements, trace.iterations, trace.collectives, next_id)
 
 
-def _numbered(recordings: Sequence[LinkedRecording], file_mode: bool) -> list[Placement]:
-    """Give each recording its first id and its rank.
+def _placements(recordings: Sequence[LinkedRecording], file_mode: bool) -> list[Placement]:
+    """Give each recording its first id, its rank, and the shift that puts it on the common clock.
 
     Files that state the same single rank and overlap in time become ranks in their order.
     """
-    ranks = [recording.meta.ranks[0] if recording.meta.ranks else 0 for recording in recordings]
-    alone = all(set(recording.extents) <= {OWN_RANK, 0} for recording in recordings) and not any(ranks)
+    ranks = [_stated_rank(recording) for recording in recordings]
+    alone = all(set(recording.stage.extents) <= {OWN_RANK, 0} for recording in recordings) and not any(ranks)
     if len(recordings) > 1 and alone and not file_mode and not _follow(recordings):
         ranks = list(range(len(recordings)))
-    first = np.cumsum([0, *(recording.stage.rows for recording in recordings)])
-    return [Placement(int(first[i]), ranks[i], {}, {}) for i in range(len(recordings))]
+    shifts = base_shifts([recording.meta for recording in recordings])
+    first = np.cumsum([0, *(recording.stage.rows for recording in recordings)]).tolist()
+    return [_placement(*values) for values in zip(recordings, first, ranks, shifts, strict=False)]
+
+
+def _stated_rank(recording: LinkedRecording) -> int:
+    return recording.meta.ranks[0] if recording.meta.ranks else 0
+
+
+def _placement(recording: LinkedRecording, first_id: int, own_rank: int, shift_ns: int) -> Placement:
+    ranks = (own_rank if rank == OWN_RANK else rank for rank in recording.stage.extents)
+    return Placement(first_id, own_rank, dict.fromkeys(ranks, shift_ns), {})
 
 
 def _follow(recordings: Sequence[LinkedRecording]) -> bool:
     """Return whether each recording begins after the one before it has ended."""
-    extents = [recording.extents.values() for recording in recordings]
+    extents = [recording.stage.extents.values() for recording in recordings]
     times = sorted((min(e.start for e in of_ranks), max(e.end for e in of_ranks)) for of_ranks in extents)
     return all(before[1] <= after[0] for before, after in pairwise(times))
 
 
-def _on_one_clock(recordings: Sequence[LinkedRecording], placements: list[Placement]) -> list[Placement]:
-    shifts = base_shifts([recording.meta for recording in recordings])
-    return [
-        replace(placement, shift_ns={placement.rank(rank): by_ns for rank in recording.extents})
-        for recording, placement, by_ns in zip(recordings, placements, shifts, strict=True)
-    ]
-
-
 def _ranked(recording: LinkedRecording, placement: Placement) -> RankedFile:
     """Return a recording to compare with others, under the rank that it states, or else rank 0."""
-    rank = recording.meta.ranks[0] if recording.meta.ranks else 0
-    by_ns = next(iter(placement.shift_ns.values()), 0)
-    stated = replace(placement, first_id=0, own_rank=rank)
-    stated = replace(stated, shift_ns={stated.rank(rank): by_ns for rank in recording.extents})
-    extents = {stated.rank(rank): extent.shifted(by_ns) for rank, extent in recording.extents.items()}
-    assumed = recording.meta.quality["assumed_start"] > 0
+    shift_ns = next(iter(placement.shift_ns.values()), 0)
+    stated = _placement(recording, 0, _stated_rank(recording), shift_ns)
     return RankedFile(
         recording.file,
         bool(recording.meta.ranks),
-        {} if assumed else extents,
+        {} if recording.meta.quality["assumed_start"] else stated.extents(recording.stage.extents),
         lambda kind, names: map(stated.put, recording.stage.batches(kind, names)),
     )
 
 
-def _matched(recordings: Sequence[LinkedRecording], placements: list[Placement]) -> tuple[Trace, list[Placement]]:
+def _matched(placed: _Placed) -> tuple[Trace, _Placed]:
     """Match collectives across ranks; shift the clocks of ranks that they contradict."""
-    placed = [placement.put(recording.collectives) for recording, placement in zip(recordings, placements, strict=True)]
-    table = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
-    trace = match_collectives(Trace(TraceMeta(""), {"collectives": table}))
+    tables = [placement.put(recording.stage.table("collectives")) for recording, placement in placed]
+    trace = match_collectives(Trace(TraceMeta(""), {"collectives": concatenate("collectives", tables)}))
     shifts = collective_shifts(trace.collectives)
     if not shifts:
-        return trace, placements
-    moved = replace(placements[0], first_id=0, shift_ns=shifts).put(trace.collectives)
-    placements = [
-        replace(placement, shift_ns={rank: by + shifts.get(rank, 0) for rank, by in placement.shift_ns.items()})
-        for placement in placements
-    ]
-    return trace.with_tables(collectives=moved).with_quality(
-        {"clock_shift_max_ns": max(map(abs, shifts.values()))}
-    ), placements
+        return trace, placed
+    shifted = Placement(0, placed[0][1].own_rank, shifts, {}).put(trace.collectives)
+    trace = trace.with_tables(collectives=shifted)
+    moved = []
+    for recording, placement in placed:
+        shift_ns = {rank: by_ns + shifts.get(rank, 0) for rank, by_ns in placement.shift_ns.items()}
+        moved.append((recording, replace(placement, shift_ns=shift_ns)))
+    return trace.with_quality({"clock_shift_max_ns": max(map(abs, shifts.values()))}), moved
 
 
-def _spans(
-    recordings: Sequence[LinkedRecording], placements: Sequence[Placement], iterations: str
-) -> list[dict[int, Spans]]:
+def _spans(placed: _Placed, iterations: str) -> list[dict[int, Spans]]:
     """Return the iterations of every rank of every recording."""
-    extents = [
-        {
-            placement.rank(rank): extent.shifted(placement.shift_ns[placement.rank(rank)])
-            for rank, extent in recording.extents.items()
-        }
-        for recording, placement in zip(recordings, placements, strict=True)
-    ]
+    extents = [placement.extents(recording.stage.extents) for recording, placement in placed]
     if iterations == "file":
+        files = [recording.meta.sources[0] for recording, _ in placed]
         return [
-            {
-                rank: one_iteration(rank, extent, number, recordings[number].meta.sources[0], "file")
-                for rank, extent in items
-            }
-            for number, items in enumerate(sorted(by_rank.items()) for by_rank in extents)
+            {rank: one_iteration(rank, extent, number, files[number], "file") for rank, extent in by_rank.items()}
+            for number, by_rank in enumerate(extents)
         ]
-    marks = pa.concat_tables(
-        [placement.put(recording.marks) for recording, placement in zip(recordings, placements, strict=True)]
-    )
     total: dict[int, Extent] = {}
     for by_rank in extents:
         for rank, extent in by_rank.items():
-            total[rank] = total[rank] | extent if rank in total else extent
+            total[rank] = total.get(rank, extent) | extent
+    marks = concatenate("ranges", [placement.put(recording.marks) for recording, placement in placed])
     pattern = None if iterations == "auto" else iterations
-    if iterations == "whole":
-        spans = {rank: one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE) for rank, extent in total.items()}
-        return [{rank: spans[rank] for rank in by_rank} for by_rank in extents]
-    spans = {
-        rank: find_iterations(marks.filter(arrow_array(integers(marks, "rank") == rank)), rank, total[rank], pattern)
-        for rank in sorted(total)
-    }
-    for rank in [rank for rank, of_rank in spans.items() if of_rank.found_by == WHOLE_TRACE]:
-        spans[rank] = _periodic(recordings, placements, rank, total[rank]) or spans[rank]
+    spans = {}
+    for rank, extent in sorted(total.items()):
+        if iterations == "whole":
+            spans[rank] = one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE)
+            continue
+        marks_of_rank = marks.filter(arrow_array(integers(marks, "rank") == rank))
+        spans[rank] = find_iterations(marks_of_rank, rank, extent, pattern)
+        if spans[rank].found_by == WHOLE_TRACE:
+            spans[rank] = _periodic(placed, rank, extent) or spans[rank]
     return [{rank: spans[rank] for rank in by_rank} for by_rank in extents]
 
 
-def _periodic(
-    recordings: Sequence[LinkedRecording], placements: Sequence[Placement], rank: int, extent: Extent
-) -> Spans | None:
+def _periodic(placed: _Placed, rank: int, extent: Extent) -> Spans | None:
     """Return the iterations that recur in the kernels of a rank, in launch order; None if no period is found."""
     codes: dict[str | None, int] = {}
     names, times = Narrowed(), Growing(np.int64)
-    for recording, placement in zip(recordings, placements, strict=True):
+    for recording, placement in placed:
         shift = placement.shift_ns.get(rank, 0)
         for table, cause in _caused(recording, placement, "kernels", ("rank", "name", "start_ns")):
             of_rank = integers(table, "rank") == rank
@@ -344,44 +331,36 @@ def _caused(
 
 def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:
     distinct = {id(of_rank): of_rank for by_rank in spans for of_rank in by_rank.values()}
-    tables = [of_rank.table() for of_rank in sorted(distinct.values(), key=lambda of_rank: of_rank.rank)]
-    table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    ordered = sorted(distinct.values(), key=lambda of_rank: of_rank.rank)
+    table = concatenate("iterations", [of_rank.table() for of_rank in ordered])
     keys = list(zip(table["rank"].to_pylist(), table["iteration"].to_pylist(), strict=True))
     if len(set(keys)) != len(keys):
         raise InvalidInputError("two files hold the same iteration of the same rank; ingest them apart")
     return table
 
 
-def _with_annotations(trace: Trace, recordings: Sequence[LinkedRecording], placements: Sequence[Placement]) -> Trace:
-    """Return `trace` with the annotations and operators that can state a sequence length."""
+def _annotations(placed: _Placed) -> dict[str, pa.Table]:
+    """Return the annotations and operators that can state a sequence length, with their iterations."""
     tables = {}
     for kind, name in (("ranges", "marks"), ("ops", "length_ops")):
-        placed = [
-            _timed(placement, placement.put(getattr(recording, name)))
-            for recording, placement in zip(recordings, placements, strict=True)
-        ]
-        tables[kind] = pa.concat_tables(placed).unify_dictionaries().combine_chunks()
-    return trace.with_tables(**tables)
+        pairs = [(placement, placement.put(getattr(recording, name))) for recording, placement in placed]
+        tables[kind] = concatenate(kind, [placement.with_iterations(table) for placement, table in pairs])
+    return tables
 
 
-def _timed(placement: Placement, table: pa.Table) -> pa.Table:
-    return put(table, "iteration", placement.iterations(table, integers(table, "start_ns")))
-
-
-def _meta(recordings: Sequence[LinkedRecording], placements: Sequence[Placement], quality: Quality) -> TraceMeta:
-    metas = [recording.meta for recording in recordings]
+def _meta(placed: _Placed, quality: Quality) -> TraceMeta:
+    metas = [recording.meta for recording, _ in placed]
     sizes = {meta.world_size for meta in metas if meta.world_size is not None}
     devices = [
-        replace(device, rank=placement.rank(device.rank))
-        for meta, placement in zip(metas, placements, strict=True)
-        for device in meta.devices
+        replace(device, rank=placement.own_rank if device.rank == OWN_RANK else device.rank)
+        for recording, placement in placed
+        for device in recording.meta.devices
     ]
-    formats = dict.fromkeys(meta.format for meta in metas)
     return replace(
         metas[0],
-        format="+".join(formats),
+        format="+".join(dict.fromkeys(meta.format for meta in metas)),
         sources=tuple(name for meta in metas for name in meta.sources),
-        ranks=tuple(sorted({rank for placement in placements for rank in placement.spans})),
+        ranks=tuple(sorted({rank for _, placement in placed for rank in placement.spans})),
         world_size=max(sizes, default=None),
         clock_base_ns=min(meta.clock_base_ns for meta in metas),
         devices=tuple(dict.fromkeys(devices)),
@@ -402,7 +381,7 @@ def finished(
     placement : Placement
         Its ids, ranks, clock and iterations in the trace.
     collectives : Table
-        Matched collectives, of which those of this recording are yielded.
+        Matched collectives of all recordings; the rows of this recording are yielded.
     counts : dict
         Takes quality counts while rows are yielded.
     """
@@ -422,13 +401,11 @@ def finished(
             rows = slice(row, row + batch.num_rows)
             row += batch.num_rows
             table = placement.put(batch)
-            iteration = (
-                device[kind][rows] if kind in device else placement.iterations(table, integers(table, "start_ns"))
-            )
+            table = put(table, "iteration", device[kind][rows]) if kind in device else placement.with_iterations(table)
             if kind == "kernels" and len(kernels):
-                iteration_of_kernel = lookup(integers(table, "id"), iteration, kernels)
+                iteration_of_kernel = lookup(integers(table, "id"), device[kind][rows], kernels)
                 iterations = np.where(iteration_of_kernel == MISSING, iterations, iteration_of_kernel)
-            yield kind, put(table, "iteration", iteration)
+            yield kind, table
     if recorded.num_rows:
         yield "collectives", put(recorded, "iteration", lookup(kernels, iterations, integers(recorded, "kernel_id")))
 
@@ -461,6 +438,6 @@ def _fill_orphans(recording: LinkedRecording, placement: Placement, kind: str, i
         starts.append(integers(table, "start_ns"))
         launched.append(integers(table, "launch_id") != MISSING)
     start = starts.values()
-    for lane in by_lane(lambda: (lanes.part(rows) for rows in row_slices(len(start)))):
+    for lane in by_lane(lambda: (lanes.take(rows) for rows in row_slices(len(start)))):
         order = sorting(start[lane])
         fill_from_neighbours(lane if order is None else lane[order], launched.values(), iterations)

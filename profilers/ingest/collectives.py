@@ -22,32 +22,16 @@ from profilers.trace.kernels import is_collective
 from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace
 
-#: The standard term for each spelling in traces, without separators and case.
-_TERMS: Mapping[str, str] = {
-    "allreduce": "all_reduce",
-    "allreducecoalesced": "all_reduce",
-    "allgather": "all_gather",
-    "allgatherbase": "all_gather",
-    "allgatherintotensor": "all_gather",
-    "allgatherintotensorcoalesced": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "reducescatterbase": "reduce_scatter",
-    "reducescattertensor": "reduce_scatter",
-    "reducescattertensorcoalesced": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "alltoallbase": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send_recv",
-    "recv": "send_recv",
-    "sendrecv": "send_recv",
-    "barrier": "barrier",
-    # vLLM's own all-reduce, in one or two stages.
-    "crossdevicereduce": "all_reduce",
+#: The spellings of each standard term in traces, without separators and case.
+_SPELLINGS: Mapping[str, str] = {
+    "all_reduce": "allreduce allreducecoalesced crossdevicereduce",  # the last is vLLM's own
+    "all_gather": "allgather allgatherbase allgatherintotensor allgatherintotensorcoalesced",
+    "reduce_scatter": "reducescatter reducescatterbase reducescattertensor reducescattertensorcoalesced",
+    "all_to_all": "alltoall alltoallv alltoallbase",
+    "send_recv": "send recv sendrecv",
+    **{term: term for term in ("broadcast", "reduce", "gather", "scatter", "barrier")},
 }
+_TERMS = {spelling: term for term, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 _IN_KERNEL_NAME = re.compile(
     r"All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All|Broadcast|Send_?Recv|cross_device_reduce|Reduce",
     re.IGNORECASE,
@@ -81,19 +65,20 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
         Id of the first row; by default the ids follow the largest of the trace.
     """
     kernels = trace.kernels
-    communicates = {name: is_collective(name) for name in set(strings(kernels, "name"))}
-    rows = np.flatnonzero([communicates[name] for name in strings(kernels, "name")])
+    names = strings(kernels, "name")
+    communicates = {name: is_collective(name) for name in set(names)}
+    rows = np.flatnonzero([communicates[name] for name in names])
     if not len(rows):
         return trace
     chosen = kernels.take(arrow_array(rows))
-    first = _next_id(trace) if first_id is None else first_id
+    first = trace.next_id() if first_id is None else first_id
     sources_of = list(zip(*_sources(trace, chosen), strict=True))
     facts_of = {sources: _facts(*sources) for sources in set(sources_of)}
     facts = [facts_of[sources] for sources in sources_of]
     ids = np.arange(first, first + len(rows))
     columns = {name: chosen[name] for name in ("rank", "name", "start_ns", "dur_ns", "op_id")}
     columns |= {"id": ids, "kernel_id": chosen["id"]}
-    columns |= {name: [fact[name] for fact in facts] for name in _FACTS}
+    columns |= {name: [fact[name] for fact in facts] for name in facts[0]}
     collective_id = np.full(kernels.num_rows, MISSING)
     collective_id[rows] = ids
     return trace.with_tables(
@@ -101,43 +86,29 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     ).with_quality({"collectives": len(rows)})
 
 
-def _next_id(trace: Trace) -> int:
-    return max(int(integers(t, "id").max()) for k, t in trace.tables.items() if k != "iterations" and t.num_rows) + 1
-
-
 def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:
     """Return the name of each kernel, its arguments, those of its operator, and the annotation around its launch."""
-    op_rows = lookup(integers(trace.ops, "id"), np.arange(trace.ops.num_rows), integers(kernels, "op_id"))
-    op_args = _at(trace.ops["args"], op_rows)
     noted = np.array([bool(ANNOTATION.match(name)) for name in strings(trace.ranges, "name")], np.bool_)
     notes = trace.ranges.filter(arrow_array(noted))
-    launch_rows = lookup(
-        integers(trace.launches, "id"), np.arange(trace.launches.num_rows), integers(kernels, "launch_id")
-    )
+    launch_rows = _rows_of(trace.launches, integers(kernels, "launch_id"))
     around = np.full(kernels.num_rows, MISSING)
     launched = launch_rows != MISSING
     around[launched] = innermost(notes, trace.launches.take(arrow_array(launch_rows[launched])))
-    note_rows = lookup(integers(notes, "id"), np.arange(notes.num_rows), around)
+    note_rows = _rows_of(notes, around)
     named = zip(_at(notes["name"], note_rows), _at(notes["args"], note_rows), strict=True)
     annotations = [None if name is None else (name, args) for name, args in named]
+    op_args = _at(trace.ops["args"], _rows_of(trace.ops, integers(kernels, "op_id")))
     return strings(kernels, "name"), kernels["args"].to_pylist(), op_args, annotations
+
+
+def _rows_of(table: pa.Table, ids: Ints) -> Ints:
+    """Return the row of each id, or `MISSING`."""
+    return lookup(integers(table, "id"), np.arange(table.num_rows), ids)
 
 
 def _at(texts: pa.ChunkedArray, rows: Ints) -> list[Any]:
     """Return the text in each row, or None if the row is `MISSING`."""
     return texts.take(arrow_array(rows, rows == MISSING)).to_pylist()  # type: ignore[no-any-return]
-
-
-_FACTS = (
-    "collective",
-    "elements_in",
-    "elements_out",
-    "dtype",
-    "bytes",
-    "group_name",
-    "group_size",
-    "group_ranks",
-)
 
 
 def _facts(name: str, kernel: str | None, op: str | None, note: tuple[str, str | None] | None) -> dict[str, Any]:

@@ -6,15 +6,15 @@ rank, device, name and order instead.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Ints, arrow_array, integers, strings
-from profilers.trace.schema import make_table
+from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
+from profilers.trace.columns import lookup
+from profilers.trace.schema import concatenate, make_table
 from profilers.trace.trace import Trace
 
 #: Columns of a timeline's kernels that joining counters needs.
@@ -67,36 +67,15 @@ def base_name(name: str) -> str:
     return "".join(kept).rsplit("::", 1)[-1]
 
 
-def join_counters(trace: Trace, counted: Trace) -> Trace:
-    """Return `trace` with the counters of `counted`, each pointing to a kernel of the timeline.
+def add_counters(
+    kernels: pa.Table, counters: pa.Table, counted: Trace, next_id: int
+) -> tuple[pa.Table, dict[str, int]]:
+    """Return the counters of a timeline with those of `counted` added, and the quality counts of the join.
 
     The first measured kernel of a name on a rank and device is the first kernel of that name in the timeline there,
     the second the second, and so on. Names are compared without spaces, ``void`` and ``.kd``. Names that the timeline
     lacks are compared without template arguments and parameters, as Nsight Compute prints them. Devices are compared
     if both traces name the devices of all kernels.
-
-    Parameters
-    ----------
-    trace : Trace
-        The timeline.
-    counted : Trace
-        Trace of a file of counters, with the same ranks.
-
-    Raises
-    ------
-    InvalidInputError
-        `counted` has no counter of a kernel, or none of its kernels is in the timeline.
-    """
-    ids = [integers(table, "id") for kind, table in trace.tables.items() if kind != "iterations" and table.num_rows]
-    next_id = max((int(column.max()) + 1 for column in ids), default=0)
-    table, counts = add_counters(trace.kernels, trace.counters, counted, max(next_id, 0))
-    return trace.with_tables(counters=table).with_quality(counts)
-
-
-def add_counters(
-    kernels: pa.Table, counters: pa.Table, counted: Trace, next_id: int
-) -> tuple[pa.Table, dict[str, int]]:
-    """Return the counters of a timeline with those of `counted` added, and the quality counts of the join.
 
     Parameters
     ----------
@@ -112,23 +91,25 @@ def add_counters(
     Raises
     ------
     InvalidInputError
-        As `join_counters`.
+        `counted` has no counter of a kernel, or none of its kernels is in the timeline.
     """
     measurements = counted.counters
     kernel_of = integers(measurements, "kernel_id")
-    measured = np.isin(integers(counted.kernels, "id"), kernel_of)
-    if not measured.any():
+    ids = integers(counted.kernels, "id")
+    rows = np.flatnonzero(np.isin(ids, kernel_of))
+    if not len(rows):
         raise InvalidInputError("the second trace has no counter of a kernel; collect a file of counters")
-    rows = np.flatnonzero(measured)
     timeline_row = _same_kernels(kernels, counted.kernels, rows)
     if not timeline_row:
         raise InvalidInputError("no kernel with counters has the name of one in the timeline, on the same rank")
-    ids = integers(counted.kernels, "id")
-    row_of_id = {int(ids[row]): kernel_row for row, kernel_row in timeline_row.items()}
-    kernel_rows = np.array([row_of_id.get(kernel, -1) for kernel in kernel_of.tolist()], dtype=np.int64)
-    joined = kernel_rows >= 0
-    added = _pointing(kernels, measurements.filter(arrow_array(joined)), kernel_rows[joined], next_id)
-    table = pa.concat_tables([counters, added]).unify_dictionaries().combine_chunks()
+    kernel_rows = lookup(ids[list(timeline_row)], np.array(list(timeline_row.values())), kernel_of)
+    joined = kernel_rows != MISSING
+    columns = {name: measurements[name].filter(arrow_array(joined)) for name in measurements.schema.names}
+    columns |= {name: integers(kernels, name)[kernel_rows[joined]] for name in ("rank", "start_ns", "iteration")}
+    columns["kernel_id"] = integers(kernels, "id")[kernel_rows[joined]]
+    columns["id"] = np.arange(next_id, next_id + int(joined.sum()))
+    added = make_table("counters", columns)
+    table = concatenate("counters", [counters, added])
     counts = {
         "counters_joined": int(joined.sum()),
         "counters_without_kernel": int((~joined).sum()),
@@ -140,47 +121,27 @@ def add_counters(
 
 def _same_kernels(timeline: pa.Table, counted: pa.Table, rows: Ints) -> dict[int, int]:
     """Return, by row of `counted`, the row of the same kernel in the timeline; loops over the kernels."""
-    by_device = not (timeline["device"].null_count or counted["device"].null_count)
-    kernels = _LaunchOrder(timeline, np.arange(timeline.num_rows), by_device)
-    full_names = {name for _, name in kernels.by_name(plain_name)}
-    names = strings(counted, "name")
+    with_device = not (timeline["device"].null_count or counted["device"].null_count)
+    columns = ("rank", "device") if with_device else ("rank",)
+    full_names = {plain_name(name) for name in set(strings(timeline, "name"))}
+    has_full_name = np.array([plain_name(name) in full_names for name in strings(counted, "name")[rows]])
     same: dict[int, int] = {}
-    for shorten, has_full_name in ((plain_name, True), (base_name, False)):
-        chosen = [row for row in rows.tolist() if (plain_name(names[row]) in full_names) == has_full_name]
-        timeline_rows = kernels.by_name(shorten)
-        order = _LaunchOrder(counted, np.array(chosen, dtype=np.int64), by_device)
-        for key, counted_rows in order.by_name(shorten).items():
+    for shorten, chosen in ((plain_name, rows[has_full_name]), (base_name, rows[~has_full_name])):
+        timeline_rows = _by_name(timeline, np.arange(timeline.num_rows), columns, shorten)
+        for key, counted_rows in _by_name(counted, chosen, columns, shorten).items():
             same.update(zip(counted_rows, timeline_rows.get(key, []), strict=False))
     return same
 
 
-class _LaunchOrder:
-    """Some kernels of a table, in the order in which they started."""
-
-    def __init__(self, kernels: pa.Table, rows: Ints, by_device: bool) -> None:
-        order = np.lexsort((integers(kernels, "id")[rows], integers(kernels, "start_ns")[rows]))
-        self._rows = rows[order]
-        device = integers(kernels, "device") if by_device else np.zeros(kernels.num_rows, np.int64)
-        self._devices = list(zip(integers(kernels, "rank").tolist(), device.tolist(), strict=True))
-        self._names = strings(kernels, "name")
-
-    def by_name(self, shorten: Callable[[str], str]) -> dict[tuple[tuple[int, int], str], list[int]]:
-        """Return the rows by (rank, device) and by shortened name."""
-        short_names: dict[str, str] = {}
-        rows: dict[tuple[tuple[int, int], str], list[int]] = defaultdict(list)
-        for row in self._rows.tolist():
-            name = self._names[row]
-            if name not in short_names:
-                short_names[name] = shorten(name)
-            rows[self._devices[row], short_names[name]].append(row)
-        return rows
-
-
-def _pointing(kernels: pa.Table, counters: pa.Table, rows: Ints, next_id: int) -> pa.Table:
-    """Return `counters` on the kernels in these rows of the timeline, with ids from `next_id` on."""
-    columns: dict[str, Any] = {name: counters[name] for name in counters.schema.names}
-    for name in ("rank", "start_ns", "iteration"):
-        columns[name] = integers(kernels, name)[rows]
-    columns["kernel_id"] = integers(kernels, "id")[rows]
-    columns["id"] = np.arange(len(rows)) + next_id
-    return make_table("counters", columns)
+def _by_name(
+    kernels: pa.Table, rows: Ints, columns: Sequence[str], shorten: Callable[[str], str]
+) -> dict[tuple[int | str, ...], list[int]]:
+    """Return some rows of kernels, in the order of their starts, by some columns and by shortened name."""
+    order = np.lexsort((integers(kernels, "id")[rows], integers(kernels, "start_ns")[rows]))
+    names = strings(kernels, "name")
+    short_names = {name: shorten(name) for name in set(names[rows])}
+    keys = list(zip(*(integers(kernels, column).tolist() for column in columns), strict=True))
+    by_name = defaultdict(list)
+    for row in rows[order].tolist():
+        by_name[*keys[row], short_names[names[row]]].append(row)
+    return by_name

@@ -1,7 +1,7 @@
 """Refuse files that hold the same events of a rank, since their times and bytes would count twice.
 
-Two events are the same if they have the same name, begin in the same nanosecond, and lie on the same stream of a
-device or the same thread of a process. Files of one rank that follow each other in time are not compared.
+Two events are the same if they have the same name and begin in the same nanosecond, on the same stream of a device or
+the same thread of a process. Files of one rank that follow each other in time are not compared.
 
 A few coincidences prove nothing, since clocks may start at 0 in each file. So two files are refused if more than half
 of the events of one of them, in the time of both, are in the other too. Overlapping files that state no rank are

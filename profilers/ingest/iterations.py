@@ -16,7 +16,7 @@ the trace, it belongs to an iteration if both its neighbours on the stream do.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -277,15 +277,15 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
     """
     if pattern is not None:
         expression = annotation_pattern(pattern)
-        spans = _each(marks, lambda name: expression.search(name) is not None, "annotation", rank)
+        spans = _each(marks, expression, "annotation", rank)
         if spans is None:
             raise InvalidInputError(
                 f"rank {rank}: no annotation with a duration matches {pattern!r}; `seqpoint describe` lists them"
             )
         return spans
     return (
-        _each(marks, lambda name: _STEP.match(name) is not None, "ProfilerStep", rank)
-        or _each(marks, lambda name: _WHOLE_STEP.match(name) is not None, "annotation", rank)
+        _each(marks, _STEP, "ProfilerStep", rank)
+        or _each(marks, _WHOLE_STEP, "annotation", rank)
         or _between(marks, rank, extent)
         or one_iteration(rank, extent, 0, WHOLE_TRACE, WHOLE_TRACE)
     )
@@ -396,12 +396,10 @@ def annotation_pattern(pattern: str) -> re.Pattern[str]:
         raise InvalidInputError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-def _each(marks: pa.Table, accepts: Callable[[str], bool], found_by: str, rank: int) -> Spans | None:
-    """Return each accepted annotation as one iteration; of two that overlap, the longer."""
+def _each(marks: pa.Table, pattern: re.Pattern[str], found_by: str, rank: int) -> Spans | None:
+    """Return each annotation that matches as one iteration; of two that overlap, the longer."""
     names = strings(marks, "name")
-    rows = np.array([i for i, name in enumerate(names) if accepts(name)], dtype=np.int64)
-    if not len(rows):
-        return None
+    rows = np.array([i for i, name in enumerate(names) if pattern.search(name)], dtype=np.int64)
     start, end = integers(marks, "start_ns")[rows], ends(marks)[rows]
     kept = _disjoint(start, end)
     if not kept:

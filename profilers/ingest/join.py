@@ -23,7 +23,6 @@ import pyarrow as pa
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, integers, strings, text_codes
 from profilers.trace.schema import make_table
-from profilers.trace.trace import Trace
 
 #: Calls by which two sequences may run apart, and names in a row that must agree to go on.
 _LOOK_AHEAD = 32
@@ -88,8 +87,8 @@ def pair_threads(first: Calls, second: Calls) -> list[tuple[int, int]]:
     pairs = []
     for thread, names in sorted(first.items(), key=lambda item: (-len(item[1]), item[0])):
         called = Counter(names)
-        shared = {other: sum((called & counts).values()) for other, counts in unpaired.items()}
-        best = max(shared, key=lambda other: (shared[other], -other), default=None)
+        shared = {candidate: sum((called & counts).values()) for candidate, counts in unpaired.items()}
+        best = max(shared, key=lambda candidate: (shared[candidate], -candidate), default=None)
         if best is not None and shared[best] >= _SAME_THREAD * min(len(names), len(second[best])) > 0:
             pairs.append((thread, best))
             del unpaired[best]
@@ -270,43 +269,6 @@ def match_nodes(events: Mapping[str, pa.Table], nodes: pa.Table, ranks: Sequence
     return MatchedNodes(nodes, {"ops": node_row[:ops], "ranges": node_row[ops:]}, counts)
 
 
-def join_execution_trace(trace: Trace, et: Trace) -> Trace:
-    """Return `trace` with what the nodes of `et` know of its operators: node, inputs and outputs, dependencies.
-
-    An operator or annotation and a node are the same if their rank, record function id and name are. An id on several
-    rows of either side is not matched. A rank whose timeline has no such id is joined by the order of its calls, which
-    is counted apart. `CollectOptions.execution_traces` joins while the files are read, with less memory.
-
-    Parameters
-    ----------
-    trace : Trace
-        Collected from Kineto files that were written together with the execution traces.
-    et : Trace
-        Collected from execution traces, with the same ranks.
-
-    Raises
-    ------
-    InvalidInputError
-        They have no rank in common, or no node is matched.
-
-    Examples
-    --------
-    >>> from profilers.trace import TraceMeta
-    >>> def example(**columns):
-    ...     row = {"id": [0], "rank": [0], "name": ["aten::mm"], "start_ns": [0], "record_function_id": [7], **columns}
-    ...     return Trace(TraceMeta("example", ranks=(0,)), {"ops": make_table("ops", row)})
-    >>> joined = join_execution_trace(example(), example(shapes=["[[2,3],[3,4]]"], args=['{"node":12}']))
-    >>> joined.ops["shapes"].to_pylist(), joined.ops["args"].to_pylist()
-    (['[[2,3],[3,4]]'], ['{"execution_trace":{"node":12}}'])
-    """
-    ranks = common_ranks(trace.meta.ranks, et.meta.ranks)
-    matched = match_nodes(trace.tables, et.ops, ranks)
-    check_joined(matched.counts["nodes_joined"])
-    tables = {kind: matched.fill(kind, trace.tables[kind]) for kind in EVENT_KINDS}
-    counts = {**matched.counts, "nodes_without_event": et.ops.num_rows - matched.counts["nodes_joined"]}
-    return trace.with_tables(**tables).with_quality(counts)
-
-
 def _unsplit(codes: dict[str | None, int]) -> Ints:
     """Return, by the number of a name, that of the name which Chakra's converter split."""
     names = list(codes)
@@ -314,7 +276,7 @@ def _unsplit(codes: dict[str | None, int]) -> Ints:
 
 
 def _by_record(events: _CallColumns, nodes: _CallColumns, rank: int, unsplit: Ints) -> _Pairs:
-    """Return the pairs of a rank by (record function id, name), each of which is on a single row of both sides."""
+    """Return the pairs of a rank by (record function id, name); a key on several rows of a side is left out."""
     sides = [(calls, calls.with_record(rank)) for calls in (events, nodes)]
     keys = dense_keys(*((calls.record[rows], unsplit[calls.name[rows]]) for calls, rows in sides))
     (event_keys, event_at), (node_keys, node_at) = map(_single, keys)
@@ -338,19 +300,18 @@ def _by_order(events: _CallColumns, nodes: _CallColumns, rank: int) -> _Pairs:
     called, called_rows = events.by_thread(event_rows)
     listed, listed_rows = nodes.by_thread(node_rows)
     aligned = [(np.zeros(0, np.int64), np.zeros(0, np.int64))]
-    for thread, other in pair_threads(called, listed):
-        if pairs := align(called[thread], listed[other]):
+    for thread, node_thread in pair_threads(called, listed):
+        if pairs := align(called[thread], listed[node_thread]):
             first, second = np.array(pairs).T
-            aligned.append((called_rows[thread][first], listed_rows[other][second]))
+            aligned.append((called_rows[thread][first], listed_rows[node_thread][second]))
     return np.concatenate([rows for rows, _ in aligned]), np.concatenate([rows for _, rows in aligned])
 
 
 def _filled(table: pa.Table, column: str, rows: Ints, texts: npt.NDArray[np.object_]) -> pa.Array:
     """Return a text column of events, with the texts of their nodes where it is null."""
     values = strings(table, column)
-    for row, text in zip(rows.tolist(), texts, strict=True):
-        if values[row] is None:
-            values[row] = text
+    missing = np.array([text is None for text in values[rows]], np.bool_)
+    values[rows] = np.where(missing, texts, values[rows])
     return pa.array(values.tolist(), pa.string())
 
 

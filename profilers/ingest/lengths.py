@@ -7,6 +7,7 @@ dimension of an operator's input instead; a CSV file gives the lengths by iterat
 import csv
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, put, strings, text_array
-from profilers.trace.schema import SCHEMAS
+from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, put, strings
+from profilers.trace.schema import make_table
 from profilers.trace.trace import Trace
 
 _LIMIT = 1 << 62
@@ -62,7 +63,7 @@ class LengthRule:
         Raises
         ------
         InvalidInputError
-            The text is no such rule.
+            The text is not of this form.
         """
         op, *numbers = text.rsplit(":", 2)
         if len(numbers) != 2 or not op or not all(n.isdecimal() and len(n) < 4 for n in numbers):
@@ -123,13 +124,21 @@ def _is_file(length: str) -> bool:
 
 def _with_lengths(table: pa.Table, lengths: Ints, source: str) -> pa.Table:
     """Return the table of iterations with the lengths that are not `MISSING`, and their source."""
-    before = integers(table, "sequence_length")
-    table = put(table, "sequence_length", np.where(lengths == MISSING, before, lengths))
-    found_by = np.where(lengths == MISSING, strings(table, "length_found_by"), source)
-    index = table.schema.get_field_index("length_found_by")
-    field = SCHEMAS["iterations"].field(index)
-    column = text_array(found_by.tolist()).dictionary_encode().cast(field.type)
-    return table.set_column(index, field, column)
+    columns = dict(zip(table.schema.names, table.columns, strict=True))
+    columns["sequence_length"] = np.where(lengths == MISSING, integers(table, "sequence_length"), lengths)
+    columns["length_found_by"] = np.where(lengths == MISSING, strings(table, "length_found_by"), source).tolist()
+    return make_table("iterations", columns)
+
+
+def _by_iteration(table: pa.Table, values: Mapping[tuple[int, int], int]) -> Ints:
+    """Return the value of each iteration, or `MISSING`, from values by (rank, iteration)."""
+    return np.array([values.get(key, MISSING) for key in _keys(table)], dtype=np.int64)
+
+
+def _in_iterations(events: pa.Table, column: str, text: str) -> pa.Table:
+    """Return the events in iterations that have a text in a column, ordered by start and id."""
+    events = events.filter(arrow_array(strings(events, column) == text))
+    return events.filter(pc.is_valid(events["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
 
 
 def _keys(table: pa.Table) -> list[tuple[int, int]]:
@@ -138,8 +147,7 @@ def _keys(table: pa.Table) -> list[tuple[int, int]]:
 
 def _from_annotations(trace: Trace) -> pa.Table:
     """Return the iterations with the lengths of the first annotations that state them."""
-    ranges = trace.ranges.filter(arrow_array(strings(trace.ranges, "category") == "user_annotation"))
-    ranges = ranges.filter(pc.is_valid(ranges["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
+    ranges = _in_iterations(trace.ranges, "category", "user_annotation")
     lengths: dict[tuple[int, int], int] = {}
     batches: dict[tuple[int, int], int] = {}
     for key, name in zip(_keys(ranges), strings(ranges, "name"), strict=True):  # a Python loop over annotations
@@ -148,10 +156,8 @@ def _from_annotations(trace: Trace) -> pa.Table:
             lengths.setdefault(key, length)
         if batch is not None:
             batches.setdefault(key, batch)
-    table = trace.iterations
-    keys = _keys(table)
-    table = put(table, "batch", np.array([batches.get(key, MISSING) for key in keys], dtype=np.int64))
-    return _with_lengths(table, np.array([lengths.get(key, MISSING) for key in keys], dtype=np.int64), "annotation")
+    table = put(trace.iterations, "batch", _by_iteration(trace.iterations, batches))
+    return _with_lengths(table, _by_iteration(table, lengths), "annotation")
 
 
 def _stated(name: str) -> tuple[int | None, int | None]:
@@ -171,17 +177,16 @@ def _small(*digits: str) -> int | None:
 
 def _from_shapes(trace: Trace, rule_text: str) -> Ints:
     rule = LengthRule.parse(rule_text)
-    ops = trace.ops.filter(arrow_array(strings(trace.ops, "name") == rule.op))
-    if not ops.num_rows:
+    if rule.op not in strings(trace.ops, "name"):
         raise InvalidInputError(f"--length {rule_text}: the trace has no operator {rule.op!r}")
-    ops = ops.filter(pc.is_valid(ops["iteration"])).sort_by([("start_ns", "ascending"), ("id", "ascending")])
+    ops = _in_iterations(trace.ops, "name", rule.op)
     first: dict[tuple[int, int], int] = {}
     for key, shapes in zip(_keys(ops), ops["shapes"].to_pylist(), strict=True):  # a Python loop over one operator
         if key not in first and (size := _extent(shapes, rule)) is not None:
             first[key] = size
     if not first:
         raise InvalidInputError(f"--length {rule_text}: no {rule.op!r} has such a dimension; was record_shapes on?")
-    return np.array([first.get(key, MISSING) for key in _keys(trace.iterations)], dtype=np.int64)
+    return _by_iteration(trace.iterations, first)
 
 
 def _extent(shapes: str | None, rule: LengthRule) -> int | None:

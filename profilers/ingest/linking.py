@@ -15,11 +15,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Ints, put
-from profilers.trace.columns import LANE, Columns, TableColumns, at, by_lane, row_slices, sorting
+from profilers.ingest.stage import Stage
+from profilers.trace.arrays import MISSING, Ints
+from profilers.trace.columns import LANE, by_lane, row_slices, sorting
 from profilers.trace.compiled import compiled
-from profilers.trace.trace import Trace
 
+#: Columns of each kind that linking reads, which stay in memory; all others stay in the stage.
+LINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
+    "launches": ("id", "rank", "start_ns", LANE, "correlation"),
+    "kernels": ("rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
+    "copies": ("rank", "start_ns", "correlation", "external_id"),
+    "syncs": ("rank", "correlation"),
+}
 #: Numbers whose range exceeds `_SPARSE` times their count plus `_MORE` are numbered by their order.
 _SPARSE, _MORE = 4, 1 << 16
 
@@ -31,8 +39,8 @@ class Index:
 
     Parameters
     ----------
-    columns : Columns
-        Columns of one file.
+    stage : Stage
+        Rows of one file, which holds the column, ``rank`` and ``start_ns`` of the kind.
     kind, name : str
         Kind of event, and the column that holds the number.
 
@@ -42,19 +50,19 @@ class Index:
         Number of rows whose rank and number an earlier row has.
     """
 
-    def __init__(self, columns: Columns, kind: str, name: str) -> None:
-        slices = list(row_slices(columns.count(kind)))
-        self._ranks = Numbering(lambda: (columns.part(kind, "rank", rows) for rows in slices))
-        self._numbers = Numbering(lambda: (columns.part(kind, name, rows) for rows in slices))
+    def __init__(self, stage: Stage, kind: str, name: str) -> None:
+        slices = list(row_slices(stage.count(kind)))
+        self._ranks = Numbering(lambda: (stage.part(kind, "rank", rows) for rows in slices))
+        self._numbers = Numbering(lambda: (stage.part(kind, name, rows) for rows in slices))
 
         def pairs() -> Iterator[Ints]:
             for rows in slices:
-                yield self._pairs(columns.part(kind, "rank", rows), columns.part(kind, name, rows))
+                yield self._pairs(stage.part(kind, "rank", rows), stage.part(kind, name, rows))
 
         self._slots = Numbering(pairs)
         self._rows = np.full(self._slots.size, -1, np.int32)
         self.duplicates = 0
-        starts = columns.raw(kind, "start_ns")
+        starts = stage.raw(kind, "start_ns")
         for rows, keys in zip(slices, pairs(), strict=True):
             self.duplicates += int(_enter(self._rows, self._slots.of(keys), rows.start, starts))
 
@@ -122,7 +130,6 @@ def _enter(rows: Any, slots: Any, first: Any, starts: Any) -> Any:
     return duplicates
 
 
-_DEVICE_KINDS = ("kernels", "copies")
 #: Least share of checked events on which External id must agree with the launch to be used.
 _TRUST = 0.99
 #: A duration is damaged if it overruns this many kernels of its stream by this much.
@@ -130,63 +137,35 @@ _OVERRUN_NS, _OVERRUN_KERNELS = 1_000_000, 8
 
 #: Moves a row, on average, before insertion sort gives way to a full sort.
 _MOVES = 8
-#: Takes the next rows of a new column: ``give("kernels", "launch_id", values)``.
-_Give = Callable[[str, str, Ints], None]
 
 
-def link(trace: Trace) -> Trace:
-    """Return `trace` with ``launch_id`` and ``op_id`` filled; events without a link are counted.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace of one file, since correlation ids repeat between files.
-    """
-    tables = dict(trace.tables)
-    linked: dict[tuple[str, str], list[Ints]] = {}
-
-    def give(kind: str, name: str, values: Ints) -> None:
-        linked.setdefault((kind, name), []).append(values)
-
-    counts = link_rows(TableColumns(tables), give)
-    for (kind, column), values in linked.items():
-        if column in tables[kind].schema.names:
-            tables[kind] = put(tables[kind], column, np.concatenate(values))
-    return trace.with_tables(**tables).with_quality(counts)
-
-
-def link_rows(columns: Columns, give: _Give) -> dict[str, int]:
+def link_rows(stage: Stage) -> dict[str, int]:
     """Link the rows of one file and return the counts for `Quality`.
 
+    Amended are ``op_id``, ``launch_id`` and ``cause_ns``, and ``dur_ns`` of kernels if some are repaired. The cause of
+    a kernel or copy is its launch, or else its operator.
+
     Parameters
     ----------
-    columns : Columns
-        Columns of the file; each is forgotten after its last use.
-    give : callable
-        Takes new columns, a block of rows at a time: ``op_id``, ``launch_id`` and ``cause_ns``. The cause of a kernel
-        or copy is its launch, or else its operator. Takes ``dur_ns`` of kernels if some are repaired.
+    stage : Stage
+        Rows of the file, which holds `LINK_COLUMNS`; each column is forgotten after its last use.
     """
-    counts = Counter(_durations(columns, give))
-    _forget(columns, "kernels", "dur_ns", LANE)
-    op = _innermost(columns)
-    _forget(columns, "ops", "dur_ns", LANE)
-    _forget(columns, "launches", LANE)
-    for rows in row_slices(columns.count("launches")):
-        give("launches", "op_id", at(columns, "ops", "id", op[rows]))
-    launches = Index(columns, "launches", "correlation")
-    _forget(columns, "launches", "rank", "correlation")
+    counts = Counter(_durations(stage))
+    stage.forget("kernels", "dur_ns", LANE)
+    op = _innermost(stage)
+    stage.forget("ops", "dur_ns", LANE)
+    stage.forget("launches", LANE)
+    for rows in row_slices(stage.count("launches")):
+        stage.amend("launches", "op_id", stage.take("ops", "id", op[rows]))
+    launches = Index(stage, "launches", "correlation")
+    stage.forget("launches", "rank", "correlation")
     counts.update(duplicate_correlation=launches.duplicates)
-    for kind in _DEVICE_KINDS:
-        counts.update(_DeviceRows(columns, kind, launches, op).link(give))
-    for rows in row_slices(columns.count("syncs")):
-        launch_rows = launches.find(columns.part("syncs", "rank", rows), columns.part("syncs", "correlation", rows))
-        give("syncs", "launch_id", at(columns, "launches", "id", launch_rows))
+    for kind in ("kernels", "copies"):
+        counts.update(_DeviceRows(stage, kind, launches, op).link())
+    for rows in row_slices(stage.count("syncs")):
+        launch_rows = launches.find(stage.part("syncs", "rank", rows), stage.part("syncs", "correlation", rows))
+        stage.amend("syncs", "launch_id", stage.take("launches", "id", launch_rows))
     return dict(counts)
-
-
-def _forget(columns: Columns, kind: str, *names: str) -> None:
-    for name in names:
-        columns.forget(kind, name)
 
 
 @dataclass(frozen=True)
@@ -195,8 +174,8 @@ class _DeviceRows:
 
     Parameters
     ----------
-    columns : Columns
-        Columns of the file.
+    stage : Stage
+        Rows of the file.
     kind : str
         ``kernels`` or ``copies``.
     launches : Index
@@ -205,18 +184,18 @@ class _DeviceRows:
         Row of each launch's operator, or -1.
     """
 
-    columns: Columns
+    stage: Stage
     kind: str
     launches: Index
     op: npt.NDArray[np.int32]
 
-    def link(self, give: _Give) -> Counter[str]:
-        """Give the columns of links; return the quality counts."""
+    def link(self) -> Counter[str]:
+        """Amend the columns of links; return the quality counts."""
         counts = self._check_external()
         checked, wrong = counts["external_id_checked"], counts["external_id_wrong"]
         trusted = checked and counts["orphan_op"] and wrong <= (1 - _TRUST) * checked
-        external = Index(self.columns, "ops", "external_id") if trusted else None
-        for rows in row_slices(self.columns.count(self.kind)):
+        external = Index(self.stage, "ops", "external_id") if trusted else None
+        for rows in row_slices(self.stage.count(self.kind)):
             launch, op = self._links(rows)
             if external is not None:
                 unlinked = np.flatnonzero(op < 0)
@@ -224,16 +203,16 @@ class _DeviceRows:
                 op[unlinked] = external.find(ranks[unlinked], external_ids[unlinked])
                 used = int((op[unlinked] >= 0).sum())
                 counts.update(linked_by_external_id=used, orphan_op=-used)
-            cause = at(self.columns, "launches", "start_ns", launch)
+            cause = self.stage.take("launches", "start_ns", launch)
             counts["early_device"] += int(((launch >= 0) & (self._column("start_ns", rows) < cause)).sum())
-            by_op = at(self.columns, "ops", "start_ns", np.where(launch < 0, op, -1))
-            give(self.kind, "launch_id", at(self.columns, "launches", "id", launch))
-            give(self.kind, "op_id", at(self.columns, "ops", "id", op))
-            give(self.kind, "cause_ns", np.where(launch < 0, by_op, cause))
+            by_op = self.stage.take("ops", "start_ns", np.where(launch < 0, op, -1))
+            self.stage.amend(self.kind, "launch_id", self.stage.take("launches", "id", launch))
+            self.stage.amend(self.kind, "op_id", self.stage.take("ops", "id", op))
+            self.stage.amend(self.kind, "cause_ns", np.where(launch < 0, by_op, cause))
         return counts
 
     def _column(self, name: str, rows: slice) -> Ints:
-        return self.columns.part(self.kind, name, rows)
+        return self.stage.part(self.kind, name, rows)
 
     def _links(self, rows: slice) -> tuple[Ints, Ints]:
         """Return the rows of the launch and the operator of kernels or copies, or -1."""
@@ -245,9 +224,9 @@ class _DeviceRows:
     def _check_external(self) -> Counter[str]:
         """Count rows without a launch or an operator, and rows whose External id names another operator."""
         counts: Counter[str] = Counter()
-        for rows in row_slices(self.columns.count(self.kind)):
+        for rows in row_slices(self.stage.count(self.kind)):
             launch, op = self._links(rows)
-            external_id, op_external_id = self._column("external_id", rows), at(self.columns, "ops", "external_id", op)
+            external_id, op_external_id = self._column("external_id", rows), self.stage.take("ops", "external_id", op)
             both = (external_id != MISSING) & (op_external_id != MISSING)
             counts.update(
                 orphan_device=int((launch < 0).sum()),
@@ -268,21 +247,21 @@ def innermost(outer: pa.Table, inner: pa.Table) -> Ints:
     inner : Table
         Launches.
     """
-    columns = TableColumns({"ops": outer, "launches": inner})
-    return at(columns, "ops", "id", _innermost(columns))
+    stage = Stage(held=LINK_COLUMNS)
+    for kind, table in (("ops", outer), ("launches", inner)):
+        stage.write(kind, {name: table[name] for name in ("id", "rank", "process", "thread", "start_ns", "dur_ns")})
+    return stage.take("ops", "id", _innermost(stage))
 
 
-def _innermost(columns: Columns) -> npt.NDArray[np.int32]:
+def _innermost(stage: Stage) -> npt.NDArray[np.int32]:
     """Return the row of the innermost operator around the start of each launch on its thread, or -1."""
-    if not columns.count("ops"):
-        return np.broadcast_to(np.int32(-1), columns.count("launches"))
-    innermost_op = np.full(columns.count("launches"), -1, np.int32)
-    starts, durations, launch_starts = (
-        columns.raw(*named) for named in (("ops", "start_ns"), ("ops", "dur_ns"), ("launches", "start_ns"))
-    )
-    operators = _rows_by_lane(columns, "ops")
-    for lane, launches in enumerate(_rows_by_lane(columns, "launches")):
-        rows = operators[lane] if lane < len(operators) else np.empty(0, np.int32)
+    if not stage.count("ops"):
+        return np.broadcast_to(np.int32(-1), stage.count("launches"))
+    innermost_op = np.full(stage.count("launches"), -1, np.int32)
+    starts, durations = stage.raw("ops", "start_ns"), stage.raw("ops", "dur_ns")
+    launch_starts = stage.raw("launches", "start_ns")
+    operators = _rows_by_lane(stage, "ops")
+    for rows, launches in zip(operators, _rows_by_lane(stage, "launches"), strict=False):
         if not len(rows) or not len(launches):
             continue
         if not _nests(starts, durations, rows):
@@ -293,9 +272,9 @@ def _innermost(columns: Columns) -> npt.NDArray[np.int32]:
     return innermost_op
 
 
-def _rows_by_lane(columns: Columns, kind: str) -> list[npt.NDArray[np.int32]]:
-    slices = list(row_slices(columns.count(kind)))
-    return by_lane(lambda: (columns.part(kind, LANE, rows) for rows in slices))
+def _rows_by_lane(stage: Stage, kind: str) -> list[npt.NDArray[np.int32]]:
+    slices = list(row_slices(stage.count(kind)))
+    return by_lane(lambda: (stage.part(kind, LANE, rows) for rows in slices))
 
 
 @compiled
@@ -332,7 +311,7 @@ def _enclosing(starts: Any, durations: Any, rows: Any, launches: Any, stack: Any
             innermost_op[launch] = stack[open_ - 1]
 
 
-def _durations(columns: Columns, give: _Give) -> dict[str, int]:
+def _durations(stage: Stage) -> dict[str, int]:
     """Count the kernels that overlap their successor on the stream; repair damaged durations.
 
     Kernels of one stream overlap by microseconds on real devices. A duration that covers many later kernels, by
@@ -341,8 +320,8 @@ def _durations(columns: Columns, give: _Give) -> dict[str, int]:
     """
     counts = {"stream_overlap": 0, "repaired_duration": 0}
     repaired: dict[int, int] = {}
-    starts, durations = columns.raw("kernels", "start_ns"), columns.raw("kernels", "dur_ns")
-    for lane in _rows_by_lane(columns, "kernels"):
+    starts, durations = stage.raw("kernels", "start_ns"), stage.raw("kernels", "dur_ns")
+    for lane in _rows_by_lane(stage, "kernels"):
         rows = lane if _settle(starts, lane) else lane[np.argsort(starts[lane], kind="stable")]
         overlaps, overruns = _overlaps(starts, durations, rows, np.empty(0, np.int64))
         counts["stream_overlap"] += int(overlaps)
@@ -352,18 +331,10 @@ def _durations(columns: Columns, give: _Give) -> dict[str, int]:
             repaired |= _ends_of_next(starts, durations, rows, far)
     counts["repaired_duration"] = len(repaired)
     if repaired:
-        _give_repaired(columns, give, repaired)
+        repaired_rows = np.array(sorted(repaired), np.int64)
+        values = np.array([repaired[row] for row in sorted(repaired)], np.int64)
+        stage.amend_rows("kernels", "dur_ns", repaired_rows, values)
     return counts
-
-
-def _give_repaired(columns: Columns, give: _Give, repaired: Mapping[int, int]) -> None:
-    repaired_rows = np.array(sorted(repaired), np.int64)
-    durations = np.array([repaired[row] for row in repaired_rows.tolist()], np.int64)
-    for rows in row_slices(columns.count("kernels")):
-        chosen = slice(*np.searchsorted(repaired_rows, (rows.start, rows.stop)).tolist())
-        values = columns.part("kernels", "dur_ns", rows).copy()
-        values[repaired_rows[chosen] - rows.start] = durations[chosen]
-        give("kernels", "dur_ns", values)
 
 
 @compiled
@@ -384,7 +355,7 @@ def _settle(starts: Any, rows: Any) -> Any:
 
 @compiled
 def _overlaps(starts: Any, durations: Any, rows: Any, far: Any) -> Any:
-    """Return the number of rows that overlap the next one, and of those that do so by far; `far` takes the latter."""
+    """Return the numbers of rows that overlap the next row, at all and by far; write the latter rows to `far`."""
     overlaps, overruns = 0, 0
     for i in range(len(rows) - 1):
         over = starts[rows[i]] + max(durations[rows[i]], 0) - starts[rows[i + 1]]

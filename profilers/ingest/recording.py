@@ -9,26 +9,26 @@ import ctypes
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, UnknownFormatError
 from profilers.files import is_folder, write_text
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.ingest.iterations import ANNOTATIONS, Extent, is_mark
-from profilers.ingest.linking import link_rows
+from profilers.ingest.linking import LINK_COLUMNS, link_rows
 from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
-from profilers.trace.arrays import MISSING, Ints, integers, put
-from profilers.trace.columns import LANE, row_slices
+from profilers.trace.arrays import arrow_array, integers, put
 from profilers.trace.kernels import is_collective
-from profilers.trace.schema import SCHEMAS, make_table
+from profilers.trace.schema import SCHEMAS, concatenate, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
 from profilers.trace.trace import Quality, Trace, TraceMeta
 
@@ -43,10 +43,16 @@ class Recording:
         In the natural order of their names.
     reader : Reader
         Reads their format.
+    limit_bytes : int
+        Size that a packed file may unpack to.
+    length_op : str, optional
+        Operator whose shapes a length rule reads; its rows stay in memory.
     """
 
     files: tuple[Path, ...]
     reader: Reader
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+    length_op: str | None = None
 
     @property
     def name(self) -> str:
@@ -60,13 +66,17 @@ class Recording:
         return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def find_recordings(paths: Sequence[Path]) -> list[Recording]:
+def find_recordings(
+    paths: Sequence[Path], limit_bytes: int = DEFAULT_LIMIT_BYTES, length_op: str | None = None
+) -> list[Recording]:
     """Return the recordings among files and in folders, in the natural order of their names.
 
     Parameters
     ----------
     paths : sequence of Path
         Files, and folders of files.
+    limit_bytes, length_op : int, str
+        As `Recording` has them.
 
     Raises
     ------
@@ -87,7 +97,10 @@ def find_recordings(paths: Sequence[Path]) -> list[Recording]:
     for file, reader in sorted(unique.values(), key=lambda pair: (_natural(pair[0].name), str(pair[0]))):
         key = reader.group(file) if isinstance(reader, GroupReader) else str(file.absolute())
         groups.setdefault((reader.name, key), []).append((file, reader))
-    return [Recording(tuple(file for file, _ in members), members[0][1]) for members in groups.values()]
+    return [
+        Recording(tuple(file for file, _ in members), members[0][1], limit_bytes, length_op)
+        for members in groups.values()
+    ]
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -139,31 +152,7 @@ def give_back() -> None:
 
 
 _META = "recording.json"
-_TABLES = ("marks", "length_ops", "collectives")
-#: Columns of each kind that linking reads, which stay in memory; all others stay in the stage.
-_LINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "ops": ("id", "rank", "start_ns", "dur_ns", LANE, "external_id"),
-    "launches": ("id", "rank", "start_ns", LANE, "correlation"),
-    "kernels": ("id", "rank", "start_ns", "dur_ns", LANE, "correlation", "external_id"),
-    "copies": ("rank", "start_ns", "correlation", "external_id"),
-    "syncs": ("rank", "correlation"),
-}
-
-
-@dataclass(frozen=True)
-class ReadOptions:
-    """How a recording is read.
-
-    Parameters
-    ----------
-    limit_bytes : int
-        Size that a packed file may unpack to.
-    length_op : str, optional
-        Operator whose shapes a length rule reads; its rows stay in memory.
-    """
-
-    limit_bytes: int = DEFAULT_LIMIT_BYTES
-    length_op: str | None = None
+_TABLES = ("marks", "length_ops")
 
 
 @dataclass(frozen=True)
@@ -175,16 +164,12 @@ class LinkedRecording:
     file : str
         Path of its first file, for messages.
     meta : TraceMeta
-        Description of the recording. Its ranks are the one that the file states, or none; the rows of a recording
-        that states none have `OWN_RANK`.
+        Description of the recording. It names the rank that the file states. If the file states no rank, it names
+        no rank, and the rows have `OWN_RANK`.
     stage : Stage
         All rows.
     marks, length_ops : Table
         Annotations on the host; operators that a length rule reads.
-    collectives : Table
-        Collectives of its kernels.
-    extents : mapping of int to Extent
-        Start and end of the events of each rank.
     """
 
     file: str
@@ -192,29 +177,19 @@ class LinkedRecording:
     stage: Stage
     marks: pa.Table
     length_ops: pa.Table
-    collectives: pa.Table
-    extents: Mapping[int, Extent]
 
 
 def read_recording(
-    files: Sequence[Path],
-    reader: Reader,
-    folder: Path | None,
-    options: ReadOptions,
-    advance: Callable[[int], None] | None = None,
+    recording: Recording, folder: Path | None, advance: Callable[[int], None] | None = None
 ) -> LinkedRecording:
     """Read one recording and link its events.
 
     Parameters
     ----------
-    files : sequence of Path
-        Files of the recording.
-    reader : Reader
-        Reads their format.
+    recording : Recording
+        Its files, and how they are read.
     folder : Path, optional
         Keeps the rows, so that memory stays bounded. Without it they stay in memory.
-    options : ReadOptions
-        How the recording is read.
     advance : callable, optional
         Called with the number of bytes read.
 
@@ -223,30 +198,22 @@ def read_recording(
     SeqPointError
         As the reader's `read`.
     """
-    stage = Stage(folder, options.limit_bytes, _LINK_COLUMNS, _watches(options.length_op))
+    stage = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording.length_op))
     stage.advance = advance or stage.advance
-    meta = run_reader(reader, files, stage)
+    meta = run_reader(recording.reader, recording.files, stage)
     stage.close()
-    meta = replace(meta, fingerprint=meta.fingerprint or _fingerprint(files))
     give_back()
-    counts = link_rows(stage, stage.amend)
+    counts = link_rows(stage)
     give_back()
     counts |= _add_collectives(stage)
     stage.close()
     stage.let_go()
-    meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=meta.fingerprint or _fingerprint(files))
-    recording = LinkedRecording(
-        str(files[0]),
-        meta,
-        stage,
-        _marks(stage),
-        stage.watched("length_ops"),
-        stage.table("collectives"),
-        stage.extents,
-    )
+    combined = meta.fingerprint or _fingerprint(recording.files)
+    meta = replace(meta, quality=meta.quality + Quality(counts), fingerprint=combined)
+    linked = LinkedRecording(str(recording.files[0]), meta, stage, _marks(stage), stage.watched("length_ops"))
     if folder is not None:
-        _save(recording, folder)
-    return recording
+        _save(linked, folder)
+    return linked
 
 
 def _fingerprint(files: Sequence[Path]) -> str:
@@ -282,53 +249,19 @@ def _add_collectives(stage: Stage) -> dict[str, int]:
     kernels = stage.watched("collective_kernels")
     if not kernels.num_rows:
         return {}
-    ids = integers(kernels, "id")
-    rows = _kernel_rows(stage, ids)
+    rows = stage.watched_rows("collective_kernels")
     for column in ("dur_ns", "launch_id", "op_id"):
-        kernels = put(kernels, column, _amended(stage, column, rows, integers(kernels, column)))
-    notes = stage.watched("collective_notes")
-    called = integers(kernels, "launch_id") if notes.num_rows else np.empty(0, np.int64)
-    chosen = {
-        "kernels": kernels,
-        "ops": stage.watched("collective_ops"),
-        "launches": stage.pick_ids("launches", called),
-        "ranges": notes,
-    }
+        if (amended := stage.amended("kernels", column, rows)) is not None:
+            kernels = put(kernels, column, amended)
+    chosen = {"kernels": kernels, "ops": stage.watched("collective_ops"), "ranges": stage.watched("collective_notes")}
+    if chosen["ranges"].num_rows:
+        ids = np.unique(integers(kernels, "launch_id"))
+        launches = [table.filter(pc.is_in(table["id"], arrow_array(ids))) for table in stage.batches("launches")]
+        chosen["launches"] = concatenate("launches", launches)
     trace = add_collectives(Trace(TraceMeta(""), chosen), first_id=stage.rows)
     stage.write("collectives", {name: trace.collectives[name] for name in SCHEMAS["collectives"].names if name != "id"})
-    collective_ids = integers(trace.kernels, "collective_id")
-    for block in row_slices(stage.count("kernels")):
-        chosen_rows = _within(rows, block)
-        values = np.full(block.stop - block.start, MISSING)
-        values[rows[chosen_rows] - block.start] = collective_ids[chosen_rows]
-        stage.amend("kernels", "collective_id", values)
+    stage.amend_rows("kernels", "collective_id", rows, integers(trace.kernels, "collective_id"))
     return dict(trace.meta.quality.counts)
-
-
-def _within(rows: Ints, block: slice) -> slice:
-    """Return the positions in `rows`, which rise, of the rows in `block`."""
-    return slice(*np.searchsorted(rows, (block.start, block.stop)).tolist())
-
-
-def _kernel_rows(stage: Stage, ids: Ints) -> Ints:
-    """Return the rows of the kernels with these ids; both rise."""
-    rows = [np.empty(0, np.int64)]
-    for block in row_slices(stage.count("kernels")):
-        block_ids = stage.part("kernels", "id", block)
-        chosen = ids[slice(*np.searchsorted(ids, (block_ids[0], block_ids[-1] + 1)).tolist())]
-        rows.append(block.start + np.searchsorted(block_ids, chosen))
-    return np.concatenate(rows)
-
-
-def _amended(stage: Stage, column: str, rows: Ints, before: Ints) -> Ints:
-    """Return a column of kernels in rows that rise: the amended values, or those `before` if it is not amended."""
-    values = before.copy()
-    for block in row_slices(stage.count("kernels")):
-        chosen = _within(rows, block)
-        amended = stage.amended("kernels", column, block) if chosen.start < chosen.stop else None
-        if amended is not None:
-            values[chosen] = amended[rows[chosen] - block.start]
-    return values
 
 
 def _marks(stage: Stage) -> pa.Table:
@@ -336,7 +269,7 @@ def _marks(stage: Stage) -> pa.Table:
     notes, steps = stage.watched("annotations"), stage.watched("steps")
     columns = {name: steps[name] for name in ("id", "rank", "name", "start_ns", "dur_ns")}
     columns["category"] = [ANNOTATIONS] * steps.num_rows
-    return pa.concat_tables([notes, make_table("ranges", columns)]).unify_dictionaries().combine_chunks()
+    return concatenate("ranges", [notes, make_table("ranges", columns)])
 
 
 def _save(recording: LinkedRecording, folder: Path) -> None:
@@ -347,7 +280,7 @@ def _save(recording: LinkedRecording, folder: Path) -> None:
     content = {
         "file": recording.file,
         "meta": meta_to_json(recording.meta),
-        "extents": {str(rank): list(astuple(extent)) for rank, extent in recording.extents.items()},
+        "extents": {str(rank): list(astuple(extent)) for rank, extent in recording.stage.extents.items()},
         "rows": recording.stage.rows,
     }
     write_text(folder / _META, json.dumps(content))
@@ -370,12 +303,12 @@ def load_recording(folder: Path) -> LinkedRecording:
         content = json.loads((folder / _META).read_text(encoding="utf-8"))
         tables = {name: _load(folder / f"{name}.arrow") for name in _TABLES}
         extents = {int(rank): Extent(*values) for rank, values in content["extents"].items()}
-        stage, file = Stage.stored(folder, int(content["rows"])), str(content["file"])
+        stage, file = Stage.stored(folder, int(content["rows"]), extents), str(content["file"])
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise BrokenFileError(
             f"{folder}: a recording that was read before is damaged ({error}); delete this folder"
         ) from error
-    return LinkedRecording(file, meta_from_json(content["meta"]), stage, extents=extents, **tables)
+    return LinkedRecording(file, meta_from_json(content["meta"]), stage, **tables)
 
 
 def _load(path: Path) -> pa.Table:

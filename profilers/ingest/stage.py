@@ -4,6 +4,7 @@ A reader writes rows into it. Linking reads the integer columns that stay in mem
 amends columns (`Stage.amend`). Finishing the trace reads all rows, a batch at a time (`Stage.batches`).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,19 +26,16 @@ from profilers.trace.arrays import (
     Narrowed,
     Runs,
     arrow_array,
-    integers,
     integers_or_missing,
     numbers,
     put,
 )
-from profilers.trace.columns import LANE, Lanes
-from profilers.trace.schema import KINDS, OWN_RANK, SCHEMAS, empty_table, fill_table, narrow_table
+from profilers.trace.columns import LANE, Lanes, row_slices
+from profilers.trace.schema import KINDS, OWN_RANK, SCHEMAS, concatenate, fill_table, narrow_table
 
-#: Columns by kind that stay in memory.
-Held = Mapping[str, Sequence[str]]
 #: Suffix of the file of an amended column: KIND.COLUMN.amended.
 _AMENDED = "amended"
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: The form in which a column stays in memory; others are `Narrowed`.
 _HOLDERS: Mapping[str, Callable[[], Narrowed | Runs]] = {
     "id": Runs,
@@ -64,9 +62,6 @@ class Watch:
     kind: str
     column: str
     accepts: Callable[[str], bool]
-
-
-Watches = Mapping[str, Watch]
 
 
 class Stage:
@@ -96,8 +91,8 @@ class Stage:
         self,
         folder: Path | None = None,
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
-        held: Held = NOTHING,
-        watches: Watches = NOTHING,
+        held: Mapping[str, Sequence[str]] = _NOTHING,
+        watches: Mapping[str, Watch] = _NOTHING,
     ) -> None:
         self.limit_bytes = limit_bytes
         #: Called by a reader with the bytes that it has read; replaced to show progress.
@@ -106,12 +101,12 @@ class Stage:
         self._tables: dict[str, list[pa.Table]] = {}
         self._held = held
         self._watches = watches
-        self._watched: dict[str, list[pa.Table]] = {}
+        self._watched: dict[str, list[tuple[Ints, pa.Table]]] = {}
         self._columns: dict[tuple[str, str], Narrowed | Runs] = {}
         threads, streams = Lanes(), Lanes()
         self._lanes = {"ops": threads, "launches": threads, "kernels": streams}
         self._writers: dict[str, tuple[pa.Schema, pa.ipc.RecordBatchStreamWriter]] = {}
-        self._parts: dict[str, int] = {}
+        self._numbers = itertools.count()
         self._files = ExitStack()
         self._amended: dict[tuple[str, str], Growing | Path] = {}
         self._counts: Counter[str] = Counter()
@@ -121,10 +116,10 @@ class Stage:
         self.extents: dict[int, Extent] = {}
 
     @classmethod
-    def stored(cls, folder: Path, rows: int) -> "Stage":
-        """Return the stage that was closed in `folder`, to read its rows; `rows` is their number."""
+    def stored(cls, folder: Path, rows: int, extents: dict[int, Extent]) -> "Stage":
+        """Return the stage that was closed in `folder`, to read its rows; the caller kept their number and extents."""
         stage = cls(folder)
-        stage.rows = rows
+        stage.rows, stage.extents = rows, extents
         for file in folder.glob(f"*.{_AMENDED}"):
             kind, column, _ = file.name.split(".")
             stage._amended[kind, column] = file
@@ -152,7 +147,7 @@ class Stage:
             of_rank = slice(None) if (ranks == rank).all() else ranks == rank
             last = int(end[of_rank].max())
             extent = Extent(int(start[of_rank].min()), last, last if host else 0)
-            self.extents[rank] = self.extents[rank] | extent if rank in self.extents else extent
+            self.extents[rank] = self.extents.get(rank, extent) | extent
 
     def _keep(self, kind: str, table: pa.Table) -> None:
         if self._folder is None:
@@ -160,9 +155,8 @@ class Stage:
             return
         if kind not in self._writers or self._writers[kind][0] != table.schema:
             # One file holds batches of the same columns; what a reader does not give takes no space.
-            number = self._parts.get(kind, 0)
-            self._parts[kind] = number + 1
-            stream = self._files.enter_context((self._folder / f"{kind}.{number:06}.arrows").open("wb"))
+            path = self._folder / f"{kind}.{next(self._numbers):06}.arrows"
+            stream = self._files.enter_context(path.open("wb"))
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             writer = self._files.enter_context(pa.ipc.new_stream(stream, table.schema, options=options))
             self._writers[kind] = table.schema, writer
@@ -181,20 +175,27 @@ class Stage:
 
     def part(self, kind: str, name: str, rows: slice) -> Ints:
         """Return consecutive rows of a column in memory."""
-        return self._columns[kind, name].part(rows)
+        return self._columns[kind, name].take(rows)
 
     def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-        """Return the rows of a column in memory, in the order of `rows`."""
-        return self._columns[kind, name].take(rows)
+        """Return the rows of a column in memory, in the order of `rows`, with `MISSING` for the row -1."""
+        hit = rows >= 0
+        if len(rows) and hit.all():
+            return self._columns[kind, name].take(rows)
+        result = np.full(len(rows), MISSING)
+        if hit.any():
+            result[hit] = self._columns[kind, name].take(rows[hit])
+        return result
 
     def raw(self, kind: str, name: str) -> npt.NDArray[Any]:
         """Return a column in memory in its own width; a view that holds until rows are written."""
         held = self._columns.get((kind, name))
         return np.empty(0, np.int64) if held is None else held.raw()
 
-    def forget(self, kind: str, name: str) -> None:
-        """Drop a column from memory."""
-        self._columns.pop((kind, name), None)
+    def forget(self, kind: str, *names: str) -> None:
+        """Drop columns from memory."""
+        for name in names:
+            self._columns.pop((kind, name), None)
 
     def let_go(self) -> None:
         """Drop all columns from memory."""
@@ -215,12 +216,22 @@ class Stage:
             file.write(np.ascontiguousarray(values, "<i8").data)
         self._amended[kind, column] = path
 
-    def amended(self, kind: str, column: str, rows: slice) -> Ints | None:
-        """Return consecutive rows of an amended column; None if it was not amended."""
+    def amend_rows(self, kind: str, column: str, rows: Ints, values: Ints) -> None:
+        """Set `values` in ascending `rows` of a column; other rows keep their value in memory, or become null."""
+        for block in row_slices(self.count(kind)):
+            chosen = slice(*np.searchsorted(rows, (block.start, block.stop)).tolist())
+            in_memory = (kind, column) in self._columns
+            amended = self.part(kind, column, block).copy() if in_memory else np.full(block.stop - block.start, MISSING)
+            amended[rows[chosen] - block.start] = values[chosen]
+            self.amend(kind, column, amended)
+
+    def amended(self, kind: str, column: str, rows: slice | Ints) -> Ints | None:
+        """Return some rows of an amended column; None if it was not amended."""
         values = self._amended.get((kind, column))
-        if isinstance(values, Path):
-            return np.fromfile(values, "<i8", rows.stop - rows.start, offset=8 * rows.start)
-        return None if values is None else values.values()[rows]
+        if values is None:
+            return None
+        whole = np.memmap(values, "<i8", "r") if isinstance(values, Path) else values.values()
+        return np.array(whole[rows])
 
     def close(self) -> None:
         """Close the files, so that they can be read; afterwards only kinds without rows can be written."""
@@ -232,54 +243,44 @@ class Stage:
         names = SCHEMAS[kind].names if columns is None else columns
         amended = [column for of, column in self._amended if of == kind and column in names]
         row = 0
-        for batch in self._written(kind, columns):
-            table, rows = batch, slice(row, row + batch.num_rows)
+        for batch in self._written(kind, names):
+            table, rows = fill_table(kind, batch, names), slice(row, row + batch.num_rows)
             row = rows.stop
             for column in amended:
-                if column in SCHEMAS[kind].names:
-                    table = put(table, column, cast(Ints, self.amended(kind, column, rows)))
+                table = put(table, column, cast(Ints, self.amended(kind, column, rows)))
             yield table
 
-    def _written(self, kind: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-        names = SCHEMAS[kind].names if columns is None else columns
+    def _written(self, kind: str, names: Sequence[str]) -> Iterator[pa.Table]:
         if self._folder is None:
             for table in self._tables.get(kind, []):
-                yield fill_table(kind, table.select([n for n in table.schema.names if n in names])).select(names)
+                yield table.select([name for name in table.schema.names if name in names])
             return
         for path in sorted(self._folder.glob(f"{kind}.*.arrows")):
-            for table in _stored(path, names):
-                yield fill_table(kind, table).select(names)
+            yield from _stored(path, names)
 
-    def table(self, kind: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def table(self, kind: str) -> pa.Table:
         """Return all rows of a kind as one table."""
-        none = empty_table(kind) if columns is None else empty_table(kind).select(columns)
-        return pa.concat_tables([none, *self.batches(kind, columns)]).unify_dictionaries().combine_chunks()
-
-    def pick_ids(self, kind: str, ids: Ints) -> pa.Table:
-        """Return the rows of a kind that have these ids."""
-        distinct = np.unique(ids)
-        tables = [empty_table(kind)]
-        for table in self.batches(kind):
-            chosen = np.isin(integers(table, "id"), distinct, assume_unique=True)
-            if chosen.any():
-                tables.append(table.filter(arrow_array(chosen)))
-        return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        return concatenate(kind, self.batches(kind))
 
     def watched(self, name: str) -> pa.Table:
         """Return the rows that a watch kept, as they were written."""
-        kind = self._watches[name].kind
-        tables = self._watched.get(name, [])
-        return pa.concat_tables([empty_table(kind), *tables]).unify_dictionaries().combine_chunks()
+        return concatenate(self._watches[name].kind, [table for _, table in self._watched.get(name, [])])
+
+    def watched_rows(self, name: str) -> Ints:
+        """Return the positions, among the rows of their kind, of the rows that a watch kept."""
+        return np.concatenate([np.empty(0, np.int64), *(rows for rows, _ in self._watched.get(name, []))])
 
     def _watch(self, kind: str, table: pa.Table) -> None:
         for name, watch in self._watches.items():
             if watch.kind != kind or watch.column not in table.schema.names:
                 continue
+            first = self._counts[kind]
             for batch in table.to_batches():
                 chosen = _where(batch.column(watch.column), watch.accepts)
                 if chosen.any():
-                    kept = pa.Table.from_batches([batch.filter(arrow_array(chosen))])
-                    self._watched.setdefault(name, []).append(fill_table(kind, kept))
+                    kept = fill_table(kind, pa.Table.from_batches([batch.filter(arrow_array(chosen))]))
+                    self._watched.setdefault(name, []).append((first + np.flatnonzero(chosen), kept))
+                first += batch.num_rows
 
     def tables(self) -> dict[str, pa.Table]:
         """Return every kind of event as one table."""

@@ -71,6 +71,11 @@ class Work:
     after: tuple[int, ...] = ()
     exchange: Exchange | None = None
 
+    @property
+    def meets(self) -> str:
+        """The key of the collective that it executes; empty if no other member is in the trace."""
+        return self.exchange.meets if self.exchange else ""
+
 
 @dataclass(frozen=True)
 class Wait:
@@ -242,7 +247,7 @@ def run_step(
     InvalidInputError
         Ranks wait for one another for ever; the message names the first kernel that does.
     """
-    members = _members(step)
+    members = Counter(item.meets for program in step.programs for item in program if isinstance(item, Work))
     ranks = [
         _Rank(program, Timing(host), dict(free))
         for program, host, free in zip(step.programs, hosts, streams, strict=True)
@@ -255,33 +260,20 @@ def run_step(
             moved |= rank.advance()
             for position, ready in rank.heads():
                 kernel = rank.kernel(position)
-                if kernel.exchange and kernel.exchange.meets:
-                    arrived.setdefault(kernel.exchange.meets, []).append((number, position, ready))
+                if kernel.meets:
+                    arrived.setdefault(kernel.meets, []).append((number, position, ready))
                 else:
                     rank.finish(position, ready, ready + kernel.duration_ns)
                     moved = True
         for key, arrivals in arrived.items():
             if len(arrivals) == members[key]:
-                _finish_collective(ranks, arrivals)
+                last_arrival = max(ready for _, _, ready in arrivals)
+                for number, position, ready in arrivals:
+                    kernel = ranks[number].kernel(position)
+                    ranks[number].finish(position, ready, last_arrival + kernel.duration_ns)
                 moved = True
     for number, rank in enumerate(ranks):
         if left := sorted(position for queue in rank.queues.values() for position in queue):
             kernel = rank.kernel(left[0])
             raise InvalidInputError(f"step {step.name!r}: rank {number} waits for ever at work {left[0]}, {kernel}")
     return [rank.timing for rank in ranks], [rank.free for rank in ranks]
-
-
-def _members(step: SyntheticStep) -> dict[str, int]:
-    """Return the number of members of each collective in a step, by its key."""
-    items = (item for program in step.programs for item in program)
-    return Counter(
-        item.exchange.meets for item in items if isinstance(item, Work) and item.exchange and item.exchange.meets
-    )
-
-
-def _finish_collective(ranks: Sequence[_Rank], arrivals: Sequence[tuple[int, int, int]]) -> None:
-    """Run a collective whose members have all arrived, each given as rank, position and arrival in ns."""
-    last_arrival = max(ready for _, _, ready in arrivals)
-    for number, position, ready in arrivals:
-        rank = ranks[number]
-        rank.finish(position, ready, last_arrival + rank.kernel(position).duration_ns)

@@ -9,8 +9,9 @@ Megatron tensor parallelism, four all-reduces in each layer and iteration (arXiv
 
 import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -26,26 +27,16 @@ from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 _OPERATOR_NS, _LAUNCH_CALL_NS, _EVENT_NS = 500, 500, 100
 #: Least time from one call to the next, ns: it has to hold the three above.
 _MIN_HOST_NS = 1_500
-_KINDS = ("ops", "launches", "kernels", "collectives", "syncs", "ranges", "iterations")
 
 
 @dataclass
-class _Tables:
-    """Rows of each kind of event, and the next ids."""
+class _EventRows:
+    """Rows of each kind of event, the next id, and the numbers of collectives: across ranks, and in each group."""
 
-    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {kind: [] for kind in _KINDS})
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     ids: Iterator[int] = field(default_factory=count)
     matches: dict[tuple[int, str], int] = field(default_factory=dict)
-    sequence: dict[tuple[int, str], int] = field(default_factory=dict)
-
-    def match(self, step: int, meets: str) -> int | None:
-        """Return the id that all members of a collective share; None without another member."""
-        return self.matches.setdefault((step, meets), len(self.matches)) if meets else None
-
-    def next_in(self, rank: int, group: str) -> int:
-        """Return the number of collectives that a rank has executed in a group."""
-        self.sequence[rank, group] = self.sequence.get((rank, group), -1) + 1
-        return self.sequence[rank, group]
+    sequences: dict[tuple[int, str], Iterator[int]] = field(default_factory=lambda: defaultdict(count))
 
 
 def write_trace(job: SyntheticJob, device: Device) -> Trace:
@@ -67,26 +58,18 @@ def write_trace(job: SyntheticJob, device: Device) -> Trace:
     if len(counts) != 1 or 0 in counts:
         raise InvalidInputError("a synthetic job needs at least one step, and as many ranks in each")
     ranks = counts.pop()
-    events, hosts = _Tables(), [0] * ranks
+    events, hosts = _EventRows(), [0] * ranks
     free: list[dict[int, int]] = [{} for _ in range(ranks)]
     for number, step in enumerate(job.steps):
-        began = list(hosts)
-        timings, free = run_step(step, hosts, free)
+        timings, free_after = run_step(step, hosts, free)
         for rank, timing in enumerate(timings):
-            _Writer(job, step, number, rank, timing, events).write(began[rank])
-        hosts = [timing.host_ns for timing in timings]
-    filled = {kind: rows for kind, rows in events.rows.items() if rows}
-    tables = {kind: make_table(kind, {n: [row[n] for row in rows] for n in rows[0]}) for kind, rows in filled.items()}
-    trace = Trace(_meta(job, device, ranks), tables)
-    collectives = events.rows["collectives"]
-    if not collectives:
-        return trace
-    matched = sum(row["match_id"] is not None for row in collectives)
-    return trace.with_quality({"collectives": len(collectives), "collectives_matched": matched})
-
-
-def _meta(job: SyntheticJob, device: Device, ranks: int) -> TraceMeta:
-    return TraceMeta(
+            _Writer(job, step, number, rank, timing, events).write(hosts[rank])
+        hosts, free = [timing.host_ns for timing in timings], free_after
+    tables = {
+        kind: make_table(kind, {name: [row.get(name) for row in rows] for name in set().union(*rows)})
+        for kind, rows in events.rows.items()
+    }
+    meta = TraceMeta(
         format="synthetic",
         version=job.version,
         sources=(job.description,),
@@ -94,6 +77,9 @@ def _meta(job: SyntheticJob, device: Device, ranks: int) -> TraceMeta:
         world_size=job.world_size,
         devices=tuple(DeviceProperties(rank, 0, device.name, device.compute_units) for rank in range(ranks)),
     )
+    collectives = events.rows["collectives"]
+    matched = sum(row["match_id"] is not None for row in collectives)
+    return Trace(meta, tables).with_quality({"collectives": len(collectives), "collectives_matched": matched})
 
 
 @dataclass
@@ -105,10 +91,10 @@ class _Writer:
     number: int
     rank: int
     timing: Timing
-    tables: _Tables
+    events: _EventRows
     records: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def write(self, began_ns: int) -> None:
+    def write(self, start_ns: int) -> None:
         program = self.step.programs[self.rank]
         awaited = {source for item in program if isinstance(item, Work) for source in item.after}
         for position, item in enumerate(program):  # a Python loop over kernels, about 10 us each
@@ -116,69 +102,68 @@ class _Writer:
                 self._launch(position, item, recorded=position in awaited)
             else:
                 self._wait(position, item)
-        self._end_iteration(began_ns)
+        span = {"name": self.step.name, "start_ns": start_ns, "dur_ns": self.timing.host_ns - start_ns}
+        self._add("ranges", {**span, **self._thread(), "category": "user_annotation"})
+        tokens = {"sequence_length": self.step.sequence_length, "batch": self.step.batch}
+        self._add("iterations", {**span, **tokens, "found_by": "annotation", "length_found_by": "annotation"})
 
-    def _common(self) -> dict[str, Any]:
-        return {"rank": self.rank, "iteration": self.number}
+    def _add(self, kind: str, columns: Mapping[str, Any]) -> None:
+        """Add an event of this step and rank."""
+        self.events.rows[kind].append({"rank": self.rank, "iteration": self.number, **columns})
+
+    def _thread(self) -> dict[str, int]:
+        """Return the columns of the thread that makes all calls, and the id of its next event."""
+        return {"process": self.rank, "thread": 1, "id": next(self.events.ids)}
 
     def _call(self, name: str, start_ns: int, dur_ns: int, op: int | None = None) -> int:
         """Write a call of the runtime and return its id, which is its correlation."""
-        call = next(self.tables.ids)
-        self.tables.rows["launches"].append(
-            {**self._common(), "process": self.rank, "thread": 1, "id": call, "name": name, "start_ns": start_ns,
-             "dur_ns": dur_ns, "api": "cuda_runtime", "correlation": call, "op_id": op}
-        )  # fmt: skip
-        return call
+        thread = self._thread()
+        call = {"name": name, "start_ns": start_ns, "dur_ns": dur_ns, "api": "cuda_runtime", "op_id": op}
+        self._add("launches", {**thread, **call, "correlation": thread["id"]})
+        return thread["id"]
 
-    def _sync(self, kind: str, call: int, start_ns: int, **columns: int | None) -> None:
-        empty = dict.fromkeys(("stream", "wait_on_stream", "event_correlation"))
-        self.tables.rows["syncs"].append(
-            {**self._common(), **empty, **columns, "id": next(self.tables.ids), "name": kind, "start_ns": start_ns,
-             "dur_ns": 0, "sync": kind, "device": 0, "correlation": call, "launch_id": call}
-        )  # fmt: skip
+    def _sync(self, kind: str, call: int, start_ns: int, **columns: int) -> None:
+        wait = {"id": next(self.events.ids), "name": kind, "start_ns": start_ns, "dur_ns": 0, "sync": kind, "device": 0}
+        self._add("syncs", {**wait, **columns, "correlation": call, "launch_id": call})
 
     def _launch(self, position: int, kernel: Work, *, recorded: bool) -> None:
         """Write an operator with its waits, its launch and its kernel; `recorded`, with an event after the launch."""
-        called = self.timing.called[position]
-        op = next(self.tables.ids)
-        self.tables.rows["ops"].append(
-            {**self._common(), "process": self.rank, "thread": 1, "id": op, "name": kernel.op, "start_ns": called,
-             "dur_ns": max(kernel.host_ns - 1, 1), "shapes": json.dumps([list(kernel.shape)], separators=(",", ":")),
-             "dtypes": json.dumps([f"c10::{self.job.dtype}"])}
-        )  # fmt: skip
         if kernel.host_ns < _MIN_HOST_NS:
             raise InvalidInputError(f"{kernel.op}: a call takes {kernel.host_ns} ns; it must be {_MIN_HOST_NS} or more")
+        called, thread = self.timing.called[position], self._thread()
+        span = {"name": kernel.op, "start_ns": called, "dur_ns": max(kernel.host_ns - 1, 1)}
+        shapes = json.dumps([list(kernel.shape)], separators=(",", ":"))
+        self._add("ops", {**thread, **span, "shapes": shapes, "dtypes": json.dumps([f"c10::{self.job.dtype}"])})
         for i, source in enumerate(kernel.after):
             stream, record = self.records[source]
             wait = self._call("cudaStreamWaitEvent", called + i, 1)
-            self._sync("Stream Wait Event", wait, called + i, stream=kernel.stream, wait_on_stream=stream,
-                       event_correlation=record)  # fmt: skip
-        launch = self._call("cudaLaunchKernel", called + _OPERATOR_NS, _LAUNCH_CALL_NS, op)
+            streams = {"stream": kernel.stream, "wait_on_stream": stream, "event_correlation": record}
+            self._sync("Stream Wait Event", wait, called + i, **streams)
+        launch = self._call("cudaLaunchKernel", called + _OPERATOR_NS, _LAUNCH_CALL_NS, thread["id"])
         if recorded:
-            self.records[position] = (
-                kernel.stream,
-                self._call("cudaEventRecord", called + _OPERATOR_NS + _LAUNCH_CALL_NS + _EVENT_NS, _EVENT_NS),
-            )
-        self._kernel(position, kernel, op, launch)
+            record_ns = called + _OPERATOR_NS + _LAUNCH_CALL_NS + _EVENT_NS
+            self.records[position] = kernel.stream, self._call("cudaEventRecord", record_ns, _EVENT_NS)
+        self._kernel(position, kernel, thread["id"], launch)
 
     def _kernel(self, position: int, kernel: Work, op: int, launch: int) -> None:
         start, end = self.timing.started[position], self.timing.ended[position]
-        kernel_id = next(self.tables.ids)
-        collective = next(self.tables.ids) if kernel.exchange else None
-        span = {**self._common(), "name": kernel.name, "start_ns": start, "dur_ns": end - start, "op_id": op}
-        self.tables.rows["kernels"].append(
-            {**span, "id": kernel_id, "device": 0, "stream": kernel.stream, "correlation": launch, "launch_id": launch,
-             "workgroups": kernel.workgroups, "workgroup_size": 256, "collective_id": collective}
-        )  # fmt: skip
+        kernel_id = next(self.events.ids)
+        collective = next(self.events.ids) if kernel.exchange else None
+        span = {"name": kernel.name, "start_ns": start, "dur_ns": end - start, "op_id": op}
+        stream = {"device": 0, "stream": kernel.stream, "correlation": launch, "launch_id": launch}
+        size = {"workgroups": kernel.workgroups, "workgroup_size": 256}
+        self._add("kernels", {**span, **stream, **size, "id": kernel_id, "collective_id": collective})
         if kernel.exchange is None:
             return
-        exchange = kernel.exchange
-        self.tables.rows["collectives"].append(
+        exchange, key = kernel.exchange, (self.number, kernel.exchange.meets)
+        match = self.events.matches.setdefault(key, len(self.events.matches)) if exchange.meets else None
+        self._add(
+            "collectives",
             {**span, "id": collective, "kernel_id": kernel_id, "collective": exchange.kind,
              "elements_in": exchange.elements, "elements_out": exchange.elements, "dtype": self.job.dtype,
              "bytes": exchange.elements * self.job.element_bytes, "group_name": exchange.group,
-             "group_size": exchange.size, "match_id": self.tables.match(self.number, exchange.meets),
-             "sequence": self.tables.next_in(self.rank, exchange.group)}
+             "group_size": exchange.size, "match_id": match,
+             "sequence": next(self.events.sequences[self.rank, exchange.group])},
         )  # fmt: skip
 
     def _wait(self, position: int, wait: Wait) -> None:
@@ -187,17 +172,6 @@ class _Writer:
         call = self._call(name, called, max(returned - called, 1))
         if wait.stream is not None:
             self._sync("Stream Sync", call, called, stream=wait.stream)
-
-    def _end_iteration(self, began_ns: int) -> None:
-        span = {**self._common(), "name": self.step.name, "start_ns": began_ns,
-                "dur_ns": self.timing.host_ns - began_ns}  # fmt: skip
-        self.tables.rows["ranges"].append(
-            {**span, "id": next(self.tables.ids), "process": self.rank, "thread": 1, "category": "user_annotation"}
-        )
-        self.tables.rows["iterations"].append(
-            {**span, "found_by": "annotation", "sequence_length": self.step.sequence_length,
-             "length_found_by": "annotation", "batch": self.step.batch}
-        )  # fmt: skip
 
 
 _BYTES = 2  # bf16
@@ -250,13 +224,9 @@ class TransformerJob:
 class _Kernel:
     """A kernel or collective of a step, the same on every rank."""
 
-    name: str
-    op: str
+    launch: Work
     flops: float = 0.0
     bytes: float = 0.0
-    workgroups: int = 1
-    shape: tuple[int, ...] = ()
-    stream: int = _COMPUTE_STREAM
     collective: str = ""
     waits: bool = False  #: whether the compute stream waits for it
 
@@ -299,7 +269,7 @@ def _iteration(job: TransformerJob, length: int, device: Device, random: np.rand
     for position, kernel in enumerate(_step(job, length)):
         after = computed if kernel.collective else waited
         for rank, program in enumerate(programs):
-            jitter = _JITTER * float(random.standard_normal()) * (kernel.stream != _TP_STREAM)
+            jitter = _JITTER * float(random.standard_normal()) * (kernel.launch.stream != _TP_STREAM)
             duration_ns = _duration_ns(job, kernel, device) * (1 + jitter)
             program.append(_work(job, kernel, (rank, position, after), duration_ns))
         if not kernel.collective:
@@ -316,47 +286,34 @@ def _work(job: TransformerJob, kernel: _Kernel, order: tuple[int, int, int], dur
     rank, position, after = order
     exchange = None
     if kernel.collective:
-        group, meets = ("tp", f"tp {position}") if kernel.stream == _TP_STREAM else (f"dp{rank}", "")
-        exchange = Exchange(kernel.collective, kernel.shape[0], group, _group_size(job, kernel), meets)
-    return Work(
-        kernel.name,
-        kernel.op,
-        max(round(duration_ns), 1),
-        _CALL_GAP_NS,
-        kernel.stream,
-        kernel.shape,
-        kernel.workgroups,
-        () if after < 0 else (after,),
-        exchange,
-    )
+        group, meets = ("tp", f"tp {position}") if kernel.launch.stream == _TP_STREAM else (f"dp{rank}", "")
+        exchange = Exchange(kernel.collective, kernel.launch.shape[0], group, _group_size(job, kernel), meets)
+    duration = max(round(duration_ns), 1)
+    return replace(kernel.launch, duration_ns=duration, after=() if after < 0 else (after,), exchange=exchange)
 
 
 def _group_size(job: TransformerJob, kernel: _Kernel) -> int:
-    return job.data_parallel if kernel.stream == _DP_STREAM else job.tensor_parallel
+    return job.data_parallel if kernel.launch.stream == _DP_STREAM else job.tensor_parallel
+
+
+def _kernel(name: str, op: str, workgroups: int, shape: tuple[int, ...], stream: int = _COMPUTE_STREAM) -> Work:
+    """Return a kernel whose duration is not known yet."""
+    return Work(name, op, 0, _CALL_GAP_NS, stream, shape, workgroups)
 
 
 def _gemm(op: str, m: int, n: int, k: int) -> _Kernel:
-    moved = _BYTES * (m * k + k * n + m * n)
-    groups = math.ceil(m / _TILE) * math.ceil(n / _TILE)
-    return _Kernel(f"synthetic_gemm_bf16_{_TILE}x{_TILE}", op, 2.0 * m * n * k, moved, groups, (m, k))
+    workgroups = math.ceil(m / _TILE) * math.ceil(n / _TILE)
+    launch = _kernel(f"synthetic_gemm_bf16_{_TILE}x{_TILE}", op, workgroups, (m, k))
+    return _Kernel(launch, 2.0 * m * n * k, _BYTES * (m * k + k * n + m * n))
 
 
 def _stream_op(name: str, op: str, elements: int, passes: float) -> _Kernel:
-    return _Kernel(name, op, 0.0, _BYTES * elements * passes, max(elements // 2048, 1), (elements,))
+    return _Kernel(_kernel(name, op, max(elements // 2048, 1), (elements,)), 0.0, _BYTES * elements * passes)
 
 
 def _all_reduce(op: str, elements: int, *, stream: int, waits: bool) -> _Kernel:
-    return _Kernel(
-        "ncclDevKernel_AllReduce_synthetic",
-        op,
-        0.0,
-        _BYTES * elements,
-        24,
-        (elements,),
-        stream,
-        "all_reduce",
-        waits,
-    )
+    launch = _kernel("ncclDevKernel_AllReduce_synthetic", op, 24, (elements,), stream)
+    return _Kernel(launch, 0.0, _BYTES * elements, "all_reduce", waits)
 
 
 def _step(job: TransformerJob, length: int) -> Iterator[_Kernel]:
@@ -377,9 +334,9 @@ def _forward(job: TransformerJob, length: int) -> Iterator[_Kernel]:
     yield _stream_op("layer_norm_kernel", "aten::layer_norm", tokens * h, 2)
     yield _gemm("aten::linear", tokens, 3 * h // tp, h)
     flops = 4.0 * job.batch * length * length * h / tp
-    yield _Kernel("flash_attention_fwd", "aten::scaled_dot_product_attention", flops,
-                _BYTES * tokens * 4 * h / tp, job.batch * job.heads // tp * math.ceil(length / _TILE),
-                (job.batch, length, h // tp))  # fmt: skip
+    workgroups, shape = job.batch * job.heads // tp * math.ceil(length / _TILE), (job.batch, length, h // tp)
+    attention = _kernel("flash_attention_fwd", "aten::scaled_dot_product_attention", workgroups, shape)
+    yield _Kernel(attention, flops, _BYTES * tokens * 4 * h / tp)
     yield _gemm("aten::linear", tokens, h, h // tp)
     yield _all_reduce("tensor parallel", tokens * h, stream=_TP_STREAM, waits=True)
     yield _stream_op("layer_norm_kernel", "aten::layer_norm", tokens * h, 3)

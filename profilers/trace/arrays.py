@@ -234,7 +234,7 @@ class Narrowed:
     >>> column = Narrowed()
     >>> column.append(np.array([3, MISSING]))
     >>> column.append(np.array([1 << 40]))
-    >>> column.part(slice(None)).tolist() == [3, MISSING, 1 << 40]
+    >>> column.take(slice(None)).tolist() == [3, MISSING, 1 << 40]
     True
     """
 
@@ -251,7 +251,7 @@ class Narrowed:
         if dtype != self.raw().dtype:
             wider = Growing(dtype)
             for first in range(0, len(self.raw()), _STEP):
-                wider.append(_narrow(self.part(slice(first, first + _STEP)), dtype))
+                wider.append(_narrow(self.take(slice(first, first + _STEP)), dtype))
             self._block = wider
         self._block.append(_narrow(values, dtype) if some else values)
 
@@ -268,12 +268,8 @@ class Narrowed:
         """Return all values in their current width, with its least number for null; a view not to be changed."""
         return self._block.values()
 
-    def part(self, rows: slice) -> npt.NDArray[np.int64]:
-        """Return consecutive values, not to be changed."""
-        return _wide(self.raw()[rows])
-
-    def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the values of some rows, in the order of `rows`."""
+    def take(self, rows: slice | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the values of some rows, in the order of `rows`; not to be changed."""
         return _wide(self.raw()[rows])
 
 
@@ -325,14 +321,12 @@ class Runs:
 
     def raw(self) -> npt.NDArray[np.int64]:
         """Return all values."""
-        return self.part(slice(None))
+        return self.take(slice(None))
 
-    def part(self, rows: slice) -> npt.NDArray[np.int64]:
-        """Return consecutive values."""
-        return self.take(np.arange(*rows.indices(self._count)))
-
-    def take(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def take(self, rows: slice | npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the values of some rows, in the order of `rows`."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(self._count))
         firsts = self._firsts.values()
         run = np.searchsorted(firsts, rows, "right") - 1
         taken: npt.NDArray[np.int64] = self._starts.values()[run] + self._steps.values()[run] * (rows - firsts[run])

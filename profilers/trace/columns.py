@@ -1,19 +1,18 @@
 """Operations on whole integer columns: lookups, lanes, distinct combinations.
 
-`lookup` and `at` find values by key and by row. `combinations` numbers the distinct rows of several columns, `Lanes`
-does so across batches, and `Spelling` makes one text for each. `Columns` is the access of linking to the columns of
-one file, in tables (`TableColumns`) or in the compact form of a stage.
+`lookup` finds values by key. `combinations` numbers the distinct rows of several columns, `Lanes` does so across
+batches, and `Spelling` makes one text for each.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, numbers, text_array
+from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
 from profilers.trace.compiled import compiled
 
 _REMEMBERED = 100_000
@@ -50,14 +49,6 @@ class Spelling:
         if row not in self._texts:
             self._texts[row] = self._spell(tuple(None if value == MISSING else value for value in row))
         return self._texts[row]
-
-
-def text_codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
-    """Return a number for each text, the same in all batches; `codes` takes the new ones."""
-    column = texts.combine_chunks()
-    values = [codes.setdefault(text, len(codes)) for text in [*column.dictionary.to_pylist(), None]]
-    found: Ints = np.array(values)[numbers(column.indices, len(values) - 1)]
-    return found
 
 
 def constant(text: str, rows: int) -> pa.DictionaryArray:
@@ -137,72 +128,32 @@ LANE = "lane"
 _BLOCK = 1 << 18
 
 
-class Columns(Protocol):
-    """Integer columns of one file by kind and name, null as `MISSING`; the rows of a kind count from 0.
-
-    Of ``ops``: id, rank, start_ns, dur_ns, lane, external_id; of ``launches``: id, rank, start_ns, lane,
-    correlation; of ``kernels`` and ``copies``: rank, start_ns, correlation, external_id, of kernels also dur_ns and
-    lane (here one number for each stream of a device of a rank); of ``syncs``: rank, correlation.
-    """
-
-    def count(self, kind: str) -> int:
-        """Return the number of rows of a kind."""
-        ...
-
-    def part(self, kind: str, name: str, rows: slice) -> Ints:
-        """Return consecutive rows of a column."""
-        ...
-
-    def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-        """Return the rows of a column, in the order of `rows`."""
-        ...
-
-    def raw(self, kind: str, name: str) -> npt.NDArray[Any]:
-        """Return a column in its own width, with the least number of that width for null."""
-        ...
-
-    def forget(self, kind: str, name: str) -> None:
-        """Release a column that is not needed again."""
-        ...
-
-
 def row_slices(count: int) -> Iterator[slice]:
     """Yield the slices of blocks that cover `count` rows."""
     for first in range(0, count, _BLOCK):
         yield slice(first, min(first + _BLOCK, count))
 
 
-def at(columns: Columns, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-    """Return a column in some rows, with `MISSING` for the row -1."""
-    hit = rows >= 0
-    if hit.all():
-        return columns.take(kind, name, rows)
-    result = np.full(len(rows), MISSING)
-    if hit.any():
-        result[hit] = columns.take(kind, name, rows[hit])
-    return result
-
-
-def lookup(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """Return the value of every wanted key, or `MISSING`; the first value if a key repeats.
+def lookup(keys: Ints, values: Ints, sought: Ints) -> Ints:
+    """Return the value of every sought key, or `MISSING`; the first value if a key repeats.
 
     Parameters
     ----------
     keys, values : array of int64, shape (n,)
         Keys and their values.
-    wanted : array of int64
-        Keys to look up; `MISSING` is never row.
+    sought : array of int64
+        Keys to look up; `MISSING` has no value.
     """
     if not len(keys):
-        return np.full(len(wanted), MISSING)
+        return np.full(len(sought), MISSING)
     if keys[0] <= keys[-1] and (np.diff(keys) == 1).all():
-        row = wanted - keys[0]
-        hit = (wanted >= keys[0]) & (wanted <= keys[-1])
+        row = sought - keys[0]
+        hit = (sought >= keys[0]) & (sought <= keys[-1])
         return np.where(hit, values[np.where(hit, row, 0)], MISSING)
     order = sorting(keys)
-    position = np.minimum(np.searchsorted(keys, wanted, sorter=order), len(keys) - 1)
+    position = np.minimum(np.searchsorted(keys, sought, sorter=order), len(keys) - 1)
     row = position if order is None else order[position]
-    hit = (keys[row] == wanted) & (wanted != MISSING)
+    hit = (keys[row] == sought) & (sought != MISSING)
     return np.where(hit, values[row], MISSING)
 
 
@@ -260,52 +211,3 @@ def _append(order: Any, following: Any, lanes: Any, first: Any) -> None:
     for i in range(len(lanes)):
         order[following[lanes[i]]] = first + i
         following[lanes[i]] += 1
-
-
-class TableColumns:
-    """The columns of tables in memory.
-
-    Parameters
-    ----------
-    tables : mapping of str to Table
-        Tables of one file, by kind of event.
-    """
-
-    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
-        self._tables = tables
-        self._columns: dict[tuple[str, str], Ints] = {}
-        host, device = ("ops", "launches"), ("kernels",)
-        for kinds, names in ((host, ("rank", "process", "thread")), (device, ("rank", "device", "stream"))):
-            chosen = [tables[kind] for kind in kinds if kind in tables]
-            for kind, lanes in zip(kinds, _lanes(chosen, names), strict=False):
-                self._columns[kind, LANE] = lanes
-
-    def count(self, kind: str) -> int:
-        """Return the number of rows of a kind."""
-        return self._tables[kind].num_rows if kind in self._tables else 0
-
-    def part(self, kind: str, name: str, rows: slice) -> Ints:
-        """Return consecutive rows of a column."""
-        return self.raw(kind, name)[rows]
-
-    def take(self, kind: str, name: str, rows: npt.NDArray[Any]) -> Ints:
-        """Return the rows of a column, in the order of `rows`."""
-        taken: Ints = self.raw(kind, name)[rows]
-        return taken
-
-    def raw(self, kind: str, name: str) -> Ints:
-        """Return a column."""
-        if (kind, name) not in self._columns:
-            table = self._tables.get(kind)
-            self._columns[kind, name] = np.zeros(0, np.int64) if table is None else integers(table, name)
-        return self._columns[kind, name]
-
-    def forget(self, kind: str, name: str) -> None:
-        """Release a column."""
-        self._columns.pop((kind, name), None)
-
-
-def _lanes(tables: Sequence[pa.Table], names: Sequence[str]) -> list[Ints]:
-    """Return the lane of each row of each table, by the columns named."""
-    lanes = Lanes()
-    return [lanes.of([integers(table, name) for name in names]) for table in tables]

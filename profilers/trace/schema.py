@@ -5,7 +5,7 @@ Every kind starts with the same columns. Times are int64 nanoseconds, intervals 
 ``args``, one JSON object a row.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -19,136 +19,109 @@ _WIDE = 1 << 63
 _NAME = pa.dictionary(pa.int32(), pa.string())
 
 
-def _field(name: str, type_: pa.DataType, unit: str = "", *, nullable: bool = True) -> pa.Field:
-    return pa.field(name, type_, nullable=nullable, metadata={"unit": unit} if unit else None)
+def _fields(type_: pa.DataType, *names: str, unit: str = "", nullable: bool = True) -> tuple[pa.Field, ...]:
+    """Return columns of one type and unit."""
+    metadata = {"unit": unit} if unit else None
+    return tuple(pa.field(name, type_, nullable=nullable, metadata=metadata) for name in names)
 
 
-def _ns(name: str, *, nullable: bool = True) -> pa.Field:
-    return _field(name, pa.int64(), "ns", nullable=nullable)
+def _ids(*names: str) -> tuple[pa.Field, ...]:
+    """Return columns of ids and other numbers that have no unit."""
+    return _fields(pa.int64(), *names)
 
 
-#: Rank of the rows of a recording that states none, until the recordings are assembled.
+#: Rank of the rows of a recording that states no rank, until the recordings are assembled.
 OWN_RANK = -1
 
 #: Columns of every kind of event.
-COMMON: tuple[pa.Field, ...] = (
-    _field("id", pa.int64(), nullable=False),
-    _field("rank", pa.int32(), nullable=False),
-    _field("name", _NAME, nullable=False),
-    _ns("start_ns", nullable=False),
-    _ns("dur_ns"),
-    _field("iteration", pa.int32()),
+_COMMON: tuple[pa.Field, ...] = (
+    *_fields(pa.int64(), "id", nullable=False),
+    *_fields(pa.int32(), "rank", nullable=False),
+    *_fields(_NAME, "name", nullable=False),
+    *_fields(pa.int64(), "start_ns", unit="ns", nullable=False),
+    *_fields(pa.int64(), "dur_ns", unit="ns"),
+    *_fields(pa.int32(), "iteration"),
 )
-_ARGS = _field("args", _NAME, "JSON object")
-_HOST = (_field("process", pa.int64()), _field("thread", pa.int64()))
-_DEVICE = (_field("device", pa.int32()), _field("stream", pa.int64()), _field("queue", pa.int64()))
-_CAUSE = (_field("correlation", pa.int64()), _field("launch_id", pa.int64()), _field("op_id", pa.int64()))
+_ARGS = _fields(_NAME, "args", unit="JSON object")
+_HOST = _ids("process", "thread")
+_DEVICE = (*_fields(pa.int32(), "device"), *_ids("stream", "queue"))
+_CAUSE = _ids("correlation", "launch_id", "op_id")
 
 _EXTRA: dict[str, tuple[pa.Field, ...]] = {
     # An operator of the framework on the host (aten::mm, an autograd function).
     "ops": (
         *_HOST,
-        _field("external_id", pa.int64()),
-        _field("sequence_number", pa.int64()),
-        _field("forward_thread", pa.int64()),
-        _field("record_function_id", pa.int64()),
-        _field("event_index", pa.int64()),
-        _field("shapes", _NAME, "JSON array"),
-        _field("dtypes", _NAME, "JSON array"),
-        _field("strides", _NAME, "JSON array"),
-        _field("concrete_inputs", _NAME, "JSON array"),
+        *_ids("external_id", "sequence_number", "forward_thread", "record_function_id", "event_index"),
+        *_fields(_NAME, "shapes", "dtypes", "strides", "concrete_inputs", unit="JSON array"),
     ),
     # A call of the CUDA or HIP runtime or driver.
-    "launches": (
-        *_HOST,
-        _field("api", _NAME),
-        _field("correlation", pa.int64()),
-        _field("external_id", pa.int64()),
-        _field("op_id", pa.int64()),
-    ),
+    "launches": (*_HOST, *_fields(_NAME, "api"), *_ids("correlation", "external_id", "op_id")),
     # A kernel on the device, the communication kernels included.
     "kernels": (
         *_DEVICE,
         *_CAUSE,
-        _field("external_id", pa.int64()),
-        _field("workgroups", pa.int64(), "1"),
-        _field("workgroup_size", pa.int32(), "work-items"),
-        _field("registers", pa.int32(), "per work-item"),
-        _field("lds_bytes", pa.int64(), "B"),
-        _field("occupancy", pa.float32(), "%"),
-        _field("graph_node", pa.int64()),
-        _field("collective_id", pa.int64()),
+        *_ids("external_id"),
+        *_fields(pa.int64(), "workgroups", unit="1"),
+        *_fields(pa.int32(), "workgroup_size", unit="work-items"),
+        *_fields(pa.int32(), "registers", unit="per work-item"),
+        *_fields(pa.int64(), "lds_bytes", unit="B"),
+        *_fields(pa.float32(), "occupancy", unit="%"),
+        *_ids("graph_node", "collective_id"),
     ),
     # A memory copy or fill.
     "copies": (
         *_DEVICE,
         *_CAUSE,
-        _field("external_id", pa.int64()),
-        _field("bytes", pa.int64(), "B"),
-        _field("direction", _NAME),
+        *_ids("external_id"),
+        *_fields(pa.int64(), "bytes", unit="B"),
+        *_fields(_NAME, "direction"),
     ),
     # A collective operation; its time is that of its kernel where it has one.
     "collectives": (
-        _field("kernel_id", pa.int64()),
-        _field("op_id", pa.int64()),
-        _field("collective", _NAME),
-        _field("elements_in", pa.int64(), "1"),
-        _field("elements_out", pa.int64(), "1"),
-        _field("dtype", _NAME),
-        _field("bytes", pa.int64(), "B"),
-        _field("group_name", _NAME),
-        _field("group_size", pa.int32(), "ranks"),
-        _field("group_ranks", pa.string(), "JSON array"),
-        _field("sequence", pa.int32(), "order in the group on this rank"),
-        _field("match_id", pa.int64(), "the same number on every rank that takes part"),
+        *_ids("kernel_id", "op_id"),
+        *_fields(_NAME, "collective"),
+        *_fields(pa.int64(), "elements_in", "elements_out", unit="1"),
+        *_fields(_NAME, "dtype"),
+        *_fields(pa.int64(), "bytes", unit="B"),
+        *_fields(_NAME, "group_name"),
+        *_fields(pa.int32(), "group_size", unit="ranks"),
+        *_fields(pa.string(), "group_ranks", unit="JSON array"),
+        *_fields(pa.int32(), "sequence", unit="order in the group on this rank"),
+        *_fields(pa.int64(), "match_id", unit="the same number on every rank that takes part"),
     ),
     # A synchronisation as the profiler saw it (cuda_sync).
     "syncs": (
-        _field("sync", _NAME),
-        _field("device", pa.int32()),
-        _field("stream", pa.int64()),
-        _field("wait_on_stream", pa.int64()),
-        _field("event", pa.int64()),
-        _field("event_correlation", pa.int64()),
-        _field("correlation", pa.int64()),
-        _field("launch_id", pa.int64()),
+        *_fields(_NAME, "sync"),
+        *_fields(pa.int32(), "device"),
+        *_ids("stream", "wait_on_stream", "event", "event_correlation", "correlation", "launch_id"),
     ),
     # Whatever else has a name and a duration: annotations, Python functions, overhead.
     "ranges": (
         *_HOST,
-        _field("category", _NAME),
-        _field("device", pa.int32()),
-        _field("stream", pa.int64()),
-        _field("external_id", pa.int64()),
-        _field("record_function_id", pa.int64()),
-        _field("event_index", pa.int64()),
-        _field("python_id", pa.int64()),
-        _field("python_parent_id", pa.int64()),
-        _field("python_module_id", pa.int64()),
+        *_fields(_NAME, "category"),
+        *_fields(pa.int32(), "device"),
+        *_ids("stream", "external_id", "record_function_id", "event_index"),
+        *_ids("python_id", "python_parent_id", "python_module_id"),
     ),
     # A value at an instant, or of a kernel.
     "counters": (
         *_HOST,
-        _field("category", _NAME),
-        _field("value", pa.float64()),
-        _field("unit", _NAME),
-        _field("kernel_id", pa.int64()),
+        *_fields(_NAME, "category"),
+        *_fields(pa.float64(), "value"),
+        *_fields(_NAME, "unit"),
+        *_ids("kernel_id"),
     ),
 }
 
 #: One row an iteration and rank; ``found_by`` says how its limits and its length were found.
-_ITERATIONS = pa.schema(
-    [
-        _field("rank", pa.int32(), nullable=False),
-        _field("iteration", pa.int32(), nullable=False),
-        _field("name", pa.string(), nullable=False),
-        _ns("start_ns", nullable=False),
-        _ns("dur_ns", nullable=False),
-        _field("found_by", _NAME, nullable=False),
-        _field("sequence_length", pa.int64(), "tokens"),
-        _field("length_found_by", _NAME),
-        _field("batch", pa.int64(), "sequences"),
-    ]
+_ITERATIONS = (
+    *_fields(pa.int32(), "rank", "iteration", nullable=False),
+    *_fields(pa.string(), "name", nullable=False),
+    *_fields(pa.int64(), "start_ns", "dur_ns", unit="ns", nullable=False),
+    *_fields(_NAME, "found_by", nullable=False),
+    *_fields(pa.int64(), "sequence_length", unit="tokens"),
+    *_fields(_NAME, "length_found_by"),
+    *_fields(pa.int64(), "batch", unit="sequences"),
 )
 
 #: The kinds of event, in the order in which they are stored.
@@ -156,13 +129,30 @@ KINDS: tuple[str, ...] = tuple(_EXTRA)
 
 #: Every table of a trace: the kinds of event, and ``iterations``.
 SCHEMAS: Mapping[str, pa.Schema] = MappingProxyType(
-    {kind: pa.schema([*COMMON, *extra, _ARGS]) for kind, extra in _EXTRA.items()} | {"iterations": _ITERATIONS}
+    {kind: pa.schema([*_COMMON, *extra, *_ARGS]) for kind, extra in _EXTRA.items()}
+    | {"iterations": pa.schema(_ITERATIONS)}
 )
 
 
 def empty_table(kind: str) -> pa.Table:
     """Return a table of `kind` without rows; as the schema's own method, without loading pandas."""
     return pa.Table.from_batches([], SCHEMAS[kind])
+
+
+def concatenate(kind: str, tables: Iterable[pa.Table], columns: Sequence[str] | None = None) -> pa.Table:
+    """Return tables of one kind as one table in one chunk.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`, or ``"iterations"``.
+    tables : iterable of Table
+        Tables with the same columns.
+    columns : sequence of str, optional
+        The columns of the tables; by default all of the kind.
+    """
+    empty = empty_table(kind) if columns is None else empty_table(kind).select(columns)
+    return pa.concat_tables([empty, *tables]).unify_dictionaries().combine_chunks()
 
 
 def make_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
@@ -209,26 +199,40 @@ def narrow_table(kind: str, columns: Mapping[str, Any]) -> pa.Table:
     return pa.Table.from_arrays([_column(columns[f.name], f.type) for f in fields], schema=pa.schema(fields))
 
 
-def fill_table(kind: str, table: pa.Table) -> pa.Table:
-    """Return `table` with every column of its kind; columns that it lacks are null."""
+def fill_table(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return columns of a kind in the types of its schema; columns that `table` lacks are null.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`, or ``"iterations"``.
+    table : Table
+        Rows with some columns of the kind.
+    columns : sequence of str, optional
+        The columns to return; by default all of the kind.
+    """
+    schema = SCHEMAS[kind] if columns is None else pa.schema([SCHEMAS[kind].field(name) for name in columns])
     present = set(table.schema.names)
-    arrays = [
-        table[field.name] if field.name in present else pa.nulls(table.num_rows, field.type) for field in SCHEMAS[kind]
-    ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMAS[kind])
+    arrays = []
+    for field in schema:
+        array = table[field.name] if field.name in present else pa.nulls(table.num_rows, field.type)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _column(values: Any, type_: pa.DataType) -> Any:
+    """Return values as an Arrow array of a type."""
     if isinstance(values, np.ndarray) and values.dtype == np.int64:
         values = arrow_array(values, values == MISSING)
     if isinstance(values, list):
         values = _listed(values, type_)
-    if isinstance(values, pa.Array | pa.ChunkedArray) and values.type == type_:
+    plain_type = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if not isinstance(values, pa.Array | pa.ChunkedArray):
+        values = pa.array(values, plain_type)
+    if values.type == type_:
         return values
-    if pa.types.is_dictionary(type_):
-        plain = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type_.value_type)
-        return plain.cast(type_.value_type).dictionary_encode().cast(type_)
-    return values.cast(type_) if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, type_)
+    plain = values.cast(plain_type)
+    return plain.dictionary_encode().cast(type_) if pa.types.is_dictionary(type_) else plain
 
 
 def _listed(values: list[Any], type_: pa.DataType) -> Any:

@@ -88,7 +88,9 @@ def step_times(trace: Trace) -> StepTimes:
     follows = np.zeros(len(rank), dtype=bool)
     follows[1:] = (rank[1:] == rank[:-1]) & (number[1:] == number[:-1] + 1) & ~by_file[1:] & ~by_file[:-1]
     activity, alone = _device_work(trace), ~follows
-    completion = np.maximum(ends(table)[order], _last_ends(activity, rank, number))
+    last_end, row_of = np.full(len(rank), _FAR_PAST), _rows_of(activity, rank, number)
+    np.maximum.at(last_end, row_of[row_of >= 0], activity["end"][row_of >= 0])
+    completion = np.maximum(ends(table)[order], last_end)
     begin = start.copy()
     begin[alone] = np.maximum(start[alone], _backlog_ends(activity, rank[alone], number[alone]))
     for row in np.flatnonzero(follows).tolist():  # once an iteration of a rank
@@ -150,14 +152,14 @@ class DeviceBusy:
 
 
 def busy_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceBusy, ...]:
-    """Return the busy time of each device during the steps of of_rank rank, ordered by (rank, device).
+    """Return the busy time of each device during the steps of its rank, ordered by (rank, device).
 
     Parameters
     ----------
     trace : Trace
         The trace of the devices' work.
     steps : StepTimes
-        Steps of of_rank ranks.
+        Steps of all ranks.
     """
     activity = _device_work(trace)
     rows = []
@@ -193,13 +195,6 @@ def _rows_of(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
     keys, iteration_keys = dense_keys((activity["rank"], activity["iteration"]), (rank, number))
     row = lookup(iteration_keys, np.arange(len(rank)), keys)
     return np.where((activity["iteration"] == MISSING) | (row == MISSING), -1, row)
-
-
-def _last_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:
-    """Return the end of the last device work of each iteration, or the far past without any."""
-    last, row = np.full(len(rank), _FAR_PAST), _rows_of(activity, rank, number)
-    np.maximum.at(last, row[row >= 0], activity["end"][row >= 0])
-    return last
 
 
 def _backlog_ends(activity: Mapping[str, Ints], rank: Ints, number: Ints) -> Ints:

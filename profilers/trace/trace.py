@@ -6,12 +6,11 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 
 from profilers.trace.arrays import integers
-from profilers.trace.schema import COMMON, KINDS, SCHEMAS, empty_table
+from profilers.trace.schema import SCHEMAS, empty_table
 
 #: The meaning of every quality count; readers use no others.
 MEANINGS: Mapping[str, str] = MappingProxyType(
@@ -146,7 +145,7 @@ class TraceMeta:
     ranks : tuple of int
         Ranks in the trace, ascending.
     world_size : int, optional
-        Number of ranks of the job, of which the trace may hold a part.
+        Number of ranks of the job; the trace may hold fewer.
     clock_base_ns : int
         Time since the Unix epoch at which the clock of the trace is 0; 0 if the files do not state it.
     devices : tuple of DeviceProperties
@@ -171,6 +170,11 @@ class TraceMeta:
     def synthetic(self) -> bool:
         """Whether no profiler measured these times."""
         return self.format == "synthetic"
+
+
+def _table(kind: str, meaning: str) -> property:
+    """Return a property of a trace: its table of one kind."""
+    return property(lambda trace: trace.tables[kind], doc=meaning)
 
 
 @dataclass(frozen=True)
@@ -205,50 +209,15 @@ class Trace:
         full = {kind: self.tables[kind] if kind in self.tables else empty_table(kind) for kind in SCHEMAS}
         object.__setattr__(self, "tables", MappingProxyType(full))
 
-    @property
-    def ops(self) -> pa.Table:
-        """Operators of the framework on the host."""
-        return self.tables["ops"]
-
-    @property
-    def launches(self) -> pa.Table:
-        """Calls of the runtime or driver."""
-        return self.tables["launches"]
-
-    @property
-    def kernels(self) -> pa.Table:
-        """Kernels on the devices, those of collectives included."""
-        return self.tables["kernels"]
-
-    @property
-    def copies(self) -> pa.Table:
-        """Memory copies and fills."""
-        return self.tables["copies"]
-
-    @property
-    def collectives(self) -> pa.Table:
-        """Collective operations, each pointing to its kernel."""
-        return self.tables["collectives"]
-
-    @property
-    def syncs(self) -> pa.Table:
-        """Synchronisations as recorded."""
-        return self.tables["syncs"]
-
-    @property
-    def ranges(self) -> pa.Table:
-        """Annotations, Python functions, overhead."""
-        return self.tables["ranges"]
-
-    @property
-    def counters(self) -> pa.Table:
-        """Values at instants."""
-        return self.tables["counters"]
-
-    @property
-    def iterations(self) -> pa.Table:
-        """One row an iteration and rank."""
-        return self.tables["iterations"]
+    ops = _table("ops", "Operators of the framework on the host.")
+    launches = _table("launches", "Calls of the runtime or driver.")
+    kernels = _table("kernels", "Kernels on the devices, those of collectives included.")
+    copies = _table("copies", "Memory copies and fills.")
+    collectives = _table("collectives", "Collective operations, each pointing to its kernel.")
+    syncs = _table("syncs", "Synchronisations as recorded.")
+    ranges = _table("ranges", "Annotations, Python functions, overhead.")
+    counters = _table("counters", "Values at instants.")
+    iterations = _table("iterations", "One row an iteration and rank.")
 
     def next_id(self) -> int:
         """Return the smallest id above those of all events."""
@@ -262,15 +231,3 @@ class Trace:
     def with_quality(self, counts: Mapping[str, int]) -> "Trace":
         """Return a trace whose quality has `counts` added."""
         return replace(self, meta=replace(self.meta, quality=self.meta.quality + Quality(counts)))
-
-    def events(self) -> pa.Table:
-        """Return the events of all kinds with the common columns and ``kind``, ordered by start and id."""
-        names = [column.name for column in COMMON]
-        tables = [_with_kind(self.tables[kind].select(names), kind) for kind in KINDS]
-        return pa.concat_tables(tables).combine_chunks().sort_by([("start_ns", "ascending"), ("id", "ascending")])
-
-
-def _with_kind(table: pa.Table, kind: str) -> pa.Table:
-    column: Any = pa.array([kind] * table.num_rows, pa.string())
-    plain = table.set_column(table.schema.get_field_index("name"), "name", table["name"].cast(pa.string()))
-    return plain.append_column("kind", column)

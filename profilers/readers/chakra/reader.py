@@ -422,7 +422,7 @@ class ChakraReader:
     """Execution traces: Chakra's protobuf files (.et) and the JSON of PyTorch's execution trace observer.
 
     PyTorch's files hold no times: their events follow each other in the order of the file, which is counted.
-    `join_execution_trace` adds the arguments of such events to a timeline of the same rank.
+    `profilers.ingest.join` adds the arguments of such events to a timeline of the same rank.
     """
 
     name = "chakra"
