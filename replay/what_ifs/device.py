@@ -15,11 +15,12 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.retiming import above_floor, retimed
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, written
 
 _CU = RESOURCES.index("cu")
 
 
+@recipe("device", "scale_device:H100-SXM5-80GB", Argument("device", "name of a device (`seqpoint devices` lists them)"))
 def scale_device(name: str | Device) -> WhatIf:
     """Re-time every device task for another device of the catalogue.
 
@@ -100,6 +101,7 @@ def _with_collectives(graph: KernelGraph, target: Device, parameters: Parameters
     return np.where(collective, above_floor(graph.tasks.duration_ns, (latency, latency), ratio), duration)
 
 
+@recipe("communication", "scale_links:2", Argument("factor", "new link bandwidth over old", "number"))
 def scale_links(factor: float) -> WhatIf:
     """Scale the bandwidth of the links between devices by FACTOR; the latency of a collective stays.
 
@@ -126,24 +128,3 @@ def scale_links(factor: float) -> WhatIf:
         )
 
     return WhatIf(written("scale_links", factor), transform)
-
-
-RECIPES = (
-    Recipe(
-        "scale_device",
-        lambda device: scale_device(device),
-        (Argument("device", "name of a device (`seqpoint devices` lists them)"),),
-        "Every device task is re-timed for another device, by the models' ratio between the two.",
-        "scale_device:H100-SXM5-80GB",
-        "device",
-        scale_device.__doc__ or "",
-    ),
-    Recipe(
-        "scale_links",
-        scale_links,
-        (Argument("factor", "new link bandwidth over old", "number"),),
-        "Links between devices have FACTOR times their bandwidth.",
-        "scale_links:2",
-        "communication",
-    ),
-)

@@ -8,9 +8,14 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
 
 
+@recipe(
+    "host",
+    "remove_launch_overhead:500ns",
+    Argument("remains", "floor of each launch and gap, such as 500ns", default=""),
+)
 def remove_launch_overhead(remains: str = "") -> WhatIf:
     """Shrink launches, and the host time between them, to a floor, as CUDA graphs and HIP graphs do.
 
@@ -57,15 +62,3 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
         return replace(changed, edges=replace(edges, lag_ns=lag_ns)).with_notes([note])
 
     return WhatIf(written("remove_launch_overhead", *([remains] if remains else [])), transform)
-
-
-RECIPES = (
-    Recipe(
-        "remove_launch_overhead",
-        remove_launch_overhead,
-        (Argument("remains", "floor of each launch and gap, such as 500ns", default=""),),
-        "Launches, and the host time between them, shrink to a floor, as with CUDA or HIP graphs.",
-        "remove_launch_overhead:500ns",
-        "host",
-    ),
-)

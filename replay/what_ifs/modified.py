@@ -8,11 +8,13 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
 from replay.what_ifs.device import moved_to, source_device
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, written
 
 _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
+_FACTOR = Argument("factor", "new value over that of the traced device", "number")
 
 
+@recipe("device", "scale_clock:0.8", _FACTOR)
 def scale_clock(factor: float) -> WhatIf:
     """Scale the clock of the compute units by FACTOR; memory and links stay.
 
@@ -30,6 +32,7 @@ def scale_clock(factor: float) -> WhatIf:
     return _with_scaled_figures("scale_clock", factor, dict.fromkeys(("clock_mhz", "llc_gbps", *_PEAKS), factor))
 
 
+@recipe("device", "scale_compute_units:0.5", _FACTOR)
 def scale_compute_units(factor: float) -> WhatIf:
     """Scale the number of compute units by FACTOR, rounded to a whole number; memory and links stay.
 
@@ -45,6 +48,7 @@ def scale_compute_units(factor: float) -> WhatIf:
     return _with_scaled_figures("scale_compute_units", factor, dict.fromkeys(("compute_units", *_PEAKS), factor))
 
 
+@recipe("device", "scale_memory_bandwidth:1.5", _FACTOR)
 def scale_memory_bandwidth(factor: float) -> WhatIf:
     """Scale the bandwidth of the device memory by FACTOR; compute units and links stay.
 
@@ -93,32 +97,3 @@ def _scaled(device: Device, source: str, factors: Mapping[str, float]) -> Device
                 )
             figures[name] = replace(figures[name], value=value, source=f"{source}: {figures[name].source}")
     return replace(device, figures=figures)
-
-
-_FACTOR = (Argument("factor", "new value over that of the traced device", "number"),)
-RECIPES = (
-    Recipe(
-        "scale_clock",
-        scale_clock,
-        _FACTOR,
-        "Compute units run at FACTOR times their clock; memory and links stay.",
-        "scale_clock:0.8",
-        "device",
-    ),
-    Recipe(
-        "scale_compute_units",
-        scale_compute_units,
-        _FACTOR,
-        "The device has FACTOR times as many compute units; memory and links stay.",
-        "scale_compute_units:0.5",
-        "device",
-    ),
-    Recipe(
-        "scale_memory_bandwidth",
-        scale_memory_bandwidth,
-        _FACTOR,
-        "The device memory has FACTOR times its bandwidth; compute units and links stay.",
-        "scale_memory_bandwidth:1.5",
-        "device",
-    ),
-)

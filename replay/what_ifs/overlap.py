@@ -11,7 +11,7 @@ from profilers.trace.arrays import Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown
 
 #: What-ifs that ``overlap:all`` stands for: each published way to hide communication, and the bounds.
 OVERLAPS: tuple[str, ...] = (
@@ -28,6 +28,11 @@ OVERLAPS: tuple[str, ...] = (
 )
 
 
+@recipe(
+    "communication",
+    "overlap:ideal",
+    Argument("mode", "none, no_contention or ideal; all, given by itself, ranks every way"),
+)
 def overlap(mode: str) -> WhatIf:
     """Change which device tasks run side by side.
 
@@ -114,13 +119,3 @@ _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {
     "no_contention": _no_contention,
     "ideal": _ideal,
 }
-RECIPES = (
-    Recipe(
-        "overlap",
-        overlap,
-        (Argument("mode", "none, no_contention or ideal; all, given by itself, ranks every way"),),
-        "Device tasks run one at a time, communication slows nothing, nothing waits for it, or all ways ranked.",
-        "overlap:ideal",
-        "communication",
-    ),
-)

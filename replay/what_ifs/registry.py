@@ -67,8 +67,16 @@ def what_ifs() -> Mapping[str, Recipe]:
 @cache
 def registry() -> Registry:
     """Return the recipes of this project and of other packages, with the reasons why some are left out."""
-    ours = [recipe for name in _MODULES for recipe in import_module(f"replay.what_ifs.{name}").RECIPES]
-    recipes = {recipe.name: recipe for recipe in sorted(ours, key=lambda recipe: GROUPS.index(recipe.group))}
+    modules = [import_module(f"replay.what_ifs.{name}") for name in _MODULES]
+    # A module also holds what-ifs that it imports.
+    makers = [
+        make
+        for module in modules
+        for make in vars(module).values()
+        if hasattr(make, "recipe") and make.__module__ == module.__name__
+    ]
+    ours = sorted((make.recipe for make in makers), key=lambda recipe: GROUPS.index(recipe.group))
+    recipes = {recipe.name: recipe for recipe in ours}
     problems: dict[str, str] = {}
     for plugin in load_plugins(_GROUP, _load, taken=frozenset(recipes)):
         if plugin.value is None:

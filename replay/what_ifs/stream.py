@@ -14,13 +14,15 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, written
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, written
 
 #: Edges by which another stream, or the host, waits for a stream.
 _WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
 _ON_STREAM = sorted(STREAM_EDGES)
+_TASKS = Argument("tasks", "tasks to move: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
 
 
+@recipe("scheduling", "change_stream:optimizer:new", _TASKS, Argument("stream", "number of the new stream, or new"))
 def change_stream(tasks: str, stream: str) -> WhatIf:
     """Move chosen tasks to another stream of their device.
 
@@ -184,16 +186,3 @@ def _free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
     """Return edges without lag."""
     n = len(source)
     return Edges(source, target, np.zeros(n), np.zeros(n, dtype=bool), np.full(n, int(kind)))
-
-
-_TASKS = Argument("tasks", "tasks to move: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
-RECIPES = (
-    Recipe(
-        "change_stream",
-        change_stream,
-        (_TASKS, Argument("stream", "number of the new stream, or new")),
-        "Chosen tasks run on another stream of their device; later tasks on the old stream do not wait for them.",
-        "change_stream:optimizer:new",
-        "scheduling",
-    ),
-)

@@ -11,11 +11,11 @@ from replay.calibration.parameters import Parameters
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import (
     Argument,
-    Recipe,
     TaskChoice,
     WhatIf,
     check_factor,
     kernel_choice,
+    recipe,
     unknown,
     with_demands_of,
     written,
@@ -29,6 +29,14 @@ _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _COPIED = ("name", "class_", "workgroups", "dtype", "operator", "demand", "occupies", "waves", "footprint", "hit_share")
 
 
+@recipe(
+    "kernels",
+    "swap_kernel:*sgemm*:0.7",
+    Argument("kernel", "class, kernel name, or pattern with * and ?"),
+    Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
+    Argument("class", "class of the new kernel, if it differs", default=""),
+    Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
+)
 def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) -> WhatIf:
     """Replace chosen kernels by a factor of their duration, a duration, or another kernel of the trace.
 
@@ -130,21 +138,3 @@ def _with_grid(
         operator=np.where(chosen, -1, tasks.operator),
     )
     return with_demands_of(changed, chosen, parameters)
-
-
-RECIPES = (
-    Recipe(
-        "swap_kernel",
-        lambda kernel, by, class_, workgroups: swap_kernel(kernel, by, class_=class_, workgroups=workgroups),
-        (
-            Argument("kernel", "class, kernel name, or pattern with * and ?"),
-            Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
-            Argument("class", "class of the new kernel, if it differs", default=""),
-            Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
-        ),
-        "Kernels are replaced: another duration, class or grid, or another kernel of the trace.",
-        "swap_kernel:*sgemm*:0.7",
-        "kernels",
-        swap_kernel.__doc__ or "",
-    ),
-)

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -381,6 +382,35 @@ class Recipe:
             raise InvalidInputError(f"{self.name} needs {', '.join(missing)}, as in {self.example}")
         last = max((names.index(name) for name in named), default=-1)
         return [_text(a.name, named.get(a.name, a.default or "")) for a in self.arguments[: last + 1]]
+
+
+Make = TypeVar("Make", bound=Callable[..., WhatIf])
+
+
+def recipe(group: str, example: str, *arguments: Argument) -> Callable[[Make], Make]:
+    """Attach a `Recipe`, as the attribute `recipe`, to a function of this package that makes a what-if.
+
+    Parameters
+    ----------
+    group : str
+        One of `GROUPS`.
+    example : str
+        The what-if as the command line writes it.
+    arguments : Argument
+        Arguments of the what-if, one a parameter of the function, in order.
+    """
+
+    def attach(make: Make) -> Make:
+        names = tuple(inspect.signature(make).parameters)
+
+        def make_by_name(*values: object) -> WhatIf:
+            return make(**dict(zip(names, values, strict=True)))
+
+        about = make.__doc__ or ""
+        vars(make)["recipe"] = Recipe(make.__name__, make_by_name, arguments, "", example, group, about)
+        return make
+
+    return attach
 
 
 def _text(name: str, value: str | float | int) -> str:
