@@ -15,9 +15,9 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device, find_device
+from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml, typed_table, typed_tables
+from profilers.files import read_toml, typed_tables
 from profilers.trace.arrays import Bools, Ints, union_length
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
@@ -27,8 +27,21 @@ from replay.costs.kernels.predictor import Calibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
-from replay.studies.products import Product, Transfer, add_copies, kernel_columns, product_columns, product_ns
-from replay.workloads.architecture import LARGEST, checked_size
+from replay.studies.products import (
+    SHARPNESS,
+    HardwareTable,
+    Product,
+    Transfer,
+    add_copies,
+    kernel_columns,
+    predicted_s,
+    product_columns,
+    product_ns,
+    read_hardware,
+    with_boundless_memory,
+    with_figure,
+)
+from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
 
 
 @dataclass(frozen=True)
@@ -102,15 +115,11 @@ COLLECTIVES = ("all_gather", "all_to_all")
 _FABRICS = ("mesh", "switch", "ring")
 
 
-class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GatheringTable(HardwareTable, frozen=True, forbid_unknown_fields=True):
     """The devices of a file of scenarios, and what their products wait for."""
 
-    device: str
-    workers: int
-    fabric: str
     dtype: str
     collective: str
-    source: str
 
 
 class SizesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,31 +211,18 @@ def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
     >>> scenario.product.n, round(scenario.transfer.size_bytes / 1e9, 2)
     (2048, 4.29)
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Mapping[str, Scenario]:
-    return _read(dataset_path("workloads/ficco.toml"))
+    return read_or_shipped(_read, path, "workloads/ficco.toml")
 
 
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
-    hardware = typed_table(content.get("hardware"), HardwareTable, f"{file}: hardware")
+    table, device, topology = read_hardware(content, GatheringTable, file)
     scenarios = {}
-    for name, sizes in typed_tables(content, "scenarios", SizesTable, file).items():
+    for name, size in typed_tables(content, "scenarios", SizesTable, file).items():
         try:
-            scenarios[name] = Scenario(
-                name,
-                sizes.m,
-                sizes.n,
-                sizes.k,
-                find_device(hardware.device),
-                Topology(hardware.workers, fabric=hardware.fabric),
-                hardware.dtype,
-                hardware.collective,
-            )
-        except (InvalidInputError, NotFoundError) as error:
+            sizes = (size.m, size.n, size.k)
+            scenarios[name] = Scenario(name, *sizes, device, topology, table.dtype, table.collective)
+        except InvalidInputError as error:
             raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
     return MappingProxyType(scenarios)
 
@@ -251,12 +247,7 @@ def distance_factor(product: Product, calibration: Calibration) -> float:
     >>> 1 <= factors[0] < 1.02 < factors[1] < 1.2
     True
     """
-    dims, device = [[1, product.m, product.n, product.k]], product.device
-    apart, near = (
-        float(predict("matmul", dims, device, dtype=product.dtype, calibration=fits).seconds[0])
-        for fits in (calibration, _without_distance(calibration))
-    )
-    return apart / near
+    return predicted_s(product, calibration) / predicted_s(product, _without_distance(calibration))
 
 
 @cache
@@ -267,12 +258,6 @@ def _without_distance(calibration: Calibration) -> Calibration:
         for key, one in calibration.fits.items()
     }
     return replace(calibration, fits=MappingProxyType(fits))
-
-
-#: Memory so fast that it never binds, GB/s.
-_BOUNDLESS_GBPS = 1e6
-#: How sharply the slower of computing and moving rules, as in `replay.studies.products`.
-_SHARPNESS = 3.0
 
 
 @dataclass(frozen=True)
@@ -350,9 +335,9 @@ def piece_ns(piece: Piece, parameters: Parameters) -> float:
     alone = product_ns(product, parameters) * apart
     if not piece.sums:
         return alone
-    arithmetic = min(product_ns(replace(product, device=_boundless(product.device)), parameters) * apart, alone)
-    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS) + _stream_ns(product, fits)
-    return float((arithmetic**_SHARPNESS + moving**_SHARPNESS) ** (1 / _SHARPNESS))
+    arithmetic = min(product_ns(with_boundless_memory(product), parameters) * apart, alone)
+    moving = (alone**SHARPNESS - arithmetic**SHARPNESS) ** (1 / SHARPNESS) + _stream_ns(product, fits)
+    return float((arithmetic**SHARPNESS + moving**SHARPNESS) ** (1 / SHARPNESS))
 
 
 def piece_columns(piece: Piece, parameters: Parameters) -> dict[str, float]:
@@ -412,12 +397,6 @@ def _stream_ns(product: Product, fits: Calibration) -> float:
     return float(predicted.seconds[0] - predicted.start_s) * 1e9
 
 
-def _boundless(device: Device) -> Device:
-    figures = dict(device.figures)
-    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
-    return replace(device, figures=figures)
-
-
 def steps_of(scenario: Scenario, schedule: Schedule) -> int:
     """Return in how many steps a schedule's data come: one, one a peer, or one a piece of a shard.
 
@@ -458,7 +437,9 @@ def step_transfer(scenario: Scenario, schedule: Schedule) -> Transfer:
     if schedule.transfer == "shards":
         pair = Topology(2, node_devices=max(topology.node_devices, n), fabric=topology.fabric)
         return Transfer(whole.kind, 2 * whole.size_bytes / n, pair, whole.device)
-    device = _slower(whole.device, ring_hops(n)) if topology.fabric == "ring" else whole.device
+    device = whole.device
+    if topology.fabric == "ring":
+        device = with_figure(device, "link_gbps", device.value("link_gbps") / ring_hops(n))
     return Transfer(whole.kind, whole.size_bytes / n, topology, device)
 
 
@@ -471,13 +452,6 @@ def ring_hops(n_workers: int) -> float:
     2.286
     """
     return sum(min(i, n_workers - i) for i in range(1, n_workers)) / (n_workers - 1)
-
-
-def _slower(device: Device, factor: float) -> Device:
-    """Return the device with links that carry so much less of its own."""
-    figures = dict(device.figures)
-    figures["link_gbps"] = replace(figures["link_gbps"], value=figures["link_gbps"].value / factor)
-    return replace(device, figures=figures)
 
 
 #: What moves the bytes: copies of DMA engines, or a kernel on compute units.
@@ -642,44 +616,44 @@ def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, 
     """
     if carrier not in CARRIERS:
         raise InvalidInputError(f"no carrier is called {carrier[:40]!r}; there are {', '.join(CARRIERS)}")
-    work = Assembly()
-    arrivals = _add_steps(work, scenario, schedule, (parameters, carrier))
-    _add_products(work, pieces_of(scenario, schedule), arrivals, parameters)
+    assembly = Assembly()
+    arrivals = _add_steps(assembly, scenario, schedule, (parameters, carrier))
+    _add_products(assembly, pieces_of(scenario, schedule), arrivals, parameters)
     alone = schedule.kernels == "fused" and not scenario.product.memory_bound
     sharing = SharingPolicy(quantised=alone)
-    return work.graph(hardware_named(scenario.device, "user"), sharing)
+    return assembly.graph(hardware_named(scenario.device, "user"), sharing)
 
 
-def _add_steps(work: Assembly, scenario: Scenario, schedule: Schedule, how: tuple[Parameters, str]) -> list[Ints]:
+def _add_steps(assembly: Assembly, scenario: Scenario, schedule: Schedule, how: tuple[Parameters, str]) -> list[Ints]:
     """Return the tasks of each step after which its data are there."""
     parameters, carrier = how
-    lane = work.lane(device=0, stream=scenario.topology.n_workers)
+    lane = assembly.lane(device=0, stream=scenario.topology.n_workers)
     transfer, steps = step_transfer(scenario, schedule), steps_of(scenario, schedule)
     if carrier == "units" or schedule.transfer == "whole":
         kernel = {**kernel_columns(transfer, parameters), "priority": 1}
-        kernels = [work.tasks(transfer.kind, lane, kernel) for _ in range(steps)]
-        work.chain(np.concatenate(kernels))
+        kernels = [assembly.tasks(transfer.kind, lane, kernel) for _ in range(steps)]
+        assembly.chain(np.concatenate(kernels))
         return kernels
-    added = [add_copies(work, lane, transfer, parameters) for _ in range(steps)]
+    added = [add_copies(assembly, lane, transfer, parameters) for _ in range(steps)]
     for before, after in pairwise(added):
         # Commands are written ahead; an engine takes up its next copy when it is done with one.
-        work.edges(before.commands[-1], after.commands[0])
-        work.edges(before.copies, after.copies)
-    return [one.copies for one in added]
+        assembly.edges(before.commands[-1], after.commands[0])
+        assembly.edges(before.copies, after.copies)
+    return [step.copies for step in added]
 
 
-def _add_products(work: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], parameters: Parameters) -> None:
+def _add_products(assembly: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], parameters: Parameters) -> None:
     alike = {(piece.product, piece.sums): piece for piece in pieces}
     columns = {key: piece_columns(piece, parameters) for key, piece in alike.items()}
     last: dict[int, Ints] = {}
     for piece in pieces:  # at most P squared of them
         stream = max(piece.peer, 0)
-        task = work.tasks(_PRODUCT, work.lane(device=0, stream=stream), columns[piece.product, piece.sums])
+        task = assembly.tasks(_PRODUCT, assembly.lane(device=0, stream=stream), columns[piece.product, piece.sums])
         if piece.step >= 0:
             came = arrivals[piece.step]
-            work.edges(came[[piece.peer]] if piece.peer >= 0 and len(came) > 1 else came, task)
+            assembly.edges(came[[piece.peer]] if piece.peer >= 0 and len(came) > 1 else came, task)
         if stream in last:
-            work.edges(last[stream], task)
+            assembly.edges(last[stream], task)
         last[stream] = task
 
 

@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, sqrt
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device
-from profilers.errors import InvalidInputError
+from profilers.devices.catalogue import Device, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import typed_table
 from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
@@ -34,7 +38,7 @@ _EDGE, _MOST_PARTS = 2.0, 16
 #: How many of them are large: what libraries take where they fill the device.
 _LARGE = 4
 #: How sharply the slower of computing and moving rules, the prior of `replay.costs.kernels.models`.
-_SHARPNESS = 3.0
+SHARPNESS = 3.0
 #: Compute units of one die, which share an L2 cache; elsewhere all units share it.
 _DIE_UNITS: Mapping[str, int] = MappingProxyType({"CDNA 3": 38, "CDNA 4": 32})
 #: Memory so fast that it never binds, GB/s.
@@ -140,8 +144,8 @@ def product_ns(product: Product, parameters: Parameters) -> float:
         gain = parameters["memory_bound_spared_gain"] * (
             units - product.units >= parameters["memory_bound_spared_units"]
         )
-    moving = max(whole**_SHARPNESS - arithmetic**_SHARPNESS, 0.0)
-    return float((1.0 - gain) * (moving + (arithmetic * fewer) ** _SHARPNESS) ** (1 / _SHARPNESS))
+    moving = max(whole**SHARPNESS - arithmetic**SHARPNESS, 0.0)
+    return float((1.0 - gain) * (moving + (arithmetic * fewer) ** SHARPNESS) ** (1 / SHARPNESS))
 
 
 def product_columns(product: Product, parameters: Parameters) -> dict[str, float]:
@@ -215,18 +219,63 @@ def _cost(product: Product, grid: tuple[int, int, int]) -> float:
     return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
 
 
+def with_figure(device: Device, name: str, value: float) -> Device:
+    """Return the device with another value of one of its figures."""
+    return replace(device, figures={**device.figures, name: replace(device.figures[name], value=value)})
+
+
+def with_boundless_memory(product: Product) -> Product:
+    """Return the product on a device whose memory never binds."""
+    return replace(product, device=with_figure(product.device, "memory_gbps", _BOUNDLESS_GBPS))
+
+
+def predicted_s(product: Product, fits: Calibration) -> float:
+    """Return the duration of a product on the whole device by the kernel model, s."""
+    dims = [[1, product.m, product.n, product.k]]
+    return float(predict("matmul", dims, product.device, calibration=fits, dtype=product.dtype).seconds[0])
+
+
 @lru_cache(maxsize=4096)
 def _alone_ns(product: Product, fits: Calibration) -> tuple[float, float]:
-    """Return how long a product takes on the whole device, and how long if nothing had to be moved."""
-    figures = dict(product.device.figures)
-    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
-    devices = (product.device, replace(product.device, figures=figures))
-    dims = [[1, product.m, product.n, product.k]]
-    whole, arithmetic = (
-        float(predict("matmul", dims, device, calibration=fits, dtype=product.dtype).seconds[0]) * 1e9
-        for device in devices
-    )
+    """Return the duration of a product on the whole device, and the part of it that is arithmetic."""
+    whole, arithmetic = (predicted_s(on, fits) * 1e9 for on in (product, with_boundless_memory(product)))
     return whole, min(arithmetic, whole)
+
+
+class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The devices of a file of scenarios."""
+
+    device: str
+    workers: int
+    fabric: str
+    source: str
+
+
+Hardware = TypeVar("Hardware", bound=HardwareTable)
+
+
+def read_hardware(content: Mapping[str, Any], layout: type[Hardware], file: Path) -> tuple[Hardware, Device, Topology]:
+    """Return the table ``[hardware]`` of a file of scenarios, its device and its topology.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of the file.
+    layout : type
+        Struct of the table.
+    file : Path
+        File, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table, device or fabric.
+    """
+    table = typed_table(content.get("hardware"), layout, f"{file}: hardware")
+    try:
+        return table, find_device(table.device), Topology(table.workers, fabric=table.fabric)
+    except (InvalidInputError, NotFoundError) as error:
+        raise InvalidInputError(f"{file}: hardware: {error}") from error
 
 
 def _traffic(product: Product) -> tuple[float, float, float]:

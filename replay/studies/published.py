@@ -10,8 +10,9 @@ from typing import Annotated
 import msgspec
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml, typed_tables
+from profilers.files import dataset_path, read_toml
 from replay.calibration.parameters import Parameters
+from replay.workloads.architecture import named_tables
 
 #: The systems, and the module that works out what each paper reports.
 SYSTEMS = MappingProxyType(
@@ -31,6 +32,11 @@ _SETUPS = MappingProxyType(
         "fused": (("replay.studies.fused", "load_workloads"),),
     }
 )
+
+
+#: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
+_GRADES = ("A", "S", "D", "W", "M")
+_LIMITS = ("absolute", "relative")
 
 
 @dataclass(frozen=True)
@@ -67,10 +73,18 @@ class PublishedFigure:
     value: float
     unit: str
     grade: str
-    limit: float
+    limit: Annotated[float, msgspec.Meta(ge=0)]
     limit_is: str
     fitted: bool
     source: str
+
+    def __post_init__(self) -> None:
+        if self.grade not in _GRADES or self.limit_is not in _LIMITS:
+            raise InvalidInputError(
+                f"{self.name}: a grade is one of {', '.join(_GRADES)}, a limit one of {', '.join(_LIMITS)}"
+            )
+        if self.value == 0 and self.limit_is == "relative":
+            raise InvalidInputError(f"{self.name}: the limit of a value of 0 is absolute")
 
     @property
     def gated(self) -> bool:
@@ -106,32 +120,6 @@ def published_figures(system: str) -> tuple[PublishedFigure, ...]:
     return read_figures(dataset_path(f"published/{system}.toml"))
 
 
-#: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
-_GRADES = ("A", "S", "D", "W", "M")
-_LIMITS = ("absolute", "relative")
-
-
-class FigureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure in a file of published figures; keys as in `PublishedFigure`."""
-
-    paper: str
-    setting: str
-    quantity: str
-    value: float
-    unit: str
-    grade: str
-    limit: Annotated[float, msgspec.Meta(ge=0)]
-    limit_is: str
-    fitted: bool
-    source: str
-
-    def __post_init__(self) -> None:
-        if self.grade not in _GRADES or self.limit_is not in _LIMITS:
-            raise InvalidInputError(f"a grade is one of {', '.join(_GRADES)}, a limit one of {', '.join(_LIMITS)}")
-        if self.value == 0 and self.limit_is == "relative":
-            raise InvalidInputError("the limit of a value of 0 is absolute")
-
-
 @cache
 def read_figures(file: Path) -> tuple[PublishedFigure, ...]:
     """Read published figures.
@@ -147,10 +135,9 @@ def read_figures(file: Path) -> tuple[PublishedFigure, ...]:
         An entry lacks a key, has one too many, or one of the wrong kind; the message names it.
     """
     try:
-        tables = typed_tables(read_toml(file, "published figures"), "figures", FigureTable, file)
+        return tuple(named_tables(read_toml(file, "published figures"), "figures", PublishedFigure, file).values())
     except InvalidInputError as error:
         raise BrokenFileError(str(error)) from error
-    return tuple(PublishedFigure(name, **msgspec.structs.asdict(table)) for name, table in tables.items())
 
 
 def reproduced(system: str, parameters: Parameters) -> dict[str, float]:

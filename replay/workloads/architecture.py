@@ -7,11 +7,12 @@ layers take no longer than one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ from replay.graph.operators import Operator, batched_matmul, rowwise, streaming
 #: Of any size: no model, batch or sequence comes near, and products of four are far below what a double holds.
 LARGEST = 2**31
 _SHOWN, _SHOWN_BITS = 40, 64
+Content = TypeVar("Content")
 
 
 def checked_size(name: str, value: object, most: int = LARGEST) -> int:
@@ -59,6 +61,58 @@ def checked_size(name: str, value: object, most: int = LARGEST) -> int:
     if number > most:
         raise InvalidInputError(f"{name} is {shown}; it must be at most {most:,}")
     return number
+
+
+def read_or_shipped(read: Callable[[Path], Content], path: str | Path | None, name: str) -> Content:
+    """Return the content of a file, or of a shipped file, which is read once.
+
+    Parameters
+    ----------
+    read : callable
+        Reads a file.
+    path : str or Path, optional
+        The file; by default the shipped one.
+    name : str
+        Path of the shipped file below `datasets/`.
+    """
+    return _read_shipped(read, name) if path is None else read(Path(path))
+
+
+@cache
+def _read_shipped(read: Callable[[Path], Content], name: str) -> Content:
+    return read(dataset_path(name))
+
+
+def named_tables(content: Mapping[str, Any], name: str, layout: type[Content], file: Path) -> Mapping[str, Content]:
+    """Return the tables ``[NAME.KEY]`` of a settings file as dataclasses, by key.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of the file.
+    name : str
+        First part of the tables' names.
+    layout : type
+        Dataclass with the keys of each table, after a first field for the name.
+    file : Path
+        File, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table, or one is not as `layout` says; the message names file, table and key.
+    """
+    keys = [
+        (field.name, field.type) if field.default is MISSING else (field.name, field.type, field.default)
+        for field in fields(layout)[1:]  # type: ignore[arg-type]
+    ]
+    struct = msgspec.defstruct(layout.__name__, keys, forbid_unknown_fields=True)
+    tables = typed_tables(content, name, struct, file)
+    try:
+        named = {key: layout(key, **msgspec.structs.asdict(table)) for key, table in tables.items()}  # type: ignore[call-arg]
+        return MappingProxyType(named)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file}: {error}") from error
 
 
 #: Implementations, by what sets them apart.
@@ -143,33 +197,11 @@ def load_transformers(path: str | Path | None = None) -> Mapping[str, Transforme
     >>> load_transformers()["bert_large"].width
     64
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Mapping[str, Transformer]:
-    return _read(dataset_path("workloads/transformers.toml"))
-
-
-class TransformerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model in a file of models; keys as in `Transformer`."""
-
-    style: str
-    layers: int
-    hidden: int
-    heads: int
-    feedforward: int
-    vocabulary: int
-    experts: int = 1
-    source: str = ""
+    return read_or_shipped(_read, path, "workloads/transformers.toml")
 
 
 def _read(file: Path) -> Mapping[str, Transformer]:
-    tables = typed_tables(read_toml(file, "models"), "transformers", TransformerTable, file)
-    try:
-        return MappingProxyType({name: Transformer(name, **msgspec.structs.asdict(t)) for name, t in tables.items()})
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{file}: {error}") from error
+    return named_tables(read_toml(file, "models"), "transformers", Transformer, file)
 
 
 def find_transformer(name: str, models: Mapping[str, Transformer]) -> Transformer:
