@@ -21,12 +21,10 @@ from replay.studies.t3.ring import (
     REPLACEMENTS,
     Arbitration,
     Message,
-    Part,
     Ring,
     all_gather,
     cached_share,
     compute_first,
-    first_come,
     near_memory_reduce_scatter,
     product_of,
     reduce_scatter,
@@ -196,7 +194,7 @@ def test_collectives_alone_take_their_alpha_beta_times(gpus: int) -> None:
     }
     for kind, time in expected.items():
         ring = Ring(SYSTEM, gpus)
-        kind(ring, Part(gpus, chunk), ring.mark("start"))
+        kind(ring, ring.mark("start"), workers=gpus, chunk_bytes=chunk)
         assert replay(ring.graph()).makespan_ns == pytest.approx(time, rel=1e-9)
 
 
@@ -233,7 +231,7 @@ def contended(way: Arbitration) -> tuple[float, float]:
 
 
 def test_who_gets_the_memory_by_hand() -> None:
-    assert contended(first_come()) == pytest.approx((2e5, 2e5), abs=1.0)
+    assert contended(Arbitration()) == pytest.approx((2e5, 2e5), abs=1.0)
     # With a tenth left to communication: 100 us at 0.9 of the bandwidth, then what is left at all of it.
     assert contended(compute_first(0.1)) == pytest.approx((1e5 / 0.9, 2e5), abs=1.0)
 

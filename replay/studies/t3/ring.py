@@ -5,9 +5,8 @@ is a device with compute units and a device with memory and a link. An `Arbitrat
 `sequential` and `fused` add a product and its reduce-scatter, one after the other or overlapped chunk by chunk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -24,7 +23,7 @@ from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels import Calibration, predict
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
-from replay.workloads.architecture import checked_size
+from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
 
 #: Sizes of a system that are whole numbers of 1 or more.
 _SYSTEM_SIZES = ("tracker_entries", "tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
@@ -107,9 +106,8 @@ class SubLayer:
     workers: int
 
     def __post_init__(self) -> None:
-        for size in ("tokens", "hidden", "factor"):
-            object.__setattr__(self, size, checked_size(f"{self.label}: {size}", getattr(self, size)))
-        object.__setattr__(self, "workers", checked_size(f"{self.label}: workers", self.workers, _MOST_WORKERS))
+        for size, most in (("tokens", LARGEST), ("hidden", LARGEST), ("factor", LARGEST), ("workers", _MOST_WORKERS)):
+            object.__setattr__(self, size, checked_size(f"{self.label}: {size}", getattr(self, size), most))
         if self.workers < 2:
             raise InvalidInputError(f"{self.label}: one worker reduces nothing; give 2 or more")
         if self.factor * self.hidden < self.workers:
@@ -162,7 +160,7 @@ def load_workload(path: str | Path | None = None) -> Workload:
     >>> load_workload().sublayers["t_nlg/fc2/8"].depth
     2128
     """
-    return _shipped() if path is None else _read(Path(path))
+    return read_or_shipped(_read, path, "workloads/t3.toml")
 
 
 def find_sublayer(label: str, workload: Workload) -> SubLayer:
@@ -183,11 +181,6 @@ def find_sublayer(label: str, workload: Workload) -> SubLayer:
     if label not in workload.sublayers:
         raise NotFoundError(f"no sub-layer {label!r:.60}; there are {', '.join(workload.sublayers)}")
     return workload.sublayers[label]
-
-
-@cache
-def _shipped() -> Workload:
-    return _read(dataset_path("workloads/t3.toml"))
 
 
 class SystemTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,7 +240,7 @@ def _read(file: Path) -> Workload:
 
 @dataclass(frozen=True)
 class Arbitration:
-    """What accesses to memory ask of its controller.
+    """What accesses to memory ask of its controller; by default bandwidth is shared alike, whoever asks.
 
     A controller is a device of the graph of its own. Bandwidth (`hbm`) is shared max-min: whoever asks gets as much as
     the others. The engine gives out compute units by priority; on a controller, which has none, they stand for slots of
@@ -263,25 +256,6 @@ class Arbitration:
 
     held: float = 0.0
     needed: float = 0.0
-
-    def product(self) -> Mapping[str, float]:
-        """Return what a burst of the product asks for."""
-        return {"hbm": 1.0, "cu": self.held, "priority": 1}
-
-    def communication(self) -> Mapping[str, float]:
-        """Return what an access of communication asks for."""
-        return {"hbm": 1.0, "cu": self.needed}
-
-
-def first_come() -> Arbitration:
-    """Return the arbitration that shares bandwidth alike, whoever asks.
-
-    Examples
-    --------
-    >>> first_come().product()
-    {'hbm': 1.0, 'cu': 0.0, 'priority': 1}
-    """
-    return Arbitration()
 
 
 def compute_first(starvation: float) -> Arbitration:
@@ -380,8 +354,8 @@ class Ring:
 
     system: System
     gpus: int
-    arbitration: Arbitration = field(default_factory=first_come)
-    _work: Assembly = field(default_factory=Assembly)
+    arbitration: Arbitration = Arbitration()
+    _assembly: Assembly = field(default_factory=Assembly)
 
     def compute(self, name: str, durations_ns: npt.ArrayLike) -> Ints:
         """Let compute units work so long, time after time; return the tasks, shape (times, gpus)."""
@@ -411,8 +385,11 @@ class Ring:
             "duration_ns": cost * self.system.memory_ns(1.0) * sizes,
             "bytes": sizes,
             "release_ns": release_ns,
+            "hbm": 1.0,
+            "cu": self.arbitration.held,
+            "priority": 1,
         }
-        return self._tasks((self.gpus, _ACCESS), name, {**self.arbitration.product(), **columns})
+        return self._tasks((self.gpus, _ACCESS), name, columns)
 
     def send(self, message: Message, before: Transfer | None = None) -> Transfer:
         """Let each GPU send to the next one, after what it sent before.
@@ -430,27 +407,27 @@ class Ring:
         links = self._blocks(_LINK, message.name, n, {"duration_ns": system.link_ns(message.size_bytes), "link": 1.0})
         writes = self._blocks(_IN, message.writes[0], n, self._memory(message.writes[1], message.cost))
         there, lag = np.roll(writes, -1, axis=1), system.latency_ns  # written by the receiver of each link
-        self._work.edges(links.ravel(), there.ravel(), lag_ns=lag, from_start=True)
-        self._work.edges(there[:-_BUFFERED].ravel(), links[_BUFFERED:].ravel(), lag_ns=lag)
+        self._assembly.edges(links.ravel(), there.ravel(), lag_ns=lag, from_start=True)
+        self._assembly.edges(there[:-_BUFFERED].ravel(), links[_BUFFERED:].ravel(), lag_ns=lag)
         first = links[0]
         if before is not None:
-            self._work.edges(before.left, first)
+            self._assembly.edges(before.left, first)
         if message.reads[1]:
             reads = self._blocks(_OUT, message.reads[0], n, self._memory(message.reads[1], 1.0))
-            self._work.edges(reads.ravel(), links.ravel(), from_start=True)
-            self._work.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
+            self._assembly.edges(reads.ravel(), links.ravel(), from_start=True)
+            self._assembly.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
             first = reads[0]
         return Transfer(first, links[-1], writes[0], writes[-1])
 
     def wait(self, tasks: Ints, *others: Ints) -> None:
         """Let tasks wait for others of the same GPU, one by one in the same order."""
         for other in others:
-            self._work.edges(np.ravel(other), np.ravel(tasks))
+            self._assembly.edges(np.ravel(other), np.ravel(tasks))
 
     def wait_for_arrival(self, tasks: Ints, transfer: Transfer) -> None:
         """Let tasks wait until all that was sent to their GPU is there."""
-        self._work.edges(transfer.came, tasks)
-        self._work.edges(np.roll(transfer.left, 1), tasks, lag_ns=self.system.latency_ns)
+        self._assembly.edges(transfer.came, tasks)
+        self._assembly.edges(np.roll(transfer.left, 1), tasks, lag_ns=self.system.latency_ns)
 
     def mark(self, name: str) -> Ints:
         """Return tasks that take no time, one a GPU."""
@@ -462,55 +439,40 @@ class Ring:
         hardware = Hardware(self.system.device, "user", self.system.device.compute_units, 1.0)
         last = 2 * self.gpus - 1
         note = f"devices {self.gpus} to {last} are the memories of the GPUs, each with the link to the next GPU"
-        return self._work.graph(hardware).with_notes([note])
+        return self._assembly.graph(hardware).with_notes([note])
 
     def _memory(self, size_bytes: float, cost: float) -> dict[str, float]:
         """Return the columns of communication that moves so much of a memory."""
         time = cost * self.system.memory_ns(size_bytes)
-        return {**self.arbitration.communication(), "duration_ns": time, "bytes": size_bytes}
+        return {"hbm": 1.0, "cu": self.arbitration.needed, "duration_ns": time, "bytes": size_bytes}
 
     def _blocks(self, stream: int, name: str, n: int, columns: Mapping[str, float]) -> Ints:
         """Append what is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
         bounds = np.rint(np.linspace(0.0, columns.get("bytes", 0.0), n + 1))
-        own: dict[str, npt.ArrayLike] = {
+        divided: dict[str, npt.ArrayLike] = {
             **columns,
             "duration_ns": np.full(n * self.gpus, columns["duration_ns"] / n),
             "bytes": np.repeat(np.diff(bounds), self.gpus),
             "kind": float(TaskKind.COLLECTIVE),
         }
-        blocks = self._tasks((self.gpus, stream), name, own)
+        blocks = self._tasks((self.gpus, stream), name, divided)
         self.wait(blocks[1:], blocks[:-1])
         return blocks
 
     def _tasks(self, lane: tuple[int, int], name: str, columns: Mapping[str, npt.ArrayLike]) -> Ints:
         """Append tasks on a stream of all GPUs or memories; return them, shape (n, gpus)."""
         first, stream = lane
-        lanes = [self._work.lane(device=first + gpu, stream=stream) for gpu in range(self.gpus)]
+        lanes = [self._assembly.lane(device=first + gpu, stream=stream) for gpu in range(self.gpus)]
         times = len(np.asarray(columns["duration_ns"])) // self.gpus
-        return self._work.tasks(name, np.tile(lanes, times), columns).reshape(times, self.gpus)
+        return self._assembly.tasks(name, np.tile(lanes, times), columns).reshape(times, self.gpus)
 
 
 #: Names of tasks that read or write memory.
 RS_READS, RS_WRITES, AG_READS, AG_WRITES = "RS reads", "RS writes", "AG reads", "AG writes"
 
 
-class Part(NamedTuple):
-    """What a GPU sends at a step: a buffer over the number of workers.
-
-    Parameters
-    ----------
-    workers : int
-        Workers of the ring.
-    bytes : float
-        Bytes of one chunk.
-    """
-
-    workers: int
-    bytes: float
-
-
-def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
-    """Append a reduce-scatter on compute units; return what it ends with, by GPU.
+def reduce_scatter(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float) -> Ints:
+    """Append a reduce-scatter on compute units; return its last tasks, by GPU.
 
     At each step but the first a GPU reads the partial sum that has come and its own part, and sends the sum; at the
     end it reads both once more and writes the result.
@@ -519,67 +481,62 @@ def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
     ----------
     ring : Ring
         Ring under construction; tasks are added to it.
-    part : Part
-        Workers, and bytes of a chunk.
     after : array of int64, shape (gpus,)
-        What each GPU waits for.
+        Task that each GPU waits for.
+    workers : int
+        Workers of the ring, 2 or more.
+    chunk_bytes : float
+        Bytes that a GPU sends at a step: a buffer over the number of workers.
 
     Notes
     -----
     Of a buffer of S bytes, N GPUs read (1 + 2 (N - 2) + 2) S / N = (2 N - 1) S / N each, and write S.
     """
-    last = None
-    for step in range(part.workers - 1):
-        reads = (RS_READS, part.bytes * (1 if step == 0 else 2))
-        last = _step(ring, Message("RS", part.bytes, reads, (RS_WRITES, part.bytes)), (after, last))
-    read: Ints = ring.access(RS_READS, [2 * part.bytes])[0]
-    written: Ints = ring.access(RS_WRITES, [part.bytes])[0]
-    if last is not None:
-        ring.wait_for_arrival(read, last)
+    message = Message("RS", chunk_bytes, (RS_READS, chunk_bytes), (RS_WRITES, chunk_bytes))
+    later = message._replace(reads=(RS_READS, 2 * chunk_bytes))
+    last = _steps(ring, after, [message, *[later] * (workers - 2)])
+    read: Ints = ring.access(RS_READS, [2 * chunk_bytes])[0]
+    written: Ints = ring.access(RS_WRITES, [chunk_bytes])[0]
+    ring.wait_for_arrival(read, last)
     ring.wait(written, read)
     return written
 
 
-def near_memory_reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
-    """Append a reduce-scatter by copy engines whose writes add to what is in memory; return what it ends with, by GPU.
+def near_memory_reduce_scatter(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float) -> Ints:
+    """Append a reduce-scatter by copy engines whose writes add to the memory; return its last tasks, by GPU.
 
     Notes
     -----
     Every step reads one chunk, the last needs no reduction: against `reduce_scatter` this saves 3 S / (N B) beside
     (N - 1) S / (N L), a share of 3 L / (B (N - 1)), with L and B the bandwidths of link and memory.
     """
-    last = None
-    for _ in range(part.workers - 1):
-        message = Message("RS", part.bytes, (RS_READS, part.bytes), (RS_WRITES, part.bytes))
-        last = _step(ring, message, (after, last))
-    return _end(ring, "RS done", (after, last))
+    message = Message("RS", chunk_bytes, (RS_READS, chunk_bytes), (RS_WRITES, chunk_bytes))
+    return _end(ring, "RS done", after, [_steps(ring, after, [message] * (workers - 1))])
 
 
-def all_gather(ring: Ring, part: Part, after: Ints) -> Ints:
-    """Append an all-gather on compute units; return what it ends with, by GPU."""
-    last = None
-    for _ in range(part.workers - 1):
-        message = Message("AG", part.bytes, (AG_READS, part.bytes), (AG_WRITES, part.bytes))
-        last = _step(ring, message, (after, last))
-    return _end(ring, "AG done", (after, last))
+def all_gather(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float) -> Ints:
+    """Append an all-gather on compute units; return its last tasks, by GPU."""
+    message = Message("AG", chunk_bytes, (AG_READS, chunk_bytes), (AG_WRITES, chunk_bytes))
+    return _end(ring, "AG done", after, [_steps(ring, after, [message] * (workers - 1))])
 
 
-def _step(ring: Ring, message: Message, before: tuple[Ints, Transfer | None]) -> Transfer:
-    """Append a step, after tasks and the step before."""
-    after, last = before
-    sent = ring.send(message, last)
+def _steps(ring: Ring, after: Ints, messages: Sequence[Message]) -> Transfer:
+    """Append steps, each after the tasks `after` and the arrival of the step before; return the last."""
+    sent = ring.send(messages[0])
     ring.wait(sent.first, after)
-    if last is not None:
-        ring.wait_for_arrival(sent.first, last)
+    for message in messages[1:]:
+        before, sent = sent, ring.send(message, sent)
+        ring.wait(sent.first, after)
+        ring.wait_for_arrival(sent.first, before)
     return sent
 
 
-def _end(ring: Ring, name: str, before: tuple[Ints, Transfer | None]) -> Ints:
-    after, last = before
+def _end(ring: Ring, name: str, after: Ints, arrivals: Sequence[Transfer]) -> Ints:
+    """Return marks, one a GPU, after the tasks `after` and the arrivals of transfers."""
     done = ring.mark(name)
     ring.wait(done, after)
-    if last is not None:
-        ring.wait_for_arrival(done, last)
+    for arrival in arrivals:
+        ring.wait_for_arrival(done, arrival)
     return done
 
 
@@ -736,7 +693,7 @@ def _grid(sublayer: SubLayer, system: System) -> _Grid:
         raise InvalidInputError(
             f"{sublayer.label}: {panels} x {columns} tiles; at most {_MOST_TILES:,}: raise tile_rows"
         )
-    panel, column = (one.ravel() for one in np.indices((panels, columns)))
+    panel, column = (index.ravel() for index in np.indices((panels, columns)))
     of_chunk = panels // sublayer.workers
     chunk, within = panel // of_chunk, panel % of_chunk // system.panels_in_group
     group = chunk * -(-of_chunk // system.panels_in_group) + within
@@ -774,8 +731,8 @@ class Parts(NamedTuple):
         Graph of the sub-layer.
     product, reduced, gathered : array of int64, shape (gpus,)
         The last of the product, of the reduce-scatter, of the all-gather.
-    begins, stages : array of int64, shape (stages, gpus)
-        The first of each stage, and with what its result is where it stays.
+    stages : array of int64, shape (stages, gpus)
+        The task after which the result of each stage is in its place.
     arrivals : tuple of tuple of Transfer
         What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
     """
@@ -784,7 +741,6 @@ class Parts(NamedTuple):
     product: Ints
     reduced: Ints
     gathered: Ints
-    begins: Ints
     stages: Ints
     arrivals: tuple[tuple[Transfer, ...], ...] = ()
 
@@ -799,14 +755,14 @@ def sequential(product: Product, ring: Ring) -> Parts:
     ring : Ring
         Without tasks.
     """
-    part = Part(len(product.written_bytes[0]), float(product.written_bytes[:, 0].sum()))
+    workers, chunk_bytes = len(product.written_bytes[0]), float(product.written_bytes[:, 0].sum())
     ends, reads = _stages(product, ring)
     writes = ring.access(GEMM_WRITES, product.written_bytes.sum(axis=1))
     ring.wait(writes, ends)
     ring.wait(reads[1:], writes[:-1])
-    reduced = reduce_scatter(ring, part, writes[-1])
-    gathered = all_gather(ring, part, reduced)
-    return Parts(ring.graph(), writes[-1], reduced, gathered, reads, writes)
+    reduced = reduce_scatter(ring, writes[-1], workers=workers, chunk_bytes=chunk_bytes)
+    gathered = all_gather(ring, reduced, workers=workers, chunk_bytes=chunk_bytes)
+    return Parts(ring.graph(), writes[-1], reduced, gathered, writes)
 
 
 def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
@@ -830,27 +786,23 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
     The part of a stage's result that stays is in memory before the next stage reads. What goes to the neighbour leaves
     beside later stages, while the last-level cache holds what two of them have computed; the stage after these waits.
     """
-    begins, done, stores = _computed(product, ring, update_cost)
+    done, stores = _computed(product, ring, update_cost)
     sizes, complete = product.written_bytes.sum(axis=0), done[product.last_stages()]
     arrivals = [tuple(stores)]
-    for chunk in range(1, len(sizes) - 1):
-        size = float(sizes[chunk])
+    for chunk, size in enumerate(sizes.tolist()[1:-1], 1):
         message = Message("RS", size, (RS_READS, size), (RS_WRITES, size), update_cost)
         sent = ring.send(message, arrivals[-1][-1])
         ring.wait(sent.first, complete[chunk])
-        for one in arrivals[-1]:
-            ring.wait_for_arrival(sent.first, one)
+        for arrival in arrivals[-1]:
+            ring.wait_for_arrival(sent.first, arrival)
         arrivals.append((sent,))
-    reduced = ring.mark("RS done")
-    ring.wait(reduced, done[-1])
-    for one in arrivals[-1]:
-        ring.wait_for_arrival(reduced, one)
-    gathered = all_gather(ring, Part(len(sizes), float(sizes[-1])), reduced)
-    return Parts(ring.graph(), done[-1], reduced, gathered, begins, done, tuple(arrivals))
+    reduced = _end(ring, "RS done", done[-1], arrivals[-1])
+    gathered = all_gather(ring, reduced, workers=len(sizes), chunk_bytes=float(sizes[-1]))
+    return Parts(ring.graph(), done[-1], reduced, gathered, done, tuple(arrivals))
 
 
-def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, Ints, list[Transfer]]:
-    """Append the stages; return what each begins and ends with, and the stores to the neighbour."""
+def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, list[Transfer]]:
+    """Append the stages; return the last task of each, and the stores to the neighbour."""
     ends, reads = _stages(product, ring)
     away, stays = product.written_bytes[:, 0], product.written_bytes[:, 1:].sum(axis=1)
     local = np.flatnonzero(stays)
@@ -866,7 +818,7 @@ def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, I
         ring.wait(stores[-1].first, ends[stage])
         if stage + 3 < len(reads):
             ring.wait(reads[stage + 3], stores[-1].left)
-    return reads, done, stores
+    return done, stores
 
 
 def _stages(product: Product, ring: Ring) -> tuple[Ints, Ints]:

@@ -10,13 +10,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from profilers.devices.catalogue import Figure
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels import Calibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
+from replay.studies.products import with_figure
 from replay.studies.t3.ring import (
     AG_READS,
     AG_WRITES,
@@ -24,7 +24,7 @@ from replay.studies.t3.ring import (
     GEMM_WRITES,
     RS_READS,
     RS_WRITES,
-    Part,
+    Arbitration,
     Parts,
     Product,
     Ring,
@@ -32,7 +32,6 @@ from replay.studies.t3.ring import (
     System,
     Workload,
     compute_first,
-    first_come,
     fused,
     near_memory_reduce_scatter,
     product_of,
@@ -112,9 +111,9 @@ class Outcome:
     @property
     def ideal_speedup(self) -> float:
         """The speed-up if the shorter of product and reduce-scatter took no time: (G + RS + AG) / (max(G, RS) + AG)."""
-        one = self.baseline
-        shorter = min(one.product_ns, one.reduced_ns - one.product_ns)
-        return one.gathered_ns / (one.gathered_ns - shorter)
+        baseline = self.baseline
+        shorter = min(baseline.product_ns, baseline.reduced_ns - baseline.product_ns)
+        return baseline.gathered_ns / (baseline.gathered_ns - shorter)
 
     @property
     def movement_saved(self) -> float:
@@ -160,8 +159,8 @@ def study(sublayer: SubLayer, system: System, *, parameters: Parameters, gpus: i
     if not cost >= 1:
         raise InvalidInputError(f"t3_update_cost is {cost}; an update takes no less than a write: give 1 or more")
     runs = [_run(cached, sequential(cached, Ring(system, gpus)))]
-    for way in (first_come(), compute_first(starvation)):
-        runs.append(_run(around, fused(around, Ring(system, gpus, way), cost)))
+    for arbitration in (Arbitration(), compute_first(starvation)):
+        runs.append(_run(around, fused(around, Ring(system, gpus, arbitration), cost)))
     return Outcome(sublayer, *runs)
 
 
@@ -182,8 +181,7 @@ def with_link(system: System, gbps: float) -> System:
     >>> with_link(load_workload().system, 150.0).link_ns(1.5e6)
     10000.0
     """
-    link = Figure(gbps, "GB/s", "of a comparison", "published")
-    return replace(system, device=replace(system.device, figures={**system.device.figures, "link_gbps": link}))
+    return replace(system, device=with_figure(system.device, "link_gbps", gbps))
 
 
 def near_memory_gain(system: System, workers: int) -> float:
@@ -204,7 +202,7 @@ def near_memory_gain(system: System, workers: int) -> float:
     times = []
     for kind in (reduce_scatter, near_memory_reduce_scatter):
         ring = Ring(replace(system, latency_ns=0.0, block_bytes=_BLOCK_BYTES), 1)
-        kind(ring, Part(workers, _CHUNK_BYTES), ring.mark("start"))
+        kind(ring, ring.mark("start"), workers=workers, chunk_bytes=_CHUNK_BYTES)
         times.append(replay(ring.graph()).makespan_ns)
     return times[0] / times[1] - 1.0
 
@@ -228,15 +226,15 @@ def speedup_beside_few_units(ideal: float, slower: float, units_share: float) ->
     """
     reduce_ns = 1e9
     product_ns = (ideal - 1.0) * reduce_ns
-    work = Assembly()
-    lanes = [work.lane(device=0, stream=stream) for stream in (0, 1)]
+    assembly = Assembly()
+    lanes = [assembly.lane(device=0, stream=stream) for stream in (0, 1)]
     columns = {
         "duration_ns": [product_ns, reduce_ns],
         "cu": [1.0, min(units_share * slower, 1.0)],
         "cu_mask": [1, 2],
     }
-    work.tasks("product beside all-reduce", lanes, columns)
-    graph = work.graph(policy=SharingPolicy(partitions=(1.0 - units_share, units_share)))
+    assembly.tasks("product beside all-reduce", lanes, columns)
+    graph = assembly.graph(policy=SharingPolicy(partitions=(1.0 - units_share, units_share)))
     return float(np.divide(product_ns + reduce_ns, replay(graph).makespan_ns))
 
 
@@ -261,18 +259,16 @@ def reproduce(parameters: Parameters, workload: Workload) -> dict[str, float]:
     outcomes = studied((*_MODELS, *_LARGE), workload, parameters)
     main = [outcome for outcome in outcomes if outcome.sublayer.model in _MODELS]
     large = [outcome for outcome in outcomes if outcome.sublayer.model in _LARGE]
-    mca = _gains([one.speedup(one.t3_mca) for one in main])
-    first = _gains([one.speedup(one.t3) for one in main])
-    ideal = _gains([one.ideal_speedup for one in main])
-    saved = [one.movement_saved for one in main]
+    saved = [outcome.movement_saved for outcome in main]
+    speedups = {
+        "mca": [outcome.speedup(outcome.t3_mca) for outcome in main],
+        "t3": [outcome.speedup(outcome.t3) for outcome in main],
+        "ideal": [outcome.ideal_speedup for outcome in main],
+        "mca_large": [outcome.speedup(outcome.t3_mca) for outcome in large],
+    }
     return {
-        "mca_geomean": mca[0],
-        "mca_max": mca[1],
-        "mca_large_geomean": _gains([one.speedup(one.t3_mca) for one in large])[0],
-        "t3_geomean": first[0],
-        "t3_max": first[1],
-        "ideal_geomean": ideal[0],
-        "ideal_max": ideal[1],
+        **{f"{name}_geomean": _geomean_gain(values) for name, values in speedups.items()},
+        **{f"{name}_max": 100 * (max(speedups[name]) - 1) for name in ("mca", "t3", "ideal")},
         "movement_geomean": 100 * (1 - float(np.exp(np.mean(np.log1p(np.negative(saved)))))),
         "movement_max": 100 * max(saved),
         **_closed_forms(main, with_link(workload.system, _RING_GBPS)),
@@ -303,16 +299,16 @@ def studied(models: Collection[str], workload: Workload, parameters: Parameters)
     return outcomes
 
 
-def _gains(speedups: Sequence[float]) -> tuple[float, float]:
-    """Return the geometric mean and the largest of speed-ups, % above 1."""
-    return 100 * (float(np.exp(np.mean(np.log(speedups)))) - 1), 100 * (max(speedups) - 1)
+def _geomean_gain(speedups: Sequence[float]) -> float:
+    """Return the geometric mean of speed-ups, % above 1."""
+    return 100 * (float(np.exp(np.mean(np.log(speedups)))) - 1)
 
 
-def _closed_forms(known: Sequence[Outcome], system: System) -> dict[str, float]:
+def _closed_forms(outcomes: Sequence[Outcome], system: System) -> dict[str, float]:
     forms = {"few_units": speedup_beside_few_units(1.67, 1.41, 8 / system.device.compute_units)}
     for workers in (8, 16):
-        one = next(one for one in known if one.sublayer.workers == workers)
-        before, after = one.baseline.movement_bytes, one.t3.movement_bytes
+        outcome = next(outcome for outcome in outcomes if outcome.sublayer.workers == workers)
+        before, after = outcome.baseline.movement_bytes, outcome.t3.movement_bytes
         forms[f"rs_reads_{workers}"] = before["RS reads"] / after["RS reads"]
         forms[f"writes_{workers}"] = 100 * (_writes(after) / _writes(before) - 1)
         forms[f"near_memory_gain_{workers}"] = 100 * near_memory_gain(system, workers)
@@ -323,9 +319,9 @@ def _writes(movement: Mapping[str, float]) -> float:
     return movement["GEMM writes"] + movement["RS writes"]
 
 
-def _orders(known: Sequence[Outcome]) -> dict[str, float]:
+def _orders(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return in how many sub-layers each order holds, and whether all hold of the means."""
-    rows = np.array([(1.0, o.speedup(o.t3), o.speedup(o.t3_mca), o.ideal_speedup) for o in known])
+    rows = np.array([(1.0, o.speedup(o.t3), o.speedup(o.t3_mca), o.ideal_speedup) for o in outcomes])
     means = np.exp(np.log(rows).mean(axis=0))
     return {
         "order_of_means": float((np.diff(means) > 0).all()),
