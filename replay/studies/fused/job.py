@@ -120,15 +120,17 @@ class Cluster:
 
     def receiver(self, rank: int, offsets: npt.ArrayLike) -> Ints:
         """Return the rank at each offset from `rank`."""
-        each, to = self.devices_per_node, np.asarray(offsets, dtype=np.int64)
-        node = (rank // each + to // each) % self.topology.nodes
-        return np.asarray(node * each + (rank % each + to % each) % each)
+        return self._turned(rank, np.asarray(offsets, dtype=np.int64), 1)
 
     def offset(self, rank: int, receivers: npt.ArrayLike) -> Ints:
         """Return the offset from `rank` to each receiver."""
-        each, to = self.devices_per_node, np.asarray(receivers, dtype=np.int64)
-        node = (to // each - rank // each) % self.topology.nodes
-        return np.asarray(node * each + (to % each - rank % each) % each)
+        return self._turned(rank, np.asarray(receivers, dtype=np.int64), -1)
+
+    def _turned(self, rank: int, to: Ints, way: int) -> Ints:
+        """Return nodes and devices of `to`, plus or minus those of `rank`, in a circle."""
+        each = self.devices_per_node
+        node = (to // each + way * (rank // each)) % self.topology.nodes
+        return np.asarray(node * each + (to % each + way * (rank % each)) % each)
 
 
 @dataclass(frozen=True)
@@ -325,7 +327,8 @@ def embedding(device: Device, parameters: Parameters, *, batch: int, tables: int
     >>> work.output_bytes, work.workgroups, work.resident
     (8388608, 4096, 832)
     """
-    batch, tables, pooling, dim = (checked_size(n, v) for n, v in _named(batch, tables, pooling, dim))
+    sizes = {"batch": batch, "tables": tables, "pooling": pooling, "dim": dim}
+    batch, tables, pooling, dim = (checked_size(name, size) for name, size in sizes.items())
     rows, width = batch * tables, dim * DTYPE_BYTES["fp32"]
     moved = rows * pooling * (width + _INDEX_BYTES) + rows * width
     waves = rows * max(-(-dim // (2 * _WAVE)), 1)
@@ -333,10 +336,6 @@ def embedding(device: Device, parameters: Parameters, *, batch: int, tables: int
     return Work(
         name, "all_to_all", moved, rows * width, 0.0, -(-waves * _WAVE // _ITEMS), _resident(device, parameters)
     )
-
-
-def _named(batch: int, tables: int, pooling: int, dim: int) -> tuple[tuple[str, int], ...]:
-    return ("batch", batch), ("tables", tables), ("pooling", pooling), ("dim", dim)
 
 
 def _resident(device: Device, parameters: Parameters) -> int:
@@ -400,9 +399,9 @@ def gemm(device: Device, calibration: Calibration, *, m: int, n: int, k: int) ->
     1024
     """
     m, n, k = checked_size("m", m), checked_size("n", n), checked_size("k", k)
-    found = predict("matmul", [[1, m, n, k]], device, calibration=calibration, dtype="bf16")
+    predicted = predict("matmul", [[1, m, n, k]], device, calibration=calibration, dtype="bf16")
     size = DTYPE_BYTES["bf16"]
-    arithmetic = max(float(found.seconds[0]) - found.start_s, 0.0) * 1e9
+    arithmetic = max(float(predicted.seconds[0]) - predicted.start_s, 0.0) * 1e9
     groups = -(-m // _TILE) * -(-n // _TILE)
     moved, output = size * (m * k + k * n + m * n), size * m * n
     return Work(f"gemm {m}|{n}|{k}", "all_to_all", moved, output, arithmetic, groups, device.compute_units)
@@ -513,8 +512,8 @@ def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) 
         part = np.tile(each, cluster.ranks)
     else:
         kinds = [cluster.network_offsets, cluster.peer_offsets]
-        own = np.zeros(1, np.int64)
-        groups = [own, *kinds] if schedule.order == "local_first" else [*kinds, own]
+        local = np.zeros(1, np.int64)
+        groups = [local, *kinds] if schedule.order == "local_first" else [*kinds, local]
         offset = np.concatenate([np.tile(group, parts) for group in groups])
         part = np.concatenate([np.repeat(each, len(group)) for group in groups])
     return Slices(offset, part, _work(schedule, rank, offset * parts + part))
@@ -646,10 +645,6 @@ class Job:
         if self.in_one_shot:
             return common_slices(self.schedule, rank, self.work.workgroups)
         return slices_of(self.cluster, self.schedule, rank, self.work.workgroups)
-
-    def with_work(self, work: Work) -> "Job":
-        """Return the same of other work."""
-        return replace(self, work=work)
 
     def hardware(self) -> Hardware:
         """Return what the devices of its graphs are."""
