@@ -27,6 +27,8 @@ class Sends:
 
     Parameters
     ----------
+    rank : int
+        Rank that sends.
     source : array of int64
         The task that computes it.
     offset : array of int64
@@ -39,6 +41,7 @@ class Sends:
         That sends it; none before `add_sends`.
     """
 
+    rank: int
     source: Ints
     offset: Ints
     part: Ints
@@ -46,7 +49,7 @@ class Sends:
     task: Ints | None = None
 
 
-def add_sends(assembly: Assembly, job: Job, rank: int, what: Sends) -> Sends:
+def add_sends(assembly: Assembly, job: Job, what: Sends) -> Sends:
     """Append the puts and stores of a rank; return what was sent with its tasks.
 
     Notes
@@ -69,7 +72,7 @@ def add_sends(assembly: Assembly, job: Job, rank: int, what: Sends) -> Sends:
         "hbm": np.minimum(np.where(far, 2.0, 1.0) * rate / job.memory_bytes_per_s, 1.0),
         **{"link": 1.0, "link_number": link},
     }
-    task = assembly.tasks("send", assembly.lane(device=rank, stream=1), columns)
+    task = assembly.tasks("send", assembly.lane(device=what.rank, stream=1), columns)
     assembly.edges(what.source, task, from_start=~far, kind=EdgeKind.WAIT)
     order = np.argsort(link, kind="stable")
     before, after = order[:-1], order[1:]
@@ -84,25 +87,26 @@ def add_sends(assembly: Assembly, job: Job, rank: int, what: Sends) -> Sends:
     return replace(what, task=task)
 
 
-def arrive(assembly: Assembly, job: Job, sent: Sends, tasks: Ints, part: Ints | None = None) -> None:
+def arrive(assembly: Assembly, job: Job, ranks: Sequence[int], sent: Sends, tasks: Ints) -> None:
     """Let the receivers' tasks wait for the flags of what was sent.
 
     Parameters
     ----------
     assembly : Assembly
-        Graph under construction; tasks are added to it.
+        Graph under construction; edges are added to it.
     job : Job
         Work, cluster and costs.
+    ranks : sequence of int
+        Simulated ranks.
     sent : Sends
-        Sends, with their tasks.
-    tasks : array of int64, shape (n, parts)
-        What waits at the receiver of each of the n sends.
-    part : array of int64, shape (n,), optional
-        Which of its tasks; by default the first.
+        Sends of one rank, with their tasks.
+    tasks : array of int64, shape (ranks, parts) or (ranks, 1)
+        Tasks of each simulated rank that wait: one for each of its slices, or one for all.
     """
     if sent.task is None or not len(sent.task):
         return
-    waiting = tasks[np.arange(len(tasks)), 0 if part is None else part]
+    rows = np.zeros_like(sent.offset) if len(ranks) == 1 else job.cluster.receiver(sent.rank, sent.offset)
+    waiting = tasks[rows, np.minimum(sent.part, tasks.shape[1] - 1)]
     far = sent.offset >= job.cluster.devices_per_node
     flag = np.where(far, job.costs.put_ns, job.costs.store_ns)
     assembly.edges(sent.task, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
@@ -153,16 +157,10 @@ def add_fused(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints,
         assembly.edges(member.chunks[-1], done[i])
     if job.work.collective == "all_to_all" or job.cluster.ranks == 1:
         for member in members:
-            arrive(assembly, job, member.sends, _receivers(job, ranks, member.rank, member.sends.offset, done[:, None]))
+            arrive(assembly, job, ranks, member.sends, done[:, None])
     else:
         _reduce(assembly, job, members, done)
     return launch, done
-
-
-def _receivers(job: Job, ranks: Sequence[int], rank: int, offset: Ints, tasks: Ints) -> Ints:
-    """Return the rows of `tasks`, one a simulated rank, of the receivers at `offset` from `rank`."""
-    rows = np.zeros_like(offset) if len(ranks) == 1 else job.cluster.receiver(rank, offset)
-    return np.asarray(tasks[rows])
 
 
 def _compute(assembly: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
@@ -200,16 +198,16 @@ def _send(assembly: Assembly, job: Job, rank: int, slices: Slices, chunks: Ints)
     if job.in_one_shot:
         return _to_all(assembly, job, rank, chunks, slices.work)
     row = np.flatnonzero(slices.offset > 0)
-    what = Sends(chunks[row], slices.offset[row], slices.part[row], slices.work[row] * job.work.output_bytes)
-    return add_sends(assembly, job, rank, what)
+    size = slices.work[row] * job.work.output_bytes
+    return add_sends(assembly, job, Sends(rank, chunks[row], slices.offset[row], slices.part[row], size))
 
 
 def _to_all(assembly: Assembly, job: Job, rank: int, tasks: Ints, share: Floats) -> Sends:
     """Append what sends each slice to every other rank."""
-    others = np.arange(1, job.cluster.ranks)
-    row = np.repeat(np.arange(len(tasks)), len(others))
-    what = Sends(tasks[row], np.tile(others, len(tasks)), row, share[row] * job.work.output_bytes)
-    return add_sends(assembly, job, rank, what)
+    offsets = np.arange(1, job.cluster.ranks)
+    row = np.repeat(np.arange(len(tasks)), len(offsets))
+    size = share[row] * job.work.output_bytes
+    return add_sends(assembly, job, Sends(rank, tasks[row], np.tile(offsets, len(tasks)), row, size))
 
 
 def _reduce(assembly: Assembly, job: Job, members: Sequence[_Rank], done: Ints) -> None:
@@ -227,18 +225,12 @@ def _reduce(assembly: Assembly, job: Job, members: Sequence[_Rank], done: Ints) 
         assembly.chain(sums[-1])
     table = np.stack(sums)
     for i, member in enumerate(members):
-        arrive(
-            assembly,
-            job,
-            member.sends,
-            _receivers(job, ranks, member.rank, member.sends.offset, table),
-            member.sends.part,
-        )
+        arrive(assembly, job, ranks, member.sends, table)
         assembly.edges(sums[i][-1], done[i])
         if not job.in_one_shot:
             local = np.flatnonzero(member.slices.offset == 0)
             sent = _to_all(assembly, job, member.rank, sums[i], member.slices.work[local])
-            arrive(assembly, job, sent, _receivers(job, ranks, member.rank, sent.offset, done[:, None]))
+            arrive(assembly, job, ranks, sent, done[:, None])
 
 
 _COPY = CLASSES.index("copy")
