@@ -285,15 +285,15 @@ def rows(name: str, kind: str, count: int, columns: int, size: int = 4) -> Step:
     has weights and biases.
     """
     back = rowwise(kind, count, columns, size, backward=True)
-    first = (
-        streaming("elementwise", 2.0 * count * columns * size, float(count * columns * size), count * columns, size),
-    )
-    gradient = (*first, back) if kind == "softmax" else (back, _column_sums(count, columns, size))
+    elements = count * columns
+    first = streaming("elementwise", 2.0 * count * columns * size, float(elements * size), elements, size)
+    gradient = (first, back) if kind == "softmax" else (back, column_sums(count, columns, size))
     weights = 2 * columns if kind == "normalization" else 0
     return Step(name, rowwise(kind, count, columns, size), gradient, weights, float(count * columns * size))
 
 
-def _column_sums(count: int, columns: int, size: int) -> Operator:
+def column_sums(count: int, columns: int, size: int) -> Operator:
+    """Return the sum of `count` rows, such as the gradient of a bias."""
     return streaming("reduction", float(count * columns * size), float(columns * size), count * columns, size)
 
 
@@ -315,19 +315,19 @@ def product(name: str, batch: int, m: int, n: int, k: int, size: int = 4, *, wei
     """
     gradient = [batched_matmul(batch, m, k, n, size), batched_matmul(batch, k, n, m, size)]
     if weights > k * n:
-        gradient.append(_column_sums(m, n, size))
+        gradient.append(column_sums(m, n, size))
     return Step(name, batched_matmul(batch, m, n, k, size), tuple(gradient), weights)
 
 
 def backward(steps: Sequence[Step]) -> list[Step]:
     """Return the backward pass: gradients in reverse order, and each weight's added to what is there."""
-    found = []
+    gradients = []
     for step in reversed(steps):
-        found += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
+        gradients += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
         if step.parameters:
             size = step.operator.element_bytes
-            found.append(stream("aten::add_", step.parameters, arrays=3, back=0, size=size))
-    return found
+            gradients.append(stream("aten::add_", step.parameters, arrays=3, back=0, size=size))
+    return gradients
 
 
 def fused(steps: Iterable[Step]) -> list[Step]:
@@ -335,23 +335,22 @@ def fused(steps: Iterable[Step]) -> list[Step]:
 
     A row-wise operator keeps its rows; a chain of pointwise ones is a pointwise one.
     """
-    found: list[Step] = []
+    joined: list[Step] = []
     for step in steps:
-        if found and step.chained and found[-1].chained:
-            found[-1] = _joined(found[-1], step)
+        if joined and step.chained and joined[-1].chained:
+            joined[-1] = _joined(joined[-1], step)
         else:
-            found.append(step)
-    return found
+            joined.append(step)
+    return joined
 
 
 def _joined(first: Step, second: Step) -> Step:
-    one, two = first.operator, second.operator
-    read = one.bytes_read + max(two.bytes_read - second.chained, 0.0)
-    kept = one if one.kind in ("softmax", "normalization") else two
-    operator = replace(kept, flops=one.flops + two.flops, bytes_read=read, bytes_written=two.bytes_written)
-    return replace(
-        first, name=f"{first.name}+{second.name}", operator=operator, gradient=first.gradient + second.gradient
-    )
+    before, after = first.operator, second.operator
+    read = before.bytes_read + max(after.bytes_read - second.chained, 0.0)
+    kept = before if before.kind in ("softmax", "normalization") else after
+    operator = replace(kept, flops=before.flops + after.flops, bytes_read=read, bytes_written=after.bytes_written)
+    name, gradient = f"{first.name}+{second.name}", first.gradient + second.gradient
+    return replace(first, name=name, operator=operator, gradient=gradient)
 
 
 #: Layers come in pairs that are alike: every second one of a Switch transformer has experts.
@@ -394,20 +393,14 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     >>> from replay.workloads.architecture import find_transformer, load_transformers
     >>> from replay.workloads.transformer import Pass, forward
     >>> model, run = find_transformer("bert_large", load_transformers()), Pass(8, 512)
-    >>> found = tally(model, lambda one: forward(one, run))
-    >>> len(found.operators), sum(found.counts) == len(forward(model, run))
+    >>> counted = tally(model, lambda smaller: forward(smaller, run))
+    >>> len(counted.operators), sum(counted.counts) == len(forward(model, run))
     (13, True)
     """
     least = _PERIOD + model.layers % _PERIOD
-    if model.layers <= least + _PERIOD:
-        counts = _counted(listing(model))
-    else:
-        counts = _counted(listing(replace(model, layers=least)))
-        more = _counted(listing(replace(model, layers=least + _PERIOD)))
+    sizes = (model.layers,) if model.layers <= least + _PERIOD else (least, least + _PERIOD)
+    counts, *more = (Counter(step.operator for step in listing(replace(model, layers=n))) for n in sizes)
+    if more:
         times = (model.layers - least) // _PERIOD
-        counts = {one: counts.get(one, 0) + (count - counts.get(one, 0)) * times for one, count in more.items()}
+        counts = Counter({each: counts[each] + (count - counts[each]) * times for each, count in more[0].items()})
     return Tally(tuple(counts), tuple(counts.values()))
-
-
-def _counted(steps: Sequence[Step]) -> dict[Operator, int]:
-    return dict(Counter(step.operator for step in steps))

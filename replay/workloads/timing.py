@@ -55,8 +55,8 @@ class Timed:
     def interval(self) -> tuple[float, float]:
         """Return the interval of the total: operators of one kind err together in part, kinds on their own."""
         kinds = np.array(self.kinds)
-        down = [_SHARED * float((self.seconds - self.low)[kinds == kind].sum()) for kind in set(self.kinds)]
-        up = [_SHARED * float((self.high - self.seconds)[kinds == kind].sum()) for kind in set(self.kinds)]
+        down = [_SHARED * float((self.seconds - self.low)[kinds == kind].sum()) for kind in dict.fromkeys(self.kinds)]
+        up = [_SHARED * float((self.high - self.seconds)[kinds == kind].sum()) for kind in dict.fromkeys(self.kinds)]
         listed = _LISTED * self.total
         return self.total - float(np.hypot.reduce([*down, listed])), self.total + float(np.hypot.reduce([*up, listed]))
 
