@@ -77,22 +77,14 @@ def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: Steps) -> list[T]:
         futures = [pool.submit(run) for run in runs]
         try:
             _wait(futures)
-        except BaseException:
-            steps.stop()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-        failed = [f for f in futures if f.done() and f.exception() is not None]
-        if failed:
-            steps.stop()
-            pool.shutdown(wait=True, cancel_futures=True)
-            failed = [f for f in futures if not f.cancelled() and _error(f) is not None]
-            first = next((f for f in failed if not isinstance(_error(f), InterruptedError)), failed[0])
-            raise first.exception()  # type: ignore[misc]
+        finally:
+            if not all(future.done() and future.exception() is None for future in futures):
+                steps.stop()
+                pool.shutdown(wait=True, cancel_futures=True)
+        errors = [error for future in futures if not future.cancelled() and (error := future.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, InterruptedError)), errors[0])
         return [future.result() for future in futures]
-
-
-def _error(future: "Future[T]") -> BaseException | None:
-    return future.exception()
 
 
 def _wait(futures: "Sequence[Future[T]]") -> None:

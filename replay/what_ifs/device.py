@@ -56,13 +56,8 @@ def scale_device(name: str | Device) -> WhatIf:
 
 def moved_to(graph: KernelGraph, target: Device, units: int, parameters: Parameters) -> KernelGraph:
     """Return `graph` with its device tasks re-timed for `target`, run on `units` of its compute units."""
-    tasks = graph.tasks
     duration = _with_collectives(graph, target, parameters, retimed(graph, target, units, parameters))
-    changed = duration != tasks.duration_ns
-    moved = graph.with_tasks(
-        duration_ns=duration,
-        basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
-    )
+    moved = graph.with_durations(duration, Basis.DERIVED)
     moved = replace(moved, hardware=replace(hardware_named(target, "what-if"), compute_units=units))
     return _with_same_engines(graph, with_demands(moved, parameters))
 

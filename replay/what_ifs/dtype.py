@@ -50,11 +50,8 @@ def change_dtype(types: str) -> WhatIf:
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device()
         duration = np.where(chosen, retyped(graph, old, new, parameters), tasks.duration_ns)
-        changed = duration != tasks.duration_ns
-        return graph.with_tasks(
-            duration_ns=duration,
-            dtype=np.where(chosen, _TYPES.index(new), tasks.dtype),
-            basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
-        ).with_notes([f"change_dtype: {int(chosen.sum())} kernels in {old}"])
+        dtypes = np.where(chosen, _TYPES.index(new), tasks.dtype)
+        note = f"change_dtype: {int(chosen.sum())} kernels in {old}"
+        return graph.with_durations(duration, Basis.DERIVED).with_tasks(dtype=dtypes).with_notes([note])
 
     return WhatIf(written("change_dtype", f"{old}->{new}"), transform)

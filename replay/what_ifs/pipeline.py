@@ -21,6 +21,7 @@ from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 from replay.graph.operators import Operator
+from replay.what_ifs.what_if import free_edges
 
 #: Pieces of one task; more is a mistake.
 MOST_PIECES = 4096
@@ -125,11 +126,7 @@ def _chains(n: int, rows: Ints, counts: Ints) -> Edges:
     source = np.arange(n, n + int((counts - 1).sum()))
     last = np.zeros(len(source), dtype=np.bool_)
     last[np.cumsum(counts - 1)[counts > 1] - 1] = True
-    target = np.where(last, np.repeat(rows, counts - 1), source + 1)
-    n_edges = len(source)
-    return Edges(
-        source, target, np.zeros(n_edges), np.zeros(n_edges, dtype=np.bool_), np.full(n_edges, int(EdgeKind.STREAM))
-    )
+    return free_edges(source, np.where(last, np.repeat(rows, counts - 1), source + 1), EdgeKind.STREAM)
 
 
 def quantisation(waves: npt.ArrayLike, pieces: npt.ArrayLike) -> Floats:
@@ -540,8 +537,7 @@ def _order_edges(pairs: _Waits) -> Edges:
     """Return edges of stream order for pairs of tasks."""
     source = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(source) for source, _ in pairs)])
     target = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(target) for _, target in pairs)])
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(EdgeKind.STREAM)))
+    return free_edges(source, target, EdgeKind.STREAM)
 
 
 #: Assumed ranks of a collective whose group the trace does not tell.

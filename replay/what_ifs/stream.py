@@ -14,7 +14,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, written
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, free_edges, recipe, written
 
 #: Edges by which another stream, or the host, waits for a stream.
 _WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
@@ -136,7 +136,7 @@ def _reordered(move: _Move) -> Edges:
     # The order on the old stream closes over the moved tasks; a pause before the next task stays a pause.
     target = edges.target[leaves]
     closing = before[target] >= 0
-    bridge = _free_edges(before[target][closing], target[closing], EdgeKind.STREAM)
+    bridge = free_edges(before[target][closing], target[closing], EdgeKind.STREAM)
     lag = np.where(edges.from_start[leaves], 0.0, edges.lag_ns[leaves])[closing]
     bridge = replace(bridge, lag_ns=lag, kind=edges.kind[leaves][closing])
     reordered = kept.select(~leaves)
@@ -148,7 +148,7 @@ def _reordered(move: _Move) -> Edges:
 def _inputs(move: _Move, before: Ints) -> Edges:
     """Return edges by which moved tasks wait for their predecessors on the old stream."""
     rows = np.flatnonzero(move.moved & (before >= 0))
-    return _free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
+    return free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
 
 
 def _new_order(move: _Move) -> Edges:
@@ -158,7 +158,7 @@ def _new_order(move: _Move) -> Edges:
     rows = np.flatnonzero((before >= 0) & (move.graph.tasks.device >= 0))
     joins = (move.moved[rows] | move.moved[before[rows]]) & np.isin(lane[rows], lane[move.moved])
     rows = rows[joins]
-    return _free_edges(before[rows], rows, EdgeKind.STREAM)
+    return free_edges(before[rows], rows, EdgeKind.STREAM)
 
 
 def _waits(move: _Move) -> Edges:
@@ -168,7 +168,7 @@ def _waits(move: _Move) -> Edges:
     latest = _previous(graph.tasks.lane, move.order, move.moved)
     leaves = np.isin(edges.kind, _WAITS_FOR_STREAM) & (latest[edges.source] >= 0)
     leaves &= graph.tasks.lane[edges.source] != graph.tasks.lane[edges.target]
-    waits = _free_edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
+    waits = free_edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
     return replace(waits, kind=edges.kind[leaves])
 
 
@@ -180,9 +180,3 @@ def _release_times(move: _Move, start: Floats) -> Floats:
     release = tasks.release_ns.copy()
     np.maximum.at(release, edges.target[orphans], start[edges.source[orphans]])
     return release
-
-
-def _free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
-    """Return edges without lag."""
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=bool), np.full(n, int(kind)))

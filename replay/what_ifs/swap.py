@@ -65,8 +65,8 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
         raise unknown("no class of kernels is called", class_, CLASSES)
     if not 0 <= workgroups <= _MOST_WORKGROUPS:
         raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or leave it out")
-    given_ns, factor = duration_ns(by), _parsed_factor(by)
-    donors = kernel_choice("swap_kernel", by) if given_ns is None and factor is None else None
+    fixed_ns, factor = duration_ns(by), _parsed_factor(by)
+    donors = kernel_choice("swap_kernel", by) if fixed_ns is None and factor is None else None
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         chosen = choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL)
@@ -77,9 +77,8 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
             swapped = _copied_from(graph, chosen, _median_kernel(graph, donors))
         else:
             old_ns = graph.tasks.duration_ns
-            new_ns = np.where(chosen, given_ns if given_ns is not None else old_ns * (factor or 0.0), old_ns)
-            basis = np.where(chosen & (new_ns != old_ns), int(Basis.ASSUMED), graph.tasks.basis)
-            swapped = graph.with_tasks(duration_ns=new_ns, basis=basis)
+            new_ns = np.where(chosen, fixed_ns if fixed_ns is not None else old_ns * (factor or 0.0), old_ns)
+            swapped = graph.with_durations(new_ns, Basis.ASSUMED)
         return _with_grid(swapped, chosen, (class_, workgroups), parameters).with_notes([note])
 
     patterns = choice.patterns + (donors.patterns if donors is not None else ())

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.trace.arrays import Bools
+from profilers.trace.arrays import Bools, Ints
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
-from replay.graph.graph import KernelGraph, TaskKind
+from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
 
 #: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
 _MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
@@ -521,6 +521,12 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
 
 def _device_names(graph: KernelGraph) -> Iterable[str]:
     return (graph.names[i] for i in np.unique(graph.tasks.name[graph.on_device()]).tolist())
+
+
+def free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
+    """Return edges without lag, from the end of each task of `source` to `target`."""
+    n = len(source)
+    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(kind)))
 
 
 #: Columns of `Tasks` that `with_demands` computes.
