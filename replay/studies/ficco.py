@@ -254,8 +254,8 @@ def distance_factor(product: Product, calibration: Calibration) -> float:
 def _without_distance(calibration: Calibration) -> Calibration:
     at = [parameter.name for parameter in MODELS["matmul"].parameters].index("far")
     fits = {
-        key: replace(one, values=(*one.values[:at], _NONE, *one.values[at + 1 :])) if key[0] == "matmul" else one
-        for key, one in calibration.fits.items()
+        key: replace(fit, values=(*fit.values[:at], _NONE, *fit.values[at + 1 :])) if key[0] == "matmul" else fit
+        for key, fit in calibration.fits.items()
     }
     return replace(calibration, fits=MappingProxyType(fits))
 
@@ -635,11 +635,11 @@ def _add_steps(assembly: Assembly, scenario: Scenario, schedule: Schedule, how: 
         assembly.chain(np.concatenate(kernels))
         return kernels
     added = [add_copies(assembly, lane, transfer, parameters) for _ in range(steps)]
-    for before, after in pairwise(added):
+    for (commands, copies), (next_commands, next_copies) in pairwise(added):
         # Commands are written ahead; an engine takes up its next copy when it is done with one.
-        assembly.edges(before.commands[-1], after.commands[0])
-        assembly.edges(before.copies, after.copies)
-    return [step.copies for step in added]
+        assembly.edges(commands[-1], next_commands[0])
+        assembly.edges(copies, next_copies)
+    return [copies for _, copies in added]
 
 
 def _add_products(assembly: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], parameters: Parameters) -> None:

@@ -106,10 +106,10 @@ class Product:
         """
         units, tiles = self.device.compute_units, _TILES[:_LARGE]
         if min(_count(self, *tile) for tile in tiles) >= units:
-            return min(((*tile, 1) for tile in tiles), key=lambda one: _cost(self, one))
+            return min(((*tile, 1) for tile in tiles), key=lambda grid: _cost(self, grid))
         parts = [2**i for i in range(_MOST_PARTS.bit_length())]
         fitting = [(*tile, p) for tile in _TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
-        return min(fitting, key=lambda one: _cost(self, one))
+        return min(fitting, key=lambda grid: _cost(self, grid))
 
     @property
     def workgroups(self) -> int:
@@ -365,8 +365,8 @@ class Transfer:
 
         A reduce-scatter reads what it received again, and its own part, and writes the sum.
         """
-        part = self.size_bytes / self.topology.n_workers
-        adding = self.sent_bytes + 2 * part if self.kind == "reduce_scatter" else 0.0
+        shard = self.size_bytes / self.topology.n_workers
+        adding = self.sent_bytes + 2 * shard if self.kind == "reduce_scatter" else 0.0
         return 2 * self.sent_bytes + adding
 
 
@@ -403,14 +403,9 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
     sizes = np.array([transfer.size_bytes])
     seconds = float(fastest(transfer.kind, transfer.topology, machine, sizes)[0][0])
     share = kernel_units(transfer.kind, parameters) / transfer.device.compute_units
-    return {
-        **_common(transfer),
-        "kind": TaskKind.COLLECTIVE,
-        "duration_ns": seconds * 1e9,
-        "cu": min(share, 1.0),
-        "link": 1.0,
-        **_memory(transfer, parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds, parameters),
-    }
+    rate = parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds
+    columns = _columns(transfer, TaskKind.COLLECTIVE, seconds, rate, parameters)
+    return {**columns, "cu": min(share, 1.0), "link": 1.0}
 
 
 def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object]:
@@ -438,65 +433,50 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     port = machine_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
     seconds = parameters["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
     rate = transfer.memory_bytes / seconds / peers
-    return {
-        **_common(transfer),
-        "kind": TaskKind.COPY,
-        "duration_ns": seconds * 1e9,
-        "link": 1.0 / peers,
-        "dma": 1.0,
-        "engine": list(range(peers)),
-        **_memory(transfer, rate, parameters),
-    }
+    columns = _columns(transfer, TaskKind.COPY, seconds, rate, parameters)
+    return {**columns, "link": 1.0 / peers, "dma": 1.0, "engine": list(range(peers))}
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Tasks of a collective on DMA engines.
-
-    Parameters
-    ----------
-    commands : array of int64, shape (n - 1,)
-        The host writes them one after another; what the collective waits for, the first of them waits for.
-    copies : array of int64, shape (n - 1,)
-        The collective is done when all of them are.
-    """
-
-    commands: Ints
-    copies: Ints
-
-
-def add_copies(work: Assembly, lane: int, transfer: Transfer, parameters: Parameters) -> Copies:
+def add_copies(assembly: Assembly, lane: int, transfer: Transfer, parameters: Parameters) -> tuple[Ints, Ints]:
     """Add a collective on DMA engines: each copy waits for its command, each command for the one before it.
+
+    Returns
+    -------
+    commands, copies : array of int64, shape (n - 1,)
+        Their tasks. What the collective waits for, the first command waits for. The collective is done when all copies
+        are.
 
     Examples
     --------
     >>> from profilers.devices import find_device
     >>> from replay.costs.shipped import load_parameters
     >>> from replay.engine import simulate
-    >>> work = Assembly()
-    >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
-    >>> copies = add_copies(work, work.lane(device=0, stream=1), one, load_parameters()).copies
-    >>> ends = simulate(work.graph())[1][copies]
+    >>> assembly = Assembly()
+    >>> transfer = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> _, copies = add_copies(assembly, assembly.lane(device=0, stream=1), transfer, load_parameters())
+    >>> ends = simulate(assembly.graph())[1][copies]
     >>> (ends[1:] - ends[:-1]).round().tolist()
     [5500.0, 5500.0, 5500.0, 5500.0, 5500.0, 5500.0]
     """
     peers = transfer.topology.n_workers - 1
     command = {"kind": TaskKind.COPY, "duration_ns": np.full(peers, parameters["dma_command_ns"])}
-    commands = work.tasks(f"{transfer.kind} command", lane, command)
-    work.chain(commands)
-    copies = work.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, parameters))
-    work.edges(commands, copies)
-    return Copies(commands, copies)
+    commands = assembly.tasks(f"{transfer.kind} command", lane, command)
+    assembly.chain(commands)
+    copies = assembly.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, parameters))
+    assembly.edges(commands, copies)
+    return commands, copies
 
 
-def _common(transfer: Transfer) -> dict[str, float]:
+def _columns(
+    transfer: Transfer, kind: TaskKind, seconds: float, rate: float, parameters: Parameters
+) -> dict[str, float]:
+    """Return the columns of a kernel or a copy that moves `rate` bytes/s of memory."""
+    delivered = transfer.device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]
     return {
         "collective": COLLECTIVE_KINDS.index(transfer.kind),
         "bytes": round(transfer.size_bytes),
         "ranks": transfer.topology.n_workers,
+        "kind": kind,
+        "duration_ns": seconds * 1e9,
+        **dict.fromkeys(("hbm", "l2", "footprint"), min(rate / delivered, 1.0)),
     }
-
-
-def _memory(transfer: Transfer, rate: float, parameters: Parameters) -> dict[str, float]:
-    share = min(rate / (transfer.device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]), 1.0)
-    return {"hbm": share, "l2": share, "footprint": share}

@@ -1,9 +1,10 @@
 """Figures that papers report, with the evidence for each, and the figures that our simulations of them give."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Annotated
 
@@ -14,26 +15,19 @@ from profilers.files import dataset_path, read_toml
 from replay.calibration.parameters import Parameters
 from replay.workloads.architecture import named_tables
 
-#: The systems, and the module that works out what each paper reports.
-SYSTEMS = MappingProxyType(
+#: By system, the function that works out what the paper reports, and the functions that load its published set-up.
+SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "c3": "replay.studies.c3",
-        "t3": "replay.studies.t3.study",
-        "ficco": "replay.studies.ficco_chooser",
-        "fused": "replay.studies.fused.study",
+        "c3": ("replay.studies.c3:reproduce", "replay.studies.c3:load_scenarios"),
+        "t3": ("replay.studies.t3.study:reproduce", "replay.studies.t3:load_workload"),
+        "ficco": (
+            "replay.studies.ficco_chooser:reproduce",
+            "replay.studies.ficco:load_scenarios",
+            "replay.studies.ficco_chooser:load_chooser",
+        ),
+        "fused": ("replay.studies.fused.study:reproduce", "replay.studies.fused:load_workloads"),
     }
 )
-#: By system, the module and the function of each part of the published set-up that `reproduce` takes.
-_SETUPS = MappingProxyType(
-    {
-        "c3": (("replay.studies.c3", "load_scenarios"),),
-        "t3": (("replay.studies.t3", "load_workload"),),
-        "ficco": (("replay.studies.ficco", "load_scenarios"), ("replay.studies.ficco_chooser", "load_chooser")),
-        "fused": (("replay.studies.fused", "load_workloads"),),
-    }
-)
-
-
 #: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
 _GRADES = ("A", "S", "D", "W", "M")
 _LIMITS = ("absolute", "relative")
@@ -156,6 +150,6 @@ def reproduced(system: str, parameters: Parameters) -> dict[str, float]:
         There is no such system.
     """
     published_figures(system)
-    setup = [getattr(import_module(module), loader)() for module, loader in _SETUPS[system]]
-    figures: dict[str, float] = import_module(SYSTEMS[system]).reproduce(parameters, *setup)
+    reproduce, *loaders = map(resolve_name, SYSTEMS[system])
+    figures: dict[str, float] = reproduce(parameters, *(load() for load in loaders))
     return figures

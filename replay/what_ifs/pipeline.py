@@ -6,7 +6,7 @@ data a kernel has just computed, or reads next. `split` cuts tasks into equal pi
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -278,7 +278,7 @@ class _Search:
         """Search every collective of the iteration; a Python loop of about 100 us each."""
         tasks = self._graph.tasks
         rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _LATER_PIECE))
-        found: list[Target] = []
+        matched: list[Target] = []
         missed: Counter[str] = Counter()
         for row in rows.tolist():
             kind = COLLECTIVE_KINDS[tasks.collective[row]] if tasks.collective[row] >= 0 else "unknown"
@@ -295,8 +295,8 @@ class _Search:
                 missed[reason] += 1
             else:
                 self._assigned.update(path)
-                found.append(Target(row, path, int(self._meeting[row]), not self._has_sizes(row, path)))
-        return Targets(tuple(found), dict(missed.most_common()))
+                matched.append(Target(row, path, int(self._meeting[row]), not self._has_sizes(row, path)))
+        return Targets(tuple(matched), dict(missed.most_common()))
 
     def _kernels_beside(self, collective: int, classes: frozenset[str]) -> tuple[int, ...] | str:
         """Return the kernels from the one of `classes` to the collective, as they run; or why there are none."""
@@ -437,7 +437,7 @@ def send_in_pieces(
     more : sequence of int, optional
         Number of further pieces of each collective, behind those that carry data as it is computed; 0 by default.
     """
-    return _rewired(graph, targets, (pieces, more or [0] * len(targets)), _send)
+    return _rewired(graph, targets, (pieces, more or [0] * len(targets)), sends=True)
 
 
 def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int]) -> Pipeline:
@@ -452,42 +452,48 @@ def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Seq
     pieces : sequence of int
         Number of pieces of each target.
     """
-    return _rewired(graph, targets, (pieces, [0] * len(targets)), _receive)
-
-
-#: Pairs of rows: each task of the second waits for the task of the first.
-_Waits = list[tuple[npt.ArrayLike, npt.ArrayLike]]
-#: Function of a target, the pieces of its kernels and its collective, and the split graph; returns the new waits.
-_Rewiring = Callable[[Target, Ints, Ints, Split], _Waits]
+    return _rewired(graph, targets, (pieces, [0] * len(targets)), sends=False)
 
 
 def _rewired(
-    graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], Sequence[int]], rewire: _Rewiring
+    graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], Sequence[int]], *, sends: bool
 ) -> Pipeline:
-    """Return the graph with the targets in pieces, and with the edges of `rewire` between the pieces."""
+    """Return the graph with the targets in pieces that a collective sends, or that kernels receive."""
     n_pieces: dict[int, int] = {}
     for target, count, more in zip(targets, *counts, strict=True):
         n_pieces.update(dict.fromkeys(target.kernels, count))
         n_pieces[target.collective] = count + more
-        if rewire is _send and target.meeting >= 0:
+        if sends and target.meeting >= 0:
             n_pieces[target.meeting] = max(count, n_pieces.get(target.meeting, 1))
     pieces = split(graph, list(n_pieces), list(n_pieces.values()))
     kernels = tuple(np.array([pieces.of(kernel) for kernel in target.kernels]) for target in targets)
     collectives = tuple(pieces.of(target.collective) for target in targets)
-    pairs: _Waits = []
+    pairs: list[tuple[Ints, Ints]] = []
     group = _target_of(graph, targets, pieces)
     for target, rows, sent in zip(targets, kernels, collectives, strict=True):
-        pairs += rewire(target, rows, sent, pieces)
+        n = rows.shape[1]
+        # On their stream, all kernels of one piece run before those of the next.
+        order = [*pairwise(rows), (rows[-1][:-1], rows[0][1:])]
+        if not sends:
+            pairs += [(sent, rows[0]), *order]
+        elif target.meeting >= 0:  # a piece is sent when all ranks have computed it
+            meeting = pieces.of(target.meeting)[:n]
+            pairs += [*order, (rows[-1], meeting), (meeting, sent[:n])]
+        else:
+            pairs += [*order, (rows[-1], sent[:n])]
+    before, after = (np.concatenate([np.zeros(0, dtype=np.int64), *(pair[i] for pair in pairs)]) for i in (0, 1))
     edges = pieces.graph.edges
     # Edges from one piece of a task to its next piece stay.
     added = edges.source >= len(graph.tasks)
     internal = (group[edges.source] >= 0) & (group[edges.source] == group[edges.target]) & ~added & ~edges.from_start
     # Inside a target, an edge from a whole task becomes one from its first piece, with the same lag.
     eased = internal & (edges.kind != EdgeKind.LAUNCH)
-    if rewire is _send:
+    if sends:
         eased |= _rendezvous_edges(graph, targets, pieces)
     edges = replace(edges, source=np.where(eased, pieces.first[edges.source], edges.source))
-    return Pipeline(replace(pieces.graph, edges=edges.joined(_order_edges(pairs))), kernels, collectives)
+    return Pipeline(
+        replace(pieces.graph, edges=edges.joined(free_edges(before, after, EdgeKind.STREAM))), kernels, collectives
+    )
 
 
 def _target_of(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> Ints:
@@ -500,29 +506,6 @@ def _target_of(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> 
     return group
 
 
-def _send(target: Target, kernels: Ints, sent: Ints, pieces: Split) -> _Waits:
-    """Return the waits of a collective whose pieces are sent when all ranks have computed them."""
-    packed, n_pieces = kernels[-1], kernels.shape[1]
-    pairs = _piecewise_order(kernels)
-    if target.meeting >= 0:
-        meeting = pieces.of(target.meeting)[:n_pieces]
-        pairs += [(packed, meeting), (meeting, sent[:n_pieces])]
-    else:
-        pairs.append((packed, sent[:n_pieces]))
-    return pairs
-
-
-def _receive(_target: Target, kernels: Ints, sent: Ints, _pieces: Split) -> _Waits:
-    """Return the waits of kernels that begin when a piece has arrived."""
-    return [(sent, kernels[0]), *_piecewise_order(kernels)]
-
-
-def _piecewise_order(kernels: Ints) -> _Waits:
-    """Return the order of pieces on their stream: all kernels of one piece, then those of the next."""
-    inside: _Waits = list(pairwise(kernels))
-    return [*inside, (kernels[-1][:-1], kernels[0][1:])]
-
-
 def _rendezvous_edges(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> npt.NDArray[np.bool_]:
     """Mark the edges by which targets' collectives waited until all ranks had computed everything."""
     meeting = np.full(len(pieces.graph.tasks), -2)
@@ -531,13 +514,6 @@ def _rendezvous_edges(graph: KernelGraph, targets: Sequence[Target], pieces: Spl
             meeting[pieces.of(target.collective)[0]] = target.meeting
     edges = pieces.graph.edges
     return np.asarray((edges.kind == EdgeKind.RENDEZVOUS) & (meeting[edges.target] == edges.source))
-
-
-def _order_edges(pairs: _Waits) -> Edges:
-    """Return edges of stream order for pairs of tasks."""
-    source = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(source) for source, _ in pairs)])
-    target = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(target) for _, target in pairs)])
-    return free_edges(source, target, EdgeKind.STREAM)
 
 
 #: Assumed ranks of a collective whose group the trace does not tell.

@@ -339,12 +339,12 @@ class Recipe:
         text = inspect.cleandoc(self.about or self.make.__doc__ or "")
         return re.split(r"\n\n(?:Raises|Examples|Parameters)\n-{3,}", text)[0].strip()
 
-    def made(self, given: Sequence[str]) -> WhatIf:
+    def made(self, texts: Sequence[str]) -> WhatIf:
         """Return the what-if that `make` makes of texts.
 
         Parameters
         ----------
-        given : sequence of str
+        texts : sequence of str
             Texts of the first arguments; the others have their defaults.
 
         Raises
@@ -353,12 +353,12 @@ class Recipe:
             There are too few or too many texts, or one is not a value of its argument.
         """
         n_required = sum(argument.default is None for argument in self.arguments)
-        if not n_required <= len(given) <= len(self.arguments):
-            step = ":".join((self.name, *given))
+        if not n_required <= len(texts) <= len(self.arguments):
+            step = ":".join((self.name, *texts))
             raise InvalidInputError(f"{step[:_MAX_LENGTH]!r}: write {self.form}, as in {self.example}")
         defaults = [argument.default or "" for argument in self.arguments]
-        texts = [*given, *defaults[len(given) :]]
-        return self.make(*(a.read(text) for a, text in zip(self.arguments, texts, strict=True)))
+        values = zip(self.arguments, [*texts, *defaults[len(texts) :]], strict=True)
+        return self.make(*(argument.read(text) for argument, text in values))
 
     def texts(self, named: dict[str, str | float | int]) -> list[str]:
         """Return the texts of arguments that are given by name, in order, up to the last of them.
@@ -459,15 +459,14 @@ class TaskChoice:
 
     def rows(self, graph: KernelGraph) -> Bools:
         """Return which tasks of `graph` are chosen, as an array of bool, shape (n_tasks,)."""
-        tasks = graph.tasks
-        if self.text == "all":
-            return graph.on_device()
+        tasks, rows = graph.tasks, graph.on_device()
         if self.text in _TASK_KINDS:
-            return np.asarray((tasks.kind == _TASK_KINDS[self.text]) & graph.on_device())
-        if self.text in CLASSES:
-            return np.asarray((tasks.class_ == CLASSES.index(self.text)) & graph.on_device())
-        fits = np.array([name_fits(self.text, name) for name in graph.names], dtype=bool)
-        return np.asarray(fits[tasks.name] & graph.on_device()) if len(fits) else graph.on_device()
+            rows &= tasks.kind == _TASK_KINDS[self.text]
+        elif self.text in CLASSES:
+            rows &= tasks.class_ == CLASSES.index(self.text)
+        elif self.text != "all" and len(graph.names):
+            rows &= np.array([name_fits(self.text, name) for name in graph.names])[tasks.name]
+        return rows
 
 
 def kernel_choice(what: str, text: str) -> TaskChoice:
@@ -511,16 +510,13 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
         A pattern fits no task; the message offers the nearest classes and names.
     """
     for pattern in what_if.patterns:
-        names = dict.fromkeys(name for graph in graphs for name in _device_names(graph))
+        used = [(graph, number) for graph in graphs for number in np.unique(graph.tasks.name[graph.on_device()])]
+        names = dict.fromkeys(graph.names[number] for graph, number in used)
         if not any(name_fits(pattern, name) for name in names):
             error = unknown(
                 "no class or kernel of the trace is called", pattern, ("all", *_TASK_KINDS, *CLASSES, *names)
             )
             raise type(error)(f"what-if {what_if.label}: {error}")
-
-
-def _device_names(graph: KernelGraph) -> Iterable[str]:
-    return (graph.names[i] for i in np.unique(graph.tasks.name[graph.on_device()]).tolist())
 
 
 def free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:

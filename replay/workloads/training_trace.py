@@ -122,7 +122,8 @@ class _Stage:
         program: list[Work | Wait] = []
         stages, count = self.job.layout.pipeline, self.job.micro_batches
         for way, number in one_forward_one_backward(self.stage, stages, count):
-            self._receive(program, way, number, rank)
+            before = self.stage - (1 if way == "forward" else -1)
+            program += self._transfer(way, number, rank, source=before)
             if way == "forward":
                 program.append(Wait(host_ns=self._host_ns(self.costs.micro_batch_s)))
                 for _, forward, _ in parts:
@@ -133,8 +134,7 @@ class _Stage:
                         self._steps(program, forward, self.costs.forward_call_s, f"again {number}")
                     self._steps(program, backward, self.costs.backward_call_s, f"{way} {number}")
             if stages > 1:
-                program.append(Wait())
-                self._send(program, way, number, rank)
+                program += [Wait(), *self._transfer(way, number, rank, source=self.stage)]
         self._close(program, rank)
         return program
 
@@ -172,29 +172,20 @@ class _Stage:
         return Work("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
                     max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
 
-    def _exchange(self, way: str, number: int, rank: int, source: int) -> Exchange:
-        """Return one direction between a stage and the next that goes its way."""
+    def _transfer(self, way: str, number: int, rank: int, *, source: int) -> list[Work | Wait]:
+        """Return what sends activations or gradients from stage `source` its way, or receives them; or nothing."""
         target = source + (1 if way == "forward" else -1)
+        if not (min(source, target) >= 0 and max(source, target) < self.job.layout.pipeline):
+            return []
         group = f"pp{rank}_{min(source, target)}_{max(source, target)}"
         meets = f"{way} {number} of {rank} from {source} to {target}"
-        return Exchange("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
-
-    def _receive(self, program: list[Work | Wait], way: str, number: int, rank: int) -> None:
-        source = self.stage - (1 if way == "forward" else -1)
-        if 0 <= source < self.job.layout.pipeline:
-            exchange = self._exchange(way, number, rank, source)
-            program.append(self._transfer("nccl:recv", exchange, _RECEIVE[way]))
-            program.append(Wait(stream=_RECEIVE[way], host_ns=round(1e9 * self.costs.exchange_s)))
-
-    def _send(self, program: list[Work | Wait], way: str, number: int, rank: int) -> None:
-        target = self.stage + (1 if way == "forward" else -1)
-        if 0 <= target < self.job.layout.pipeline:
-            program.append(self._transfer("nccl:send", self._exchange(way, number, rank, self.stage), _SEND[way]))
-
-    def _transfer(self, op: str, exchange: Exchange, stream: int) -> Work:
+        exchange = Exchange("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
+        op, streams = ("nccl:send", _SEND) if source == self.stage else ("nccl:recv", _RECEIVE)
         duration = max(round(1e9 * self.load.transfer_s * self.costs.links), 1)
-        return Work("ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, stream, (exchange.elements,), 2,
-                    exchange=exchange)  # fmt: skip
+        transfer = Work("ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, streams[way], (exchange.elements,), 2,
+                        exchange=exchange)  # fmt: skip
+        waits = [Wait(stream=streams[way], host_ns=round(1e9 * self.costs.exchange_s))]
+        return [transfer, *(waits if op == "nccl:recv" else ())]
 
     def _close(self, program: list[Work | Wait], rank: int) -> None:
         """Sum gradients over replicas, those of the embedding over two stages; agree on their norm; update."""

@@ -1,8 +1,7 @@
 """Collectives fused with the computation before them: one persistent kernel that sends each slice when it is done."""
 
-from replay.studies.fused.comparison import Comparison, baseline_graph, compare, fused_graph
+from replay.studies.fused.comparison import Comparison, compare
 from replay.studies.fused.job import (
-    ORDERS,
     Cluster,
     Costs,
     Job,
@@ -11,7 +10,6 @@ from replay.studies.fused.job import (
     embedding,
     gemm,
     gemv,
-    slices_of,
 )
 from replay.studies.fused.study import (
     compare_training,
@@ -19,20 +17,16 @@ from replay.studies.fused.study import (
 )
 
 __all__ = [
-    "ORDERS",
     "Cluster",
     "Comparison",
     "Costs",
     "Job",
     "Schedule",
     "Work",
-    "baseline_graph",
     "compare",
     "compare_training",
     "embedding",
-    "fused_graph",
     "gemm",
     "gemv",
     "load_workloads",
-    "slices_of",
 ]
