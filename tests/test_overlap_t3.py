@@ -212,7 +212,7 @@ def test_one_gpu_stands_for_all_to_the_bit(label: str) -> None:
             theirs.gathered_ns,
         )
         assert mine.movement_bytes == pytest.approx(theirs.movement_bytes)
-        assert np.ptp(theirs.timeline.end_ns[theirs.parts.gathered]) == 0
+        assert np.ptp(theirs.timeline.end_ns[theirs.gathered]) == 0
     with pytest.raises(InvalidInputError, match="3 GPUs; give 1"):
         study(find_sublayer(label, load_workload()), SYSTEM, gpus=3, parameters=load_parameters())
 
@@ -312,13 +312,13 @@ def test_more_bandwidth_never_slows(label: str, figure: str, values: tuple[int, 
 
 def test_chunks_are_sent_when_their_tiles_and_the_partial_sum_are_there(outcomes: dict[str, Outcome]) -> None:
     run = outcomes["mega_gpt2/ip/16"].t3
-    start, end, parts = run.timeline.start_ns, run.timeline.end_ns, run.parts
+    start, end = run.timeline.start_ns, run.timeline.end_ns
     last = run.product.last_stages()
     for chunk in range(1, len(last) - 1):
-        first = start[parts.arrivals[chunk][0].first[0]]
-        ready = [end[parts.stages[last[chunk], 0]]]
-        ready += [end[one.came[0]] for one in parts.arrivals[chunk - 1]]
-        ready += [end[one.left[0]] + SYSTEM.latency_ns for one in parts.arrivals[chunk - 1]]
+        first = start[run.arrivals[chunk][0].first[0]]
+        ready = [end[run.stages[last[chunk], 0]]]
+        ready += [end[one.came[0]] for one in run.arrivals[chunk - 1]]
+        ready += [end[one.left[0]] + SYSTEM.latency_ns for one in run.arrivals[chunk - 1]]
         assert first >= max(ready)
 
 

@@ -22,7 +22,7 @@ from replay.workloads import (
     training_trace,
 )
 from replay.workloads.training import BreakDown, Duration, job_loads, one_forward_one_backward, run_schedule, step_time
-from replay.workloads.transformer import Shard, layer_block, padded_vocabulary
+from replay.workloads.transformer import layer_block, padded_vocabulary
 
 A100 = find_device("A100-SXM4-80GB")
 ONE = Layout()
@@ -87,7 +87,7 @@ def test_parts_compose_as_their_calls_and_kernels_do() -> None:
 
 def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
     for ranks, count in ((1, 0), (2, 2)):
-        block = layer_block(MODEL, Shard(2, 1024, ranks))
+        block = layer_block(MODEL, Pass(2, 1024, size=2, ranks=ranks))
         found = [[s for s in way if s.collective] for way in (block.forward, block.backward)]
         assert [len(several) for several in found] == [count, count]
         assert all(s.operator.bytes_read == 2 * 1024 * 1024 * 2 for several in found for s in several)
@@ -103,12 +103,12 @@ def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
 @pytest.mark.parametrize(("sequences", "length", "extra"), [(2, 1024, 0), (1, 1024, 4), (2, 4096, 4), (2, 1022, 4)])
 def test_a_softmax_of_other_sizes_runs_one_by_one(sequences: int, length: int, extra: int) -> None:
     """Megatron-LM's kernel takes multiples of four heads and tokens, up to 2048: 16 heads on 8 ranks are 2."""
-    fused = len(layer_block(MODEL, Shard(2, 1024, 8)).forward)
-    assert len(layer_block(MODEL, Shard(sequences, length, 8)).forward) == fused + extra
+    fused = len(layer_block(MODEL, Pass(2, 1024, size=2, ranks=8)).forward)
+    assert len(layer_block(MODEL, Pass(sequences, length, size=2, ranks=8)).forward) == fused + extra
 
 
 def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
-    one, four = (layer_block(MODEL, Shard(2, 1024, n)) for n in (1, 4))
+    one, four = (layer_block(MODEL, Pass(2, 1024, size=2, ranks=n)) for n in (1, 4))
 
     def flops(block: object) -> float:
         return sum(s.operator.flops for s in block.forward if "matmul" in s.operator.kind)  # type: ignore[attr-defined]
@@ -122,7 +122,7 @@ def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
 
 def test_the_style_lists_a_whole_model() -> None:
     steps = forward(MODEL, Pass(2, 1024, training=True, size=2))
-    per_layer = sum(s.operator.flops for s in layer_block(MODEL, Shard(2, 1024, 1)).forward)
+    per_layer = sum(s.operator.flops for s in layer_block(MODEL, Pass(2, 1024, size=2, ranks=1)).forward)
     logits = 2 * 2048 * 1024 * padded_vocabulary(MODEL, 1)
     assert sum(s.operator.flops for s in steps) == pytest.approx(4 * per_layer + logits, rel=0.01)
     assert sum(s.operator.flops for s in backward(steps)) == pytest.approx(8 * per_layer + 2 * logits, rel=0.05)

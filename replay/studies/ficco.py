@@ -336,7 +336,9 @@ def piece_ns(piece: Piece, parameters: Parameters) -> float:
     if not piece.sums:
         return alone
     arithmetic = min(product_ns(with_boundless_memory(product), parameters) * apart, alone)
-    moving = (alone**SHARPNESS - arithmetic**SHARPNESS) ** (1 / SHARPNESS) + _stream_ns(product, fits)
+    stream = predict("elementwise", [[product.m * product.n, 1]], product.device, calibration=fits, dtype=product.dtype)
+    result_ns = float(stream.seconds[0] - stream.start_s) * 1e9
+    moving = (alone**SHARPNESS - arithmetic**SHARPNESS) ** (1 / SHARPNESS) + result_ns
     return float((arithmetic**SHARPNESS + moving**SHARPNESS) ** (1 / SHARPNESS))
 
 
@@ -388,13 +390,6 @@ def decomposition_loss(scenario: Scenario, schedule: Schedule, parameters: Param
     alike = {(piece.product, piece.sums): piece for piece in pieces}
     times = {key: piece_ns(piece, parameters) for key, piece in alike.items()}
     return sum(times[piece.product, piece.sums] for piece in pieces) / product_ns(scenario.product, parameters)
-
-
-def _stream_ns(product: Product, fits: Calibration) -> float:
-    """Return how long the result takes through memory once, ns."""
-    shapes = [[product.m * product.n, 1]]
-    predicted = predict("elementwise", shapes, product.device, calibration=fits, dtype=product.dtype)
-    return float(predicted.seconds[0] - predicted.start_s) * 1e9
 
 
 def steps_of(scenario: Scenario, schedule: Schedule) -> int:

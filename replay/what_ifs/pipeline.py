@@ -321,7 +321,8 @@ class _Search:
     def _closest(self, task: int, collective: int) -> int:
         """Return the neighbour of `task` or `collective` that runs closest to them on the device; -1 for none."""
         tasks = self._graph.tasks
-        neighbours = np.concatenate([self._neighbours(row) for row in {task, collective}])
+        ends = (np.searchsorted(self._near_end, (row, row + 1)) for row in {task, collective})
+        neighbours = np.concatenate([self._far_end[first:last] for first, last in ends])
         on_device = np.isin(tasks.kind[neighbours], (TaskKind.KERNEL, TaskKind.COPY)) & (
             tasks.device[neighbours] == tasks.device[collective]
         )
@@ -330,11 +331,6 @@ class _Search:
             return -1
         closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]
         return int(neighbours[np.lexsort((neighbours, np.nan_to_num(closeness, nan=-np.inf)))[-1]])
-
-    def _neighbours(self, task: int) -> Ints:
-        """Return the tasks at the other ends of a task's edges, in the direction of the search."""
-        first, last = np.searchsorted(self._near_end, (task, task + 1))
-        return self._far_end[first:last]
 
     def _computing_kernel(self, path: tuple[int, ...]) -> int:
         """Return the kernel of a path that computes."""

@@ -28,7 +28,7 @@ from replay.costs.collectives import CollectiveCalibration, Topology, predict_co
 from replay.graph.operators import streaming
 from replay.workloads.architecture import Step, Transformer, checked_size
 from replay.workloads.timing import time_operators
-from replay.workloads.transformer import Block, Shard, embedding_block, head_block, layer_block, padded_vocabulary
+from replay.workloads.transformer import Block, Pass, embedding_block, head_block, layer_block, padded_vocabulary
 
 
 @dataclass(frozen=True)
@@ -382,10 +382,10 @@ def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
 
 
 def _block(job: TrainingJob, name: str) -> Block:
-    shard = Shard(job.micro_batch, job.length, job.layout.tensor, _SIZE)
+    run = Pass(job.micro_batch, job.length, size=_SIZE, ranks=job.layout.tensor)
     if name == "head":
-        return head_block(job.model, shard, shared=job.layout.pipeline == 1)
-    return embedding_block(job.model, shard) if name == "embedding" else layer_block(job.model, shard)
+        return head_block(job.model, run, shared=job.layout.pipeline == 1)
+    return embedding_block(job.model, run) if name == "embedding" else layer_block(job.model, run)
 
 
 def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, parameters: Parameters) -> list[TimedStep]:

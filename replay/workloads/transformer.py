@@ -43,18 +43,40 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Sizes of one micro-batch on one rank: tokens, sequences, bytes of an element, and ranks that share a layer."""
+class Pass:
+    """How a model is run.
 
-    sequences: int
+    Parameters
+    ----------
+    batch, length : int
+        Sequences, and tokens of each.
+    training : bool
+        Whether dropout is on and a training head is used.
+    size : int
+        Bytes of an element.
+    ranks : int
+        Ranks that share a layer.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is no whole number, below one or above 2^31.
+    """
+
+    batch: int
     length: int
-    ranks: int
-    size: int = 2
+    training: bool = False
+    size: int = 4
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "length", "size", "ranks"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
 
     @property
     def tokens(self) -> int:
         """Tokens of all sequences."""
-        return self.sequences * self.length
+        return self.batch * self.length
 
 
 def padded_vocabulary(model: Transformer, ranks: int) -> int:
@@ -76,20 +98,20 @@ def all_reduce(elements: int, size: int = 2) -> Step:
     return Step("nccl:all_reduce", streaming("copy", moved, moved, elements, size), collective="all_reduce")
 
 
-def layer_block(model: Transformer, shard: Shard) -> Block:
+def layer_block(model: Transformer, run: Pass) -> Block:
     """Return one layer.
 
     Examples
     --------
     >>> from replay.workloads.architecture import Transformer
     >>> model = Transformer("m", "megatron", 1, 1024, 16, 4096, 51200)
-    >>> [sum(bool(s.collective) for s in layer_block(model, Shard(1, 1024, n)).forward) for n in (1, 2)]
+    >>> [sum(bool(s.collective) for s in layer_block(model, Pass(1, 1024, size=2, ranks=n)).forward) for n in (1, 2)]
     [0, 2]
     """
     hidden, wide = model.hidden, model.feedforward
-    attention = _parallel(model, shard, _attention(model, shard))
-    feedforward = _parallel(model, shard, _feedforward(model, shard))
-    weights = (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // shard.ranks + 6 * hidden
+    attention = _parallel(model, run, _attention(model, run))
+    feedforward = _parallel(model, run, _feedforward(model, run))
+    weights = (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // run.ranks + 6 * hidden
     return Block(
         (*attention.forward, *feedforward.forward),
         (*feedforward.backward, *attention.backward),
@@ -98,38 +120,38 @@ def layer_block(model: Transformer, shard: Shard) -> Block:
     )
 
 
-def _parallel(model: Transformer, shard: Shard, inner: Sequence[Step]) -> Block:
+def _parallel(model: Transformer, run: Pass, inner: Sequence[Step]) -> Block:
     """A normalisation, the block's operators, the sum over ranks, then bias, dropout and residual."""
-    elements = shard.tokens * model.hidden
-    first = [_norm(model, shard)]
-    last = [_bias_dropout_add(shard, elements, model.hidden)]
-    meet = [all_reduce(elements, shard.size)] if shard.ranks > 1 else []
+    elements = run.tokens * model.hidden
+    first = [_norm(model, run)]
+    last = [_bias_dropout_add(run, elements, model.hidden)]
+    meet = [all_reduce(elements, run.size)] if run.ranks > 1 else []
     return Block(
         (*first, *inner, *meet, *last),
-        (*backward(last), *backward(inner), *meet, *backward(first), _add(shard, elements)),
+        (*backward(last), *backward(inner), *meet, *backward(first), _add(run, elements)),
     )
 
 
-def _attention(model: Transformer, shard: Shard) -> list[Step]:
-    heads = max(shard.sequences * model.heads // shard.ranks, 1)
-    length, width, size = shard.length, model.width, shard.size
-    local = max(model.hidden // shard.ranks, 1)
+def _attention(model: Transformer, run: Pass) -> list[Step]:
+    heads = max(run.batch * model.heads // run.ranks, 1)
+    length, width, size = run.length, model.width, run.size
+    local = max(model.hidden // run.ranks, 1)
     return [
-        _linear(shard, model.hidden, 3 * local),
+        _linear(run, model.hidden, 3 * local),
         product("aten::baddbmm", heads, length, length, width, size),
         *_masked_softmax(heads, length, size),
         _parallel_dropout(heads * length * length, size),
         product("aten::bmm", heads, length, width, length, size),
-        stream("aten::copy_", shard.tokens * local, size=size),
-        _linear(shard, local, model.hidden, bias=False),
+        stream("aten::copy_", run.tokens * local, size=size),
+        _linear(run, local, model.hidden, bias=False),
     ]
 
 
-def _feedforward(model: Transformer, shard: Shard) -> list[Step]:
-    local = max(model.feedforward // shard.ranks, 1)
-    gelu = stream("bias_gelu", shard.tokens * local, back=3, size=shard.size)
-    gelu = replace(gelu, gradient=(*gelu.gradient, column_sums(shard.tokens, local, shard.size)))
-    return [_linear(shard, model.hidden, local, bias=False), gelu, _linear(shard, local, model.hidden, bias=False)]
+def _feedforward(model: Transformer, run: Pass) -> list[Step]:
+    local = max(model.feedforward // run.ranks, 1)
+    gelu = stream("bias_gelu", run.tokens * local, back=3, size=run.size)
+    gelu = replace(gelu, gradient=(*gelu.gradient, column_sums(run.tokens, local, run.size)))
+    return [_linear(run, model.hidden, local, bias=False), gelu, _linear(run, local, model.hidden, bias=False)]
 
 
 def _masked_softmax(heads: int, length: int, size: int) -> list[Step]:
@@ -159,42 +181,42 @@ def _parallel_dropout(elements: int, size: int) -> Step:
     return stream("aten::native_dropout", elements, arrays=2 + share, back=2 + share, size=size)
 
 
-def _bias_dropout_add(shard: Shard, elements: int, hidden: int) -> Step:
-    share = _MASK_BYTES / shard.size
-    step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=shard.size)
-    return replace(step, gradient=(*step.gradient, column_sums(shard.tokens, hidden, shard.size)))
+def _bias_dropout_add(run: Pass, elements: int, hidden: int) -> Step:
+    share = _MASK_BYTES / run.size
+    step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=run.size)
+    return replace(step, gradient=(*step.gradient, column_sums(run.tokens, hidden, run.size)))
 
 
-def embedding_block(model: Transformer, shard: Shard) -> Block:
+def embedding_block(model: Transformer, run: Pass) -> Block:
     """Return the embedding of tokens and positions, with its dropout."""
-    elements, size = shard.tokens * model.hidden, shard.size
-    meet = [all_reduce(elements, size)] if shard.ranks > 1 else []
-    looked_up = _embedding(shard, model.hidden)
-    rest = [_add(shard, elements), _parallel_dropout(elements, size)]
-    weights = padded_vocabulary(model, shard.ranks) // shard.ranks * model.hidden
+    elements, size = run.tokens * model.hidden, run.size
+    meet = [all_reduce(elements, size)] if run.ranks > 1 else []
+    looked_up = _embedding(run, model.hidden)
+    rest = [_add(run, elements), _parallel_dropout(elements, size)]
+    weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
     grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
     back = (*backward(rest), *backward([looked_up]), *backward([looked_up]), grown)
-    return Block((looked_up, looked_up, *meet, *rest), back, weights + shard.length * model.hidden, tensors=2)
+    return Block((looked_up, looked_up, *meet, *rest), back, weights + run.length * model.hidden, tensors=2)
 
 
-def head_block(model: Transformer, shard: Shard, *, shared: bool) -> Block:
+def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
     """Return the last normalisation, the logits and the loss.
 
     Parameters
     ----------
     model : Transformer
         The model.
-    shard : Shard
-        Part of the model that the rank holds.
+    run : Pass
+        How the model is run.
     shared : bool
         Whether the embedding's weights are on the same rank, so that they are not stored twice.
     """
-    local = padded_vocabulary(model, shard.ranks) // shard.ranks
-    norm = [_norm(model, shard)]
-    logits = [product("aten::mm", 1, shard.tokens, local, model.hidden, shard.size, weights=local * model.hidden)]
-    few = [all_reduce(shard.tokens, _FP32_BYTES)] if shard.ranks > 1 else []
-    meet = [all_reduce(shard.tokens * model.hidden, shard.size)] if shard.ranks > 1 else []
-    loss = _cross_entropy(shard.tokens * local)
+    local = padded_vocabulary(model, run.ranks) // run.ranks
+    norm = [_norm(model, run)]
+    logits = [product("aten::mm", 1, run.tokens, local, model.hidden, run.size, weights=local * model.hidden)]
+    few = [all_reduce(run.tokens, _FP32_BYTES)] if run.ranks > 1 else []
+    meet = [all_reduce(run.tokens * model.hidden, run.size)] if run.ranks > 1 else []
+    loss = _cross_entropy(run.tokens * local)
     weights = 2 * model.hidden + (0 if shared else local * model.hidden)
     return Block(
         (*norm, *logits, *loss[:2], *few, *loss[2:4], *few, *loss[4:], *few),
@@ -218,40 +240,6 @@ def _pass(name: str, elements: int, arrays: float, back: float) -> Step:
     return Step(name, streaming("reduction", float(elements * _FP32_BYTES), 0.0, elements, _FP32_BYTES))
 
 
-@dataclass(frozen=True)
-class Pass:
-    """How a model is run.
-
-    Parameters
-    ----------
-    batch, length : int
-        Sequences, and tokens of each.
-    training : bool
-        Whether dropout is on and a training head is used.
-    size : int
-        Bytes of an element.
-
-    Raises
-    ------
-    InvalidInputError
-        A size is no whole number, below one or above 2^31.
-    """
-
-    batch: int
-    length: int
-    training: bool = False
-    size: int = 4
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "length", "size"):
-            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all sequences."""
-        return self.batch * self.length
-
-
 def forward(model: Transformer, run: Pass) -> list[Step]:
     """List the operators of a forward pass, in order, every layer written out (`tally` only counts them).
 
@@ -265,17 +253,17 @@ def forward(model: Transformer, run: Pass) -> list[Step]:
     return _FORWARD[model.style](model, run)
 
 
-def _linear(run: Pass | Shard, inputs: int, outputs: int, *, bias: bool = True, count: int | None = None) -> Step:
+def _linear(run: Pass, inputs: int, outputs: int, *, bias: bool = True, count: int | None = None) -> Step:
     tokens = run.tokens if count is None else count
     name = "aten::addmm" if bias else "aten::mm"
     return product(name, 1, tokens, outputs, inputs, run.size, weights=inputs * outputs + outputs * bias)
 
 
-def _add(run: Pass | Shard, elements: int) -> Step:
+def _add(run: Pass, elements: int) -> Step:
     return stream("aten::add", elements, arrays=3, back=0, size=run.size)
 
 
-def _norm(model: Transformer, run: Pass | Shard) -> Step:
+def _norm(model: Transformer, run: Pass) -> Step:
     return rows("aten::layer_norm", "normalization", run.tokens, model.hidden, run.size)
 
 
@@ -287,7 +275,7 @@ def _dropout(run: Pass, elements: int) -> list[Step]:
     return [stream("aten::native_dropout", elements, arrays=2 + mask, back=6 + mask, size=run.size)]
 
 
-def _embedding(run: Pass | Shard, hidden: int) -> Step:
+def _embedding(run: Pass, hidden: int) -> Step:
     return stream("aten::embedding", run.tokens * hidden, size=run.size)
 
 
@@ -442,9 +430,8 @@ def _switch(model: Transformer, run: Pass) -> list[Step]:
 
 def _megatron(model: Transformer, run: Pass) -> list[Step]:
     """All on one rank."""
-    shard = Shard(run.batch, run.length, 1, run.size)
-    layers = layer_block(model, shard).forward * model.layers
-    return [*embedding_block(model, shard).forward, *layers, *head_block(model, shard, shared=True).forward]
+    layers = layer_block(model, run).forward * model.layers
+    return [*embedding_block(model, run).forward, *layers, *head_block(model, run, shared=True).forward]
 
 
 _FORWARD: Mapping[str, Callable[[Transformer, Pass], list[Step]]] = MappingProxyType(

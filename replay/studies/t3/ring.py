@@ -21,6 +21,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels import Calibration, predict
+from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
 from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
@@ -722,31 +723,64 @@ def _read_bytes(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache
 GEMM_READS, GEMM_WRITES, COMPUTES, STORES = "GEMM reads", "GEMM writes", "GEMM", "GEMM stores to the neighbour"
 
 
-class Parts(NamedTuple):
-    """A graph, and the tasks with which its parts end, by GPU.
+#: What moves through the memory of a GPU; the names of the tasks that move it.
+MOVEMENTS: tuple[str, ...] = (GEMM_READS, GEMM_WRITES, RS_READS, RS_WRITES, AG_READS, AG_WRITES)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sub-layer that was simulated one way, with the tasks that end its parts.
 
     Parameters
     ----------
-    graph : KernelGraph
-        Graph of the sub-layer.
-    product, reduced, gathered : array of int64, shape (gpus,)
-        The last of the product, of the reduce-scatter, of the all-gather.
+    product : Product
+        Product of the sub-layer.
+    timeline : Timeline
+        Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, what is read for it, and
+        what comes.
+    computed, reduced, gathered : array of int64, shape (gpus,)
+        The last task of the product, of the reduce-scatter, of the all-gather.
     stages : array of int64, shape (stages, gpus)
         The task after which the result of each stage is in its place.
     arrivals : tuple of tuple of Transfer
         What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
     """
 
-    graph: KernelGraph
-    product: Ints
+    product: Product
+    timeline: Timeline
+    computed: Ints
     reduced: Ints
     gathered: Ints
     stages: Ints
     arrivals: tuple[tuple[Transfer, ...], ...] = ()
 
+    @property
+    def product_ns(self) -> float:
+        """When the product is over on the last GPU."""
+        return float(self.timeline.end_ns[self.computed].max())
 
-def sequential(product: Product, ring: Ring) -> Parts:
-    """Return a sub-layer whose product, reduce-scatter and all-gather follow each other, all on compute units.
+    @property
+    def reduced_ns(self) -> float:
+        """When the reduce-scatter is."""
+        return float(self.timeline.end_ns[self.reduced].max())
+
+    @property
+    def gathered_ns(self) -> float:
+        """When the all-gather is, and all."""
+        return float(self.timeline.end_ns[self.gathered].max())
+
+    @property
+    def movement_bytes(self) -> Mapping[str, float]:
+        """What one GPU reads and writes in its memory, by `MOVEMENTS`."""
+        graph = self.timeline.graph
+        gpus = len(graph.devices) // 2
+        by_name = np.bincount(graph.tasks.name, weights=graph.tasks.bytes, minlength=len(graph.names)) / gpus
+        moved = dict(zip(graph.names, by_name.tolist(), strict=True))
+        return MappingProxyType({name: moved.get(name, 0.0) for name in MOVEMENTS})
+
+
+def sequential(product: Product, ring: Ring) -> Run:
+    """Simulate a sub-layer whose product, reduce-scatter and all-gather follow each other, all on compute units.
 
     Parameters
     ----------
@@ -762,11 +796,11 @@ def sequential(product: Product, ring: Ring) -> Parts:
     ring.wait(reads[1:], writes[:-1])
     reduced = reduce_scatter(ring, writes[-1], workers=workers, chunk_bytes=chunk_bytes)
     gathered = all_gather(ring, reduced, workers=workers, chunk_bytes=chunk_bytes)
-    return Parts(ring.graph(), writes[-1], reduced, gathered, writes)
+    return Run(product, replay(ring.graph()), writes[-1], reduced, gathered, writes)
 
 
-def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
-    """Return a sub-layer whose chunks are reduced near memory as soon as they are complete.
+def fused(product: Product, ring: Ring, update_cost: float) -> Run:
+    """Simulate a sub-layer whose chunks are reduced near memory as soon as they are complete.
 
     Each GPU produces the chunks in the order in which it sends them. The first is stored straight to the neighbour; the
     others are added to local memory, and a copy engine sends a chunk on when its tiles are complete and the neighbour's
@@ -798,7 +832,7 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
         arrivals.append((sent,))
     reduced = _end(ring, "RS done", done[-1], arrivals[-1])
     gathered = all_gather(ring, reduced, workers=len(sizes), chunk_bytes=float(sizes[-1]))
-    return Parts(ring.graph(), done[-1], reduced, gathered, done, tuple(arrivals))
+    return Run(product, replay(ring.graph()), done[-1], reduced, gathered, done, tuple(arrivals))
 
 
 def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, list[Transfer]]:

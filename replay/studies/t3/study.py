@@ -6,28 +6,20 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels import Calibration
-from replay.engine.timeline import Timeline, replay
+from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
 from replay.studies.products import with_figure
 from replay.studies.t3.ring import (
-    AG_READS,
-    AG_WRITES,
-    GEMM_READS,
-    GEMM_WRITES,
-    RS_READS,
-    RS_WRITES,
     Arbitration,
-    Parts,
-    Product,
     Ring,
+    Run,
     SubLayer,
     System,
     Workload,
@@ -38,53 +30,6 @@ from replay.studies.t3.ring import (
     reduce_scatter,
     sequential,
 )
-
-#: What moves through the memory of a GPU; the names of the tasks that move it.
-MOVEMENTS: tuple[str, ...] = (GEMM_READS, GEMM_WRITES, RS_READS, RS_WRITES, AG_READS, AG_WRITES)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A sub-layer that was simulated one way.
-
-    Parameters
-    ----------
-    product : Product
-        Product of the sub-layer.
-    parts : Parts
-        The graph, and its tasks that say when what is over.
-    timeline : Timeline
-        Of that graph. Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, what is
-        read for it, and what comes.
-    """
-
-    product: Product
-    parts: Parts
-    timeline: Timeline
-
-    @property
-    def product_ns(self) -> float:
-        """When the product is over on the last GPU."""
-        return float(self.timeline.end_ns[self.parts.product].max())
-
-    @property
-    def reduced_ns(self) -> float:
-        """When the reduce-scatter is."""
-        return float(self.timeline.end_ns[self.parts.reduced].max())
-
-    @property
-    def gathered_ns(self) -> float:
-        """When the all-gather is, and all."""
-        return float(self.timeline.end_ns[self.parts.gathered].max())
-
-    @property
-    def movement_bytes(self) -> Mapping[str, float]:
-        """What one GPU reads and writes in its memory, by `MOVEMENTS`."""
-        graph = self.timeline.graph
-        gpus = len(graph.devices) // 2
-        by_name = np.bincount(graph.tasks.name, weights=graph.tasks.bytes, minlength=len(graph.names)) / gpus
-        moved = dict(zip(graph.names, by_name.tolist(), strict=True))
-        return MappingProxyType({name: moved.get(name, 0.0) for name in MOVEMENTS})
 
 
 @dataclass(frozen=True)
@@ -158,14 +103,9 @@ def study(sublayer: SubLayer, system: System, *, parameters: Parameters, gpus: i
     cost, starvation = parameters["t3_update_cost"], parameters["t3_starvation_share"]
     if not cost >= 1:
         raise InvalidInputError(f"t3_update_cost is {cost}; an update takes no less than a write: give 1 or more")
-    runs = [_run(cached, sequential(cached, Ring(system, gpus)))]
-    for arbitration in (Arbitration(), compute_first(starvation)):
-        runs.append(_run(around, fused(around, Ring(system, gpus, arbitration), cost)))
-    return Outcome(sublayer, *runs)
-
-
-def _run(product: Product, parts: Parts) -> Run:
-    return Run(product, parts, replay(parts.graph))
+    baseline = sequential(cached, Ring(system, gpus))
+    arbitrations = (Arbitration(), compute_first(starvation))
+    return Outcome(sublayer, baseline, *(fused(around, Ring(system, gpus, way), cost) for way in arbitrations))
 
 
 #: Of a chunk in the comparison of reduce-scatters, large, so that no rounding of a time shows; and of its blocks.
