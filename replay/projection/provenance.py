@@ -55,7 +55,11 @@ def provenance_of(
         "device": hardware.device.name if hardware.device else None,
         "device_known_by": hardware.known_by,
         "version": version("seqpoint"),
-        "libraries": versions(),
+        "libraries": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in _LIBRARIES},
+            "machine": platform.machine(),
+        },
         # As a plan file has them.
         "what_ifs": [
             {"title": each.title, "steps": list(each.steps), "parameters": dict(each.parameters)} for each in what_ifs
@@ -67,12 +71,6 @@ def provenance_of(
         "seed": seed,
         "confidence": round(QUANTILES[1] - QUANTILES[0], 6),
     }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that compute, and the kind of machine."""
-    libraries = {name: version(name) for name in _LIBRARIES}
-    return {"python": platform.python_version(), **libraries, "machine": platform.machine()}
 
 
 def digest(content: Mapping[str, Any]) -> str:

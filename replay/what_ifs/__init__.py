@@ -6,7 +6,7 @@ of `replay.graph`; docs/extending.md shows one.
 """
 
 from replay.what_ifs.c3 import c3
-from replay.what_ifs.device import scale_device, scale_links
+from replay.what_ifs.device import scale_clock, scale_compute_units, scale_device, scale_links, scale_memory_bandwidth
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
@@ -14,7 +14,6 @@ from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
 from replay.what_ifs.fuse_collectives import fuse_collectives
 from replay.what_ifs.launch_overhead import remove_launch_overhead
-from replay.what_ifs.modified import scale_clock, scale_compute_units, scale_memory_bandwidth
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.power import limit_power

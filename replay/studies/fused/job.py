@@ -7,7 +7,6 @@ packing, synchronisation and messages. `Work` is what one rank computes, as byte
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -87,16 +86,6 @@ class Cluster:
         """The devices of other nodes."""
         return np.arange(self.devices_per_node, self.ranks)
 
-    @cached_property
-    def peer_bytes_per_s(self) -> float:
-        """What a device sends to one other of its node; over a switch, to all of them together."""
-        return machine_of(self.device, self.topology).peer
-
-    @cached_property
-    def network_bytes_per_s(self) -> float:
-        """What a device sends over the adapters of its node when all its devices send."""
-        return self.topology.nics_used * self.adapter_bytes_per_s / self.devices_per_node
-
     @property
     def network_link(self) -> int:
         """The number, among the links of a device, of its part of the adapters."""
@@ -111,7 +100,9 @@ class Cluster:
     def bytes_per_s(self, offsets: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Return what the link to each offset carries."""
         far = np.asarray(offsets) >= self.devices_per_node
-        return np.where(far, self.network_bytes_per_s, self.peer_bytes_per_s)
+        # To one peer of the node, over a switch to all of them together; over the adapters if all devices send.
+        peer = machine_of(self.device, self.topology).peer
+        return np.where(far, self.topology.nics_used * self.adapter_bytes_per_s / self.devices_per_node, peer)
 
     def exchange_seconds(self, size: float) -> float:
         """Return what the busiest link of a device takes to carry `size` bytes to every other device."""
@@ -519,27 +510,6 @@ def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) 
     return Slices(offset, part, _work(schedule, rank, offset * parts + part))
 
 
-def common_slices(schedule: Schedule, rank: int, workgroups: int) -> Slices:
-    """Return what `rank` computes where every rank needs all of it, in an order that is the same on all.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Order and number of the slices.
-    rank : int
-        Number of the rank.
-    workgroups : int
-        Of the whole: no slice is smaller than one.
-
-    Examples
-    --------
-    >>> common_slices(Schedule(parts=2), 0, 64).work.tolist()
-    [0.5, 0.5]
-    """
-    part = np.arange(min(schedule.parts, workgroups))
-    return Slices(np.zeros_like(part), part, _work(schedule, rank, part))
-
-
 def _work(schedule: Schedule, rank: int, slices: Ints) -> Floats:
     """Return each slice's share of the work; it is the slice's own, whatever the order, and one on average."""
     n = len(slices)
@@ -642,8 +612,9 @@ class Job:
 
     def slices(self, rank: int) -> Slices:
         """Return what a rank computes in the fused kernel, slice after slice."""
-        if self.in_one_shot:
-            return common_slices(self.schedule, rank, self.work.workgroups)
+        if self.in_one_shot:  # every rank needs all of it, in an order that is the same on all
+            part = np.arange(min(self.schedule.parts, self.work.workgroups))
+            return Slices(np.zeros_like(part), part, _work(self.schedule, rank, part))
         return slices_of(self.cluster, self.schedule, rank, self.work.workgroups)
 
     def hardware(self) -> Hardware:

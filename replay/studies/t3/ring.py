@@ -325,13 +325,12 @@ class Transfer(NamedTuple):
     ----------
     first, left : array of int64
         By sender: what must wait for the data, and the last part that crosses the link.
-    comes, came : array of int64
-        By receiver: the first and the last part that is written.
+    came : array of int64
+        By receiver: the last part that is written.
     """
 
     first: Ints
     left: Ints
-    comes: Ints
     came: Ints
 
 
@@ -418,12 +417,11 @@ class Ring:
             self._assembly.edges(reads.ravel(), links.ravel(), from_start=True)
             self._assembly.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
             first = reads[0]
-        return Transfer(first, links[-1], writes[0], writes[-1])
+        return Transfer(first, links[-1], writes[-1])
 
-    def wait(self, tasks: Ints, *others: Ints) -> None:
-        """Let tasks wait for others of the same GPU, one by one in the same order."""
-        for other in others:
-            self._assembly.edges(np.ravel(other), np.ravel(tasks))
+    def wait(self, tasks: Ints, earlier: Ints) -> None:
+        """Let tasks wait for earlier ones of the same GPU, one by one in the same order."""
+        self._assembly.edges(np.ravel(earlier), np.ravel(tasks))
 
     def wait_for_arrival(self, tasks: Ints, transfer: Transfer) -> None:
         """Let tasks wait until all that was sent to their GPU is there."""
