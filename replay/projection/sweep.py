@@ -96,20 +96,20 @@ def _wait(futures: "Sequence[Future[T]]") -> None:
             return
 
 
-def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0, *, cycles: int = 1) -> int:
+def jobs_for(graphs: Sequence[KernelGraph], jobs: int = 0, *, cycles: int = 1) -> int:
     """Return the number of runs at a time: as asked, or one a core as far as the free memory allows.
 
     Parameters
     ----------
     graphs : sequence of KernelGraph
         Graphs of the runs.
-    asked : int
+    jobs : int
         Number that the user asked for; 0 to choose.
     cycles : int
         Number of times that a run repeats its graph.
     """
-    if asked:
-        return asked
+    if jobs:
+        return jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     run_bytes = max((len(graph.tasks) * _TASK_BYTES + len(graph.edges) * 80 for graph in graphs), default=1)
     return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(run_bytes * cycles, 1))), 1)

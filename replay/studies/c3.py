@@ -160,7 +160,7 @@ def _named(tables: Mapping[str, Table], kind: str, name: str) -> Table:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a scenario under a policy.
+    """Result of a scenario under a policy.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ class Outcome:
 
     @property
     def percent_of_ideal(self) -> float:
-        """What share of the ideal gain was reached, %."""
+        """Share of the ideal gain that was reached, %."""
         return 100.0 * (self.speedup - 1.0) / (self.ideal - 1.0)
 
 
@@ -300,9 +300,9 @@ def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, unit
 
     Notes
     -----
-    Of two that are ready at once, what the policy dispatches first takes the units that it can; an open order counts
-    as the product first. A compute-bound product loses whole waves when it gets fewer units, a memory-bound one in
-    proportion to what it lacks of the units that it needs.
+    Both tasks are ready at once. The one that the policy dispatches first takes all units that it can use; an open
+    order counts as the product first. On fewer units a compute-bound product loses whole waves. A memory-bound product
+    loses in proportion to the units that it lacks.
     """
     device = scenario.product.device
     whole = device.compute_units
@@ -420,7 +420,7 @@ def slowdown_by_units(product: Product, fewer: int, parameters: Parameters) -> f
 
 
 def share_not_copying(size_bytes: float, device: Device, parameters: Parameters) -> float:
-    """Return what share of one copy by a DMA engine to a peer is its command.
+    """Return the share of one copy by a DMA engine to a peer that is its command.
 
     Examples
     --------

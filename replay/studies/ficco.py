@@ -53,7 +53,7 @@ class Schedule:
     name : str
         Name of the schedule.
     transfer : str
-        What comes at a time: ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
+        Unit of the transfer: the ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
         shards of all peers.
     shape : str
         Of a piece: ``"1D"`` (rows of the left operand, whole), or ``"2D"`` (a block: a shard's rows, and part of the
@@ -75,8 +75,8 @@ class Schedule:
 #: By name: two baselines, then those that the paper studies.
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        schedule.name: schedule
+        for schedule in (
             Schedule("serial", transfer="whole"),
             Schedule("shards", transfer="shards", order="heterogeneous"),
             Schedule("uniform_fused_1d"),
@@ -98,7 +98,7 @@ def find_schedule(name: str) -> Schedule:
     Raises
     ------
     NotFoundError
-        There is none of that name; those that are there are listed.
+        There is no schedule of that name; the message lists them.
 
     Examples
     --------
@@ -110,13 +110,13 @@ def find_schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
-#: What a product can wait for.
+#: Collectives that a product can wait for.
 COLLECTIVES = ("all_gather", "all_to_all")
 _FABRICS = ("mesh", "switch", "ring")
 
 
 class GatheringTable(HardwareTable, frozen=True, forbid_unknown_fields=True):
-    """The devices of a file of scenarios, and what their products wait for."""
+    """The devices of a file of scenarios, and the collective that their products wait for."""
 
     dtype: str
     collective: str
@@ -156,7 +156,7 @@ class Scenario:
     Raises
     ------
     InvalidInputError
-        A size is no multiple of what it has to be, or there is no such collective or fabric here.
+        A size is not the multiple that pieces need, or there is no such collective or fabric here.
     """
 
     name: str
@@ -188,12 +188,12 @@ class Scenario:
 
     @property
     def product(self) -> Product:
-        """What one device computes."""
+        """Product of one device."""
         return Product(self.m, self.n // self.topology.n_workers, self.k, self.device, self.dtype)
 
     @property
     def transfer(self) -> Transfer:
-        """What the product waits for, as one collective."""
+        """The collective that the product waits for."""
         return Transfer(self.collective, self.product.operand_bytes[0], self.topology, self.device)
 
 
@@ -271,9 +271,9 @@ class Piece:
     whole : Product
         Where its operands lie: their rows are as far apart as those of the whole's.
     sums : bool
-        Whether it adds to a result that is there: what it writes, it reads before.
+        Whether it adds to an earlier result, which it reads before it writes.
     step : int
-        Of the transfer, that it waits for; -1 for what is there at the start.
+        Step of the transfer that it waits for; -1 for data that are local from the start.
     peer : int
         Whose piece of that step it waits for, and on whose stream it runs; -1 for all of them, on the first stream.
     """
@@ -317,8 +317,8 @@ def pieces_of(scenario: Scenario, schedule: Schedule) -> tuple[Piece, ...]:
 def piece_ns(piece: Piece, parameters: Parameters) -> float:
     """Return how long a piece takes alone, ns.
 
-    As a product of its size whose rows lie as far apart as the whole's (`distance_factor`). One that adds reads its
-    result first, in the time that `replay.costs.kernels` gives a stream of as many elements, beside what it computes.
+    It takes as long as a product of its size whose rows lie as far apart as the whole's (`distance_factor`). A piece
+    that adds reads its result first, while it computes; `replay.costs.kernels` times that stream.
 
     Examples
     --------
@@ -343,7 +343,7 @@ def piece_ns(piece: Piece, parameters: Parameters) -> float:
 
 
 def piece_columns(piece: Piece, parameters: Parameters) -> dict[str, float]:
-    """Return a piece as columns of `replay.graph.assembly.Assembly.tasks`, what it adds to counted as memory traffic.
+    """Return a piece as columns of `replay.graph.assembly.Assembly.tasks`; a result that it reads counts as traffic.
 
     Examples
     --------
@@ -393,7 +393,7 @@ def decomposition_loss(scenario: Scenario, schedule: Schedule, parameters: Param
 
 
 def steps_of(scenario: Scenario, schedule: Schedule) -> int:
-    """Return in how many steps a schedule's data come: one, one a peer, or one a piece of a shard.
+    """Return the number of steps in which a schedule's data arrive: one, one a peer, or one a piece of a shard.
 
     Examples
     --------
@@ -407,14 +407,14 @@ def steps_of(scenario: Scenario, schedule: Schedule) -> int:
 
 
 def step_transfer(scenario: Scenario, schedule: Schedule) -> Transfer:
-    """Return what one step moves.
+    """Return the transfer of one step.
 
-    A shard goes to one peer: on a mesh over the links to it alone, on a switch or round a ring over all that a device
-    has. Pieces go to all peers at once: on a mesh each over links of its own, on a switch side by side, and on a ring
-    through all devices between, so that each takes as many links as there are hops.
+    A shard goes to one peer: on a mesh over the links to it alone, on a switch or round a ring over all links of the
+    device. Pieces go to all peers at once. On a mesh each has links of its own, on a switch they share one. On a ring
+    each passes the devices between, and takes as many links as there are hops.
 
-    Source: point to point a shard takes ``(S / P) / L`` a step on a mesh, FiCCO's pieces ``(S / P) / P / L`` with P
-    devices, S bytes in all and L bytes/s a pair (arXiv 2512.10236).
+    Source: arXiv 2512.10236. With P devices, S bytes in all and L bytes/s a pair, a shard takes ``(S / P) / L`` a step
+    on a mesh. FiCCO's pieces take ``(S / P) / P / L``.
 
     Examples
     --------
@@ -449,14 +449,14 @@ def ring_hops(n_workers: int) -> float:
     return sum(min(i, n_workers - i) for i in range(1, n_workers)) / (n_workers - 1)
 
 
-#: What moves the bytes: copies of DMA engines, or a kernel on compute units.
+#: Carriers of the bytes: copies of DMA engines, or a kernel on compute units.
 CARRIERS = ("dma", "units")
 _PRODUCT = "product"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a scenario under a schedule.
+    """Result of a scenario under a schedule.
 
     Parameters
     ----------
@@ -589,9 +589,9 @@ def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, 
     """Return the graph of a scenario: products on stream 0 (unfused ones on one a peer), transfers on the last stream.
 
     Each product waits for the step that brings its data, and for the one before it on its stream; each step for the
-    one before it. Transfers never wait for products: what they bring has its place in memory. Products that run one at
+    one before it. Transfers never wait for products: their data have a place in memory. Products that run one at
     a time lose whole waves where kernels that communicate take units from them; where they run side by side,
-    workgroups of one fill what the waves of another leave.
+    workgroups of one fill the gaps in the waves of another.
 
     Parameters
     ----------

@@ -51,8 +51,8 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 def features_of(scenario: Scenario) -> dict[str, float]:
     """Return the features of a scenario, by the names of `FEATURES`.
 
-    Source: operation to byte ratio, memory traffic, and rows against depth are what the heuristic of FiCCO
-    (arXiv 2512.10236) goes by.
+    Source: the heuristic of FiCCO (arXiv 2512.10236) uses the operation to byte ratio, memory traffic, and rows
+    against depth.
 
     Examples
     --------
@@ -174,17 +174,17 @@ def _read(file: Path) -> Chooser:
     return Chooser(_node(content["tree"], f"{file}: tree", _DEEPEST))
 
 
-def _node(node: Any, place: str, deepest: int) -> Decision | str:
+def _node(node: Any, where: str, deepest: int) -> Decision | str:
     if isinstance(node, str) and node in CANDIDATES:
         return node
     if not isinstance(node, dict) or node.keys() != _DECISION or deepest == 0:
         raise BrokenFileError(
-            f"{place}: give one of {', '.join(CANDIDATES)}, or {', '.join(sorted(_DECISION))}, at most {_DEEPEST} deep"
+            f"{where}: give one of {', '.join(CANDIDATES)}, or {', '.join(sorted(_DECISION))}, at most {_DEEPEST} deep"
         )
     threshold = node["threshold"]
     if node["feature"] not in FEATURES or not isinstance(threshold, int | float) or not isfinite(threshold):
-        raise BrokenFileError(f"{place}: a feature is one of {', '.join(FEATURES)}, its threshold a number")
-    below, above = (_node(node[side], f"{place}.{side}", deepest - 1) for side in ("below", "above"))
+        raise BrokenFileError(f"{where}: a feature is one of {', '.join(FEATURES)}, its threshold a number")
+    below, above = (_node(node[side], f"{where}.{side}", deepest - 1) for side in ("below", "above"))
     return Decision(node["feature"], float(threshold), below, above)
 
 

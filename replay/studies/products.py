@@ -93,7 +93,7 @@ class Product:
 
     @property
     def memory_bound(self) -> bool:
-        """Whether its FLOP per compulsory byte are below what the device's peaks allow (the ridge)."""
+        """Whether its FLOP per compulsory byte are below the ridge of the device's peaks."""
         ridge = self.device.flops_per_s(self.dtype) / self.device.memory_bytes_per_s
         return self.flops / sum(self.operand_bytes) < ridge
 
@@ -122,7 +122,7 @@ def product_ns(product: Product, parameters: Parameters) -> float:
     """Return the duration of a product that runs alone on its units, ns.
 
     On the whole device as `replay.costs.kernels` says. On fewer units the part of it that is arithmetic takes more
-    whole waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a
+    whole waves, as many as ``ceil(workgroups / units)``; memory traffic takes as long as before. Workgroups of a
     memory-bound product drift apart, so that its arithmetic takes longer in proportion; once it leaves
     `memory_bound_spared_units` idle, its streams disturb each other less (`memory_bound_spared_gain`).
 
@@ -161,17 +161,17 @@ def product_columns(product: Product, parameters: Parameters) -> dict[str, float
     Returns
     -------
     dict
-        `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: what its workgroups
-        fill, and what of it arithmetic needs in that time, at least `cu_share_saturating_memory`. `waves` count over
-        its own units. `hbm` is a share of what memory delivers to mixed streams
-        (`memory_efficiency_mixed`). `l2`, the way to memory, is full of its requests: a tuned product keeps as many in
-        flight as hide the latency that it has alone, so that whatever others send lengthens its time (Little's law).
+        `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: the part that its
+        workgroups fill, and the part that arithmetic needs, at least `cu_share_saturating_memory`. `waves` count over
+        its own units. `hbm` is a share of the bandwidth that mixed streams reach (`memory_efficiency_mixed`). `l2`, the
+        way to memory, is full of its requests: a tuned product keeps as many in flight as hide the latency that it has
+        alone, so that whatever others send lengthens its time (Little's law).
 
     Notes
     -----
     Traffic is that of a blocked product: the workgroups that run at one time compute a nearly square block of the
-    result and read its rows and columns of the operands once (Hong and Kung, 1981). The block of one die's units says
-    what the last-level cache delivers; that of all units, what memory does, and there the operand whose panel fits the
+    result and read its rows and columns of the operands once (Hong and Kung, 1981). The block of one die's units gives
+    the traffic of the last-level cache; that of all units, the traffic of memory. An operand whose panel fits the
     last-level cache is read once in all.
 
     Examples
@@ -213,7 +213,7 @@ def _count(product: Product, rows: int, columns: int) -> int:
 
 
 def _cost(product: Product, grid: tuple[int, int, int]) -> float:
-    """Return what a tile's arithmetic takes in whole waves of the device, in elements of the result."""
+    """Return the cost of a tile's arithmetic in whole waves of the device, in elements of the result."""
     rows, columns, parts = grid
     waves = ceil(_count(product, rows, columns) * parts / product.device.compute_units)
     return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
@@ -328,7 +328,7 @@ class Transfer:
     kind : str
         ``"all_gather"``, ``"all_to_all"`` or ``"reduce_scatter"``.
     size_bytes : float
-        One worker's whole buffer: what was gathered, all that a worker sends, what is reduced.
+        One worker's whole buffer: the gathered result, all that a worker sends, or the buffer to reduce.
     topology : Topology
         Group of workers of one node.
     device : Device
@@ -355,15 +355,15 @@ class Transfer:
 
     @property
     def sent_bytes(self) -> float:
-        """What the device sends to all its peers together, and receives from them."""
+        """Bytes that the device sends to all its peers together, and receives from them."""
         n = self.topology.n_workers
         return self.size_bytes * (n - 1) / n
 
     @property
     def memory_bytes(self) -> float:
-        """What the device's memory reads and writes: all that is sent is read, all that is received is written.
+        """Bytes that the device's memory reads and writes: all that is sent is read, all that is received is written.
 
-        A reduce-scatter reads what it received again, and its own part, and writes the sum.
+        A reduce-scatter reads the received data and its own shard again, and writes the sum.
         """
         shard = self.size_bytes / self.topology.n_workers
         adding = self.sent_bytes + 2 * shard if self.kind == "reduce_scatter" else 0.0
@@ -371,7 +371,7 @@ class Transfer:
 
 
 def kernel_units(kind: str, parameters: Parameters) -> int:
-    """Return with how many compute units a collective's kernel saturates its links.
+    """Return the number of compute units with which a collective's kernel saturates its links.
 
     Examples
     --------
@@ -393,9 +393,9 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> transfer = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
     >>> from replay.costs.shipped import load_parameters
-    >>> columns = kernel_columns(one, load_parameters())
+    >>> columns = kernel_columns(transfer, load_parameters())
     >>> bool(columns["link"] == 1.0 and 2.7e6 < columns["duration_ns"] < 2.9e6)
     True
     """
@@ -411,8 +411,8 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
 def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object]:
     """Return a collective's copies to its n - 1 peers on DMA engines, each on an engine of its own.
 
-    Columns of `replay.graph.assembly.Assembly.tasks`; what they cost before they start (`dma_command_ns`) is not among
-    them, see `add_copies`. A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
+    Columns of `replay.graph.assembly.Assembly.tasks`; `add_copies` adds the time of their commands
+    (`dma_command_ns`). A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
 
     Raises
     ------
@@ -422,9 +422,9 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> one = Transfer("all_to_all", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> transfer = Transfer("all_to_all", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
     >>> from replay.costs.shipped import load_parameters
-    >>> copy_columns(one, load_parameters())["engine"]
+    >>> copy_columns(transfer, load_parameters())["engine"]
     [0, 1, 2, 3, 4, 5, 6]
     """
     if transfer.kind == "reduce_scatter":
@@ -443,7 +443,7 @@ def add_copies(assembly: Assembly, lane: int, transfer: Transfer, parameters: Pa
     Returns
     -------
     commands, copies : array of int64, shape (n - 1,)
-        Their tasks. What the collective waits for, the first command waits for. The collective is done when all copies
+        Their tasks. A task before the collective precedes the first command. The collective is done when all copies
         are.
 
     Examples

@@ -51,7 +51,7 @@ class PublishedFigure:
         Its evidence: ``"A"`` abstract of the paper, ``"S"`` a public source, ``"D"`` arithmetic, ``"W"`` a secondary
         description, ``"M"`` recollection. The last two are shown and not gated.
     limit : float
-        What ours may differ by.
+        Largest difference of ours that is accepted.
     limit_is : str
         ``"absolute"``, in the unit, or ``"relative"``.
     fitted : bool
@@ -87,7 +87,7 @@ class PublishedFigure:
 
     @property
     def scale(self) -> float:
-        """What errors are shares of: the value; 1 where that is 0."""
+        """Scale of errors: the value, or 1 if that is 0."""
         return abs(self.value) or 1.0
 
     @property
@@ -97,7 +97,7 @@ class PublishedFigure:
 
 
 def published_figures(system: str) -> tuple[PublishedFigure, ...]:
-    """Return what is published of one of `SYSTEMS`.
+    """Return the published figures of one of `SYSTEMS`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Transformers, how they are parallelised, and what a training step of them takes."""
+"""Transformers, their operators, how they are parallelised, and the time of a training step."""
 
 from replay.workloads.architecture import (
     Step,

@@ -151,8 +151,8 @@ class Transformer:
     Raises
     ------
     InvalidInputError
-        There is no such style, a size is no whole number from one to what it may be, or the heads do not divide the
-        hidden size.
+        There is no such style, a size is no whole number within its bounds, or the heads do not divide the hidden
+        size.
     """
 
     name: str
@@ -217,7 +217,7 @@ def find_transformer(name: str, models: Mapping[str, Transformer]) -> Transforme
     Raises
     ------
     NotFoundError
-        There is none of that name; those that are there are listed.
+        There is no model of that name; the message lists them.
     """
     if name not in models:
         raise NotFoundError(f"no model {name!r}; there are {', '.join(sorted(models))}; add it to a file of models")
@@ -235,11 +235,11 @@ class Step:
     operator : Operator
         Work of the forward pass.
     gradient : tuple of Operator
-        What its backward pass runs.
+        Operators of its backward pass.
     parameters : int
         Elements of its weights, whose gradients are added up.
     chained : float
-        Bytes that it reads of what the operator before it wrote; 0 of an operator that does not fuse.
+        Bytes that it reads of the result of the operator before it; 0 for an operator that does not fuse.
     collective : str
         Kind of collective, where the step is one; `operator` then holds the bytes that are exchanged.
     """
@@ -262,7 +262,7 @@ def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, siz
     elements : int
         Elements of an array.
     arrays : float
-        Arrays of that many elements that are read and written, of which one is written.
+        Arrays of that many elements: one is written, the others are read.
     back : float
         Arrays of its backward pass; 0 if the gradient passes unchanged.
     size : int
@@ -320,7 +320,7 @@ def product(name: str, batch: int, m: int, n: int, k: int, size: int = 4, *, wei
 
 
 def backward(steps: Sequence[Step]) -> list[Step]:
-    """Return the backward pass: gradients in reverse order, and each weight's added to what is there."""
+    """Return the backward pass: gradients in reverse order; those of weights are accumulated."""
     gradients = []
     for step in reversed(steps):
         gradients += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
@@ -385,7 +385,7 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
 
     Notes
     -----
-    With ``c(n)`` the counts for n layers and m = 2 or 3, of the parity of n,
+    Let ``c(n)`` be the counts for n layers, and m = 2 or 3, of the parity of n. Then
     ``c(n) = c(m) + (c(m + 2) - c(m)) * (n - m) / 2``.
 
     Examples

@@ -47,7 +47,7 @@ class Timed:
         return float(self.seconds.sum())
 
     def picked(self, rows: Sequence[int], counts: Sequence[int]) -> "Timed":
-        """Return what the operators `rows` take when each is run so many times."""
+        """Return the durations of the operators `rows`, each times its count."""
         which, often = list(rows), np.asarray(counts, dtype=np.float64)
         seconds, low, high = (values[which] * often for values in (self.seconds, self.low, self.high))
         return Timed(seconds, low, high, tuple(self.kinds[row] for row in which))
@@ -86,9 +86,9 @@ def time_operators(
 
     Notes
     -----
-    A convolution is the product that it is when its windows are laid out. Of a kind without a model (attention, cells
-    of recurrent networks, optimisers, reductions) it is the longer of moving its bytes as a stream and computing its
-    FLOP at the rate of large products, attention at `attention_share` of that.
+    A convolution is the product that it is when its windows are laid out. Attention,
+    cells of recurrent networks, optimisers and reductions have no model. Such an operator takes the longer of two
+    times: its bytes as a stream, and its FLOP at the rate of large products. Attention reaches `attention_share` of it.
     """
     calibration, operators = parameters.calibration(Calibration), list(operators)
     kinds = [_AS.get(operator.kind, operator.kind) for operator in operators]

@@ -1,15 +1,15 @@
-"""What a parallel training step takes.
+"""Time of a parallel training step.
 
 Pipeline schedules: the order in which a stage runs its micro-batches, and when each is done.
 
-A stage has two clocks, host and device. The host calls what a micro-batch runs; the device starts no earlier than its
-call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In Megatron-LM the
-host waits for the device before each forward pass, where it reads the sizes of the batch back, and between stages,
-whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
+A stage has two clocks, host and device. The host calls the operators of a micro-batch; the device starts no earlier
+than its call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In
+Megatron-LM the host waits for the device before each forward pass, where it reads the sizes of the batch back, and
+between stages, whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
 
 `TrainingJob`: a transformer, its batch, and how it is split over devices.
 
-`Load`: what a part of a training step asks of host and device, before any parameter of training is applied.
+`Load`: calls and device time of a part of a training step, before any parameter of training is applied.
 
 `TrainingCosts`: the few parameters of training that no data sheet gives, and the time of a step from them.
 """
@@ -33,9 +33,9 @@ from replay.workloads.transformer import Block, Pass, embedding_block, head_bloc
 
 @dataclass(frozen=True)
 class Duration:
-    """What a piece of work takes of host and device.
+    """Time of host and device for a part of a step.
 
-    A host that is free at h is free again at ``h + host_s``, and a device that is free at d is done at the later of
+    A host that is free at h is free again at ``h + host_s``. A device that is free at d is done at the later of
     ``d + device_s`` and ``h + reach_s``.
 
     Parameters
@@ -60,12 +60,12 @@ class Duration:
         object.__setattr__(self, "reach_s", max(self.reach_s, self.host_s, self.device_s))
 
     def then(self, other: "Duration") -> "Duration":
-        """Return what this takes with `other` after it."""
+        """Return the duration of this with `other` after it."""
         reach = max(self.reach_s + other.device_s, self.host_s + other.reach_s)
         return Duration(self.host_s + other.host_s, self.device_s + other.device_s, reach)
 
     def times(self, count: int) -> "Duration":
-        """Return what it takes `count` times, one after the other."""
+        """Return the duration of `count` repetitions, one after the other."""
         more = (count - 1) * max(self.host_s, self.device_s)
         return Duration(count * self.host_s, count * self.device_s, self.reach_s + more)
 
@@ -105,7 +105,7 @@ def run_schedule(
 
     Notes
     -----
-    Stages that take the same time, f forward and b backward, and exchange in none are done after
+    If all stages take f forward and b backward, and exchanges no time, they are done after
     ``(micro_batches + stages - 1) * (f + b)`` (arXiv 2104.04473, section 2.2).
 
     Examples
@@ -205,7 +205,7 @@ class TrainingJob:
     length : int
         Tokens of a sequence.
     global_batch, micro_batch : int
-        Sequences of a step, and of what goes through a stage at once.
+        Sequences of a step, and of a pass through a stage.
     layout : Layout
         How it is split over devices.
     recompute : bool
@@ -334,7 +334,7 @@ class StageLoad:
     reduce_s : float
         All-reduce of its gradients over replicas.
     update_s : float
-        What the optimizer moves.
+        Time of the optimizer for its weights.
     weights, tensors : int
         Elements of its parameters on a rank, and parameters.
     """
@@ -573,7 +573,7 @@ class BreakDown:
     compute_s : float
         Kernels of the slowest stage.
     tensor_s : float
-        Its tensor-parallel collectives, none of which overlap.
+        Its tensor-parallel collectives, which do not overlap.
     host_s : float
         Its device waits for the host's calls.
     bubble_s : float

@@ -85,7 +85,7 @@ class MeasuredStep:
 
     @property
     def digest(self) -> str:
-        """What tells this measurement from others."""
+        """Hash of its configuration and time."""
         return sha256(f"{self.configuration},{self.seconds:.9f}".encode()).hexdigest()[:10]
 
 
@@ -102,8 +102,8 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with
-        what is accepted.
+        There is no such file; a column is missing; there is no row; or a row is not accepted: the message
+        names it, with the reason.
     """
     return measured_rows(path, COLUMNS, lambda where, row: _row(where, row, node_devices))
 
@@ -153,7 +153,7 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True)
 class TrainingFit:
-    """Costs, and how far what they predict is off.
+    """Costs of host and optimizer, and the error of predictions with them.
 
     Parameters
     ----------
@@ -263,9 +263,9 @@ def calibrate_training(
 ) -> TrainingFit:
     """Fit the costs to a share of measured steps, both with and without recomputed layers; the better is kept.
 
-    The interval is conformal: steps whose kernels have the same shapes are predicted from a fit of the others, a sixth
-    of the shapes at a time, and of the m errors in order, the one at ``(m + 1) * 0.9`` is the spread. Steps of the same
-    shapes err alike, so that single steps left out would show too little.
+    The interval is conformal: a sixth of the shapes at a time is predicted from a fit of the others. Of the m errors
+    in order, the one at ``(m + 1) * 0.9`` is the spread. Steps whose kernels have the same shapes err alike, so they
+    are left out together.
 
     Parameters
     ----------

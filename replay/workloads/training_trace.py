@@ -49,8 +49,8 @@ def training_trace(
 ) -> Trace:
     """Return the trace of training steps, on one of the replicas: they all do the same.
 
-    Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are those that
-    `predict_steps` adds up; replaying the trace takes as long as it says.
+    Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are the summands of
+    `predict_steps`, and a replay of the trace takes the time that it predicts.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class _Stage:
     parameters: Parameters
 
     def program(self, parts: Sequence[StagePart], rank: int) -> list[Work | Wait]:
-        """Return what one tensor rank runs in a step."""
+        """Return the program of one tensor rank for a step."""
         program: list[Work | Wait] = []
         stages, count = self.job.layout.pipeline, self.job.micro_batches
         for way, number in one_forward_one_backward(self.stage, stages, count):

@@ -24,7 +24,7 @@ _MASK_BYTES, _FP32_BYTES = 1, 4
 
 @dataclass(frozen=True)
 class Block:
-    """What a part of the model runs for one micro-batch.
+    """Operators of a part of the model for one micro-batch.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def _embedding(run: Pass, hidden: int) -> Step:
 
 
 def _attend(model: Transformer, run: Pass, masked: list[Step], keys: int | None = None) -> list[Step]:
-    """Scores, what is done to them, softmax, and the weighted sum of values; operands are copied into heads."""
+    """Scores, masks, softmax, and the weighted sum of values; operands are copied into heads."""
     heads, length, width = run.batch * model.heads, run.length, model.width
     keys = keys or length
     # Copies of a projection into the order of heads, or back.

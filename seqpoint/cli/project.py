@@ -87,7 +87,7 @@ def _list(recipes: list[Recipe]) -> None:
 
 def _show(recipe: Recipe) -> None:
     """Print the full description of a what-if."""
-    say(f"{recipe.form}: {recipe.summary}")
+    say(recipe.form if recipe.documentation.startswith(recipe.summary) else f"{recipe.form}: {recipe.summary}")
     for line in ["", *recipe.documentation.splitlines(), ""]:
         click.echo(clean(line))
     rows = [

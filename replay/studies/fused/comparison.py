@@ -23,7 +23,7 @@ AddJob = Callable[[Assembly, Job, Sequence[int]], tuple[Ints, Ints]]
 
 @dataclass(frozen=True)
 class Sends:
-    """What a rank sends, one row a slice and receiver.
+    """Messages of a rank, one row a slice and receiver.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def add_sends(assembly: Assembly, job: Job, what: Sends) -> Sends:
     Notes
     -----
     A put starts when its slice is computed; puts go one after another through the device's part of the adapters. They
-    read local memory. Stores start with the task that computes the slice, and what the link is behind at its
-    end goes on after it; the next task that stores over the link waits for that, since little of it is buffered. Of all
+    read local memory. Stores start with the task that computes the slice. If the link lags at its end, they
+    go on after it; the next task that stores over the link waits for them, since little is buffered. Of all
     that is sent, as much arrives from others at the same time, and is written to memory.
     """
     cluster = job.cluster
@@ -88,7 +88,7 @@ def add_sends(assembly: Assembly, job: Job, what: Sends) -> Sends:
 
 
 def arrive(assembly: Assembly, job: Job, ranks: Sequence[int], sent: Sends, tasks: Ints) -> None:
-    """Let the receivers' tasks wait for the flags of what was sent.
+    """Let the receivers' tasks wait for the flags of messages.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def arrive(assembly: Assembly, job: Job, ranks: Sequence[int], sent: Sends, task
 
 @dataclass(frozen=True)
 class _Rank:
-    """What a rank computes, the task of each slice, and what it sends."""
+    """Slices of a rank, the task of each slice, and its messages."""
 
     rank: int
     slices: Slices
@@ -133,8 +133,8 @@ def add_fused(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints,
     job : Job
         Work, cluster and costs.
     ranks : sequence of int
-        That are simulated: all, or one that stands for all. Of one, what it sends to an offset stands for what comes
-        to it from the opposite one.
+        Simulated ranks: all, or one that stands for all. A message of this one to an offset stands for a message
+        from the opposite offset.
 
     Notes
     -----
@@ -164,7 +164,7 @@ def add_fused(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints,
 
 
 def _compute(assembly: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
-    """Append the computation, and return which task ends each slice: those that end with one wave share a task."""
+    """Append the computation, and return the task that ends each slice; slices that end with one wave share a task."""
     kept = 1 - job.costs.occupancy_loss
     reached = np.cumsum(slices.work)
     wave = max(int(job.work.resident * kept), 1) / job.work.workgroups
@@ -211,7 +211,7 @@ def _to_all(assembly: Assembly, job: Job, rank: int, tasks: Ints, share: Floats)
 
 
 def _reduce(assembly: Assembly, job: Job, members: Sequence[_Rank], done: Ints) -> None:
-    """Append the sums of what came from all ranks, and in two shots what sends them on.
+    """Append the sums of the slices of all ranks, and in two shots the messages with the sums.
 
     The kernel's own workgroups sum, between slices, so the sums need memory but no compute units beside the kernel's.
     """
@@ -250,8 +250,8 @@ def add_baseline(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[In
 
     Notes
     -----
-    Each kernel starts a launch after what it waits for. The collective runs on a stream of its own: it waits for the
-    computation, and what comes after waits for it, each time by an event. It starts when the last rank has come.
+    Each kernel starts a launch after its predecessor. The collective runs on a stream of its own: it waits for the
+    computation, and the next task waits for it, each time by an event. It starts when the last rank arrives.
     """
     main = [assembly.lane(device=rank) for rank in ranks]
     side = [assembly.lane(device=rank, stream=1) for rank in ranks]
@@ -278,7 +278,7 @@ def add_baseline(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[In
 
 
 def collective_columns(job: Job) -> dict[str, object]:
-    """Return the columns of a job's collective as a library runs it: its demands are what it carries over its time."""
+    """Return the columns of a job's collective as a library runs it: its demands are averages over its time."""
     size, longest = job.work.output_bytes, max(job.collective_ns, 1.0)
     return {
         "kind": TaskKind.COLLECTIVE,

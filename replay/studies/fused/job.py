@@ -27,7 +27,7 @@ from replay.workloads.architecture import checked_size
 
 @dataclass(frozen=True)
 class Cluster:
-    """A group of ranks, one a device, that exchange what they compute.
+    """A group of ranks, one a device, that exchange their results.
 
     The ranks are the same for each other: a destination is told by its offset, which is its node and device counted
     from those of the sender, in a circle. Offset 0 is the sender itself.
@@ -98,14 +98,14 @@ class Cluster:
         return np.where(to >= self.devices_per_node, self.network_link, inside)
 
     def bytes_per_s(self, offsets: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return what the link to each offset carries."""
+        """Return the bandwidth of the link to each offset."""
         far = np.asarray(offsets) >= self.devices_per_node
         # To one peer of the node, over a switch to all of them together; over the adapters if all devices send.
         peer = machine_of(self.device, self.topology).peer
         return np.where(far, self.topology.nics_used * self.adapter_bytes_per_s / self.devices_per_node, peer)
 
     def exchange_seconds(self, size: float) -> float:
-        """Return what the busiest link of a device takes to carry `size` bytes to every other device."""
+        """Return the time in which the busiest link of a device carries `size` bytes to every other device."""
         others = np.arange(1, self.ranks)
         return float(np.bincount(self.links(others), size / self.bytes_per_s(others), minlength=1).max())
 
@@ -135,7 +135,7 @@ class Costs:
     sync_ns : float
         From one stream to another: an event that is recorded and waited for.
     packs : float
-        How often a separate kernel reads and writes what is then sent: 1, or 0 where the layout already fits.
+        How often a separate kernel reads and writes the buffer before it is sent: 1, or 0 where its layout fits.
     library : float
         Share of a communication library's latencies that a collective pays: 1, or 0 for none.
     put_ns : float
@@ -147,9 +147,9 @@ class Costs:
     occupancy_loss : float
         Share of the resident workgroups that the fused kernel lacks, below 1.
     store_share : float
-        Of what a library's copies reach over a link in a node, what stores of workgroups reach.
+        Bandwidth that stores of workgroups reach over a link in a node, over that of a library's copies.
     memory_share : float
-        Of the peak memory bandwidth, what streaming kernels reach.
+        Share of the peak memory bandwidth that streaming kernels reach.
     collective_unit_share : float
         Share of the compute units that a library's collective holds.
 
@@ -192,8 +192,8 @@ class Costs:
 
         Notes
         -----
-        A put or store with its flag costs what a step of a ring costs that sends a flag with every 4 bytes: NCCL's
-        LL protocol (`replay.costs.collectives.algorithms.PROTOCOLS`). The other figures are in
+        A put or store with its flag costs as much as a step of a ring with a flag for every 4 bytes: NCCL's LL
+        protocol (`replay.costs.collectives.algorithms.PROTOCOLS`). The other figures are in
         `datasets/parameters.toml`.
 
         Examples
@@ -232,7 +232,7 @@ _TILE = 128
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank computes, and the collective that exchanges it.
+    """Computation of one rank, and the collective that exchanges its result.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ class Work:
     output_bytes : float
         Of the whole result, the rank's own part among it.
     arithmetic_ns : float
-        What it takes where memory is not the limit.
+        Time of its arithmetic, if memory is not the limit.
     workgroups, resident : int
         In all, and at once on the device.
     packed : bool
@@ -283,7 +283,7 @@ class Work:
             raise InvalidInputError(f"{self.name}: {self.workgroups} workgroups, {self.resident} at once; give 1 each")
 
     def seconds(self, device: Device, memory_share: float) -> float:
-        """Return what it takes alone: arithmetic or memory, whichever is longer."""
+        """Return its time alone: of arithmetic or of memory, whichever is longer."""
         return max(self.arithmetic_ns * 1e-9, self.moved_bytes / (device.memory_bytes_per_s * memory_share))
 
 
@@ -470,7 +470,7 @@ class Slices:
 
 
 def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) -> Slices:
-    """Return what `rank` computes, slice after slice.
+    """Return the slices of `rank`, in order.
 
     Parameters
     ----------
@@ -554,7 +554,7 @@ class Job:
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """What streaming kernels reach."""
+        """Memory bandwidth that streaming kernels reach."""
         return self.cluster.device.memory_bytes_per_s * self.costs.memory_share
 
     @property
@@ -574,7 +574,7 @@ class Job:
 
     @property
     def wire_ns(self) -> float:
-        """What the busiest link of a device takes to carry the collective by the algorithm that sends least."""
+        """Time in which the busiest link of a device carries the collective, by the algorithm that sends least."""
         topology, kind = self.cluster.topology, self.work.collective
         if self.cluster.ranks == 1:
             return 0.0
@@ -611,12 +611,12 @@ class Job:
         return once <= 2 * (latency + cluster.exchange_seconds(size / cluster.ranks) * 1e9)
 
     def slices(self, rank: int) -> Slices:
-        """Return what a rank computes in the fused kernel, slice after slice."""
+        """Return the slices of a rank in the fused kernel, in order."""
         if self.in_one_shot:  # every rank needs all of it, in an order that is the same on all
             part = np.arange(min(self.schedule.parts, self.work.workgroups))
             return Slices(np.zeros_like(part), part, _work(self.schedule, rank, part))
         return slices_of(self.cluster, self.schedule, rank, self.work.workgroups)
 
     def hardware(self) -> Hardware:
-        """Return what the devices of its graphs are."""
+        """Return the hardware of its graphs."""
         return Hardware(self.cluster.device, "user", self.cluster.device.compute_units)

@@ -93,7 +93,6 @@ class Recommendation:
 class _Step:
     """A training step under construction: kernels follow each other on the main stream."""
 
-    model: Recommendation
     job: Job
     calibration: Calibration
     assembly: Assembly = field(default_factory=Assembly)
@@ -167,12 +166,12 @@ def training_graph(
     Forward: embeddings and all-to-all, beside which the bottom MLP runs where compute units are free; interaction; top
     MLP. Backward: the same from the end, all-to-all of the gradients and update of the rows beside the bottom MLP's
     backward pass; gradients of each MLP are summed over the ranks as soon as they are there, on a stream of their own,
-    over the same adapters. Interaction reads and writes all pooled rows of the rank's samples, backward twice that;
-    what it computes, and activations, are taken to be hidden behind that and the products. The rows' update reads the
+    over the same adapters. Interaction reads and writes all pooled rows of the rank's samples, backward twice that.
+    Its arithmetic, and activations, are assumed to be hidden behind that and the products. The rows' update reads the
     gradient, and reads and writes each row that was looked up.
     """
     work = model.embeddings(job.cluster, parameters)
-    step = _Step(model, replace(job, work=work), parameters.calibration(Calibration))
+    step = _Step(replace(job, work=work), parameters.calibration(Calibration))
     batch, none = model.batch, step.job.costs.launch_ns
     start, exchanged = add(step.assembly, step.job, (0,))
     bottom = step.products("bottom MLP", [(batch, b, a) for a, b in pairwise(model.bottom)], start)
@@ -277,7 +276,7 @@ SWEEPS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Workloads:
-    """What a file of workloads holds.
+    """Content of a file of workloads.
 
     Parameters
     ----------
@@ -365,12 +364,12 @@ def _cluster(table: ClusterTable) -> Cluster:
     return Cluster(find_device(table.device), topology, table.adapter_gbps * 1e9)
 
 
-def _sweep(name: str, content: object, place: str) -> tuple[tuple[Any, ...], ...]:
+def _sweep(name: str, content: object, where: str) -> tuple[tuple[Any, ...], ...]:
     if name not in SWEEPS:
-        raise InvalidInputError(f"{place}: no sweep {name[:40]!r}; there are {', '.join(SWEEPS)}")
-    *values, _ = msgspec.structs.astuple(typed_table(content, SWEEPS[name], place))
+        raise InvalidInputError(f"{where}: no sweep {name[:40]!r}; there are {', '.join(SWEEPS)}")
+    *values, _ = msgspec.structs.astuple(typed_table(content, SWEEPS[name], where))
     if (cases := prod(map(len, values))) > _MOST_CASES:
-        raise InvalidInputError(f"{place}: {cases} cases; at most {_MOST_CASES:,}")
+        raise InvalidInputError(f"{where}: {cases} cases; at most {_MOST_CASES:,}")
     return tuple(product(*values))
 
 

@@ -42,7 +42,7 @@ class System:
     Parameters
     ----------
     device : Device
-        With `link_gbps`: what it sends to one neighbour.
+        Device with `link_gbps`: its bandwidth to one neighbour.
     latency_ns : float
         Of a link.
     tracker_entries : int
@@ -177,7 +177,7 @@ def find_sublayer(label: str, workload: Workload) -> SubLayer:
     Raises
     ------
     NotFoundError
-        There is none of that label; those that are there are listed.
+        There is no sub-layer of that label; the message lists them.
     """
     if label not in workload.sublayers:
         raise NotFoundError(f"no sub-layer {label!r:.60}; there are {', '.join(workload.sublayers)}")
@@ -241,11 +241,11 @@ def _read(file: Path) -> Workload:
 
 @dataclass(frozen=True)
 class Arbitration:
-    """What accesses to memory ask of its controller; by default bandwidth is shared alike, whoever asks.
+    """Shares of a memory controller that accesses ask for; by default bandwidth is shared alike, whoever asks.
 
     A controller is a device of the graph of its own. Bandwidth (`hbm`) is shared max-min: whoever asks gets as much as
     the others. The engine gives out compute units by priority; on a controller, which has none, they stand for slots of
-    its queue: where accesses need slots, those of the product come first, and communication gets what is left.
+    its queue: where accesses need slots, those of the product come first, and communication gets the rest.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class Arbitration:
 
 
 def compute_first(starvation: float) -> Arbitration:
-    """Return the arbitration of T3-MCA: communication only takes what the product leaves.
+    """Return the arbitration of T3-MCA: communication only takes bandwidth that the product leaves.
 
     Parameters
     ----------
@@ -297,12 +297,12 @@ _MOST_BLOCKS = 4096
 
 
 class Message(NamedTuple):
-    """What every GPU sends to the next one at one step.
+    """A message of every GPU to the next one, at one step.
 
     Parameters
     ----------
     name : str
-        Of what crosses the link.
+        Name of the task that crosses the link.
     size_bytes : float
         Bytes of the message.
     reads, writes : tuple of str and float
@@ -339,8 +339,8 @@ class Ring:
     """Tasks of all GPUs of a ring, one of each kind at a time for all of them.
 
     GPU g is device g; its memory with the link to the next GPU is device gpus + g. All GPUs of a ring do the same at
-    the same time, so a ring of one GPU, whose next is itself, stands for one of any number: what comes to it at a
-    step is what it sends at that step.
+    the same time, so a ring of one GPU, whose next is itself, stands for one of any number: at each step
+    it receives the message that it sends.
 
     Parameters
     ----------
@@ -392,7 +392,7 @@ class Ring:
         return self._tasks((self.gpus, _ACCESS), name, columns)
 
     def send(self, message: Message, before: Transfer | None = None) -> Transfer:
-        """Let each GPU send to the next one, after what it sent before.
+        """Let each GPU send to the next one, after its transfer `before`.
 
         Notes
         -----
@@ -424,7 +424,7 @@ class Ring:
         self._assembly.edges(np.ravel(earlier), np.ravel(tasks))
 
     def wait_for_arrival(self, tasks: Ints, transfer: Transfer) -> None:
-        """Let tasks wait until all that was sent to their GPU is there."""
+        """Let tasks wait until a transfer to their GPU has arrived."""
         self._assembly.edges(transfer.came, tasks)
         self._assembly.edges(np.roll(transfer.left, 1), tasks, lag_ns=self.system.latency_ns)
 
@@ -446,7 +446,7 @@ class Ring:
         return {"hbm": 1.0, "cu": self.arbitration.needed, "duration_ns": time, "bytes": size_bytes}
 
     def _blocks(self, stream: int, name: str, n: int, columns: Mapping[str, float]) -> Ints:
-        """Append what is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
+        """Append a task that is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
         bounds = np.rint(np.linspace(0.0, columns.get("bytes", 0.0), n + 1))
         divided: dict[str, npt.ArrayLike] = {
             **columns,
@@ -489,7 +489,7 @@ def reduce_scatter(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float)
 
     Notes
     -----
-    Of a buffer of S bytes, N GPUs read (1 + 2 (N - 2) + 2) S / N = (2 N - 1) S / N each, and write S.
+    With a buffer of S bytes, each of N GPUs reads (1 + 2 (N - 2) + 2) S / N = (2 N - 1) S / N, and writes S.
     """
     message = Message("RS", chunk_bytes, (RS_READS, chunk_bytes), (RS_WRITES, chunk_bytes))
     later = message._replace(reads=(RS_READS, 2 * chunk_bytes))
@@ -506,8 +506,8 @@ def near_memory_reduce_scatter(ring: Ring, after: Ints, *, workers: int, chunk_b
 
     Notes
     -----
-    Every step reads one chunk, the last needs no reduction: against `reduce_scatter` this saves 3 S / (N B) beside
-    (N - 1) S / (N L), a share of 3 L / (B (N - 1)), with L and B the bandwidths of link and memory.
+    Every step reads one chunk, and the last needs no reduction. With L and B the bandwidths of link and memory, this
+    saves 3 S / (N B) of a `reduce_scatter`, beside (N - 1) S / (N L): a share of 3 L / (B (N - 1)).
     """
     message = Message("RS", chunk_bytes, (RS_READS, chunk_bytes), (RS_WRITES, chunk_bytes))
     return _end(ring, "RS done", after, [_steps(ring, after, [message] * (workers - 1))])
@@ -554,7 +554,7 @@ class Product:
     compute_ns : float
         Of each stage, without the time in which it reads operands or writes its part of the result.
     read_bytes : array of float64, shape (stages,)
-        From memory: what the last-level cache did not keep.
+        Bytes from memory: operands that the last-level cache did not keep.
     written_bytes : array of float64, shape (stages, chunks)
         Of the result, by chunk in the order in which they are produced.
     tiles : array of int64, shape (stages, chunks)
@@ -590,10 +590,10 @@ def cached_share(footprint: float, replacement: str) -> float:
 
     Notes
     -----
-    A line that was least recently used is always the next that is needed, so nothing of a stream that does not fit is
-    kept. With random replacement a line is still there after the F (1 - h) misses of a round with probability
-    (1 - 1/C)^(F (1 - h)), so h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. At best
-    one part of the stream stays, C/F.
+    The least recently used line is always the next that is needed, so no line of a stream that does not fit is kept.
+    With random replacement a line survives the F (1 - h) misses of a round with probability (1 - 1/C)^(F (1 - h)).
+    So h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. At best a part C/F of the
+    stream stays.
 
     Examples
     --------
@@ -632,9 +632,9 @@ def product_of(sublayer: SubLayer, system: System, output_in_cache: float, calib
     -----
     Without T3 (the result in the cache) all takes what `replay.costs.kernels` says. Workgroups of a stage run together:
     they read a slice of the operands and compute, slice by slice, and write. Memory is taken to be used in bursts at
-    its full bandwidth, beside which nothing is computed; what is left of the time is computing, the same in every
-    stage. Rows of the first operand are read once; columns of the second once too, and again for every later group
-    as far as the cache has not kept them, while it also had to hold the rows of the group and its result.
+    its full bandwidth, beside which nothing is computed; the rest of the time is computing, the same in every
+    stage. Rows of the first operand are read once. Columns of the second are read once, and again for every later
+    group unless the cache has kept them. The cache also holds the rows of the group and its result.
 
     Examples
     --------
@@ -704,7 +704,7 @@ def _grid(sublayer: SubLayer, system: System) -> _Grid:
 
 
 def _read_bytes(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache: float) -> Floats:
-    """Return what each stage reads from memory, bytes."""
+    """Return the bytes that each stage reads from memory."""
     row_bytes = 2.0 * sublayer.depth
     _, panels = np.unique(grid.panel, return_index=True)
     passes, columns = np.unique(np.stack([grid.group, grid.column]), axis=1, return_index=True)
@@ -721,7 +721,7 @@ def _read_bytes(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache
 GEMM_READS, GEMM_WRITES, COMPUTES, STORES = "GEMM reads", "GEMM writes", "GEMM", "GEMM stores to the neighbour"
 
 
-#: What moves through the memory of a GPU; the names of the tasks that move it.
+#: Names of the tasks that read or write the memory of a GPU.
 MOVEMENTS: tuple[str, ...] = (GEMM_READS, GEMM_WRITES, RS_READS, RS_WRITES, AG_READS, AG_WRITES)
 
 
@@ -734,14 +734,14 @@ class Run:
     product : Product
         Product of the sub-layer.
     timeline : Timeline
-        Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, what is read for it, and
-        what comes.
+        Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, reads for it, and
+        writes of arriving data.
     computed, reduced, gathered : array of int64, shape (gpus,)
         The last task of the product, of the reduce-scatter, of the all-gather.
     stages : array of int64, shape (stages, gpus)
         The task after which the result of each stage is in its place.
     arrivals : tuple of tuple of Transfer
-        What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
+        Transfers from the neighbour, chunk by chunk: one, or one for each stage that stores a part of the first.
     """
 
     product: Product
@@ -769,7 +769,7 @@ class Run:
 
     @property
     def movement_bytes(self) -> Mapping[str, float]:
-        """What one GPU reads and writes in its memory, by `MOVEMENTS`."""
+        """Bytes that one GPU reads and writes in its memory, by `MOVEMENTS`."""
         graph = self.timeline.graph
         gpus = len(graph.devices) // 2
         by_name = np.bincount(graph.tasks.name, weights=graph.tasks.bytes, minlength=len(graph.names)) / gpus
@@ -800,9 +800,9 @@ def sequential(product: Product, ring: Ring) -> Run:
 def fused(product: Product, ring: Ring, update_cost: float) -> Run:
     """Simulate a sub-layer whose chunks are reduced near memory as soon as they are complete.
 
-    Each GPU produces the chunks in the order in which it sends them. The first is stored straight to the neighbour; the
-    others are added to local memory, and a copy engine sends a chunk on when its tiles are complete and the neighbour's
-    partial sum has come, all but the last, which stays. The all-gather follows on compute units.
+    Each GPU produces the chunks in the order in which it sends them. The first is stored straight to the neighbour. The
+    others are added to local memory. A copy engine sends a chunk on when its tiles are complete and the neighbour's
+    partial sum has arrived; the last chunk stays. The all-gather follows on compute units.
 
     Parameters
     ----------
@@ -811,7 +811,7 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Run:
     ring : Ring
         Without tasks.
     update_cost : float
-        Time of the memory for a byte that is added to what is there, over that of a plain write.
+        Time of the memory for a byte that is added, over that of a plain write.
 
     Notes
     -----
@@ -854,7 +854,7 @@ def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, l
 
 
 def _stages(product: Product, ring: Ring) -> tuple[Ints, Ints]:
-    """Append reads and arithmetic, slice by slice of the depth; return what each stage ends and begins with."""
+    """Append reads and arithmetic, slice by slice of the depth; return the last and the first task of each stage."""
     stages, slices = len(product.read_bytes), product.slices
     sizes = np.repeat(product.read_bytes / slices, slices)
     reads = ring.access(GEMM_READS, sizes, release_ns=product.launch_ns).reshape(stages, slices, ring.gpus)

@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def movement_saved(self) -> float:
-        """Share of what memory moves that T3 saves."""
+        """Share of the memory traffic that T3 saves."""
         before, after = (sum(run.movement_bytes.values()) for run in (self.baseline, self.t3_mca))
         return 1.0 - after / before
 
@@ -148,14 +148,14 @@ def near_memory_gain(system: System, workers: int) -> float:
 
 
 def speedup_beside_few_units(ideal: float, slower: float, units_share: float) -> float:
-    """Return what overlapping a product and an all-reduce gains where the all-reduce gets few compute units.
+    """Return the speed-up from overlapping a product and an all-reduce where the all-reduce gets few compute units.
 
     Parameters
     ----------
     ideal : float
         Speed-up where neither slows the other, and the all-reduce is the longer: 1 to 2.
     slower : float
-        Times that the all-reduce takes on those units, over what it takes alone.
+        Time of the all-reduce on those units, over its time alone.
     units_share : float
         Of the compute units, that it gets; the product has the others.
 
