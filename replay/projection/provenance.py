@@ -46,6 +46,7 @@ def provenance_of(
     """
     hardware = timelines[0].graph.hardware
     devices = [line.graph.hardware.device for line in timelines]
+    libraries = {name: version(name) for name in _LIBRARIES}
     parameters = {name: [p.value, p.low, p.high] for name, p in nominal.known.items()}
     return {
         "trace_fingerprint": meta.fingerprint,
@@ -55,11 +56,7 @@ def provenance_of(
         "device": hardware.device.name if hardware.device else None,
         "device_known_by": hardware.known_by,
         "version": version("seqpoint"),
-        "libraries": {
-            "python": platform.python_version(),
-            **{name: version(name) for name in _LIBRARIES},
-            "machine": platform.machine(),
-        },
+        "libraries": {"python": platform.python_version(), **libraries, "machine": platform.machine()},
         # As a plan file has them.
         "what_ifs": [
             {"title": each.title, "steps": list(each.steps), "parameters": dict(each.parameters)} for each in what_ifs

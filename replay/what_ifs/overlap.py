@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
@@ -78,7 +77,10 @@ def _no_contention(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
 def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     graph = _no_contention(graph, parameters)
     tasks, edges = graph.tasks, graph.edges
-    communication = (tasks.kind == TaskKind.COLLECTIVE) | _arrivals(graph)
+    # Marks at which a rank arrives at a collective, or at which all ranks have arrived.
+    arrivals = np.zeros(len(tasks), dtype=np.bool_)
+    arrivals[edges.source[edges.kind == EdgeKind.RENDEZVOUS]] = True
+    communication = (tasks.kind == TaskKind.COLLECTIVE) | (arrivals & (tasks.kind == TaskKind.MARK))
     leaving = communication[edges.source] & ~communication[edges.target] & (edges.kind != EdgeKind.RENDEZVOUS)
     same_lane = tasks.lane[edges.source] == tasks.lane[edges.target]
     entering = ~communication[edges.source] & communication[edges.target] & same_lane
@@ -93,14 +95,6 @@ def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
     bridge = free_edges(pairs[:, 0], pairs[:, 1], EdgeKind.STREAM)
     return replace(graph, edges=edges.select(~leaving).joined(bridge))
-
-
-def _arrivals(graph: KernelGraph) -> npt.NDArray[np.bool_]:
-    """Mark the tasks at which a rank arrives at a collective, or at which all ranks have arrived."""
-    meets = graph.edges.kind == EdgeKind.RENDEZVOUS
-    arrivals = np.zeros(len(graph.tasks), dtype=bool)
-    arrivals[graph.edges.source[meets]] = True
-    return np.asarray(arrivals & (graph.tasks.kind == TaskKind.MARK))
 
 
 _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {

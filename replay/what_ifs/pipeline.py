@@ -255,6 +255,7 @@ class _Search:
 
     def __init__(self, graph: KernelGraph, *, backward: bool) -> None:
         self._graph, self._backward = graph, backward
+        self._computes = 0 if backward else -1  # position in a path of the kernel that computes
         edges = graph.edges
         ordered = np.isin(edges.kind, sorted(_ORDER)) & ~edges.from_start
         start, neighbour = (edges.target, edges.source) if backward else (edges.source, edges.target)
@@ -332,21 +333,17 @@ class _Search:
         closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]
         return int(neighbours[np.lexsort((neighbours, np.nan_to_num(closeness, nan=-np.inf)))[-1]])
 
-    def _computing_kernel(self, path: tuple[int, ...]) -> int:
-        """Return the kernel of a path that computes."""
-        return path[0] if self._backward else path[-1]
-
     def _has_sizes(self, collective: int, path: tuple[int, ...]) -> bool:
         """Tell whether the bytes of the collective and the shapes of the kernel are known."""
         tasks = self._graph.tasks
-        return bool(tasks.bytes[collective] > 0 and tasks.operator[self._computing_kernel(path)] >= 0)
+        return bool(tasks.bytes[collective] > 0 and tasks.operator[path[self._computes]] >= 0)
 
     def _bytes_mismatch(self, collective: int, kind: str, path: tuple[int, ...]) -> str:
         """Return why the bytes of kernel and collective disagree; empty if they agree, or are unknown."""
         tasks = self._graph.tasks
         if not self._has_sizes(collective, path):
             return ""
-        kernel, sent = self._computing_kernel(path), int(tasks.bytes[collective])
+        kernel, sent = path[self._computes], int(tasks.bytes[collective])
         operator: Operator = self._graph.operators[tasks.operator[kernel]]
         moved = operator.bytes_written if self._backward else operator.bytes_read
         parts = max(int(tasks.ranks[collective]), 1) if kind in ("all_gather", "reduce_scatter") else 1

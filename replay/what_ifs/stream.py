@@ -1,7 +1,7 @@
 """Stream what-if: chosen tasks run on another stream of their device.
 
 Moving a task changes four groups of edges. The order on its old stream closes over it (`_reordered`). The task still
-waits for its old predecessor (`_inputs`). It gets an order on its new stream (`_new_order`). Events and host waits that
+waits for its old predecessor. It gets an order on its new stream (`_new_order`). Events and host waits that
 followed it on the old stream wait for it as well (`_waits`).
 """
 
@@ -140,15 +140,12 @@ def _reordered(move: _Move) -> Edges:
     lag = np.where(edges.from_start[leaves], 0.0, edges.lag_ns[leaves])[closing]
     bridge = replace(bridge, lag_ns=lag, kind=edges.kind[leaves][closing])
     reordered = kept.select(~leaves)
-    for added in (bridge, _inputs(move, before), _new_order(move), _waits(move)):
+    # Moved tasks still wait for their predecessors on the old stream.
+    rows = np.flatnonzero(moved & (before >= 0))
+    inputs = free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
+    for added in (bridge, inputs, _new_order(move), _waits(move)):
         reordered = reordered.joined(added)
     return reordered
-
-
-def _inputs(move: _Move, before: Ints) -> Edges:
-    """Return edges by which moved tasks wait for their predecessors on the old stream."""
-    rows = np.flatnonzero(move.moved & (before >= 0))
-    return free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
 
 
 def _new_order(move: _Move) -> Edges:

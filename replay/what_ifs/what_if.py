@@ -16,13 +16,11 @@ from itertools import islice
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.trace.arrays import Bools, Ints
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import with_demands
 from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
 
 #: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
@@ -523,27 +521,3 @@ def free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
     """Return edges without lag, from the end of each task of `source` to `target`."""
     n = len(source)
     return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(kind)))
-
-
-#: Columns of `Tasks` that `with_demands` computes.
-_DEMAND_COLUMNS = ("demand", "occupies", "waves", "footprint", "hit_share")
-
-
-def with_demands_of(graph: KernelGraph, rows: npt.NDArray[np.bool_], parameters: Parameters) -> KernelGraph:
-    """Return a graph in which the demands of some tasks are computed again.
-
-    Parameters
-    ----------
-    graph : KernelGraph
-        The graph to change.
-    rows : array of bool, shape (n_tasks,)
-        Tasks whose demands are computed from their other columns.
-    parameters : Parameters
-        Parameters of the demand model.
-    """
-    new, tasks = with_demands(graph, parameters).tasks, graph.tasks
-    columns = {}
-    for name in _DEMAND_COLUMNS:
-        chosen = rows[:, None] if name == "demand" else rows
-        columns[name] = np.where(chosen, getattr(new, name), getattr(tasks, name))
-    return graph.with_tasks(**columns)
