@@ -87,8 +87,8 @@ def _list(recipes: list[Recipe]) -> None:
 
 def _show(recipe: Recipe) -> None:
     """Print the full description of a what-if."""
-    say(recipe.form if recipe.documentation.startswith(recipe.summary) else f"{recipe.form}: {recipe.summary}")
-    for line in ["", *recipe.documentation.splitlines(), ""]:
+    say(f"{recipe.form}: {recipe.summary}")
+    for line in ["", *recipe.documentation.removeprefix(recipe.summary).strip().splitlines(), ""]:
         click.echo(clean(line))
     rows = [
         (
