@@ -12,7 +12,6 @@ from replay.costs.kernels import load_calibration, predict
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import attention, batched_matmul, convolution, streaming
 from replay.workloads import (
-    STYLES,
     Pass,
     Step,
     Transformer,
@@ -24,7 +23,7 @@ from replay.workloads import (
     tally,
     time_operators,
 )
-from replay.workloads.architecture import product, rows, stream
+from replay.workloads.architecture import STYLES, product, rows, stream
 
 A100 = find_device("A100-PCIE-40GB")
 TINY = {"layers": 2, "hidden": 8, "heads": 2, "feedforward": 32, "vocabulary": 100}

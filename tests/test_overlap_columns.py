@@ -100,11 +100,11 @@ def test_copies_end_with_the_last_command_and_its_copy(size: float, workers: int
     one = Transfer("all_to_all", size, Topology(workers, node_devices=8, fabric="mesh"), MI300X)
     parameters = load_parameters().with_values([("dma_command_ns", command)])
     work = Assembly()
-    added = add_copies(work, work.lane(device=0), one, parameters)
+    _, copies = add_copies(work, work.lane(device=0), one, parameters)
     ends = simulate(work.graph())[1]
     # A link of 64 GB/s carries 48; each copy goes over its own.
     expected = (workers - 1) * command + parameters["dma_latency_ns"] + size / workers / 48
-    assert ends[added.copies[-1]] == pytest.approx(expected, rel=1e-9, abs=1e-2)
+    assert ends[copies[-1]] == pytest.approx(expected, rel=1e-9, abs=1e-2)
 
 
 def test_copies_leave_the_compute_units_alone() -> None:

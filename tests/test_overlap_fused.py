@@ -19,23 +19,21 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.graph.graph import RESOURCES, TaskKind
 from replay.studies.fused import (
-    ORDERS,
     Cluster,
     Comparison,
     Costs,
     Job,
     Schedule,
     Work,
-    baseline_graph,
     compare,
     compare_training,
     embedding,
-    fused_graph,
     gemm,
     gemv,
     load_workloads,
-    slices_of,
 )
+from replay.studies.fused.comparison import baseline_graph, fused_graph
+from replay.studies.fused.job import ORDERS, slices_of
 from replay.studies.fused.study import reproduce
 
 MI210 = find_device("MI210")

@@ -21,12 +21,10 @@ from replay.studies.t3.ring import (
     REPLACEMENTS,
     Arbitration,
     Message,
-    Part,
     Ring,
     all_gather,
     cached_share,
     compute_first,
-    first_come,
     near_memory_reduce_scatter,
     product_of,
     reduce_scatter,
@@ -196,7 +194,7 @@ def test_collectives_alone_take_their_alpha_beta_times(gpus: int) -> None:
     }
     for kind, time in expected.items():
         ring = Ring(SYSTEM, gpus)
-        kind(ring, Part(gpus, chunk), ring.mark("start"))
+        kind(ring, ring.mark("start"), workers=gpus, chunk_bytes=chunk)
         assert replay(ring.graph()).makespan_ns == pytest.approx(time, rel=1e-9)
 
 
@@ -214,7 +212,7 @@ def test_one_gpu_stands_for_all_to_the_bit(label: str) -> None:
             theirs.gathered_ns,
         )
         assert mine.movement_bytes == pytest.approx(theirs.movement_bytes)
-        assert np.ptp(theirs.timeline.end_ns[theirs.parts.gathered]) == 0
+        assert np.ptp(theirs.timeline.end_ns[theirs.gathered]) == 0
     with pytest.raises(InvalidInputError, match="3 GPUs; give 1"):
         study(find_sublayer(label, load_workload()), SYSTEM, gpus=3, parameters=load_parameters())
 
@@ -233,7 +231,7 @@ def contended(way: Arbitration) -> tuple[float, float]:
 
 
 def test_who_gets_the_memory_by_hand() -> None:
-    assert contended(first_come()) == pytest.approx((2e5, 2e5), abs=1.0)
+    assert contended(Arbitration()) == pytest.approx((2e5, 2e5), abs=1.0)
     # With a tenth left to communication: 100 us at 0.9 of the bandwidth, then what is left at all of it.
     assert contended(compute_first(0.1)) == pytest.approx((1e5 / 0.9, 2e5), abs=1.0)
 
@@ -314,13 +312,13 @@ def test_more_bandwidth_never_slows(label: str, figure: str, values: tuple[int, 
 
 def test_chunks_are_sent_when_their_tiles_and_the_partial_sum_are_there(outcomes: dict[str, Outcome]) -> None:
     run = outcomes["mega_gpt2/ip/16"].t3
-    start, end, parts = run.timeline.start_ns, run.timeline.end_ns, run.parts
+    start, end = run.timeline.start_ns, run.timeline.end_ns
     last = run.product.last_stages()
     for chunk in range(1, len(last) - 1):
-        first = start[parts.arrivals[chunk][0].first[0]]
-        ready = [end[parts.stages[last[chunk], 0]]]
-        ready += [end[one.came[0]] for one in parts.arrivals[chunk - 1]]
-        ready += [end[one.left[0]] + SYSTEM.latency_ns for one in parts.arrivals[chunk - 1]]
+        first = start[run.arrivals[chunk][0].first[0]]
+        ready = [end[run.stages[last[chunk], 0]]]
+        ready += [end[one.came[0]] for one in run.arrivals[chunk - 1]]
+        ready += [end[one.left[0]] + SYSTEM.latency_ns for one in run.arrivals[chunk - 1]]
         assert first >= max(ready)
 
 

@@ -142,23 +142,23 @@ def test_twice_the_bandwidth_halves_streaming() -> None:
 def test_a_narrower_type_halves_what_is_moved_and_raises_the_rate() -> None:
     classes = [CLASSES.index(name) for name in ("elementwise", "gemm", "elementwise")]
     graph = on("A100", [1e6, 1e6, 1e6], class_=classes, dtype=[1, 1, 3])
-    new = change_dtype("fp32", "bf16")(graph, NOMINAL).tasks
+    new = change_dtype("fp32->bf16")(graph, NOMINAL).tasks
     assert new.duration_ns[0] == pytest.approx(2_000 + 998_000 / 2)
     assert new.duration_ns[1] == pytest.approx(4_000 + 996_000 * 19.5 / 271.2, rel=0.03)
     assert new.duration_ns[2] == 1e6 and new.dtype.tolist() == [3, 3, 3]
-    back = change_dtype("bf16", "fp32")(change_dtype("fp32", "bf16")(graph, NOMINAL), NOMINAL)
+    back = change_dtype("bf16->fp32")(change_dtype("fp32->bf16")(graph, NOMINAL), NOMINAL)
     assert back.tasks.duration_ns[0] == pytest.approx(1e6)
 
 
 def test_a_known_product_in_a_narrower_type_is_faster() -> None:
     graph = of_operators("A100", [1e6] * 4, "fp32")
-    new = change_dtype("fp32", "bf16")(graph, NOMINAL).tasks.duration_ns
+    new = change_dtype("fp32->bf16")(graph, NOMINAL).tasks.duration_ns
     assert (new < graph.tasks.duration_ns).all()
 
 
 def test_a_type_that_the_device_lacks_is_an_error_that_lists_what_it_has() -> None:
     with pytest.raises(InvalidInputError, match=r"V100-SXM2-16GB does not compute in bf16; choose one of .*fp16"):
-        change_dtype("fp32", "bf16")(on("V100", [1e6]), NOMINAL)
+        change_dtype("fp32->bf16")(on("V100", [1e6]), NOMINAL)
 
 
 def test_every_device_can_be_re_timed_to_every_type() -> None:

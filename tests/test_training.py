@@ -11,24 +11,18 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.workloads import (
-    BreakDown,
-    Duration,
     Layout,
     Pass,
-    StageTime,
     TrainingJob,
     Transformer,
     backward,
     forward,
-    job_loads,
     load_training,
-    one_forward_one_backward,
     predict_steps,
-    run_schedule,
-    step_time,
     training_trace,
 )
-from replay.workloads.transformer import Shard, layer_block, padded_vocabulary
+from replay.workloads.training import BreakDown, Duration, job_loads, one_forward_one_backward, run_schedule, step_time
+from replay.workloads.transformer import layer_block, padded_vocabulary
 
 A100 = find_device("A100-SXM4-80GB")
 ONE = Layout()
@@ -39,8 +33,8 @@ def job(batch: int = 8, micro: int = 2, layout: Layout = ONE, **changes: object)
     return replace(TrainingJob(MODEL, 1024, batch, micro, layout), **changes)
 
 
-def stage(forward_s: float, backward_s: float, host: float = 0.0) -> StageTime:
-    return StageTime(Duration(host, forward_s), Duration(host, backward_s))
+def stage(forward_s: float, backward_s: float, host: float = 0.0) -> dict[str, Duration]:
+    return {"forward": Duration(host, forward_s), "backward": Duration(host, backward_s)}
 
 
 def test_two_stages_and_three_micro_batches_by_hand() -> None:
@@ -52,23 +46,23 @@ def test_two_stages_and_three_micro_batches_by_hand() -> None:
     assert one_forward_one_backward(0, 2, 3) == [
         ("forward", 0), ("forward", 1), ("backward", 0), ("forward", 2), ("backward", 1), ("backward", 2),
     ]  # fmt: skip
-    assert run_schedule([stage(1, 2)] * 2, 3).ends_s == (12.0, 10.0)
+    assert run_schedule([stage(1, 2)] * 2, 3) == (12.0, 10.0)
 
 
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (1, 5), (2, 2), (4, 8), (4, 2), (8, 3)])
 def test_equal_stages_take_a_slot_for_each_micro_batch_and_each_stage_before_the_last(stages: int, count: int) -> None:
-    assert run_schedule([stage(1, 2)] * stages, count).end_s == pytest.approx(3 * (count + stages - 1))
+    assert max(run_schedule([stage(1, 2)] * stages, count)) == pytest.approx(3 * (count + stages - 1))
 
 
 def test_every_exchange_on_the_way_through_the_stages_counts() -> None:
     # One micro-batch passes two boundaries forward and two backward.
-    assert run_schedule([stage(1, 2)] * 3, 1, exchange_s=0.5).end_s == pytest.approx(9 + 4 * 0.5)
+    assert max(run_schedule([stage(1, 2)] * 3, 1, exchange_s=0.5)) == pytest.approx(9 + 4 * 0.5)
 
 
 def test_the_slower_of_host_and_device_sets_the_pace() -> None:
-    assert run_schedule([stage(1, 2, host=5)], 4).end_s == pytest.approx(4 * 10)
+    assert max(run_schedule([stage(1, 2, host=5)], 4)) == pytest.approx(4 * 10)
     # Calls of the backward pass hide behind the forward pass' kernels, but not beyond the micro-batch.
-    assert run_schedule([StageTime(Duration(1, 4), Duration(3, 1))], 2).end_s == pytest.approx(10)
+    assert max(run_schedule([{"forward": Duration(1, 4), "backward": Duration(3, 1)}], 2)) == pytest.approx(10)
 
 
 def test_parts_compose_as_their_calls_and_kernels_do() -> None:
@@ -93,7 +87,7 @@ def test_parts_compose_as_their_calls_and_kernels_do() -> None:
 
 def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
     for ranks, count in ((1, 0), (2, 2)):
-        block = layer_block(MODEL, Shard(2, 1024, ranks))
+        block = layer_block(MODEL, Pass(2, 1024, size=2, ranks=ranks))
         found = [[s for s in way if s.collective] for way in (block.forward, block.backward)]
         assert [len(several) for several in found] == [count, count]
         assert all(s.operator.bytes_read == 2 * 1024 * 1024 * 2 for several in found for s in several)
@@ -109,12 +103,12 @@ def test_a_layer_on_one_rank_has_no_collective_and_on_two_has_four() -> None:
 @pytest.mark.parametrize(("sequences", "length", "extra"), [(2, 1024, 0), (1, 1024, 4), (2, 4096, 4), (2, 1022, 4)])
 def test_a_softmax_of_other_sizes_runs_one_by_one(sequences: int, length: int, extra: int) -> None:
     """Megatron-LM's kernel takes multiples of four heads and tokens, up to 2048: 16 heads on 8 ranks are 2."""
-    fused = len(layer_block(MODEL, Shard(2, 1024, 8)).forward)
-    assert len(layer_block(MODEL, Shard(sequences, length, 8)).forward) == fused + extra
+    fused = len(layer_block(MODEL, Pass(2, 1024, size=2, ranks=8)).forward)
+    assert len(layer_block(MODEL, Pass(sequences, length, size=2, ranks=8)).forward) == fused + extra
 
 
 def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
-    one, four = (layer_block(MODEL, Shard(2, 1024, n)) for n in (1, 4))
+    one, four = (layer_block(MODEL, Pass(2, 1024, size=2, ranks=n)) for n in (1, 4))
 
     def flops(block: object) -> float:
         return sum(s.operator.flops for s in block.forward if "matmul" in s.operator.kind)  # type: ignore[attr-defined]
@@ -128,7 +122,7 @@ def test_ranks_share_the_arithmetic_and_the_weights_of_a_layer() -> None:
 
 def test_the_style_lists_a_whole_model() -> None:
     steps = forward(MODEL, Pass(2, 1024, training=True, size=2))
-    per_layer = sum(s.operator.flops for s in layer_block(MODEL, Shard(2, 1024, 1)).forward)
+    per_layer = sum(s.operator.flops for s in layer_block(MODEL, Pass(2, 1024, size=2, ranks=1)).forward)
     logits = 2 * 2048 * 1024 * padded_vocabulary(MODEL, 1)
     assert sum(s.operator.flops for s in steps) == pytest.approx(4 * per_layer + logits, rel=0.01)
     assert sum(s.operator.flops for s in backward(steps)) == pytest.approx(8 * per_layer + 2 * logits, rel=0.05)

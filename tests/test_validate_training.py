@@ -16,13 +16,13 @@ from replay.costs.shipped import load_parameters
 from replay.workloads import (
     TrainingFit,
     calibrate_training,
-    chosen_part,
     load_training,
     predict_steps,
     read_steps,
     read_training_fit,
     write_training_fit,
 )
+from replay.workloads.training_fits import chosen_part
 from seqpoint.cli import cli
 from seqpoint.validation.training import score_steps, training_rows
 

@@ -19,7 +19,8 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
-from replay.what_ifs import TaskChoice, check_patterns, compose, parse_what_if, what_ifs
+from replay.what_ifs import TaskChoice, compose, parse_what_if, what_ifs
+from replay.what_ifs.what_if import check_patterns
 
 NOMINAL = load_parameters()
 ELEMENTWISE, GEMM = CLASSES.index("elementwise"), CLASSES.index("gemm")

@@ -54,7 +54,7 @@ def same(one: KernelGraph, other: KernelGraph) -> None:
         scale_clock(1.0),
         scale_compute_units(1.0),
         scale_memory_bandwidth(1.0),
-        change_dtype("bf16", "bf16"),
+        change_dtype("bf16->bf16"),
     ],
 )
 def test_scaling_by_one_and_composing_nothing_are_identities(graph: KernelGraph, nothing) -> None:

@@ -170,7 +170,7 @@ def scores(folder: Path) -> list[RetimingScore]:
         for one, other in (pair, pair[::-1]):
             found.append(score_retiming(_case(one), graphs(folder / one), graphs(folder / other)))
     a100, v100 = (graphs(folder / path) for path in PAIRS[-1])
-    return [*found, score_retiming(INFORMATION[1], v100, a100, change_dtype("fp32", "tf32"))]
+    return [*found, score_retiming(INFORMATION[1], v100, a100, change_dtype("fp32->tf32"))]
 
 
 def _case(path: str) -> str:

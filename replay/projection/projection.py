@@ -5,7 +5,6 @@ the steady state of each window unchanged and under each what-if, with nominal p
 the parameters. The draws give the interval. The sum over windows is weighted.
 """
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -335,7 +334,8 @@ def project(
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
     base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
-    draws = _draw_parameters(parameters, options)
+    random = np.random.default_rng(options.seed)
+    draws = [parameters.drawn(random) for _ in range(options.draws)]
     steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)
     outcomes = sweep([partial(_outcome, what_if, base, parameters) for what_if in what_ifs], jobs, Steps(0))
     runs = [partial(_totals_of_draw, base, what_ifs, draw, steps) for draw in draws] if what_ifs else []
@@ -344,8 +344,8 @@ def project(
     rows, timelines = [], {"baseline": base.first.cut()}
     for i, (what_if, outcome) in enumerate(zip(what_ifs, outcomes, strict=True)):
         rows.append(_projection_row(what_if, base, outcome, samples[:, i] * replay_error, options.iterations))
-        timelines[what_if.label] = outcome.first.cut()
-    measured = math.fsum(window.measured_total_ns for window in windows)
+        timelines[what_if.label] = outcome[-1].cut()
+    measured = fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
         meta, list(timelines.values()), what_ifs, parameters, draws=options.draws, seed=options.seed
     )
@@ -358,19 +358,19 @@ def project(
 def _weighted_pace(base: "_Baseline") -> tuple[dict[str, float], dict[int, float], dict[str, float], dict[str, float]]:
     """Return the pace of the steps asked for by resource and by rank, and room and bound of host and device."""
     time, ranks = dict.fromkeys(PACE_RESOURCES, 0.0), defaultdict[int, float](float)
-    room, without_side, total = {"host": 0.0, "device": 0.0}, {"host": 0.0, "device": 0.0}, 0.0
+    room, without_side, total = defaultdict[str, float](float), defaultdict[str, float](float), 0.0
     for window, state in zip(base.windows, base.states, strict=True):
         for position, weight in zip(window.chosen, window.weights, strict=True):
             step_pace = pace(state, position)
-            total += weight * step_pace.step_ns
+            step_ns = weight * step_pace.step_ns
+            total += step_ns
             for name, ns in step_pace.by_resource.items():
                 time[name] += weight * ns
             for rank, ns in step_pace.by_rank.items():
                 ranks[rank] += weight * ns
-            room["host"] += weight * step_pace.step_ns * step_pace.host_room
-            room["device"] += weight * step_pace.step_ns * step_pace.device_room
-            without_side["host"] += weight * step_pace.step_ns / step_pace.host_bound
-            without_side["device"] += weight * step_pace.step_ns / step_pace.device_bound
+            for side in ("host", "device"):
+                room[side] += step_ns * getattr(step_pace, f"{side}_room")
+                without_side[side] += step_ns / getattr(step_pace, f"{side}_bound")
     if not total:
         return {}, {}, {}, {}
     return (
@@ -407,7 +407,7 @@ class _Baseline:
 
     @property
     def total_ns(self) -> float:
-        return math.fsum(self.base_ns)
+        return fsum(self.base_ns)
 
     @property
     def first(self) -> Timeline:
@@ -418,12 +418,12 @@ class _Baseline:
 
         A step that takes no time, since longer work of an earlier step hides it, keeps its base time.
         """
-        return math.fsum(b * c / s if s else b for b, c, s in zip(self.base_ns, changed, steady, strict=True))
+        return fsum(b * c / s if s else b for b, c, s in zip(self.base_ns, changed, steady, strict=True))
 
     def repeated_ns(self) -> float:
         """Return the sum of the steady step times of windows that repeat, and of the base times of the others."""
         columns = zip(self.windows, self.steady_ns, self.base_ns, strict=True)
-        return math.fsum(base if window.pattern is None else steady for window, steady, base in columns)
+        return fsum(base if window.pattern is None else steady for window, steady, base in columns)
 
     def off(self) -> float:
         """Return the share by which the steady state of windows that repeat differs from the measurement."""
@@ -431,14 +431,8 @@ class _Baseline:
         return max(ratio, 1 / ratio) - 1 if ratio else 0.0
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """A what-if under nominal parameters: weighted step time, time by `Basis` and notes of each window."""
-
-    totals: list[float]
-    spent: list[Floats]
-    notes: list[tuple[str, ...]]
-    first: Timeline
+#: A what-if under nominal parameters: step time, time by `Basis` and notes of each window; timeline of the first step.
+_Outcome = tuple[list[float], list[Floats], list[tuple[str, ...]], Timeline]
 
 
 def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
@@ -447,7 +441,7 @@ def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
     parameters = nominal.with_values(what_if.parameters)
     for window, before, base_ns in zip(base.windows, base.states, base.base_ns, strict=True):
         window = window.isolated(parameters) if what_if.parameters else window
-        state = _steady_under(what_if, window, parameters)
+        state = window.steady(partial(what_if, parameters=parameters))
         total = window.total_ns(state)
         first = first or state.at_step(window.chosen[0])
         if not total <= _LONGEST_NS:
@@ -460,7 +454,7 @@ def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
         graph = state.timeline.graph if window.pattern is None else what_if(window.graph, parameters)
         notes.append((*graph.notes, *more_notes))
     assert first is not None
-    return _Outcome(totals, time_by_basis, notes, first)
+    return totals, time_by_basis, notes, first
 
 
 def _totals_of_draw(base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps) -> list[float]:
@@ -505,11 +499,6 @@ def _bound_what_if(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Cha
     return change
 
 
-def _weighted(weights: Sequence[float], values: Sequence[float]) -> float:
-    """Return the weighted sum, rounded once: the same on every machine."""
-    return math.fsum(w * v for w, v in zip(weights, values, strict=True))
-
-
 def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> None:
     """Raise an error for missing windows, weights not above zero, and kernels that no graph has."""
     if not windows:
@@ -521,23 +510,13 @@ def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> 
         check_patterns(what_if, [window.graph for window in windows])
 
 
-def _draw_parameters(nominal: Parameters, options: ProjectionOptions) -> list[Parameters]:
-    """Return the draws of the parameters from their ranges."""
-    random = np.random.default_rng(options.seed)
-    return [nominal.drawn(random) for _ in range(options.draws)]
-
-
-def _steady_under(what_if: WhatIf, window: StepWindow, parameters: Parameters) -> SteadyState:
-    """Return the steady state of a window under a what-if."""
-    return window.steady(lambda graph: what_if(graph, parameters))
-
-
 def _projection_row(
     what_if: WhatIf, base: _Baseline, outcome: _Outcome, samples: Floats, iterations: Sequence[int]
 ) -> ProjectionRow:
     """Return the row of a what-if, from its outcome and its totals under all draws."""
-    notes = joined_notes(outcome.notes, iterations)
-    projected = base.scaled(outcome.totals, base.steady_ns)
+    totals, time_by_basis, notes_of_windows, _ = outcome
+    notes = joined_notes(notes_of_windows, iterations)
+    projected = base.scaled(totals, base.steady_ns)
     total = max(base.total_ns, _SHORTEST_NS)
     speedups = np.append(total / np.maximum(samples, _SHORTEST_NS), total / max(projected, _SHORTEST_NS))
     low, high = np.quantile(speedups, QUANTILES)
@@ -551,7 +530,7 @@ def _projection_row(
         speedup,
         min(float(low), speedup) / (1 + off),
         max(float(high), speedup) * (1 + off),
-        *_shares(outcome.spent, base.windows),
+        *_shares(time_by_basis, base.windows),
         notes=notes,
         title=what_if.title,
     )
@@ -595,9 +574,10 @@ def _lags_by_event(graph: KernelGraph, count: int) -> Floats:
 
 def _shares(times_by_basis: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
     """Return the share of the time of all tasks with each `Basis`."""
-    weights = [math.fsum(window.weights) for window in windows]
-    times = [_weighted(weights, [float(by_basis[i]) for by_basis in times_by_basis]) for i in range(len(Basis))]
-    total = math.fsum(times)
+    weights = [fsum(window.weights) for window in windows]
+    columns = [[float(by_basis[i]) for by_basis in times_by_basis] for i in range(len(Basis))]
+    times = [fsum(w * time for w, time in zip(weights, column, strict=True)) for column in columns]
+    total = fsum(times)
     measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)
     return measured, derived, assumed
 

@@ -46,6 +46,7 @@ def provenance_of(
     """
     hardware = timelines[0].graph.hardware
     devices = [line.graph.hardware.device for line in timelines]
+    libraries = {name: version(name) for name in _LIBRARIES}
     parameters = {name: [p.value, p.low, p.high] for name, p in nominal.known.items()}
     return {
         "trace_fingerprint": meta.fingerprint,
@@ -55,29 +56,17 @@ def provenance_of(
         "device": hardware.device.name if hardware.device else None,
         "device_known_by": hardware.known_by,
         "version": version("seqpoint"),
-        "libraries": versions(),
-        "what_ifs": [_describe_what_if(what_if) for what_if in what_ifs],
+        "libraries": {"python": platform.python_version(), **libraries, "machine": platform.machine()},
+        # As a plan file has them.
+        "what_ifs": [
+            {"title": each.title, "steps": list(each.steps), "parameters": dict(each.parameters)} for each in what_ifs
+        ],
         "parameters": parameters,
         "parameters_sha256": digest(parameters),
         "models_sha256": _models_digest(nominal, [device for device in devices if device is not None]),
         "draws": draws,
         "seed": seed,
         "confidence": round(QUANTILES[1] - QUANTILES[0], 6),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the libraries that compute, and the kind of machine."""
-    libraries = {name: version(name) for name in _LIBRARIES}
-    return {"python": platform.python_version(), **libraries, "machine": platform.machine()}
-
-
-def _describe_what_if(what_if: WhatIf) -> dict[str, Any]:
-    """Return a what-if as a plan file has it."""
-    return {
-        "title": what_if.title,
-        "steps": list(what_if.parts or what_if.steps),
-        "parameters": dict(what_if.parameters),
     }
 
 

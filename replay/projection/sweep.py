@@ -77,22 +77,14 @@ def sweep(runs: Sequence[Callable[[], T]], jobs: int, steps: Steps) -> list[T]:
         futures = [pool.submit(run) for run in runs]
         try:
             _wait(futures)
-        except BaseException:
-            steps.stop()
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-        failed = [f for f in futures if f.done() and f.exception() is not None]
-        if failed:
-            steps.stop()
-            pool.shutdown(wait=True, cancel_futures=True)
-            failed = [f for f in futures if not f.cancelled() and _error(f) is not None]
-            first = next((f for f in failed if not isinstance(_error(f), InterruptedError)), failed[0])
-            raise first.exception()  # type: ignore[misc]
+        finally:
+            if not all(future.done() and future.exception() is None for future in futures):
+                steps.stop()
+                pool.shutdown(wait=True, cancel_futures=True)
+        errors = [error for future in futures if not future.cancelled() and (error := future.exception()) is not None]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, InterruptedError)), errors[0])
         return [future.result() for future in futures]
-
-
-def _error(future: "Future[T]") -> BaseException | None:
-    return future.exception()
 
 
 def _wait(futures: "Sequence[Future[T]]") -> None:
@@ -104,20 +96,20 @@ def _wait(futures: "Sequence[Future[T]]") -> None:
             return
 
 
-def jobs_for(graphs: Sequence[KernelGraph], asked: int = 0, *, cycles: int = 1) -> int:
+def jobs_for(graphs: Sequence[KernelGraph], jobs: int = 0, *, cycles: int = 1) -> int:
     """Return the number of runs at a time: as asked, or one a core as far as the free memory allows.
 
     Parameters
     ----------
     graphs : sequence of KernelGraph
         Graphs of the runs.
-    asked : int
+    jobs : int
         Number that the user asked for; 0 to choose.
     cycles : int
         Number of times that a run repeats its graph.
     """
-    if asked:
-        return asked
+    if jobs:
+        return jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     run_bytes = max((len(graph.tasks) * _TASK_BYTES + len(graph.edges) * 80 for graph in graphs), default=1)
     return max(min(cores, int(_MEMORY_SHARE * _free_bytes() / max(run_bytes * cycles, 1))), 1)

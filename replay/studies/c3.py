@@ -6,17 +6,16 @@ under a policy and returns the share of the ideal speed-up. `reproduce` returns 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device, find_device
-from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml, typed_table, typed_tables
+from profilers.devices.catalogue import Device
+from profilers.errors import InvalidInputError
+from profilers.files import read_toml, typed_tables
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.engine.engine import simulate
@@ -24,6 +23,7 @@ from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, hardware_named
 from replay.studies.products import (
+    HardwareTable,
     Product,
     Transfer,
     add_copies,
@@ -31,48 +31,34 @@ from replay.studies.products import (
     kernel_units,
     product_columns,
     product_ns,
+    read_hardware,
 )
 from replay.what_ifs.c3 import PARTITIONS, POLICIES, Policy, find_policy
-from replay.workloads.architecture import LARGEST, checked_size
+from replay.workloads.architecture import LARGEST, read_or_shipped
 
 Table = TypeVar("Table", bound=msgspec.Struct)
+Size = Annotated[int, msgspec.Meta(ge=1, le=LARGEST)]
 #: Parts of a model whose weights sharded training gathers at once.
 WEIGHTS = ("projection", "attention", "matrix", "feedforward", "layer")
 _ELEMENT_BYTES = 2
 
 
-class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The devices of a file of scenarios."""
-
-    device: str
-    workers: int
-    fabric: str
-    source: str
-
-
 class ModelTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The sizes of a transformer's layer in a file of scenarios."""
 
-    hidden: int
-    key_value: int
-    feedforward: int
-    matrices: int
+    hidden: Size
+    key_value: Size
+    feedforward: Size
+    matrices: Size
     source: str
-
-    def __post_init__(self) -> None:
-        for size in ("hidden", "key_value", "feedforward", "matrices"):
-            checked_size(size, getattr(self, size), LARGEST)
 
 
 class ProductTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A matrix product of a file of scenarios: tokens through the first feedforward matrix of a model."""
 
     model: str
-    tokens: int
+    tokens: Size
     source: str
-
-    def __post_init__(self) -> None:
-        checked_size("tokens", self.tokens, LARGEST)
 
 
 class ScenarioTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,25 +124,15 @@ def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
     >>> scenario.product.n, round(scenario.transfer.size_bytes / 1e6)
     (57344, 1208)
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Mapping[str, Scenario]:
-    return _read(dataset_path("workloads/c3.toml"))
+    return read_or_shipped(_read, path, "workloads/c3.toml")
 
 
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
-    hardware = typed_table(content.get("hardware"), HardwareTable, f"{file}: hardware")
+    _, device, topology = read_hardware(content, HardwareTable, file)
     models = typed_tables(content, "models", ModelTable, file)
     products = typed_tables(content, "products", ProductTable, file)
     tables = typed_tables(content, "scenarios", ScenarioTable, file)
-    try:
-        device = find_device(hardware.device)
-        topology = Topology(hardware.workers, fabric=hardware.fabric)
-    except (InvalidInputError, NotFoundError) as error:
-        raise InvalidInputError(f"{file}: hardware: {error}") from error
     scenarios = {}
     for name, table in tables.items():
         try:
@@ -184,7 +160,7 @@ def _named(tables: Mapping[str, Table], kind: str, name: str) -> Table:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a scenario under a policy.
+    """Result of a scenario under a policy.
 
     Parameters
     ----------
@@ -217,7 +193,7 @@ class Outcome:
     @property
     def concurrent_ns(self) -> float:
         """Until both are done, when they start together."""
-        return sum(chance * one.makespan_ns for chance, one in zip(self.chances, self.timelines, strict=True))
+        return sum(chance * line.makespan_ns for chance, line in zip(self.chances, self.timelines, strict=True))
 
     @property
     def speedup(self) -> float:
@@ -231,7 +207,7 @@ class Outcome:
 
     @property
     def percent_of_ideal(self) -> float:
-        """What share of the ideal gain was reached, %."""
+        """Share of the ideal gain that was reached, %."""
         return 100.0 * (self.speedup - 1.0) / (self.ideal - 1.0)
 
 
@@ -269,17 +245,15 @@ def run_scenario(
     """
     chosen = find_policy(policy) if isinstance(policy, str) else policy
     apart = 0
-    orders: tuple[str, ...] = (chosen.order,)
-    chances: tuple[float, ...] = (1.0,)
+    chances = {chosen.order: 1.0}
     if chosen.partition == "chosen":
         apart = chosen_units(scenario, parameters) if units is None else units
     if chosen.order == "either" and chosen.carrier == "units" and not apart:
         first = parameters["collective_first_chance"]
-        orders, chances = ("product", "transfer"), (1.0 - first, first)
-    timelines = (replay(graph_of(scenario, replace(chosen, order=one), parameters, units=apart)) for one in orders)
-    transfer = float(kernel_columns(scenario.transfer, parameters)["duration_ns"])
-    alone = (product_ns(scenario.product, parameters), transfer)
-    return Outcome(scenario, chosen, apart, alone, tuple(timelines), chances)
+        chances = {"product": 1.0 - first, "transfer": first}
+    graphs = (graph_of(scenario, replace(chosen, order=order), parameters, units=apart) for order in chances)
+    alone = (product_ns(scenario.product, parameters), kernel_columns(scenario.transfer, parameters)["duration_ns"])
+    return Outcome(scenario, chosen, apart, alone, tuple(replay(graph) for graph in graphs), tuple(chances.values()))
 
 
 def chosen_units(scenario: Scenario, parameters: Parameters) -> int:
@@ -326,9 +300,9 @@ def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, unit
 
     Notes
     -----
-    Of two that are ready at once, what the policy dispatches first takes the units that it can; an open order counts
-    as the product first. A compute-bound product loses whole waves when it gets fewer units, a memory-bound one in
-    proportion to what it lacks of the units that it needs.
+    Both tasks are ready at once. The one that the policy dispatches first takes all units that it can use; an open
+    order counts as the product first. On fewer units a compute-bound product loses whole waves. A memory-bound product
+    loses in proportion to the units that it lacks.
     """
     device = scenario.product.device
     whole = device.compute_units
@@ -338,30 +312,22 @@ def graph_of(scenario: Scenario, policy: Policy, parameters: Parameters, *, unit
     spared = policy.spared if product.memory_bound else 0
     if units or spared:
         product = replace(product, units=whole - max(units, spared))
-    work = Assembly()
-    lanes = [work.lane(device=0, stream=stream) for stream in (0, 1)]
+    transfer, assembly = scenario.transfer, Assembly()
+    lanes = [assembly.lane(device=0, stream=stream) for stream in (0, 1)]
     compute = {**product_columns(product, parameters), "cu_mask": 1 if units else -1}
-
-    def add_product() -> None:
-        work.tasks("product", lanes[0], compute)
-
-    def add_transfer() -> None:
-        if policy.carrier == "dma":
-            add_copies(work, lanes[1], scenario.transfer, parameters)
-            return
-        work.tasks(
-            scenario.transfer.kind,
-            lanes[1],
-            {**kernel_columns(scenario.transfer, parameters), "cu_mask": 2 if units else -1},
-        )
-
-    fewest = kernel_units(scenario.transfer.kind, parameters) < product.workgroups
+    kernel = {**kernel_columns(transfer, parameters), "cu_mask": 2 if units else -1}
+    fewest = kernel_units(transfer.kind, parameters) < product.workgroups
     transfer_first = policy.order == "transfer" or (policy.order == "fewest workgroups" and fewest)
-    for add in (add_transfer, add_product) if transfer_first else (add_product, add_transfer):
-        add()
+    for side in ("transfer", "product") if transfer_first else ("product", "transfer"):
+        if side == "product":
+            assembly.tasks("product", lanes[0], compute)
+        elif policy.carrier == "dma":
+            add_copies(assembly, lanes[1], transfer, parameters)
+        else:
+            assembly.tasks(transfer.kind, lanes[1], kernel)
     parts = ((whole - units) / whole, units / whole) if units else (1.0,)
     sharing = SharingPolicy(partitions=parts, quantised=not product.memory_bound)
-    return work.graph(hardware_named(device, "user"), sharing)
+    return assembly.graph(hardware_named(device, "user"), sharing)
 
 
 #: Which policy has the lower average: in the abstract; and by all averages that are known.
@@ -380,13 +346,6 @@ _SIDE, _DEPTH, _STEPS = 8192, 64, 96
 
 def sweep(scenarios: Mapping[str, Scenario], parameters: Parameters) -> dict[str, dict[str, Outcome]]:
     """Simulate every scenario under every policy; return outcomes by scenario and policy.
-
-    Parameters
-    ----------
-    scenarios : mapping of str to Scenario
-        Scenarios by name.
-    parameters : Parameters
-        With calibrations of kernels and collectives.
 
     Examples
     --------
@@ -418,30 +377,22 @@ def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario]) -> dict
     >>> figures["c3_base"] < figures["c3_sp"] < figures["conccl_rp"]
     True
     """
-    outcomes = sweep(scenarios, parameters)
+    outcomes = list(sweep(scenarios, parameters).values())
     first = next(iter(scenarios.values()))
-    means = {
-        policy: float(np.mean([each[policy].percent_of_ideal for each in outcomes.values()])) for policy in POLICIES
-    }
-    products = {scenario.product: None for scenario in scenarios.values()}
-    compute = [one for one in products if not one.memory_bound]
-    memory = [one for one in products if one.memory_bound]
-    spared = [replace(one, units=one.units - 8) for one in memory]
+    means = {policy: float(np.mean([each[policy].percent_of_ideal for each in outcomes])) for policy in POLICIES}
+    products = dict.fromkeys(scenario.product for scenario in scenarios.values())
+    compute = [product for product in products if not product.memory_bound]
+    spared = {p: replace(p, units=p.units - 8) for p in products if p.memory_bound}
+    slowdowns = {k: [slowdown_by_units(product, k, parameters) for product in compute] for k in (32, 64)}
+    gains = [1 - product_ns(fewer, parameters) / product_ns(whole, parameters) for whole, fewer in spared.items()]
     return {
         **{name: means[name] for name in POLICIES if name != "c3_product_first"},
-        "best_speedup": max(one.speedup for each in outcomes.values() for one in each.values()),
+        "best_speedup": max(outcome.speedup for each in outcomes for outcome in each.values()),
         "order_abstract": float(sum(means[low] < means[high] for low, high in _ABSTRACT)),
         "order_all": float(sum(means[low] < means[high] for low, high in _ALL)),
         "sp_rp_over_sp": means["c3_sp_rp"] - means["c3_sp"],
-        **{
-            f"cb_loss_{k}": 100 * (float(np.mean([slowdown_by_units(one, k, parameters) for one in compute])) - 1)
-            for k in (32, 64)
-        },
-        "mb_gain_8": 100
-        * max(
-            1 - product_ns(less, parameters) / product_ns(one, parameters)
-            for one, less in zip(memory, spared, strict=True)
-        ),
+        **{f"cb_loss_{k}": 100 * (float(np.mean(slowdown)) - 1) for k, slowdown in slowdowns.items()},
+        "mb_gain_8": 100 * max(gains),
         "dma_crossover": crossover_bytes(first, parameters) / 2**20,
         **{
             f"dma_overhead_{name}": 100 * share_not_copying(size, first.product.device, parameters)
@@ -462,14 +413,14 @@ def slowdown_by_units(product: Product, fewer: int, parameters: Parameters) -> f
     1.29
     """
     share = fewer / product.device.compute_units
-    work = Assembly()
-    work.tasks("product", work.lane(device=0), {**product_columns(product, parameters), "cu_mask": 1})
+    assembly = Assembly()
+    assembly.tasks("product", assembly.lane(device=0), {**product_columns(product, parameters), "cu_mask": 1})
     sharing = SharingPolicy(partitions=(1 - share, share), quantised=True)
-    return float(simulate(work.graph(policy=sharing))[1][0]) / product_ns(product, parameters)
+    return float(simulate(assembly.graph(policy=sharing))[1][0]) / product_ns(product, parameters)
 
 
 def share_not_copying(size_bytes: float, device: Device, parameters: Parameters) -> float:
-    """Return what share of one copy by a DMA engine to a peer is its command.
+    """Return the share of one copy by a DMA engine to a peer that is its command.
 
     Examples
     --------
@@ -480,10 +431,10 @@ def share_not_copying(size_bytes: float, device: Device, parameters: Parameters)
     [0.708, 0.186, 0.015]
     """
     pair = Topology(2, node_devices=8, fabric="mesh")
-    work = Assembly()
+    assembly = Assembly()
     # Of two workers, each sends half of its buffer.
-    add_copies(work, work.lane(device=0), Transfer("all_to_all", 2 * size_bytes, pair, device), parameters)
-    return parameters["dma_command_ns"] / float(simulate(work.graph())[1].max())
+    add_copies(assembly, assembly.lane(device=0), Transfer("all_to_all", 2 * size_bytes, pair, device), parameters)
+    return parameters["dma_command_ns"] / float(simulate(assembly.graph())[1].max())
 
 
 def crossover_bytes(model: Scenario, parameters: Parameters) -> float:
@@ -520,11 +471,11 @@ def crossover_bytes(model: Scenario, parameters: Parameters) -> float:
     return 0.0
 
 
-def _as_long(transfer: Transfer, wanted_ns: float, parameters: Parameters) -> Transfer:
+def _as_long(transfer: Transfer, target_ns: float, parameters: Parameters) -> Transfer:
     """Return a transfer whose kernel takes this long: by halving, since time grows with size."""
     low, high = 1.0, 2.0**40
     while high / low > 1.001:
         middle = (low * high) ** 0.5
-        found = kernel_columns(replace(transfer, size_bytes=middle), parameters)["duration_ns"]
-        low, high = (middle, high) if found < wanted_ns else (low, middle)
+        middle_ns = kernel_columns(replace(transfer, size_bytes=middle), parameters)["duration_ns"]
+        low, high = (middle, high) if middle_ns < target_ns else (low, middle)
     return replace(transfer, size_bytes=low)

@@ -15,9 +15,9 @@ from types import MappingProxyType
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device, find_device
+from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml, typed_table, typed_tables
+from profilers.files import read_toml, typed_tables
 from profilers.trace.arrays import Bools, Ints, union_length
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
@@ -27,8 +27,21 @@ from replay.costs.kernels.predictor import Calibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
-from replay.studies.products import Product, Transfer, add_copies, kernel_columns, product_columns, product_ns
-from replay.workloads.architecture import LARGEST, checked_size
+from replay.studies.products import (
+    SHARPNESS,
+    HardwareTable,
+    Product,
+    Transfer,
+    add_copies,
+    kernel_columns,
+    predicted_s,
+    product_columns,
+    product_ns,
+    read_hardware,
+    with_boundless_memory,
+    with_figure,
+)
+from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class Schedule:
     name : str
         Name of the schedule.
     transfer : str
-        What comes at a time: ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
+        Unit of the transfer: the ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
         shards of all peers.
     shape : str
         Of a piece: ``"1D"`` (rows of the left operand, whole), or ``"2D"`` (a block: a shard's rows, and part of the
@@ -62,8 +75,8 @@ class Schedule:
 #: By name: two baselines, then those that the paper studies.
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        schedule.name: schedule
+        for schedule in (
             Schedule("serial", transfer="whole"),
             Schedule("shards", transfer="shards", order="heterogeneous"),
             Schedule("uniform_fused_1d"),
@@ -85,7 +98,7 @@ def find_schedule(name: str) -> Schedule:
     Raises
     ------
     NotFoundError
-        There is none of that name; those that are there are listed.
+        There is no schedule of that name; the message lists them.
 
     Examples
     --------
@@ -97,20 +110,16 @@ def find_schedule(name: str) -> Schedule:
     return SCHEDULES[name]
 
 
-#: What a product can wait for.
+#: Collectives that a product can wait for.
 COLLECTIVES = ("all_gather", "all_to_all")
 _FABRICS = ("mesh", "switch", "ring")
 
 
-class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The devices of a file of scenarios, and what their products wait for."""
+class GatheringTable(HardwareTable, frozen=True, forbid_unknown_fields=True):
+    """The devices of a file of scenarios, and the collective that their products wait for."""
 
-    device: str
-    workers: int
-    fabric: str
     dtype: str
     collective: str
-    source: str
 
 
 class SizesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,7 +156,7 @@ class Scenario:
     Raises
     ------
     InvalidInputError
-        A size is no multiple of what it has to be, or there is no such collective or fabric here.
+        A size is not the multiple that pieces need, or there is no such collective or fabric here.
     """
 
     name: str
@@ -179,12 +188,12 @@ class Scenario:
 
     @property
     def product(self) -> Product:
-        """What one device computes."""
+        """Product of one device."""
         return Product(self.m, self.n // self.topology.n_workers, self.k, self.device, self.dtype)
 
     @property
     def transfer(self) -> Transfer:
-        """What the product waits for, as one collective."""
+        """The collective that the product waits for."""
         return Transfer(self.collective, self.product.operand_bytes[0], self.topology, self.device)
 
 
@@ -202,31 +211,18 @@ def load_scenarios(path: str | Path | None = None) -> Mapping[str, Scenario]:
     >>> scenario.product.n, round(scenario.transfer.size_bytes / 1e9, 2)
     (2048, 4.29)
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Mapping[str, Scenario]:
-    return _read(dataset_path("workloads/ficco.toml"))
+    return read_or_shipped(_read, path, "workloads/ficco.toml")
 
 
 def _read(file: Path) -> Mapping[str, Scenario]:
     content = read_toml(file, "scenarios")
-    hardware = typed_table(content.get("hardware"), HardwareTable, f"{file}: hardware")
+    table, device, topology = read_hardware(content, GatheringTable, file)
     scenarios = {}
-    for name, sizes in typed_tables(content, "scenarios", SizesTable, file).items():
+    for name, size in typed_tables(content, "scenarios", SizesTable, file).items():
         try:
-            scenarios[name] = Scenario(
-                name,
-                sizes.m,
-                sizes.n,
-                sizes.k,
-                find_device(hardware.device),
-                Topology(hardware.workers, fabric=hardware.fabric),
-                hardware.dtype,
-                hardware.collective,
-            )
-        except (InvalidInputError, NotFoundError) as error:
+            sizes = (size.m, size.n, size.k)
+            scenarios[name] = Scenario(name, *sizes, device, topology, table.dtype, table.collective)
+        except InvalidInputError as error:
             raise InvalidInputError(f"{file}: scenarios.{name}: {error}") from error
     return MappingProxyType(scenarios)
 
@@ -251,28 +247,17 @@ def distance_factor(product: Product, calibration: Calibration) -> float:
     >>> 1 <= factors[0] < 1.02 < factors[1] < 1.2
     True
     """
-    dims, device = [[1, product.m, product.n, product.k]], product.device
-    apart, near = (
-        float(predict("matmul", dims, device, dtype=product.dtype, calibration=fits).seconds[0])
-        for fits in (calibration, _without_distance(calibration))
-    )
-    return apart / near
+    return predicted_s(product, calibration) / predicted_s(product, _without_distance(calibration))
 
 
 @cache
 def _without_distance(calibration: Calibration) -> Calibration:
     at = [parameter.name for parameter in MODELS["matmul"].parameters].index("far")
     fits = {
-        key: replace(one, values=(*one.values[:at], _NONE, *one.values[at + 1 :])) if key[0] == "matmul" else one
-        for key, one in calibration.fits.items()
+        key: replace(fit, values=(*fit.values[:at], _NONE, *fit.values[at + 1 :])) if key[0] == "matmul" else fit
+        for key, fit in calibration.fits.items()
     }
     return replace(calibration, fits=MappingProxyType(fits))
-
-
-#: Memory so fast that it never binds, GB/s.
-_BOUNDLESS_GBPS = 1e6
-#: How sharply the slower of computing and moving rules, as in `replay.studies.products`.
-_SHARPNESS = 3.0
 
 
 @dataclass(frozen=True)
@@ -286,9 +271,9 @@ class Piece:
     whole : Product
         Where its operands lie: their rows are as far apart as those of the whole's.
     sums : bool
-        Whether it adds to a result that is there: what it writes, it reads before.
+        Whether it adds to an earlier result, which it reads before it writes.
     step : int
-        Of the transfer, that it waits for; -1 for what is there at the start.
+        Step of the transfer that it waits for; -1 for data that are local from the start.
     peer : int
         Whose piece of that step it waits for, and on whose stream it runs; -1 for all of them, on the first stream.
     """
@@ -332,8 +317,8 @@ def pieces_of(scenario: Scenario, schedule: Schedule) -> tuple[Piece, ...]:
 def piece_ns(piece: Piece, parameters: Parameters) -> float:
     """Return how long a piece takes alone, ns.
 
-    As a product of its size whose rows lie as far apart as the whole's (`distance_factor`). One that adds reads its
-    result first, in the time that `replay.costs.kernels` gives a stream of as many elements, beside what it computes.
+    It takes as long as a product of its size whose rows lie as far apart as the whole's (`distance_factor`). A piece
+    that adds reads its result first, while it computes; `replay.costs.kernels` times that stream.
 
     Examples
     --------
@@ -350,13 +335,15 @@ def piece_ns(piece: Piece, parameters: Parameters) -> float:
     alone = product_ns(product, parameters) * apart
     if not piece.sums:
         return alone
-    arithmetic = min(product_ns(replace(product, device=_boundless(product.device)), parameters) * apart, alone)
-    moving = (alone**_SHARPNESS - arithmetic**_SHARPNESS) ** (1 / _SHARPNESS) + _stream_ns(product, fits)
-    return float((arithmetic**_SHARPNESS + moving**_SHARPNESS) ** (1 / _SHARPNESS))
+    arithmetic = min(product_ns(with_boundless_memory(product), parameters) * apart, alone)
+    stream = predict("elementwise", [[product.m * product.n, 1]], product.device, calibration=fits, dtype=product.dtype)
+    result_ns = float(stream.seconds[0] - stream.start_s) * 1e9
+    moving = (alone**SHARPNESS - arithmetic**SHARPNESS) ** (1 / SHARPNESS) + result_ns
+    return float((arithmetic**SHARPNESS + moving**SHARPNESS) ** (1 / SHARPNESS))
 
 
 def piece_columns(piece: Piece, parameters: Parameters) -> dict[str, float]:
-    """Return a piece as columns of `replay.graph.assembly.Assembly.tasks`, what it adds to counted as memory traffic.
+    """Return a piece as columns of `replay.graph.assembly.Assembly.tasks`; a result that it reads counts as traffic.
 
     Examples
     --------
@@ -405,21 +392,8 @@ def decomposition_loss(scenario: Scenario, schedule: Schedule, parameters: Param
     return sum(times[piece.product, piece.sums] for piece in pieces) / product_ns(scenario.product, parameters)
 
 
-def _stream_ns(product: Product, fits: Calibration) -> float:
-    """Return how long the result takes through memory once, ns."""
-    shapes = [[product.m * product.n, 1]]
-    predicted = predict("elementwise", shapes, product.device, calibration=fits, dtype=product.dtype)
-    return float(predicted.seconds[0] - predicted.start_s) * 1e9
-
-
-def _boundless(device: Device) -> Device:
-    figures = dict(device.figures)
-    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
-    return replace(device, figures=figures)
-
-
 def steps_of(scenario: Scenario, schedule: Schedule) -> int:
-    """Return in how many steps a schedule's data come: one, one a peer, or one a piece of a shard.
+    """Return the number of steps in which a schedule's data arrive: one, one a peer, or one a piece of a shard.
 
     Examples
     --------
@@ -433,14 +407,14 @@ def steps_of(scenario: Scenario, schedule: Schedule) -> int:
 
 
 def step_transfer(scenario: Scenario, schedule: Schedule) -> Transfer:
-    """Return what one step moves.
+    """Return the transfer of one step.
 
-    A shard goes to one peer: on a mesh over the links to it alone, on a switch or round a ring over all that a device
-    has. Pieces go to all peers at once: on a mesh each over links of its own, on a switch side by side, and on a ring
-    through all devices between, so that each takes as many links as there are hops.
+    A shard goes to one peer: on a mesh over the links to it alone, on a switch or round a ring over all links of the
+    device. Pieces go to all peers at once. On a mesh each has links of its own, on a switch they share one. On a ring
+    each passes the devices between, and takes as many links as there are hops.
 
-    Source: point to point a shard takes ``(S / P) / L`` a step on a mesh, FiCCO's pieces ``(S / P) / P / L`` with P
-    devices, S bytes in all and L bytes/s a pair (arXiv 2512.10236).
+    Source: arXiv 2512.10236. With P devices, S bytes in all and L bytes/s a pair, a shard takes ``(S / P) / L`` a step
+    on a mesh. FiCCO's pieces take ``(S / P) / P / L``.
 
     Examples
     --------
@@ -458,7 +432,9 @@ def step_transfer(scenario: Scenario, schedule: Schedule) -> Transfer:
     if schedule.transfer == "shards":
         pair = Topology(2, node_devices=max(topology.node_devices, n), fabric=topology.fabric)
         return Transfer(whole.kind, 2 * whole.size_bytes / n, pair, whole.device)
-    device = _slower(whole.device, ring_hops(n)) if topology.fabric == "ring" else whole.device
+    device = whole.device
+    if topology.fabric == "ring":
+        device = with_figure(device, "link_gbps", device.value("link_gbps") / ring_hops(n))
     return Transfer(whole.kind, whole.size_bytes / n, topology, device)
 
 
@@ -473,21 +449,14 @@ def ring_hops(n_workers: int) -> float:
     return sum(min(i, n_workers - i) for i in range(1, n_workers)) / (n_workers - 1)
 
 
-def _slower(device: Device, factor: float) -> Device:
-    """Return the device with links that carry so much less of its own."""
-    figures = dict(device.figures)
-    figures["link_gbps"] = replace(figures["link_gbps"], value=figures["link_gbps"].value / factor)
-    return replace(device, figures=figures)
-
-
-#: What moves the bytes: copies of DMA engines, or a kernel on compute units.
+#: Carriers of the bytes: copies of DMA engines, or a kernel on compute units.
 CARRIERS = ("dma", "units")
 _PRODUCT = "product"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a scenario under a schedule.
+    """Result of a scenario under a schedule.
 
     Parameters
     ----------
@@ -620,9 +589,9 @@ def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, 
     """Return the graph of a scenario: products on stream 0 (unfused ones on one a peer), transfers on the last stream.
 
     Each product waits for the step that brings its data, and for the one before it on its stream; each step for the
-    one before it. Transfers never wait for products: what they bring has its place in memory. Products that run one at
+    one before it. Transfers never wait for products: their data have a place in memory. Products that run one at
     a time lose whole waves where kernels that communicate take units from them; where they run side by side,
-    workgroups of one fill what the waves of another leave.
+    workgroups of one fill the gaps in the waves of another.
 
     Parameters
     ----------
@@ -642,44 +611,44 @@ def graph_of(scenario: Scenario, schedule: Schedule, parameters: Parameters, *, 
     """
     if carrier not in CARRIERS:
         raise InvalidInputError(f"no carrier is called {carrier[:40]!r}; there are {', '.join(CARRIERS)}")
-    work = Assembly()
-    arrivals = _add_steps(work, scenario, schedule, (parameters, carrier))
-    _add_products(work, pieces_of(scenario, schedule), arrivals, parameters)
+    assembly = Assembly()
+    arrivals = _add_steps(assembly, scenario, schedule, (parameters, carrier))
+    _add_products(assembly, pieces_of(scenario, schedule), arrivals, parameters)
     alone = schedule.kernels == "fused" and not scenario.product.memory_bound
     sharing = SharingPolicy(quantised=alone)
-    return work.graph(hardware_named(scenario.device, "user"), sharing)
+    return assembly.graph(hardware_named(scenario.device, "user"), sharing)
 
 
-def _add_steps(work: Assembly, scenario: Scenario, schedule: Schedule, how: tuple[Parameters, str]) -> list[Ints]:
+def _add_steps(assembly: Assembly, scenario: Scenario, schedule: Schedule, how: tuple[Parameters, str]) -> list[Ints]:
     """Return the tasks of each step after which its data are there."""
     parameters, carrier = how
-    lane = work.lane(device=0, stream=scenario.topology.n_workers)
+    lane = assembly.lane(device=0, stream=scenario.topology.n_workers)
     transfer, steps = step_transfer(scenario, schedule), steps_of(scenario, schedule)
     if carrier == "units" or schedule.transfer == "whole":
         kernel = {**kernel_columns(transfer, parameters), "priority": 1}
-        kernels = [work.tasks(transfer.kind, lane, kernel) for _ in range(steps)]
-        work.chain(np.concatenate(kernels))
+        kernels = [assembly.tasks(transfer.kind, lane, kernel) for _ in range(steps)]
+        assembly.chain(np.concatenate(kernels))
         return kernels
-    added = [add_copies(work, lane, transfer, parameters) for _ in range(steps)]
-    for before, after in pairwise(added):
+    added = [add_copies(assembly, lane, transfer, parameters) for _ in range(steps)]
+    for (commands, copies), (next_commands, next_copies) in pairwise(added):
         # Commands are written ahead; an engine takes up its next copy when it is done with one.
-        work.edges(before.commands[-1], after.commands[0])
-        work.edges(before.copies, after.copies)
-    return [one.copies for one in added]
+        assembly.edges(commands[-1], next_commands[0])
+        assembly.edges(copies, next_copies)
+    return [copies for _, copies in added]
 
 
-def _add_products(work: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], parameters: Parameters) -> None:
+def _add_products(assembly: Assembly, pieces: tuple[Piece, ...], arrivals: list[Ints], parameters: Parameters) -> None:
     alike = {(piece.product, piece.sums): piece for piece in pieces}
     columns = {key: piece_columns(piece, parameters) for key, piece in alike.items()}
     last: dict[int, Ints] = {}
     for piece in pieces:  # at most P squared of them
         stream = max(piece.peer, 0)
-        task = work.tasks(_PRODUCT, work.lane(device=0, stream=stream), columns[piece.product, piece.sums])
+        task = assembly.tasks(_PRODUCT, assembly.lane(device=0, stream=stream), columns[piece.product, piece.sums])
         if piece.step >= 0:
             came = arrivals[piece.step]
-            work.edges(came[[piece.peer]] if piece.peer >= 0 and len(came) > 1 else came, task)
+            assembly.edges(came[[piece.peer]] if piece.peer >= 0 and len(came) > 1 else came, task)
         if stream in last:
-            work.edges(last[stream], task)
+            assembly.edges(last[stream], task)
         last[stream] = task
 
 

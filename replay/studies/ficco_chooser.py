@@ -6,8 +6,7 @@ against simulations. `reproduce` returns our figure for each published one.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import asdict, dataclass, replace
 from math import ceil, isfinite, log2
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import BrokenFileError, NotFoundError
-from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, machine_of
@@ -30,6 +28,7 @@ from replay.studies.ficco import (
     run_schedule,
 )
 from replay.studies.products import Product
+from replay.workloads.architecture import read_or_shipped
 
 #: By name.
 FEATURES: Mapping[str, str] = MappingProxyType(
@@ -52,14 +51,14 @@ FEATURES: Mapping[str, str] = MappingProxyType(
 def features_of(scenario: Scenario) -> dict[str, float]:
     """Return the features of a scenario, by the names of `FEATURES`.
 
-    Source: operation to byte ratio, memory traffic, and rows against depth are what the heuristic of FiCCO
-    (arXiv 2512.10236) goes by.
+    Source: the heuristic of FiCCO (arXiv 2512.10236) uses the operation to byte ratio, memory traffic, and rows
+    against depth.
 
     Examples
     --------
     >>> from replay.studies.ficco import load_scenarios
-    >>> found = features_of(load_scenarios()["g1"])
-    >>> found["log_m"], found["m_over_k"], round(2 ** found["otb"])
+    >>> features = features_of(load_scenarios()["g1"])
+    >>> features["log_m"], features["m_over_k"], round(2 ** features["otb"])
     (14.0, -3.0, 1796)
     """
     whole, n = scenario.product, scenario.topology.n_workers
@@ -131,11 +130,7 @@ class Chooser:
         >>> load_chooser().choose(load_scenarios()["g2"]) in CANDIDATES
         True
         """
-        return self.choose_by(features_of(scenario))
-
-    def choose_by(self, features: Mapping[str, float]) -> str:
-        """Return the same for features that are known already."""
-        node = self.first
+        features, node = features_of(scenario), self.first
         while isinstance(node, Decision):
             node = node.below if features[node.feature] <= node.threshold else node.above
         return node
@@ -146,7 +141,7 @@ class Chooser:
 
     def to_json(self) -> str:
         """Return the tree as JSON, which `load_chooser` reads."""
-        return json.dumps({"tree": _plain(self.first)}, indent=1) + "\n"
+        return json.dumps({"tree": asdict(self)["first"]}, indent=1) + "\n"
 
 
 def load_chooser(path: str | Path | None = None) -> Chooser:
@@ -162,12 +157,7 @@ def load_chooser(path: str | Path | None = None) -> Chooser:
     >>> isinstance(load_chooser().first, Decision)
     True
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Chooser:
-    return _read(dataset_path("fits/ficco.json"))
+    return read_or_shipped(_read, path, "fits/ficco.json")
 
 
 def _read(file: Path) -> Chooser:
@@ -184,25 +174,18 @@ def _read(file: Path) -> Chooser:
     return Chooser(_node(content["tree"], f"{file}: tree", _DEEPEST))
 
 
-def _node(node: Any, place: str, deepest: int) -> Decision | str:
+def _node(node: Any, where: str, deepest: int) -> Decision | str:
     if isinstance(node, str) and node in CANDIDATES:
         return node
     if not isinstance(node, dict) or node.keys() != _DECISION or deepest == 0:
         raise BrokenFileError(
-            f"{place}: give one of {', '.join(CANDIDATES)}, or {', '.join(sorted(_DECISION))}, at most {_DEEPEST} deep"
+            f"{where}: give one of {', '.join(CANDIDATES)}, or {', '.join(sorted(_DECISION))}, at most {_DEEPEST} deep"
         )
     threshold = node["threshold"]
     if node["feature"] not in FEATURES or not isinstance(threshold, int | float) or not isfinite(threshold):
-        raise BrokenFileError(f"{place}: a feature is one of {', '.join(FEATURES)}, its threshold a number")
-    below, above = (_node(node[side], f"{place}.{side}", deepest - 1) for side in ("below", "above"))
+        raise BrokenFileError(f"{where}: a feature is one of {', '.join(FEATURES)}, its threshold a number")
+    below, above = (_node(node[side], f"{where}.{side}", deepest - 1) for side in ("below", "above"))
     return Decision(node["feature"], float(threshold), below, above)
-
-
-def _plain(node: Decision | str) -> Any:
-    if isinstance(node, str):
-        return node
-    sides = {"below": _plain(node.below), "above": _plain(node.above)}
-    return {"feature": node.feature, "threshold": node.threshold, **sides}
 
 
 def _lines(node: Decision | str, indent: str) -> list[str]:
@@ -248,11 +231,11 @@ def score_choices(scenarios: Sequence[Scenario], times_ns: Floats, choose: Calla
     Examples
     --------
     >>> from replay.studies.ficco import load_scenarios
-    >>> one = load_scenarios()["g1"]
-    >>> score_choices([one], np.array([[2.0, 1.0, 1.005, 3.0, 4.0]]), lambda _: "hetero_fused_1d").right
+    >>> scenario = load_scenarios()["g1"]
+    >>> score_choices([scenario], np.array([[2.0, 1.0, 1.005, 3.0, 4.0]]), lambda _: "hetero_fused_1d").right
     1
     """
-    chosen = np.array([CANDIDATES.index(choose(one)) for one in scenarios])
+    chosen = np.array([CANDIDATES.index(choose(scenario)) for scenario in scenarios])
     loss = times_ns[np.arange(len(chosen)), chosen] / times_ns.min(axis=1) - 1.0
     wrong = loss > _CLOSE
     return Score(
@@ -323,24 +306,22 @@ def reproduce(parameters: Parameters, scenarios: Mapping[str, Scenario], chooser
     True
     """
     dma, units = sweep(scenarios, parameters), sweep(scenarios, parameters, carrier="units")
-    best = {name: best_schedule({one: each[one] for one in STUDIED}) for name, each in dma.items()}
-    times = np.array([[each[one].timeline.makespan_ns for one in CANDIDATES] for each in dma.values()])
+    best = {name: best_schedule({schedule: each[schedule] for schedule in STUDIED}) for name, each in dma.items()}
+    times = np.array([[each[schedule].timeline.makespan_ns for schedule in CANDIDATES] for each in dma.values()])
     score = score_choices(tuple(scenarios.values()), times, chooser.choose)
-    beside = [
-        dma[name][one].timeline.makespan_ns / dma[name]["shards"].timeline.makespan_ns for name, one in best.items()
-    ]
+    beside = [each[best[name]].timeline.makespan_ns / each["shards"].timeline.makespan_ns for name, each in dma.items()]
     first = next(iter(scenarios.values()))
     on_switch = replace(first, topology=Topology(first.topology.n_workers, fabric="switch"))
     return {
-        "best_speedup": max(dma[name][one].speedup for name, one in best.items()),
+        "best_speedup": max(dma[name][schedule].speedup for name, schedule in best.items()),
         "ideal_speedup": max(each["serial"].ideal for each in dma.values()),
         "ideal_speedup_g1_g7": max(dma[name]["serial"].ideal for name in _FIRST),
         "heuristic_right": float(min(score.right, _RIGHT)),
         "heuristic_loss": 100.0 * score.loss_when_wrong,
-        "none_wins_all": float(sum(any(one != winner for winner in best.values()) for one in STUDIED)),
+        "none_wins_all": float(sum(any(schedule != winner for winner in best.values()) for schedule in STUDIED)),
         "dma_contends_less": float(sum(_contention(dma[name]) < _contention(units[name]) for name in dma)),
-        "about_shards_or_faster": float(sum(one <= 1 + _ABOUT for one in beside)),
-        "not_slower_than_shards": float(sum(one <= 1 for one in beside)),
+        "about_shards_or_faster": float(sum(ratio <= 1 + _ABOUT for ratio in beside)),
+        "not_slower_than_shards": float(sum(ratio <= 1 for ratio in beside)),
         "transfer_ratio_mesh": transfer_ratio(first, parameters),
         "transfer_ratio_switch": transfer_ratio(on_switch, parameters),
     }

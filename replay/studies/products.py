@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, sqrt
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device
-from profilers.errors import InvalidInputError
+from profilers.devices.catalogue import Device, find_device
+from profilers.errors import InvalidInputError, NotFoundError
+from profilers.files import typed_table
 from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
@@ -34,7 +38,7 @@ _EDGE, _MOST_PARTS = 2.0, 16
 #: How many of them are large: what libraries take where they fill the device.
 _LARGE = 4
 #: How sharply the slower of computing and moving rules, the prior of `replay.costs.kernels.models`.
-_SHARPNESS = 3.0
+SHARPNESS = 3.0
 #: Compute units of one die, which share an L2 cache; elsewhere all units share it.
 _DIE_UNITS: Mapping[str, int] = MappingProxyType({"CDNA 3": 38, "CDNA 4": 32})
 #: Memory so fast that it never binds, GB/s.
@@ -89,7 +93,7 @@ class Product:
 
     @property
     def memory_bound(self) -> bool:
-        """Whether its FLOP per compulsory byte are below what the device's peaks allow (the ridge)."""
+        """Whether its FLOP per compulsory byte are below the ridge of the device's peaks."""
         ridge = self.device.flops_per_s(self.dtype) / self.device.memory_bytes_per_s
         return self.flops / sum(self.operand_bytes) < ridge
 
@@ -102,10 +106,10 @@ class Product:
         """
         units, tiles = self.device.compute_units, _TILES[:_LARGE]
         if min(_count(self, *tile) for tile in tiles) >= units:
-            return min(((*tile, 1) for tile in tiles), key=lambda one: _cost(self, one))
+            return min(((*tile, 1) for tile in tiles), key=lambda grid: _cost(self, grid))
         parts = [2**i for i in range(_MOST_PARTS.bit_length())]
         fitting = [(*tile, p) for tile in _TILES for p in parts if _count(self, *tile) * p < 2 * units or p == 1]
-        return min(fitting, key=lambda one: _cost(self, one))
+        return min(fitting, key=lambda grid: _cost(self, grid))
 
     @property
     def workgroups(self) -> int:
@@ -118,7 +122,7 @@ def product_ns(product: Product, parameters: Parameters) -> float:
     """Return the duration of a product that runs alone on its units, ns.
 
     On the whole device as `replay.costs.kernels` says. On fewer units the part of it that is arithmetic takes more
-    whole waves, as many as ``ceil(workgroups / units)``; what is moved takes as long as before. Workgroups of a
+    whole waves, as many as ``ceil(workgroups / units)``; memory traffic takes as long as before. Workgroups of a
     memory-bound product drift apart, so that its arithmetic takes longer in proportion; once it leaves
     `memory_bound_spared_units` idle, its streams disturb each other less (`memory_bound_spared_gain`).
 
@@ -140,8 +144,8 @@ def product_ns(product: Product, parameters: Parameters) -> float:
         gain = parameters["memory_bound_spared_gain"] * (
             units - product.units >= parameters["memory_bound_spared_units"]
         )
-    moving = max(whole**_SHARPNESS - arithmetic**_SHARPNESS, 0.0)
-    return float((1.0 - gain) * (moving + (arithmetic * fewer) ** _SHARPNESS) ** (1 / _SHARPNESS))
+    moving = max(whole**SHARPNESS - arithmetic**SHARPNESS, 0.0)
+    return float((1.0 - gain) * (moving + (arithmetic * fewer) ** SHARPNESS) ** (1 / SHARPNESS))
 
 
 def product_columns(product: Product, parameters: Parameters) -> dict[str, float]:
@@ -157,17 +161,17 @@ def product_columns(product: Product, parameters: Parameters) -> dict[str, float
     Returns
     -------
     dict
-        `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: what its workgroups
-        fill, and what of it arithmetic needs in that time, at least `cu_share_saturating_memory`. `waves` count over
-        its own units. `hbm` is a share of what memory delivers to mixed streams
-        (`memory_efficiency_mixed`). `l2`, the way to memory, is full of its requests: a tuned product keeps as many in
-        flight as hide the latency that it has alone, so that whatever others send lengthens its time (Little's law).
+        `duration_ns` is for its own units; `occupies` and `cu` are shares of the whole device: the part that its
+        workgroups fill, and the part that arithmetic needs, at least `cu_share_saturating_memory`. `waves` count over
+        its own units. `hbm` is a share of the bandwidth that mixed streams reach (`memory_efficiency_mixed`). `l2`, the
+        way to memory, is full of its requests: a tuned product keeps as many in flight as hide the latency that it has
+        alone, so that whatever others send lengthens its time (Little's law).
 
     Notes
     -----
     Traffic is that of a blocked product: the workgroups that run at one time compute a nearly square block of the
-    result and read its rows and columns of the operands once (Hong and Kung, 1981). The block of one die's units says
-    what the last-level cache delivers; that of all units, what memory does, and there the operand whose panel fits the
+    result and read its rows and columns of the operands once (Hong and Kung, 1981). The block of one die's units gives
+    the traffic of the last-level cache; that of all units, the traffic of memory. An operand whose panel fits the
     last-level cache is read once in all.
 
     Examples
@@ -209,24 +213,69 @@ def _count(product: Product, rows: int, columns: int) -> int:
 
 
 def _cost(product: Product, grid: tuple[int, int, int]) -> float:
-    """Return what a tile's arithmetic takes in whole waves of the device, in elements of the result."""
+    """Return the cost of a tile's arithmetic in whole waves of the device, in elements of the result."""
     rows, columns, parts = grid
     waves = ceil(_count(product, rows, columns) * parts / product.device.compute_units)
     return waves * rows * columns * (1 + _EDGE * (1 / rows + 1 / columns)) / parts
 
 
+def with_figure(device: Device, name: str, value: float) -> Device:
+    """Return the device with another value of one of its figures."""
+    return replace(device, figures={**device.figures, name: replace(device.figures[name], value=value)})
+
+
+def with_boundless_memory(product: Product) -> Product:
+    """Return the product on a device whose memory never binds."""
+    return replace(product, device=with_figure(product.device, "memory_gbps", _BOUNDLESS_GBPS))
+
+
+def predicted_s(product: Product, fits: Calibration) -> float:
+    """Return the duration of a product on the whole device by the kernel model, s."""
+    dims = [[1, product.m, product.n, product.k]]
+    return float(predict("matmul", dims, product.device, calibration=fits, dtype=product.dtype).seconds[0])
+
+
 @lru_cache(maxsize=4096)
 def _alone_ns(product: Product, fits: Calibration) -> tuple[float, float]:
-    """Return how long a product takes on the whole device, and how long if nothing had to be moved."""
-    figures = dict(product.device.figures)
-    figures["memory_gbps"] = replace(figures["memory_gbps"], value=_BOUNDLESS_GBPS)
-    devices = (product.device, replace(product.device, figures=figures))
-    dims = [[1, product.m, product.n, product.k]]
-    whole, arithmetic = (
-        float(predict("matmul", dims, device, calibration=fits, dtype=product.dtype).seconds[0]) * 1e9
-        for device in devices
-    )
+    """Return the duration of a product on the whole device, and the part of it that is arithmetic."""
+    whole, arithmetic = (predicted_s(on, fits) * 1e9 for on in (product, with_boundless_memory(product)))
     return whole, min(arithmetic, whole)
+
+
+class HardwareTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The devices of a file of scenarios."""
+
+    device: str
+    workers: int
+    fabric: str
+    source: str
+
+
+Hardware = TypeVar("Hardware", bound=HardwareTable)
+
+
+def read_hardware(content: Mapping[str, Any], layout: type[Hardware], file: Path) -> tuple[Hardware, Device, Topology]:
+    """Return the table ``[hardware]`` of a file of scenarios, its device and its topology.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of the file.
+    layout : type
+        Struct of the table.
+    file : Path
+        File, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table, device or fabric.
+    """
+    table = typed_table(content.get("hardware"), layout, f"{file}: hardware")
+    try:
+        return table, find_device(table.device), Topology(table.workers, fabric=table.fabric)
+    except (InvalidInputError, NotFoundError) as error:
+        raise InvalidInputError(f"{file}: hardware: {error}") from error
 
 
 def _traffic(product: Product) -> tuple[float, float, float]:
@@ -279,7 +328,7 @@ class Transfer:
     kind : str
         ``"all_gather"``, ``"all_to_all"`` or ``"reduce_scatter"``.
     size_bytes : float
-        One worker's whole buffer: what was gathered, all that a worker sends, what is reduced.
+        One worker's whole buffer: the gathered result, all that a worker sends, or the buffer to reduce.
     topology : Topology
         Group of workers of one node.
     device : Device
@@ -306,23 +355,23 @@ class Transfer:
 
     @property
     def sent_bytes(self) -> float:
-        """What the device sends to all its peers together, and receives from them."""
+        """Bytes that the device sends to all its peers together, and receives from them."""
         n = self.topology.n_workers
         return self.size_bytes * (n - 1) / n
 
     @property
     def memory_bytes(self) -> float:
-        """What the device's memory reads and writes: all that is sent is read, all that is received is written.
+        """Bytes that the device's memory reads and writes: all that is sent is read, all that is received is written.
 
-        A reduce-scatter reads what it received again, and its own part, and writes the sum.
+        A reduce-scatter reads the received data and its own shard again, and writes the sum.
         """
-        part = self.size_bytes / self.topology.n_workers
-        adding = self.sent_bytes + 2 * part if self.kind == "reduce_scatter" else 0.0
+        shard = self.size_bytes / self.topology.n_workers
+        adding = self.sent_bytes + 2 * shard if self.kind == "reduce_scatter" else 0.0
         return 2 * self.sent_bytes + adding
 
 
 def kernel_units(kind: str, parameters: Parameters) -> int:
-    """Return with how many compute units a collective's kernel saturates its links.
+    """Return the number of compute units with which a collective's kernel saturates its links.
 
     Examples
     --------
@@ -344,9 +393,9 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> transfer = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
     >>> from replay.costs.shipped import load_parameters
-    >>> columns = kernel_columns(one, load_parameters())
+    >>> columns = kernel_columns(transfer, load_parameters())
     >>> bool(columns["link"] == 1.0 and 2.7e6 < columns["duration_ns"] < 2.9e6)
     True
     """
@@ -354,21 +403,16 @@ def kernel_columns(transfer: Transfer, parameters: Parameters) -> dict[str, floa
     sizes = np.array([transfer.size_bytes])
     seconds = float(fastest(transfer.kind, transfer.topology, machine, sizes)[0][0])
     share = kernel_units(transfer.kind, parameters) / transfer.device.compute_units
-    return {
-        **_common(transfer),
-        "kind": TaskKind.COLLECTIVE,
-        "duration_ns": seconds * 1e9,
-        "cu": min(share, 1.0),
-        "link": 1.0,
-        **_memory(transfer, parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds, parameters),
-    }
+    rate = parameters["collective_kernel_passes"] * transfer.memory_bytes / seconds
+    columns = _columns(transfer, TaskKind.COLLECTIVE, seconds, rate, parameters)
+    return {**columns, "cu": min(share, 1.0), "link": 1.0}
 
 
 def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object]:
     """Return a collective's copies to its n - 1 peers on DMA engines, each on an engine of its own.
 
-    Columns of `replay.graph.assembly.Assembly.tasks`; what they cost before they start (`dma_command_ns`) is not among
-    them, see `add_copies`. A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
+    Columns of `replay.graph.assembly.Assembly.tasks`; `add_copies` adds the time of their commands
+    (`dma_command_ns`). A copy takes `dma_latency_ns` and its bytes over one peer's share of the links.
 
     Raises
     ------
@@ -378,9 +422,9 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     Examples
     --------
     >>> from profilers.devices import find_device
-    >>> one = Transfer("all_to_all", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> transfer = Transfer("all_to_all", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
     >>> from replay.costs.shipped import load_parameters
-    >>> copy_columns(one, load_parameters())["engine"]
+    >>> copy_columns(transfer, load_parameters())["engine"]
     [0, 1, 2, 3, 4, 5, 6]
     """
     if transfer.kind == "reduce_scatter":
@@ -389,65 +433,50 @@ def copy_columns(transfer: Transfer, parameters: Parameters) -> dict[str, object
     port = machine_of(transfer.device, transfer.topology).port * parameters["dma_bandwidth_ratio"]
     seconds = parameters["dma_latency_ns"] / 1e9 + transfer.sent_bytes / port
     rate = transfer.memory_bytes / seconds / peers
-    return {
-        **_common(transfer),
-        "kind": TaskKind.COPY,
-        "duration_ns": seconds * 1e9,
-        "link": 1.0 / peers,
-        "dma": 1.0,
-        "engine": list(range(peers)),
-        **_memory(transfer, rate, parameters),
-    }
+    columns = _columns(transfer, TaskKind.COPY, seconds, rate, parameters)
+    return {**columns, "link": 1.0 / peers, "dma": 1.0, "engine": list(range(peers))}
 
 
-@dataclass(frozen=True)
-class Copies:
-    """Tasks of a collective on DMA engines.
-
-    Parameters
-    ----------
-    commands : array of int64, shape (n - 1,)
-        The host writes them one after another; what the collective waits for, the first of them waits for.
-    copies : array of int64, shape (n - 1,)
-        The collective is done when all of them are.
-    """
-
-    commands: Ints
-    copies: Ints
-
-
-def add_copies(work: Assembly, lane: int, transfer: Transfer, parameters: Parameters) -> Copies:
+def add_copies(assembly: Assembly, lane: int, transfer: Transfer, parameters: Parameters) -> tuple[Ints, Ints]:
     """Add a collective on DMA engines: each copy waits for its command, each command for the one before it.
+
+    Returns
+    -------
+    commands, copies : array of int64, shape (n - 1,)
+        Their tasks. A task before the collective precedes the first command. The collective is done when all copies
+        are.
 
     Examples
     --------
     >>> from profilers.devices import find_device
     >>> from replay.costs.shipped import load_parameters
     >>> from replay.engine import simulate
-    >>> work = Assembly()
-    >>> one = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
-    >>> copies = add_copies(work, work.lane(device=0, stream=1), one, load_parameters()).copies
-    >>> ends = simulate(work.graph())[1][copies]
+    >>> assembly = Assembly()
+    >>> transfer = Transfer("all_gather", 2**30, Topology(8, fabric="mesh"), find_device("MI300X"))
+    >>> _, copies = add_copies(assembly, assembly.lane(device=0, stream=1), transfer, load_parameters())
+    >>> ends = simulate(assembly.graph())[1][copies]
     >>> (ends[1:] - ends[:-1]).round().tolist()
     [5500.0, 5500.0, 5500.0, 5500.0, 5500.0, 5500.0]
     """
     peers = transfer.topology.n_workers - 1
     command = {"kind": TaskKind.COPY, "duration_ns": np.full(peers, parameters["dma_command_ns"])}
-    commands = work.tasks(f"{transfer.kind} command", lane, command)
-    work.chain(commands)
-    copies = work.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, parameters))
-    work.edges(commands, copies)
-    return Copies(commands, copies)
+    commands = assembly.tasks(f"{transfer.kind} command", lane, command)
+    assembly.chain(commands)
+    copies = assembly.tasks(f"{transfer.kind} copy", lane, copy_columns(transfer, parameters))
+    assembly.edges(commands, copies)
+    return commands, copies
 
 
-def _common(transfer: Transfer) -> dict[str, float]:
+def _columns(
+    transfer: Transfer, kind: TaskKind, seconds: float, rate: float, parameters: Parameters
+) -> dict[str, float]:
+    """Return the columns of a kernel or a copy that moves `rate` bytes/s of memory."""
+    delivered = transfer.device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]
     return {
         "collective": COLLECTIVE_KINDS.index(transfer.kind),
         "bytes": round(transfer.size_bytes),
         "ranks": transfer.topology.n_workers,
+        "kind": kind,
+        "duration_ns": seconds * 1e9,
+        **dict.fromkeys(("hbm", "l2", "footprint"), min(rate / delivered, 1.0)),
     }
-
-
-def _memory(transfer: Transfer, rate: float, parameters: Parameters) -> dict[str, float]:
-    share = min(rate / (transfer.device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]), 1.0)
-    return {"hbm": share, "l2": share, "footprint": share}

@@ -1,36 +1,36 @@
 """Figures that papers report, with the evidence for each, and the figures that our simulations of them give."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
-from profilers.files import dataset_path, read_toml, typed_tables
+from profilers.files import dataset_path, read_toml
 from replay.calibration.parameters import Parameters
+from replay.workloads.architecture import named_tables
 
-#: The systems, and the module that works out what each paper reports.
-SYSTEMS = MappingProxyType(
+#: By system, the function that works out what the paper reports, and the functions that load its published set-up.
+SYSTEMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "c3": "replay.studies.c3",
-        "t3": "replay.studies.t3.study",
-        "ficco": "replay.studies.ficco_chooser",
-        "fused": "replay.studies.fused.study",
+        "c3": ("replay.studies.c3:reproduce", "replay.studies.c3:load_scenarios"),
+        "t3": ("replay.studies.t3.study:reproduce", "replay.studies.t3:load_workload"),
+        "ficco": (
+            "replay.studies.ficco_chooser:reproduce",
+            "replay.studies.ficco:load_scenarios",
+            "replay.studies.ficco_chooser:load_chooser",
+        ),
+        "fused": ("replay.studies.fused.study:reproduce", "replay.studies.fused:load_workloads"),
     }
 )
-#: By system, the module and the function of each part of the published set-up that `reproduce` takes.
-_SETUPS = MappingProxyType(
-    {
-        "c3": (("replay.studies.c3", "load_scenarios"),),
-        "t3": (("replay.studies.t3", "load_workload"),),
-        "ficco": (("replay.studies.ficco", "load_scenarios"), ("replay.studies.ficco_chooser", "load_chooser")),
-        "fused": (("replay.studies.fused", "load_workloads"),),
-    }
-)
+#: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
+_GRADES = ("A", "S", "D", "W", "M")
+_LIMITS = ("absolute", "relative")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PublishedFigure:
         Its evidence: ``"A"`` abstract of the paper, ``"S"`` a public source, ``"D"`` arithmetic, ``"W"`` a secondary
         description, ``"M"`` recollection. The last two are shown and not gated.
     limit : float
-        What ours may differ by.
+        Largest difference of ours that is accepted.
     limit_is : str
         ``"absolute"``, in the unit, or ``"relative"``.
     fitted : bool
@@ -67,10 +67,18 @@ class PublishedFigure:
     value: float
     unit: str
     grade: str
-    limit: float
+    limit: Annotated[float, msgspec.Meta(ge=0)]
     limit_is: str
     fitted: bool
     source: str
+
+    def __post_init__(self) -> None:
+        if self.grade not in _GRADES or self.limit_is not in _LIMITS:
+            raise InvalidInputError(
+                f"{self.name}: a grade is one of {', '.join(_GRADES)}, a limit one of {', '.join(_LIMITS)}"
+            )
+        if self.value == 0 and self.limit_is == "relative":
+            raise InvalidInputError(f"{self.name}: the limit of a value of 0 is absolute")
 
     @property
     def gated(self) -> bool:
@@ -79,7 +87,7 @@ class PublishedFigure:
 
     @property
     def scale(self) -> float:
-        """What errors are shares of: the value; 1 where that is 0."""
+        """Scale of errors: the value, or 1 if that is 0."""
         return abs(self.value) or 1.0
 
     @property
@@ -89,7 +97,7 @@ class PublishedFigure:
 
 
 def published_figures(system: str) -> tuple[PublishedFigure, ...]:
-    """Return what is published of one of `SYSTEMS`.
+    """Return the published figures of one of `SYSTEMS`.
 
     Raises
     ------
@@ -104,32 +112,6 @@ def published_figures(system: str) -> tuple[PublishedFigure, ...]:
     if system not in SYSTEMS:
         raise NotFoundError(f"no published system is called {system[:40]!r}; there are {', '.join(SYSTEMS)}")
     return read_figures(dataset_path(f"published/{system}.toml"))
-
-
-#: Abstract of the paper, a public source that was read, derived by arithmetic, a secondary description, recollection.
-_GRADES = ("A", "S", "D", "W", "M")
-_LIMITS = ("absolute", "relative")
-
-
-class FigureTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A figure in a file of published figures; keys as in `PublishedFigure`."""
-
-    paper: str
-    setting: str
-    quantity: str
-    value: float
-    unit: str
-    grade: str
-    limit: Annotated[float, msgspec.Meta(ge=0)]
-    limit_is: str
-    fitted: bool
-    source: str
-
-    def __post_init__(self) -> None:
-        if self.grade not in _GRADES or self.limit_is not in _LIMITS:
-            raise InvalidInputError(f"a grade is one of {', '.join(_GRADES)}, a limit one of {', '.join(_LIMITS)}")
-        if self.value == 0 and self.limit_is == "relative":
-            raise InvalidInputError("the limit of a value of 0 is absolute")
 
 
 @cache
@@ -147,10 +129,9 @@ def read_figures(file: Path) -> tuple[PublishedFigure, ...]:
         An entry lacks a key, has one too many, or one of the wrong kind; the message names it.
     """
     try:
-        tables = typed_tables(read_toml(file, "published figures"), "figures", FigureTable, file)
+        return tuple(named_tables(read_toml(file, "published figures"), "figures", PublishedFigure, file).values())
     except InvalidInputError as error:
         raise BrokenFileError(str(error)) from error
-    return tuple(PublishedFigure(name, **msgspec.structs.asdict(table)) for name, table in tables.items())
 
 
 def reproduced(system: str, parameters: Parameters) -> dict[str, float]:
@@ -169,6 +150,6 @@ def reproduced(system: str, parameters: Parameters) -> dict[str, float]:
         There is no such system.
     """
     published_figures(system)
-    setup = [getattr(import_module(module), loader)() for module, loader in _SETUPS[system]]
-    figures: dict[str, float] = import_module(SYSTEMS[system]).reproduce(parameters, *setup)
+    reproduce, *loaders = map(resolve_name, SYSTEMS[system])
+    figures: dict[str, float] = reproduce(parameters, *(load() for load in loaders))
     return figures

@@ -6,7 +6,7 @@ of `replay.graph`; docs/extending.md shows one.
 """
 
 from replay.what_ifs.c3 import c3
-from replay.what_ifs.device import scale_device, scale_links
+from replay.what_ifs.device import scale_clock, scale_compute_units, scale_device, scale_links, scale_memory_bandwidth
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
@@ -14,23 +14,21 @@ from replay.what_ifs.ficco import ficco
 from replay.what_ifs.fuse import fuse
 from replay.what_ifs.fuse_collectives import fuse_collectives
 from replay.what_ifs.launch_overhead import remove_launch_overhead
-from replay.what_ifs.modified import scale_clock, scale_compute_units, scale_memory_bandwidth
 from replay.what_ifs.overlap import OVERLAPS, overlap
 from replay.what_ifs.plan import parse_plan, read_plan
 from replay.what_ifs.power import limit_power
-from replay.what_ifs.registry import Registry, compose, parse_what_if, recipe_named, registry, what_ifs
+from replay.what_ifs.registry import compose, parse_what_if, recipe_named, registry, what_ifs
 from replay.what_ifs.scale import scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_factor, check_patterns
+from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_factor
 from replay.what_ifs.world_size import change_world_size
 
 __all__ = [
     "OVERLAPS",
     "Argument",
     "Recipe",
-    "Registry",
     "TaskChoice",
     "WhatIf",
     "c3",
@@ -39,7 +37,6 @@ __all__ = [
     "change_stream",
     "change_world_size",
     "check_factor",
-    "check_patterns",
     "compose",
     "cu_order",
     "dma_collectives",

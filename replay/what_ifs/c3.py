@@ -17,7 +17,7 @@ from replay.engine.timeline import replay as replay_graph
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.dispatch import change_priority, partition
 from replay.what_ifs.dma import dma_collectives
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown
 
 #: Numbers of compute units that a partition may reserve for the collective.
 PARTITIONS = (8, 16, 32, 64, 128)
@@ -91,6 +91,11 @@ _C3_UNITS = 304
 _ROUNDING = 1e-6
 
 
+@recipe(
+    "communication",
+    "c3:sp_rp",
+    Argument("policy", "how collectives get compute units: first, reserved, or DMA", choices=_MODES),
+)
 def c3(policy: str) -> WhatIf:
     """Dispatch collectives that run beside other tasks by a policy of C3 or ConCCL.
 
@@ -157,15 +162,3 @@ def _best_partition(graph: KernelGraph, parameters: Parameters, policy: str) -> 
         return graph.with_notes([f"c3:{policy}: no partition that is tried ends sooner than sharing all compute units"])
     note = f"c3:{policy}: {round(best * units)} of {units} compute units for collectives"
     return replace(by_share[best], notes=(*graph.notes, note))
-
-
-RECIPES = (
-    Recipe(
-        "c3",
-        c3,
-        (Argument("policy", "how collectives get compute units: first, reserved, or DMA", choices=_MODES),),
-        "Collectives beside other tasks go first, get reserved compute units, or run on DMA engines (C3, ConCCL).",
-        "c3:sp_rp",
-        "communication",
-    ),
-)

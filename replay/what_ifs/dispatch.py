@@ -7,12 +7,19 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, unknown, written
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, unknown, written
 
 _ORDERS = ("fair", "in_order")
 _HIGHEST_LEVEL = 100
+_TASKS = Argument("tasks", "tasks to change: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
 
 
+@recipe(
+    "scheduling",
+    "change_priority:collectives:1",
+    _TASKS,
+    Argument("level", "-100 to 100; a higher level is dispatched first", "whole"),
+)
 def change_priority(tasks: str, level: int) -> WhatIf:
     """Dispatch chosen tasks with another priority.
 
@@ -41,6 +48,12 @@ def change_priority(tasks: str, level: int) -> WhatIf:
     return WhatIf(written("change_priority", tasks, level), transform, patterns=choice.patterns)
 
 
+@recipe(
+    "scheduling",
+    "partition:collectives:0.1",
+    _TASKS,
+    Argument("share", "share of the compute units, between 0 and 1", "number"),
+)
 def partition(tasks: str, share: float) -> WhatIf:
     """Reserve a share of the compute units for chosen tasks; all other tasks run on the rest.
 
@@ -85,6 +98,11 @@ def partition(tasks: str, share: float) -> WhatIf:
     return WhatIf(written("partition", tasks, share), transform, patterns=choice.patterns)
 
 
+@recipe(
+    "scheduling",
+    "cu_order:fair",
+    Argument("order", "how compute units are given out: fair or in_order", choices=_ORDERS),
+)
 def cu_order(order: str) -> WhatIf:
     """Give out compute units in the order of dispatch (``in_order``), or in equal parts (``fair``).
 
@@ -108,32 +126,3 @@ def cu_order(order: str) -> WhatIf:
         return replace(graph, policy=replace(graph.policy, in_order=order == "in_order"))
 
     return WhatIf(written("cu_order", order), transform)
-
-
-_TASKS = Argument("tasks", "tasks to change: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
-RECIPES = (
-    Recipe(
-        "change_priority",
-        change_priority,
-        (_TASKS, Argument("level", "-100 to 100; a higher level is dispatched first", "whole")),
-        "Chosen tasks are dispatched with another priority.",
-        "change_priority:collectives:1",
-        "scheduling",
-    ),
-    Recipe(
-        "partition",
-        partition,
-        (_TASKS, Argument("share", "share of the compute units, between 0 and 1", "number")),
-        "Chosen tasks run on a reserved share of the compute units; all other tasks run on the rest.",
-        "partition:collectives:0.1",
-        "scheduling",
-    ),
-    Recipe(
-        "cu_order",
-        cu_order,
-        (Argument("order", "how compute units are given out: fair or in_order", choices=_ORDERS),),
-        "Compute units are given out in the order of dispatch, or in equal parts.",
-        "cu_order:fair",
-        "scheduling",
-    ),
-)

@@ -4,13 +4,14 @@ import numpy as np
 
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Recipe, WhatIf
+from replay.what_ifs.what_if import WhatIf, recipe
 
 #: DMA engines copy and do no arithmetic, so collectives that reduce stay on the compute units.
 _COPIES_ONLY = ("all_gather", "all_to_all", "broadcast", "gather", "scatter", "send_recv")
 _CU, _DMA = RESOURCES.index("cu"), RESOURCES.index("dma")
 
 
+@recipe("communication", "dma_collectives")
 def dma_collectives() -> WhatIf:
     """Run collectives without arithmetic on the DMA engines.
 
@@ -44,15 +45,3 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     ).with_notes(
         [note + (f"; {kept} need arithmetic, which DMA engines do not have, or are of unknown kind" if kept else "")]
     )
-
-
-RECIPES = (
-    Recipe(
-        "dma_collectives",
-        dma_collectives,
-        (),
-        "Collectives without arithmetic run on the DMA engines (ConCCL).",
-        "dma_collectives",
-        "communication",
-    ),
-)

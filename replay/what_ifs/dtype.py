@@ -8,13 +8,16 @@ from replay.calibration.parameters import Parameters
 from replay.costs.retiming import retyped
 from replay.graph.graph import Basis, KernelGraph
 from replay.what_ifs.device import source_device
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown, written
 
 _TYPES = tuple(DTYPES)
 
 
-def change_dtype(old: str, new: str) -> WhatIf:
+@recipe("kernels", "change_dtype:fp32->bf16", Argument("types", "OLD->NEW, such as fp32->bf16"))
+def change_dtype(types: str) -> WhatIf:
     """Run kernels of data type OLD in data type NEW, with operands of its size.
+
+    TYPES is ``OLD->NEW``, such as ``fp32->bf16``.
 
     Matrix products, convolutions and attention are re-timed by the sustained rates of the two types and by the bytes of
     their operands. Other kernels of the type are re-timed by the bytes alone. A kernel stays as it is if neither its
@@ -29,8 +32,11 @@ def change_dtype(old: str, new: str) -> WhatIf:
     NotFoundError
         There is no such data type.
     InvalidInputError
-        When applied: the device has no peak for `new`.
+        `types` has no arrow. When applied: the device has no peak for NEW.
     """
+    old, arrow, new = (part.strip() for part in types.partition("->"))
+    if not arrow:
+        raise InvalidInputError(f"data types {types!r}: write OLD->NEW, as in fp32->bf16")
     for dtype in (old, new):
         if dtype not in DTYPES:
             raise unknown("no data type is called", dtype, _TYPES)
@@ -44,31 +50,8 @@ def change_dtype(old: str, new: str) -> WhatIf:
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device()
         duration = np.where(chosen, retyped(graph, old, new, parameters), tasks.duration_ns)
-        changed = duration != tasks.duration_ns
-        return graph.with_tasks(
-            duration_ns=duration,
-            dtype=np.where(chosen, _TYPES.index(new), tasks.dtype),
-            basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
-        ).with_notes([f"change_dtype: {int(chosen.sum())} kernels in {old}"])
+        dtypes = np.where(chosen, _TYPES.index(new), tasks.dtype)
+        note = f"change_dtype: {int(chosen.sum())} kernels in {old}"
+        return graph.with_durations(duration, Basis.DERIVED).with_tasks(dtype=dtypes).with_notes([note])
 
     return WhatIf(written("change_dtype", f"{old}->{new}"), transform)
-
-
-def _parsed(types: str) -> WhatIf:
-    old, arrow, new = types.partition("->")
-    if not arrow:
-        raise InvalidInputError(f"data types {types!r}: write OLD->NEW, as in fp32->bf16")
-    return change_dtype(old.strip(), new.strip())
-
-
-RECIPES = (
-    Recipe(
-        "change_dtype",
-        _parsed,
-        (Argument("types", "OLD->NEW, such as fp32->bf16"),),
-        "Kernels of data type OLD compute in NEW, with operands of its size.",
-        "change_dtype:fp32->bf16",
-        "kernels",
-        change_dtype.__doc__ or "",
-    ),
-)

@@ -13,12 +13,17 @@ from replay.what_ifs.pipeline import (
     receive_in_pieces,
     without_units,
 )
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
 
 _DMA = RESOURCES.index("dma")
 _MOST_PIECES = 64
 
 
+@recipe(
+    "communication",
+    "ficco:8",
+    Argument("pieces", "number of pieces of each collective and product, 1 to 64", "whole", default="8"),
+)
 def ficco(pieces: int = 8) -> WhatIf:
     """Cut an all-gather or all-to-all into PIECES, and compute on each piece as soon as it has arrived (FiCCO).
 
@@ -71,15 +76,3 @@ def _transform(graph: KernelGraph, parameters: Parameters, pieces: int) -> Kerne
         f"; {unknown_grids} products of unknown grid are taken to lose nothing in pieces" if unknown_grids else ""
     )
     return changed.with_notes([f"ficco: {targets.note}{lossless}"])
-
-
-RECIPES = (
-    Recipe(
-        "ficco",
-        ficco,
-        (Argument("pieces", "number of pieces of each collective and product, 1 to 64", "whole", default="8"),),
-        "Products begin on the first pieces of an all-gather or all-to-all, moved by DMA engines (FiCCO).",
-        "ficco:8",
-        "communication",
-    ),
-)

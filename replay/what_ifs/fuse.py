@@ -12,13 +12,14 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, kernel_choice, written
+from replay.what_ifs.what_if import Argument, WhatIf, kernel_choice, recipe, written
 
 _HBM = RESOURCES.index("hbm")
 #: Characters of each name in the name of a merged kernel.
 _NAME_LENGTH = 120
 
 
+@recipe("kernels", "fuse:elementwise", Argument("kernel", "class, kernel name, or pattern with * and ?"))
 def fuse(kernel: str) -> WhatIf:
     """Merge chosen kernels that follow each other on a stream: one launch, and no memory traffic in between.
 
@@ -187,15 +188,3 @@ def _without_tasks(graph: KernelGraph, gone: Bools, head: Ints) -> KernelGraph:
     )
     tasks = Tasks(**{column.name: getattr(graph.tasks, column.name)[~gone] for column in fields(Tasks)})
     return replace(graph, tasks=tasks, edges=moved)
-
-
-RECIPES = (
-    Recipe(
-        "fuse",
-        fuse,
-        (Argument("kernel", "class, kernel name, or pattern with * and ?"),),
-        "Chosen kernels that follow each other on a stream become one, without traffic and launches in between.",
-        "fuse:elementwise",
-        "kernels",
-    ),
-)

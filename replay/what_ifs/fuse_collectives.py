@@ -15,11 +15,12 @@ from replay.what_ifs.pipeline import (
     send_in_pieces,
     without_units,
 )
-from replay.what_ifs.what_if import Recipe, WhatIf
+from replay.what_ifs.what_if import WhatIf, recipe
 
 _KINDS, _CLASSES = ("all_to_all", "all_reduce"), ("embedding", "gemm")
 
 
+@recipe("communication", "fuse_collectives")
 def fuse_collectives() -> WhatIf:
     """Fuse an embedding or matrix product with the all-to-all or all-reduce that follows it.
 
@@ -79,15 +80,3 @@ def _without_launches(changed: KernelGraph, graph: KernelGraph, result: Pipeline
     launches = fused[edges.target] & np.isin(edges.kind, sorted(LAUNCH_EDGES))
     edges = replace(edges, lag_ns=np.where(inside, 0.0, edges.lag_ns))
     return replace(changed, edges=edges.select(~launches))
-
-
-RECIPES = (
-    Recipe(
-        "fuse_collectives",
-        fuse_collectives,
-        (),
-        "Embeddings and products send their own results, slice by slice, from one persistent kernel.",
-        "fuse_collectives",
-        "communication",
-    ),
-)

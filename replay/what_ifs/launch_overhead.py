@@ -8,9 +8,14 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
 
 
+@recipe(
+    "host",
+    "remove_launch_overhead:500ns",
+    Argument("remains", "floor of each launch and gap, such as 500ns", default=""),
+)
 def remove_launch_overhead(remains: str = "") -> WhatIf:
     """Shrink launches, and the host time between them, to a floor, as CUDA graphs and HIP graphs do.
 
@@ -32,12 +37,12 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
     InvalidInputError
         `remains` is no time.
     """
-    given_ns = duration_ns(remains) if remains else None
-    if remains and given_ns is None:
+    least_ns = duration_ns(remains) if remains else None
+    if remains and least_ns is None:
         raise InvalidInputError(f"{remains[:40]!r} is no time; write a number with ns, us, ms or s, as in 500ns")
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        floor_ns = parameters["graph_launch_ns"] if given_ns is None else given_ns
+        floor_ns = parameters["graph_launch_ns"] if least_ns is None else least_ns
         tasks, edges = graph.tasks, graph.edges
         launches = np.zeros(len(tasks), dtype=bool)
         launch = np.isin(edges.kind, sorted(LAUNCH_EDGES))
@@ -49,23 +54,8 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
         between = np.isin(edges.kind, sorted(HOST_TIME_EDGES)) & calls[edges.source] & calls[edges.target]
         floored = between | launch | (edges.kind == EdgeKind.GAP)
         lag_ns = np.where(floored, np.minimum(edges.lag_ns, floor_ns), edges.lag_ns)
-        changed = graph.with_tasks(
-            duration_ns=call_ns,
-            basis=np.where(call_ns < tasks.duration_ns, int(Basis.ASSUMED), tasks.basis),
-        )
+        changed = graph.with_durations(call_ns, Basis.ASSUMED)
         note = f"remove_launch_overhead: {int(calls.sum())} calls, {int((lag_ns < edges.lag_ns).sum())} gaps shortened"
         return replace(changed, edges=replace(edges, lag_ns=lag_ns)).with_notes([note])
 
     return WhatIf(written("remove_launch_overhead", *([remains] if remains else [])), transform)
-
-
-RECIPES = (
-    Recipe(
-        "remove_launch_overhead",
-        remove_launch_overhead,
-        (Argument("remains", "floor of each launch and gap, such as 500ns", default=""),),
-        "Launches, and the host time between them, shrink to a floor, as with CUDA or HIP graphs.",
-        "remove_launch_overhead:500ns",
-        "host",
-    ),
-)

@@ -4,14 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
-from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, unknown
+from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
+from replay.what_ifs.what_if import Argument, WhatIf, free_edges, recipe, unknown
 
 #: What-ifs that ``overlap:all`` stands for: each published way to hide communication, and the bounds.
 OVERLAPS: tuple[str, ...] = (
@@ -28,6 +26,11 @@ OVERLAPS: tuple[str, ...] = (
 )
 
 
+@recipe(
+    "communication",
+    "overlap:ideal",
+    Argument("mode", "none, no_contention or ideal; all, given by itself, ranks every way"),
+)
 def overlap(mode: str) -> WhatIf:
     """Change which device tasks run side by side.
 
@@ -57,15 +60,10 @@ def _serial(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     rows = np.flatnonzero(graph.on_device())
     order = rows[np.lexsort((rows, end[rows], start[rows], graph.tasks.device[rows]))]
     same_device = graph.tasks.device[order][1:] == graph.tasks.device[order][:-1]
-    chain = _chain_edges(order[:-1][same_device], order[1:][same_device])
+    chain = free_edges(order[:-1][same_device], order[1:][same_device], EdgeKind.STREAM)
     # The chain replaces edges that let a task start shortly before its predecessor ends.
     kept = graph.edges.select(~(graph.edges.from_start & (graph.edges.kind == EdgeKind.STREAM)))
     return replace(graph, edges=kept.joined(chain))
-
-
-def _chain_edges(source: Ints, target: Ints) -> Edges:
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=bool), np.full(n, int(EdgeKind.STREAM)))
 
 
 def _no_contention(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
@@ -79,34 +77,24 @@ def _no_contention(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
 def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     graph = _no_contention(graph, parameters)
     tasks, edges = graph.tasks, graph.edges
-    communication = (tasks.kind == TaskKind.COLLECTIVE) | _arrivals(graph)
+    # Marks at which a rank arrives at a collective, or at which all ranks have arrived.
+    arrivals = np.zeros(len(tasks), dtype=np.bool_)
+    arrivals[edges.source[edges.kind == EdgeKind.RENDEZVOUS]] = True
+    communication = (tasks.kind == TaskKind.COLLECTIVE) | (arrivals & (tasks.kind == TaskKind.MARK))
     leaving = communication[edges.source] & ~communication[edges.target] & (edges.kind != EdgeKind.RENDEZVOUS)
-    entering = ~communication[edges.source] & communication[edges.target]
+    same_lane = tasks.lane[edges.source] == tasks.lane[edges.target]
+    entering = ~communication[edges.source] & communication[edges.target] & same_lane
     # The predecessor of a collective on its stream still runs before the successor.
-    predecessor = {
-        int(t): int(s)
-        for s, t in zip(edges.source[entering], edges.target[entering], strict=True)
-        if _same_lane(graph, s, t)
-    }
+    predecessor = dict(zip(edges.target[entering].tolist(), edges.source[entering].tolist(), strict=True))
+    followed = leaving & same_lane
     bridges = [
-        (predecessor[arrival], int(t))
-        for s, t in zip(edges.source[leaving], edges.target[leaving], strict=True)
-        if _same_lane(graph, s, t) and (arrival := graph.arrival_of(int(s))) in predecessor
+        (predecessor[arrival], target)
+        for source, target in zip(edges.source[followed].tolist(), edges.target[followed].tolist(), strict=True)
+        if (arrival := graph.arrival_of(source)) in predecessor
     ]
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
-    return replace(graph, edges=edges.select(~leaving).joined(_chain_edges(pairs[:, 0], pairs[:, 1])))
-
-
-def _same_lane(graph: KernelGraph, source: int, target: int) -> bool:
-    return bool(graph.tasks.lane[source] == graph.tasks.lane[target])
-
-
-def _arrivals(graph: KernelGraph) -> npt.NDArray[np.bool_]:
-    """Mark the tasks at which a rank arrives at a collective, or at which all ranks have arrived."""
-    meets = graph.edges.kind == EdgeKind.RENDEZVOUS
-    arrivals = np.zeros(len(graph.tasks), dtype=bool)
-    arrivals[graph.edges.source[meets]] = True
-    return np.asarray(arrivals & (graph.tasks.kind == TaskKind.MARK))
+    bridge = free_edges(pairs[:, 0], pairs[:, 1], EdgeKind.STREAM)
+    return replace(graph, edges=edges.select(~leaving).joined(bridge))
 
 
 _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {
@@ -114,13 +102,3 @@ _MODES: Mapping[str, Callable[[KernelGraph, Parameters], KernelGraph]] = {
     "no_contention": _no_contention,
     "ideal": _ideal,
 }
-RECIPES = (
-    Recipe(
-        "overlap",
-        overlap,
-        (Argument("mode", "none, no_contention or ideal; all, given by itself, ranks every way"),),
-        "Device tasks run one at a time, communication slows nothing, nothing waits for it, or all ways ranked.",
-        "overlap:ideal",
-        "communication",
-    ),
-)

@@ -6,7 +6,7 @@ data a kernel has just computed, or reads next. `split` cuts tasks into equal pi
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import pairwise
@@ -21,6 +21,7 @@ from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 from replay.graph.operators import Operator
+from replay.what_ifs.what_if import free_edges
 
 #: Pieces of one task; more is a mistake.
 MOST_PIECES = 4096
@@ -125,11 +126,7 @@ def _chains(n: int, rows: Ints, counts: Ints) -> Edges:
     source = np.arange(n, n + int((counts - 1).sum()))
     last = np.zeros(len(source), dtype=np.bool_)
     last[np.cumsum(counts - 1)[counts > 1] - 1] = True
-    target = np.where(last, np.repeat(rows, counts - 1), source + 1)
-    n_edges = len(source)
-    return Edges(
-        source, target, np.zeros(n_edges), np.zeros(n_edges, dtype=np.bool_), np.full(n_edges, int(EdgeKind.STREAM))
-    )
+    return free_edges(source, np.where(last, np.repeat(rows, counts - 1), source + 1), EdgeKind.STREAM)
 
 
 def quantisation(waves: npt.ArrayLike, pieces: npt.ArrayLike) -> Floats:
@@ -258,6 +255,7 @@ class _Search:
 
     def __init__(self, graph: KernelGraph, *, backward: bool) -> None:
         self._graph, self._backward = graph, backward
+        self._computes = 0 if backward else -1  # position in a path of the kernel that computes
         edges = graph.edges
         ordered = np.isin(edges.kind, sorted(_ORDER)) & ~edges.from_start
         start, neighbour = (edges.target, edges.source) if backward else (edges.source, edges.target)
@@ -281,7 +279,7 @@ class _Search:
         """Search every collective of the iteration; a Python loop of about 100 us each."""
         tasks = self._graph.tasks
         rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _LATER_PIECE))
-        found: list[Target] = []
+        matched: list[Target] = []
         missed: Counter[str] = Counter()
         for row in rows.tolist():
             kind = COLLECTIVE_KINDS[tasks.collective[row]] if tasks.collective[row] >= 0 else "unknown"
@@ -298,8 +296,8 @@ class _Search:
                 missed[reason] += 1
             else:
                 self._assigned.update(path)
-                found.append(Target(row, path, int(self._meeting[row]), not self._has_sizes(row, path)))
-        return Targets(tuple(found), dict(missed.most_common()))
+                matched.append(Target(row, path, int(self._meeting[row]), not self._has_sizes(row, path)))
+        return Targets(tuple(matched), dict(missed.most_common()))
 
     def _kernels_beside(self, collective: int, classes: frozenset[str]) -> tuple[int, ...] | str:
         """Return the kernels from the one of `classes` to the collective, as they run; or why there are none."""
@@ -324,7 +322,8 @@ class _Search:
     def _closest(self, task: int, collective: int) -> int:
         """Return the neighbour of `task` or `collective` that runs closest to them on the device; -1 for none."""
         tasks = self._graph.tasks
-        neighbours = np.concatenate([self._neighbours(row) for row in {task, collective}])
+        ends = (np.searchsorted(self._near_end, (row, row + 1)) for row in {task, collective})
+        neighbours = np.concatenate([self._far_end[first:last] for first, last in ends])
         on_device = np.isin(tasks.kind[neighbours], (TaskKind.KERNEL, TaskKind.COPY)) & (
             tasks.device[neighbours] == tasks.device[collective]
         )
@@ -334,26 +333,17 @@ class _Search:
         closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]
         return int(neighbours[np.lexsort((neighbours, np.nan_to_num(closeness, nan=-np.inf)))[-1]])
 
-    def _neighbours(self, task: int) -> Ints:
-        """Return the tasks at the other ends of a task's edges, in the direction of the search."""
-        first, last = np.searchsorted(self._near_end, (task, task + 1))
-        return self._far_end[first:last]
-
-    def _computing_kernel(self, path: tuple[int, ...]) -> int:
-        """Return the kernel of a path that computes."""
-        return path[0] if self._backward else path[-1]
-
     def _has_sizes(self, collective: int, path: tuple[int, ...]) -> bool:
         """Tell whether the bytes of the collective and the shapes of the kernel are known."""
         tasks = self._graph.tasks
-        return bool(tasks.bytes[collective] > 0 and tasks.operator[self._computing_kernel(path)] >= 0)
+        return bool(tasks.bytes[collective] > 0 and tasks.operator[path[self._computes]] >= 0)
 
     def _bytes_mismatch(self, collective: int, kind: str, path: tuple[int, ...]) -> str:
         """Return why the bytes of kernel and collective disagree; empty if they agree, or are unknown."""
         tasks = self._graph.tasks
         if not self._has_sizes(collective, path):
             return ""
-        kernel, sent = self._computing_kernel(path), int(tasks.bytes[collective])
+        kernel, sent = path[self._computes], int(tasks.bytes[collective])
         operator: Operator = self._graph.operators[tasks.operator[kernel]]
         moved = operator.bytes_written if self._backward else operator.bytes_read
         parts = max(int(tasks.ranks[collective]), 1) if kind in ("all_gather", "reduce_scatter") else 1
@@ -440,7 +430,7 @@ def send_in_pieces(
     more : sequence of int, optional
         Number of further pieces of each collective, behind those that carry data as it is computed; 0 by default.
     """
-    return _rewired(graph, targets, (pieces, more or [0] * len(targets)), _send)
+    return _rewired(graph, targets, (pieces, more or [0] * len(targets)), sends=True)
 
 
 def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Sequence[int]) -> Pipeline:
@@ -455,42 +445,48 @@ def receive_in_pieces(graph: KernelGraph, targets: Sequence[Target], pieces: Seq
     pieces : sequence of int
         Number of pieces of each target.
     """
-    return _rewired(graph, targets, (pieces, [0] * len(targets)), _receive)
-
-
-#: Pairs of rows: each task of the second waits for the task of the first.
-_Waits = list[tuple[npt.ArrayLike, npt.ArrayLike]]
-#: Function of a target, the pieces of its kernels and its collective, and the split graph; returns the new waits.
-_Rewiring = Callable[[Target, Ints, Ints, Split], _Waits]
+    return _rewired(graph, targets, (pieces, [0] * len(targets)), sends=False)
 
 
 def _rewired(
-    graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], Sequence[int]], rewire: _Rewiring
+    graph: KernelGraph, targets: Sequence[Target], counts: tuple[Sequence[int], Sequence[int]], *, sends: bool
 ) -> Pipeline:
-    """Return the graph with the targets in pieces, and with the edges of `rewire` between the pieces."""
+    """Return the graph with the targets in pieces that a collective sends, or that kernels receive."""
     n_pieces: dict[int, int] = {}
     for target, count, more in zip(targets, *counts, strict=True):
         n_pieces.update(dict.fromkeys(target.kernels, count))
         n_pieces[target.collective] = count + more
-        if rewire is _send and target.meeting >= 0:
+        if sends and target.meeting >= 0:
             n_pieces[target.meeting] = max(count, n_pieces.get(target.meeting, 1))
     pieces = split(graph, list(n_pieces), list(n_pieces.values()))
     kernels = tuple(np.array([pieces.of(kernel) for kernel in target.kernels]) for target in targets)
     collectives = tuple(pieces.of(target.collective) for target in targets)
-    pairs: _Waits = []
+    pairs: list[tuple[Ints, Ints]] = []
     group = _target_of(graph, targets, pieces)
     for target, rows, sent in zip(targets, kernels, collectives, strict=True):
-        pairs += rewire(target, rows, sent, pieces)
+        n = rows.shape[1]
+        # On their stream, all kernels of one piece run before those of the next.
+        order = [*pairwise(rows), (rows[-1][:-1], rows[0][1:])]
+        if not sends:
+            pairs += [(sent, rows[0]), *order]
+        elif target.meeting >= 0:  # a piece is sent when all ranks have computed it
+            meeting = pieces.of(target.meeting)[:n]
+            pairs += [*order, (rows[-1], meeting), (meeting, sent[:n])]
+        else:
+            pairs += [*order, (rows[-1], sent[:n])]
+    before, after = (np.concatenate([np.zeros(0, dtype=np.int64), *(pair[i] for pair in pairs)]) for i in (0, 1))
     edges = pieces.graph.edges
     # Edges from one piece of a task to its next piece stay.
     added = edges.source >= len(graph.tasks)
     internal = (group[edges.source] >= 0) & (group[edges.source] == group[edges.target]) & ~added & ~edges.from_start
     # Inside a target, an edge from a whole task becomes one from its first piece, with the same lag.
     eased = internal & (edges.kind != EdgeKind.LAUNCH)
-    if rewire is _send:
+    if sends:
         eased |= _rendezvous_edges(graph, targets, pieces)
     edges = replace(edges, source=np.where(eased, pieces.first[edges.source], edges.source))
-    return Pipeline(replace(pieces.graph, edges=edges.joined(_order_edges(pairs))), kernels, collectives)
+    return Pipeline(
+        replace(pieces.graph, edges=edges.joined(free_edges(before, after, EdgeKind.STREAM))), kernels, collectives
+    )
 
 
 def _target_of(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> Ints:
@@ -503,29 +499,6 @@ def _target_of(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> 
     return group
 
 
-def _send(target: Target, kernels: Ints, sent: Ints, pieces: Split) -> _Waits:
-    """Return the waits of a collective whose pieces are sent when all ranks have computed them."""
-    packed, n_pieces = kernels[-1], kernels.shape[1]
-    pairs = _piecewise_order(kernels)
-    if target.meeting >= 0:
-        meeting = pieces.of(target.meeting)[:n_pieces]
-        pairs += [(packed, meeting), (meeting, sent[:n_pieces])]
-    else:
-        pairs.append((packed, sent[:n_pieces]))
-    return pairs
-
-
-def _receive(_target: Target, kernels: Ints, sent: Ints, _pieces: Split) -> _Waits:
-    """Return the waits of kernels that begin when a piece has arrived."""
-    return [(sent, kernels[0]), *_piecewise_order(kernels)]
-
-
-def _piecewise_order(kernels: Ints) -> _Waits:
-    """Return the order of pieces on their stream: all kernels of one piece, then those of the next."""
-    inside: _Waits = list(pairwise(kernels))
-    return [*inside, (kernels[-1][:-1], kernels[0][1:])]
-
-
 def _rendezvous_edges(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> npt.NDArray[np.bool_]:
     """Mark the edges by which targets' collectives waited until all ranks had computed everything."""
     meeting = np.full(len(pieces.graph.tasks), -2)
@@ -534,14 +507,6 @@ def _rendezvous_edges(graph: KernelGraph, targets: Sequence[Target], pieces: Spl
             meeting[pieces.of(target.collective)[0]] = target.meeting
     edges = pieces.graph.edges
     return np.asarray((edges.kind == EdgeKind.RENDEZVOUS) & (meeting[edges.target] == edges.source))
-
-
-def _order_edges(pairs: _Waits) -> Edges:
-    """Return edges of stream order for pairs of tasks."""
-    source = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(source) for source, _ in pairs)])
-    target = np.concatenate([np.zeros(0, dtype=np.int64), *(np.asarray(target) for _, target in pairs)])
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(EdgeKind.STREAM)))
 
 
 #: Assumed ranks of a collective whose group the trace does not tell.

@@ -88,7 +88,12 @@ def parse_plan(text: str, parameters: Parameters, source: str = "plan") -> tuple
     >>> what_if.label, what_if.name
     ('A', 'scale_links:2+dma_collectives')
     """
-    content = _parsed_toml(text, source)
+    if len(text) > _MOST_BYTES:
+        raise BrokenFileError(f"{source}: a plan has {_MOST_BYTES} bytes at most")
+    try:
+        content = parse_toml(text)
+    except ValueError as error:
+        raise BrokenFileError(f"{source}: no TOML: {error}") from error
     _check_keys(content, ("alternative", "parameters", "title"), source)
     _checked_title(content, source)
     alternatives = content.get("alternative")
@@ -102,15 +107,6 @@ def parse_plan(text: str, parameters: Parameters, source: str = "plan") -> tuple
     if repeated := {title for title in titles if titles.count(title) > 1}:
         raise InvalidInputError(f"{source}: title {min(repeated)!r} is used twice; give each alternative its own title")
     return what_ifs
-
-
-def _parsed_toml(text: str, source: str) -> dict[str, Any]:
-    if len(text) > _MOST_BYTES:
-        raise BrokenFileError(f"{source}: a plan has {_MOST_BYTES} bytes at most")
-    try:
-        return parse_toml(text)
-    except ValueError as error:
-        raise BrokenFileError(f"{source}: no TOML: {error}") from error
 
 
 def _alternative(entry: object, common: Mapping[str, float], where: str, parameters: Parameters) -> WhatIf:

@@ -6,13 +6,14 @@ import numpy.typing as npt
 from replay.calibration.parameters import Parameters
 from replay.costs.retiming import arithmetic_tasks
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, written
 
 #: Smallest factor: no device runs on less of its limit.
 _SMALLEST_FACTOR = 0.05
 _POWER = RESOURCES.index("power")
 
 
+@recipe("device", "limit_power:0.7", Argument("factor", "new power limit over today's", "number"))
 def limit_power(factor: float) -> WhatIf:
     """Multiply the power limit of every device by FACTOR.
 
@@ -60,15 +61,3 @@ def _shares(graph: KernelGraph, parameters: Parameters) -> npt.NDArray[np.float6
     shares = np.where(kernel, kernel_shares * np.sqrt(np.minimum(tasks.occupies, 1.0)), 0.0)
     collective = (tasks.kind == TaskKind.COLLECTIVE) & graph.on_device()
     return np.asarray(np.where(collective, parameters["power_share_collective"], shares))
-
-
-RECIPES = (
-    Recipe(
-        "limit_power",
-        limit_power,
-        (Argument("factor", "new power limit over today's", "number"),),
-        "Devices have FACTOR times their power limit; tasks that together exceed it lower the clock.",
-        "limit_power:0.7",
-        "device",
-    ),
-)

@@ -21,26 +21,6 @@ from replay.what_ifs.what_if import GROUPS, Recipe, WhatIf, split_steps, split_w
 
 _T = TypeVar("_T")
 _GROUP = "seqpoint.what_ifs"
-#: Modules of this package with what-ifs of the project, in the order in which they are listed.
-_MODULES = (
-    "scale",
-    "swap",
-    "fuse",
-    "dtype",
-    "device",
-    "modified",
-    "power",
-    "overlap",
-    "dma",
-    "c3",
-    "t3",
-    "ficco",
-    "fuse_collectives",
-    "world_size",
-    "launch_overhead",
-    "dispatch",
-    "stream",
-)
 
 
 @dataclass(frozen=True)
@@ -67,8 +47,10 @@ def what_ifs() -> Mapping[str, Recipe]:
 @cache
 def registry() -> Registry:
     """Return the recipes of this project and of other packages, with the reasons why some are left out."""
-    ours = [recipe for name in _MODULES for recipe in import_module(f"replay.what_ifs.{name}").RECIPES]
-    recipes = {recipe.name: recipe for recipe in sorted(ours, key=lambda recipe: GROUPS.index(recipe.group))}
+    package = import_module("replay.what_ifs")
+    makers = [make for name in package.__all__ if hasattr(make := getattr(package, name), "recipe")]
+    ours = sorted((make.recipe for make in makers), key=lambda recipe: GROUPS.index(recipe.group))
+    recipes = {recipe.name: recipe for recipe in ours}
     problems: dict[str, str] = {}
     for plugin in load_plugins(_GROUP, _load, taken=frozenset(recipes)):
         if plugin.value is None:

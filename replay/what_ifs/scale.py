@@ -7,9 +7,15 @@ import numpy as np
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, check_factor, unknown, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown, written
 
 
+@recipe(
+    "kernels",
+    "scale_kernels:gemm:0.5",
+    Argument("class", "a class of kernels, or all (with collectives)"),
+    Argument("factor", "new duration over old", "number"),
+)
 def scale_kernels(class_: str, factor: float) -> WhatIf:
     """Scale the isolated duration of all kernels of a class by FACTOR.
 
@@ -42,6 +48,7 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
     return WhatIf(written("scale_kernels", class_, factor), transform)
 
 
+@recipe("host", "scale_host:0.5", Argument("factor", "new host time over old", "number"))
 def scale_host(factor: float) -> WhatIf:
     """Scale host calls, and the host time between them, by FACTOR.
 
@@ -68,26 +75,3 @@ def scale_host(factor: float) -> WhatIf:
         return replace(changed, edges=replace(edges, lag_ns=np.where(between, edges.lag_ns * factor, edges.lag_ns)))
 
     return WhatIf(written("scale_host", factor), transform)
-
-
-RECIPES = (
-    Recipe(
-        "scale_kernels",
-        scale_kernels,
-        (
-            Argument("class", "a class of kernels, or all (with collectives)"),
-            Argument("factor", "new duration over old", "number"),
-        ),
-        "Kernels of a class take FACTOR times as long.",
-        "scale_kernels:gemm:0.5",
-        "kernels",
-    ),
-    Recipe(
-        "scale_host",
-        scale_host,
-        (Argument("factor", "new host time over old", "number"),),
-        "Calls on the host, and the time between them, take FACTOR times as long.",
-        "scale_host:0.5",
-        "host",
-    ),
-)

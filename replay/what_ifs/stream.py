@@ -1,7 +1,7 @@
 """Stream what-if: chosen tasks run on another stream of their device.
 
 Moving a task changes four groups of edges. The order on its old stream closes over it (`_reordered`). The task still
-waits for its old predecessor (`_inputs`). It gets an order on its new stream (`_new_order`). Events and host waits that
+waits for its old predecessor. It gets an order on its new stream (`_new_order`). Events and host waits that
 followed it on the old stream wait for it as well (`_waits`).
 """
 
@@ -14,13 +14,15 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, written
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, free_edges, recipe, written
 
 #: Edges by which another stream, or the host, waits for a stream.
 _WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
 _ON_STREAM = sorted(STREAM_EDGES)
+_TASKS = Argument("tasks", "tasks to move: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
 
 
+@recipe("scheduling", "change_stream:optimizer:new", _TASKS, Argument("stream", "number of the new stream, or new"))
 def change_stream(tasks: str, stream: str) -> WhatIf:
     """Move chosen tasks to another stream of their device.
 
@@ -134,19 +136,16 @@ def _reordered(move: _Move) -> Edges:
     # The order on the old stream closes over the moved tasks; a pause before the next task stays a pause.
     target = edges.target[leaves]
     closing = before[target] >= 0
-    bridge = _free_edges(before[target][closing], target[closing], EdgeKind.STREAM)
+    bridge = free_edges(before[target][closing], target[closing], EdgeKind.STREAM)
     lag = np.where(edges.from_start[leaves], 0.0, edges.lag_ns[leaves])[closing]
     bridge = replace(bridge, lag_ns=lag, kind=edges.kind[leaves][closing])
     reordered = kept.select(~leaves)
-    for added in (bridge, _inputs(move, before), _new_order(move), _waits(move)):
+    # Moved tasks still wait for their predecessors on the old stream.
+    rows = np.flatnonzero(moved & (before >= 0))
+    inputs = free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
+    for added in (bridge, inputs, _new_order(move), _waits(move)):
         reordered = reordered.joined(added)
     return reordered
-
-
-def _inputs(move: _Move, before: Ints) -> Edges:
-    """Return edges by which moved tasks wait for their predecessors on the old stream."""
-    rows = np.flatnonzero(move.moved & (before >= 0))
-    return _free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
 
 
 def _new_order(move: _Move) -> Edges:
@@ -156,7 +155,7 @@ def _new_order(move: _Move) -> Edges:
     rows = np.flatnonzero((before >= 0) & (move.graph.tasks.device >= 0))
     joins = (move.moved[rows] | move.moved[before[rows]]) & np.isin(lane[rows], lane[move.moved])
     rows = rows[joins]
-    return _free_edges(before[rows], rows, EdgeKind.STREAM)
+    return free_edges(before[rows], rows, EdgeKind.STREAM)
 
 
 def _waits(move: _Move) -> Edges:
@@ -166,7 +165,7 @@ def _waits(move: _Move) -> Edges:
     latest = _previous(graph.tasks.lane, move.order, move.moved)
     leaves = np.isin(edges.kind, _WAITS_FOR_STREAM) & (latest[edges.source] >= 0)
     leaves &= graph.tasks.lane[edges.source] != graph.tasks.lane[edges.target]
-    waits = _free_edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
+    waits = free_edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
     return replace(waits, kind=edges.kind[leaves])
 
 
@@ -178,22 +177,3 @@ def _release_times(move: _Move, start: Floats) -> Floats:
     release = tasks.release_ns.copy()
     np.maximum.at(release, edges.target[orphans], start[edges.source[orphans]])
     return release
-
-
-def _free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
-    """Return edges without lag."""
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=bool), np.full(n, int(kind)))
-
-
-_TASKS = Argument("tasks", "tasks to move: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
-RECIPES = (
-    Recipe(
-        "change_stream",
-        change_stream,
-        (_TASKS, Argument("stream", "number of the new stream, or new")),
-        "Chosen tasks run on another stream of their device; later tasks on the old stream do not wait for them.",
-        "change_stream:optimizer:new",
-        "scheduling",
-    ),
-)

@@ -3,21 +3,21 @@
 import re
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.costs.demand import with_demands
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import (
     Argument,
-    Recipe,
     TaskChoice,
     WhatIf,
     check_factor,
     kernel_choice,
+    recipe,
     unknown,
-    with_demands_of,
     written,
 )
 
@@ -25,10 +25,20 @@ _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
 #: Workgroups of a grid; more is a mistake.
 _MOST_WORKGROUPS = 10**12
 _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+#: Columns, beside the demand, that `with_demands` computes.
+_DEMAND_COLUMNS = ("occupies", "waves", "footprint", "hit_share")
 #: Columns that a kernel copies from the kernel that replaces it.
-_COPIED = ("name", "class_", "workgroups", "dtype", "operator", "demand", "occupies", "waves", "footprint", "hit_share")
+_COPIED = ("name", "class_", "workgroups", "dtype", "operator", "demand", *_DEMAND_COLUMNS)
 
 
+@recipe(
+    "kernels",
+    "swap_kernel:*sgemm*:0.7",
+    Argument("kernel", "class, kernel name, or pattern with * and ?"),
+    Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
+    Argument("class", "class of the new kernel, if it differs", default=""),
+    Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
+)
 def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) -> WhatIf:
     """Replace chosen kernels by a factor of their duration, a duration, or another kernel of the trace.
 
@@ -57,8 +67,8 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
         raise unknown("no class of kernels is called", class_, CLASSES)
     if not 0 <= workgroups <= _MOST_WORKGROUPS:
         raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or leave it out")
-    given_ns, factor = duration_ns(by), _parsed_factor(by)
-    donors = kernel_choice("swap_kernel", by) if given_ns is None and factor is None else None
+    fixed_ns, factor = duration_ns(by), _parsed_factor(by)
+    donors = kernel_choice("swap_kernel", by) if fixed_ns is None and factor is None else None
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         chosen = choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL)
@@ -69,10 +79,9 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
             swapped = _copied_from(graph, chosen, _median_kernel(graph, donors))
         else:
             old_ns = graph.tasks.duration_ns
-            new_ns = np.where(chosen, given_ns if given_ns is not None else old_ns * (factor or 0.0), old_ns)
-            basis = np.where(chosen & (new_ns != old_ns), int(Basis.ASSUMED), graph.tasks.basis)
-            swapped = graph.with_tasks(duration_ns=new_ns, basis=basis)
-        return _with_grid(swapped, chosen, (class_, workgroups), parameters).with_notes([note])
+            new_ns = np.where(chosen, fixed_ns if fixed_ns is not None else old_ns * (factor or 0.0), old_ns)
+            swapped = graph.with_durations(new_ns, Basis.ASSUMED)
+        return _with_grid(swapped, chosen, class_, workgroups, parameters).with_notes([note])
 
     patterns = choice.patterns + (donors.patterns if donors is not None else ())
     optional = (class_, str(workgroups))[: 2 if workgroups else 1 if class_ else 0]
@@ -103,24 +112,19 @@ def _median_kernel(graph: KernelGraph, donors: TaskChoice) -> int:
     return int(order[(len(order) - 1) // 2])
 
 
-def _copied_from(graph: KernelGraph, chosen: npt.NDArray[np.bool_], donor: int) -> KernelGraph:
+def _copied_from(graph: KernelGraph, chosen: Bools, donor: int) -> KernelGraph:
     """Return `graph` with the columns of `donor` in chosen rows."""
     tasks = graph.tasks
-    columns = {}
-    for name in ("duration_ns", *_COPIED):
-        column = getattr(tasks, name).copy()
+    columns = {name: getattr(tasks, name).copy() for name in ("duration_ns", *_COPIED)}
+    for column in columns.values():
         column[chosen] = column[donor]
-        columns[name] = column
     basis = np.maximum(tasks.basis, max(int(Basis.DERIVED), int(tasks.basis[donor])))
     unchanged = chosen & (tasks.name == tasks.name[donor]) & (columns["duration_ns"] == tasks.duration_ns)
     return graph.with_tasks(**columns, basis=np.where(chosen & ~unchanged, basis, tasks.basis))
 
 
-def _with_grid(
-    graph: KernelGraph, chosen: npt.NDArray[np.bool_], class_and_workgroups: tuple[str, int], parameters: Parameters
-) -> KernelGraph:
+def _with_grid(graph: KernelGraph, chosen: Bools, class_: str, workgroups: int, parameters: Parameters) -> KernelGraph:
     """Return `graph` with chosen kernels of another class or grid, and with the demands that follow."""
-    class_, workgroups = class_and_workgroups
     if not class_ and not workgroups:
         return graph
     tasks = graph.tasks
@@ -129,22 +133,6 @@ def _with_grid(
         workgroups=np.where(chosen, workgroups, tasks.workgroups) if workgroups else tasks.workgroups,
         operator=np.where(chosen, -1, tasks.operator),
     )
-    return with_demands_of(changed, chosen, parameters)
-
-
-RECIPES = (
-    Recipe(
-        "swap_kernel",
-        lambda kernel, by, class_, workgroups: swap_kernel(kernel, by, class_=class_, workgroups=workgroups),
-        (
-            Argument("kernel", "class, kernel name, or pattern with * and ?"),
-            Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
-            Argument("class", "class of the new kernel, if it differs", default=""),
-            Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
-        ),
-        "Kernels are replaced: another duration, class or grid, or another kernel of the trace.",
-        "swap_kernel:*sgemm*:0.7",
-        "kernels",
-        swap_kernel.__doc__ or "",
-    ),
-)
+    old, new = changed.tasks, with_demands(changed, parameters).tasks
+    columns = {name: np.where(chosen, getattr(new, name), getattr(old, name)) for name in _DEMAND_COLUMNS}
+    return changed.with_tasks(demand=np.where(chosen[:, None], new.demand, old.demand), **columns)

@@ -5,12 +5,13 @@ import numpy as np
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import COLLECTIVE_KINDS, KernelGraph
 from replay.what_ifs.pipeline import bytes_time, nothing_to_apply, producers, ranks_of, send_in_pieces, without_units
-from replay.what_ifs.what_if import Recipe, WhatIf
+from replay.what_ifs.what_if import WhatIf, recipe
 
 _CLASSES = ("gemm", "convolution")
 _ALL_REDUCE = COLLECTIVE_KINDS.index("all_reduce")
 
 
+@recipe("communication", "t3")
 def t3() -> WhatIf:
     """Send each chunk of a matrix product into its reduction as soon as it is computed (T3).
 
@@ -50,15 +51,3 @@ def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     durations_ns[np.array([chunks[-1] for chunks in result.collectives])[gathering]] = traced_ns[gathering] / 2
     changed = changed.with_tasks(duration_ns=durations_ns)
     return changed.with_notes([f"t3: {targets.note}"])
-
-
-RECIPES = (
-    Recipe(
-        "t3",
-        t3,
-        (),
-        "Reduce-scatters run under the product that computes their data, chunk by chunk; memory adds up (T3).",
-        "t3",
-        "communication",
-    ),
-)

@@ -13,16 +13,15 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.trace.arrays import Bools
+from profilers.trace.arrays import Bools, Ints
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
-from replay.costs.demand import with_demands
-from replay.graph.graph import KernelGraph, TaskKind
+from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
 
 #: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
 _MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
@@ -338,12 +337,12 @@ class Recipe:
         text = inspect.cleandoc(self.about or self.make.__doc__ or "")
         return re.split(r"\n\n(?:Raises|Examples|Parameters)\n-{3,}", text)[0].strip()
 
-    def made(self, given: Sequence[str]) -> WhatIf:
+    def made(self, texts: Sequence[str]) -> WhatIf:
         """Return the what-if that `make` makes of texts.
 
         Parameters
         ----------
-        given : sequence of str
+        texts : sequence of str
             Texts of the first arguments; the others have their defaults.
 
         Raises
@@ -352,12 +351,12 @@ class Recipe:
             There are too few or too many texts, or one is not a value of its argument.
         """
         n_required = sum(argument.default is None for argument in self.arguments)
-        if not n_required <= len(given) <= len(self.arguments):
-            step = ":".join((self.name, *given))
+        if not n_required <= len(texts) <= len(self.arguments):
+            step = ":".join((self.name, *texts))
             raise InvalidInputError(f"{step[:_MAX_LENGTH]!r}: write {self.form}, as in {self.example}")
         defaults = [argument.default or "" for argument in self.arguments]
-        texts = [*given, *defaults[len(given) :]]
-        return self.make(*(a.read(text) for a, text in zip(self.arguments, texts, strict=True)))
+        values = zip(self.arguments, [*texts, *defaults[len(texts) :]], strict=True)
+        return self.make(*(argument.read(text) for argument, text in values))
 
     def texts(self, named: dict[str, str | float | int]) -> list[str]:
         """Return the texts of arguments that are given by name, in order, up to the last of them.
@@ -381,6 +380,35 @@ class Recipe:
             raise InvalidInputError(f"{self.name} needs {', '.join(missing)}, as in {self.example}")
         last = max((names.index(name) for name in named), default=-1)
         return [_text(a.name, named.get(a.name, a.default or "")) for a in self.arguments[: last + 1]]
+
+
+Make = TypeVar("Make", bound=Callable[..., WhatIf])
+
+
+def recipe(group: str, example: str, *arguments: Argument) -> Callable[[Make], Make]:
+    """Attach a `Recipe`, as the attribute `recipe`, to a function of this package that makes a what-if.
+
+    Parameters
+    ----------
+    group : str
+        One of `GROUPS`.
+    example : str
+        The what-if as the command line writes it.
+    arguments : Argument
+        Arguments of the what-if, one a parameter of the function, in order.
+    """
+
+    def attach(make: Make) -> Make:
+        names = tuple(inspect.signature(make).parameters)
+
+        def make_by_name(*values: object) -> WhatIf:
+            return make(**dict(zip(names, values, strict=True)))
+
+        about = make.__doc__ or ""
+        vars(make)["recipe"] = Recipe(make.__name__, make_by_name, arguments, "", example, group, about)
+        return make
+
+    return attach
 
 
 def _text(name: str, value: str | float | int) -> str:
@@ -429,15 +457,14 @@ class TaskChoice:
 
     def rows(self, graph: KernelGraph) -> Bools:
         """Return which tasks of `graph` are chosen, as an array of bool, shape (n_tasks,)."""
-        tasks = graph.tasks
-        if self.text == "all":
-            return graph.on_device()
+        tasks, rows = graph.tasks, graph.on_device()
         if self.text in _TASK_KINDS:
-            return np.asarray((tasks.kind == _TASK_KINDS[self.text]) & graph.on_device())
-        if self.text in CLASSES:
-            return np.asarray((tasks.class_ == CLASSES.index(self.text)) & graph.on_device())
-        fits = np.array([name_fits(self.text, name) for name in graph.names], dtype=bool)
-        return np.asarray(fits[tasks.name] & graph.on_device()) if len(fits) else graph.on_device()
+            rows &= tasks.kind == _TASK_KINDS[self.text]
+        elif self.text in CLASSES:
+            rows &= tasks.class_ == CLASSES.index(self.text)
+        elif self.text != "all" and len(graph.names):
+            rows &= np.array([name_fits(self.text, name) for name in graph.names])[tasks.name]
+        return rows
 
 
 def kernel_choice(what: str, text: str) -> TaskChoice:
@@ -481,7 +508,8 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
         A pattern fits no task; the message offers the nearest classes and names.
     """
     for pattern in what_if.patterns:
-        names = dict.fromkeys(name for graph in graphs for name in _device_names(graph))
+        used = [(graph, number) for graph in graphs for number in np.unique(graph.tasks.name[graph.on_device()])]
+        names = dict.fromkeys(graph.names[number] for graph, number in used)
         if not any(name_fits(pattern, name) for name in names):
             error = unknown(
                 "no class or kernel of the trace is called", pattern, ("all", *_TASK_KINDS, *CLASSES, *names)
@@ -489,29 +517,7 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
             raise type(error)(f"what-if {what_if.label}: {error}")
 
 
-def _device_names(graph: KernelGraph) -> Iterable[str]:
-    return (graph.names[i] for i in np.unique(graph.tasks.name[graph.on_device()]).tolist())
-
-
-#: Columns of `Tasks` that `with_demands` computes.
-_DEMAND_COLUMNS = ("demand", "occupies", "waves", "footprint", "hit_share")
-
-
-def with_demands_of(graph: KernelGraph, rows: npt.NDArray[np.bool_], parameters: Parameters) -> KernelGraph:
-    """Return a graph in which the demands of some tasks are computed again.
-
-    Parameters
-    ----------
-    graph : KernelGraph
-        The graph to change.
-    rows : array of bool, shape (n_tasks,)
-        Tasks whose demands are computed from their other columns.
-    parameters : Parameters
-        Parameters of the demand model.
-    """
-    new, tasks = with_demands(graph, parameters).tasks, graph.tasks
-    columns = {}
-    for name in _DEMAND_COLUMNS:
-        chosen = rows[:, None] if name == "demand" else rows
-        columns[name] = np.where(chosen, getattr(new, name), getattr(tasks, name))
-    return graph.with_tasks(**columns)
+def free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
+    """Return edges without lag, from the end of each task of `source` to `target`."""
+    n = len(source)
+    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(kind)))

@@ -9,12 +9,18 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
 from replay.what_ifs.device import source_device
-from replay.what_ifs.what_if import Argument, Recipe, WhatIf, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
 
 #: Kind of collective that joins two ranks, whatever their number.
 _PAIRS = "send_recv"
 
 
+@recipe(
+    "communication",
+    "change_world_size:64",
+    Argument("ranks", "new number of ranks of the largest group", "whole"),
+    Argument("per_node", "devices per node", "whole", default="8"),
+)
 def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
     """Re-time the collectives of the largest group for another number of ranks; the compute of a rank stays.
 
@@ -99,19 +105,3 @@ def _predicted(
         duration_ns[of_kind] = prediction.seconds * 1e9
         basis = max(basis, int(Basis.ASSUMED)) if prediction.basis == "prior" else basis
     return duration_ns, basis
-
-
-RECIPES = (
-    Recipe(
-        "change_world_size",
-        lambda ranks, per_node: change_world_size(ranks, per_node=per_node),
-        (
-            Argument("ranks", "new number of ranks of the largest group", "whole"),
-            Argument("per_node", "devices per node", "whole", default="8"),
-        ),
-        "Collectives of the largest group are re-timed for another number of ranks; compute stays (weak scaling).",
-        "change_world_size:64",
-        "communication",
-        change_world_size.__doc__ or "",
-    ),
-)

@@ -1,7 +1,6 @@
-"""Transformers, how they are parallelised, and what a training step of them takes."""
+"""Transformers, their operators, how they are parallelised, and the time of a training step."""
 
 from replay.workloads.architecture import (
-    STYLES,
     Step,
     Tally,
     Transformer,
@@ -13,21 +12,8 @@ from replay.workloads.architecture import (
 )
 from replay.workloads.timing import Timed, time_operators
 from replay.workloads.training import (
-    PRIORS,
-    BreakDown,
-    Duration,
-    JobLoad,
     Layout,
-    Load,
-    PartLoad,
-    StageLoad,
-    StageTime,
-    TrainingCosts,
     TrainingJob,
-    job_loads,
-    one_forward_one_backward,
-    run_schedule,
-    step_time,
 )
 from replay.workloads.training_fits import (
     MeasuredStep,
@@ -35,7 +21,6 @@ from replay.workloads.training_fits import (
     TrainingFit,
     as_measured,
     calibrate_training,
-    chosen_part,
     load_training,
     predict_steps,
     read_steps,
@@ -46,42 +31,27 @@ from replay.workloads.training_trace import training_trace
 from replay.workloads.transformer import Pass, forward
 
 __all__ = [
-    "PRIORS",
-    "STYLES",
-    "BreakDown",
-    "Duration",
-    "JobLoad",
     "Layout",
-    "Load",
     "MeasuredStep",
-    "PartLoad",
     "Pass",
     "PredictedStep",
-    "StageLoad",
-    "StageTime",
     "Step",
     "Tally",
     "Timed",
-    "TrainingCosts",
     "TrainingFit",
     "TrainingJob",
     "Transformer",
     "as_measured",
     "backward",
     "calibrate_training",
-    "chosen_part",
     "find_transformer",
     "forward",
     "fused",
-    "job_loads",
     "load_training",
     "load_transformers",
-    "one_forward_one_backward",
     "predict_steps",
     "read_steps",
     "read_training_fit",
-    "run_schedule",
-    "step_time",
     "tally",
     "time_operators",
     "training_trace",

@@ -7,11 +7,12 @@ layers take no longer than one.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from operator import index
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,6 +23,7 @@ from replay.graph.operators import Operator, batched_matmul, rowwise, streaming
 #: Of any size: no model, batch or sequence comes near, and products of four are far below what a double holds.
 LARGEST = 2**31
 _SHOWN, _SHOWN_BITS = 40, 64
+Content = TypeVar("Content")
 
 
 def checked_size(name: str, value: object, most: int = LARGEST) -> int:
@@ -61,6 +63,58 @@ def checked_size(name: str, value: object, most: int = LARGEST) -> int:
     return number
 
 
+def read_or_shipped(read: Callable[[Path], Content], path: str | Path | None, name: str) -> Content:
+    """Return the content of a file, or of a shipped file, which is read once.
+
+    Parameters
+    ----------
+    read : callable
+        Reads a file.
+    path : str or Path, optional
+        The file; by default the shipped one.
+    name : str
+        Path of the shipped file below `datasets/`.
+    """
+    return _read_shipped(read, name) if path is None else read(Path(path))
+
+
+@cache
+def _read_shipped(read: Callable[[Path], Content], name: str) -> Content:
+    return read(dataset_path(name))
+
+
+def named_tables(content: Mapping[str, Any], name: str, layout: type[Content], file: Path) -> Mapping[str, Content]:
+    """Return the tables ``[NAME.KEY]`` of a settings file as dataclasses, by key.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of the file.
+    name : str
+        First part of the tables' names.
+    layout : type
+        Dataclass with the keys of each table, after a first field for the name.
+    file : Path
+        File, for messages.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table, or one is not as `layout` says; the message names file, table and key.
+    """
+    keys = [
+        (field.name, field.type) if field.default is MISSING else (field.name, field.type, field.default)
+        for field in fields(layout)[1:]  # type: ignore[arg-type]
+    ]
+    struct = msgspec.defstruct(layout.__name__, keys, forbid_unknown_fields=True)
+    tables = typed_tables(content, name, struct, file)
+    try:
+        named = {key: layout(key, **msgspec.structs.asdict(table)) for key, table in tables.items()}  # type: ignore[call-arg]
+        return MappingProxyType(named)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{file}: {error}") from error
+
+
 #: Implementations, by what sets them apart.
 STYLES: Mapping[str, str] = MappingProxyType(
     {
@@ -97,8 +151,8 @@ class Transformer:
     Raises
     ------
     InvalidInputError
-        There is no such style, a size is no whole number from one to what it may be, or the heads do not divide the
-        hidden size.
+        There is no such style, a size is no whole number within its bounds, or the heads do not divide the hidden
+        size.
     """
 
     name: str
@@ -143,33 +197,11 @@ def load_transformers(path: str | Path | None = None) -> Mapping[str, Transforme
     >>> load_transformers()["bert_large"].width
     64
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Mapping[str, Transformer]:
-    return _read(dataset_path("workloads/transformers.toml"))
-
-
-class TransformerTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model in a file of models; keys as in `Transformer`."""
-
-    style: str
-    layers: int
-    hidden: int
-    heads: int
-    feedforward: int
-    vocabulary: int
-    experts: int = 1
-    source: str = ""
+    return read_or_shipped(_read, path, "workloads/transformers.toml")
 
 
 def _read(file: Path) -> Mapping[str, Transformer]:
-    tables = typed_tables(read_toml(file, "models"), "transformers", TransformerTable, file)
-    try:
-        return MappingProxyType({name: Transformer(name, **msgspec.structs.asdict(t)) for name, t in tables.items()})
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{file}: {error}") from error
+    return named_tables(read_toml(file, "models"), "transformers", Transformer, file)
 
 
 def find_transformer(name: str, models: Mapping[str, Transformer]) -> Transformer:
@@ -185,7 +217,7 @@ def find_transformer(name: str, models: Mapping[str, Transformer]) -> Transforme
     Raises
     ------
     NotFoundError
-        There is none of that name; those that are there are listed.
+        There is no model of that name; the message lists them.
     """
     if name not in models:
         raise NotFoundError(f"no model {name!r}; there are {', '.join(sorted(models))}; add it to a file of models")
@@ -203,11 +235,11 @@ class Step:
     operator : Operator
         Work of the forward pass.
     gradient : tuple of Operator
-        What its backward pass runs.
+        Operators of its backward pass.
     parameters : int
         Elements of its weights, whose gradients are added up.
     chained : float
-        Bytes that it reads of what the operator before it wrote; 0 of an operator that does not fuse.
+        Bytes that it reads of the result of the operator before it; 0 for an operator that does not fuse.
     collective : str
         Kind of collective, where the step is one; `operator` then holds the bytes that are exchanged.
     """
@@ -230,7 +262,7 @@ def stream(name: str, elements: int, arrays: float = 2.0, back: float = 2.0, siz
     elements : int
         Elements of an array.
     arrays : float
-        Arrays of that many elements that are read and written, of which one is written.
+        Arrays of that many elements: one is written, the others are read.
     back : float
         Arrays of its backward pass; 0 if the gradient passes unchanged.
     size : int
@@ -253,15 +285,15 @@ def rows(name: str, kind: str, count: int, columns: int, size: int = 4) -> Step:
     has weights and biases.
     """
     back = rowwise(kind, count, columns, size, backward=True)
-    first = (
-        streaming("elementwise", 2.0 * count * columns * size, float(count * columns * size), count * columns, size),
-    )
-    gradient = (*first, back) if kind == "softmax" else (back, _column_sums(count, columns, size))
+    elements = count * columns
+    first = streaming("elementwise", 2.0 * count * columns * size, float(elements * size), elements, size)
+    gradient = (first, back) if kind == "softmax" else (back, column_sums(count, columns, size))
     weights = 2 * columns if kind == "normalization" else 0
     return Step(name, rowwise(kind, count, columns, size), gradient, weights, float(count * columns * size))
 
 
-def _column_sums(count: int, columns: int, size: int) -> Operator:
+def column_sums(count: int, columns: int, size: int) -> Operator:
+    """Return the sum of `count` rows, such as the gradient of a bias."""
     return streaming("reduction", float(count * columns * size), float(columns * size), count * columns, size)
 
 
@@ -283,19 +315,19 @@ def product(name: str, batch: int, m: int, n: int, k: int, size: int = 4, *, wei
     """
     gradient = [batched_matmul(batch, m, k, n, size), batched_matmul(batch, k, n, m, size)]
     if weights > k * n:
-        gradient.append(_column_sums(m, n, size))
+        gradient.append(column_sums(m, n, size))
     return Step(name, batched_matmul(batch, m, n, k, size), tuple(gradient), weights)
 
 
 def backward(steps: Sequence[Step]) -> list[Step]:
-    """Return the backward pass: gradients in reverse order, and each weight's added to what is there."""
-    found = []
+    """Return the backward pass: gradients in reverse order; those of weights are accumulated."""
+    gradients = []
     for step in reversed(steps):
-        found += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
+        gradients += [Step(f"{step.name}_backward", operator) for operator in step.gradient]
         if step.parameters:
             size = step.operator.element_bytes
-            found.append(stream("aten::add_", step.parameters, arrays=3, back=0, size=size))
-    return found
+            gradients.append(stream("aten::add_", step.parameters, arrays=3, back=0, size=size))
+    return gradients
 
 
 def fused(steps: Iterable[Step]) -> list[Step]:
@@ -303,23 +335,22 @@ def fused(steps: Iterable[Step]) -> list[Step]:
 
     A row-wise operator keeps its rows; a chain of pointwise ones is a pointwise one.
     """
-    found: list[Step] = []
+    joined: list[Step] = []
     for step in steps:
-        if found and step.chained and found[-1].chained:
-            found[-1] = _joined(found[-1], step)
+        if joined and step.chained and joined[-1].chained:
+            joined[-1] = _joined(joined[-1], step)
         else:
-            found.append(step)
-    return found
+            joined.append(step)
+    return joined
 
 
 def _joined(first: Step, second: Step) -> Step:
-    one, two = first.operator, second.operator
-    read = one.bytes_read + max(two.bytes_read - second.chained, 0.0)
-    kept = one if one.kind in ("softmax", "normalization") else two
-    operator = replace(kept, flops=one.flops + two.flops, bytes_read=read, bytes_written=two.bytes_written)
-    return replace(
-        first, name=f"{first.name}+{second.name}", operator=operator, gradient=first.gradient + second.gradient
-    )
+    before, after = first.operator, second.operator
+    read = before.bytes_read + max(after.bytes_read - second.chained, 0.0)
+    kept = before if before.kind in ("softmax", "normalization") else after
+    operator = replace(kept, flops=before.flops + after.flops, bytes_read=read, bytes_written=after.bytes_written)
+    name, gradient = f"{first.name}+{second.name}", first.gradient + second.gradient
+    return replace(first, name=name, operator=operator, gradient=gradient)
 
 
 #: Layers come in pairs that are alike: every second one of a Switch transformer has experts.
@@ -354,7 +385,7 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
 
     Notes
     -----
-    With ``c(n)`` the counts for n layers and m = 2 or 3, of the parity of n,
+    Let ``c(n)`` be the counts for n layers, and m = 2 or 3, of the parity of n. Then
     ``c(n) = c(m) + (c(m + 2) - c(m)) * (n - m) / 2``.
 
     Examples
@@ -362,20 +393,14 @@ def tally(model: Transformer, listing: Callable[[Transformer], Sequence[Step]]) 
     >>> from replay.workloads.architecture import find_transformer, load_transformers
     >>> from replay.workloads.transformer import Pass, forward
     >>> model, run = find_transformer("bert_large", load_transformers()), Pass(8, 512)
-    >>> found = tally(model, lambda one: forward(one, run))
-    >>> len(found.operators), sum(found.counts) == len(forward(model, run))
+    >>> counted = tally(model, lambda smaller: forward(smaller, run))
+    >>> len(counted.operators), sum(counted.counts) == len(forward(model, run))
     (13, True)
     """
     least = _PERIOD + model.layers % _PERIOD
-    if model.layers <= least + _PERIOD:
-        counts = _counted(listing(model))
-    else:
-        counts = _counted(listing(replace(model, layers=least)))
-        more = _counted(listing(replace(model, layers=least + _PERIOD)))
+    sizes = (model.layers,) if model.layers <= least + _PERIOD else (least, least + _PERIOD)
+    counts, *more = (Counter(step.operator for step in listing(replace(model, layers=n))) for n in sizes)
+    if more:
         times = (model.layers - least) // _PERIOD
-        counts = {one: counts.get(one, 0) + (count - counts.get(one, 0)) * times for one, count in more.items()}
+        counts = Counter({each: counts[each] + (count - counts[each]) * times for each, count in more[0].items()})
     return Tally(tuple(counts), tuple(counts.values()))
-
-
-def _counted(steps: Sequence[Step]) -> dict[Operator, int]:
-    return dict(Counter(step.operator for step in steps))

@@ -47,7 +47,7 @@ class Timed:
         return float(self.seconds.sum())
 
     def picked(self, rows: Sequence[int], counts: Sequence[int]) -> "Timed":
-        """Return what the operators `rows` take when each is run so many times."""
+        """Return the durations of the operators `rows`, each times its count."""
         which, often = list(rows), np.asarray(counts, dtype=np.float64)
         seconds, low, high = (values[which] * often for values in (self.seconds, self.low, self.high))
         return Timed(seconds, low, high, tuple(self.kinds[row] for row in which))
@@ -55,8 +55,8 @@ class Timed:
     def interval(self) -> tuple[float, float]:
         """Return the interval of the total: operators of one kind err together in part, kinds on their own."""
         kinds = np.array(self.kinds)
-        down = [_SHARED * float((self.seconds - self.low)[kinds == kind].sum()) for kind in set(self.kinds)]
-        up = [_SHARED * float((self.high - self.seconds)[kinds == kind].sum()) for kind in set(self.kinds)]
+        down = [_SHARED * float((self.seconds - self.low)[kinds == kind].sum()) for kind in dict.fromkeys(self.kinds)]
+        up = [_SHARED * float((self.high - self.seconds)[kinds == kind].sum()) for kind in dict.fromkeys(self.kinds)]
         listed = _LISTED * self.total
         return self.total - float(np.hypot.reduce([*down, listed])), self.total + float(np.hypot.reduce([*up, listed]))
 
@@ -86,42 +86,37 @@ def time_operators(
 
     Notes
     -----
-    A convolution is the product that it is when its windows are laid out. Of a kind without a model (attention, cells
-    of recurrent networks, optimisers, reductions) it is the longer of moving its bytes as a stream and computing its
-    FLOP at the rate of large products, attention at `attention_share` of that.
+    A convolution is the product that it is when its windows are laid out. Attention,
+    cells of recurrent networks, optimisers and reductions have no model. Such an operator takes the longer of two
+    times: its bytes as a stream, and its FLOP at the rate of large products. Attention reaches `attention_share` of it.
     """
-    known, operators = parameters.calibration(Calibration), list(operators)
-    modelled = {kind for kind in MODELS if known.knows(kind, dtype)}
-    kinds = [_AS.get(one.kind, one.kind) for one in operators]
-    found = np.zeros((3, len(operators)))
+    calibration, operators = parameters.calibration(Calibration), list(operators)
+    kinds = [_AS.get(operator.kind, operator.kind) for operator in operators]
+    times = np.zeros((3, len(operators)))
     for kind in sorted(set(kinds)):
-        mine = [i for i, one in enumerate(kinds) if one == kind]
-        model = kind if kind in modelled else "elementwise"
-        unique, which = np.unique([_dims(model, operators[i]) for i in mine], axis=0, return_inverse=True)
-        each = predict(model, unique, device, element_bytes=_bytes(operators, mine), dtype=dtype, calibration=known,
+        rows = [i for i, each in enumerate(kinds) if each == kind]
+        alike = [operators[i] for i in rows]
+        modelled = kind in MODELS and calibration.knows(kind, dtype)
+        model, size = kind if modelled else "elementwise", max(operator.element_bytes for operator in alike)
+        unique, which = np.unique([_dims(model, operator) for operator in alike], axis=0, return_inverse=True)
+        each = predict(model, unique, device, element_bytes=size, dtype=dtype, calibration=calibration,
                        without=without)  # fmt: skip
         start = max(each.start_s - _QUEUED_S, 0.0)
-        for row, values in enumerate((each.seconds, each.low, each.high)):
-            found[row, mine] = np.maximum(values - start * values / each.seconds, 0.0)[which.reshape(-1)]
-        if kind not in modelled:
-            found[:, mine] = np.maximum(
-                found[:, mine], _computing([operators[i] for i in mine], device, dtype, parameters)
-            )
-    return Timed(found[0], found[1], found[2], tuple(kinds))
+        for i, values in enumerate((each.seconds, each.low, each.high)):
+            times[i, rows] = np.maximum(values - start * values / each.seconds, 0.0)[which.reshape(-1)]
+        if not modelled:
+            times[:, rows] = np.maximum(times[:, rows], _computing(alike, device, dtype, parameters))
+    return Timed(times[0], times[1], times[2], tuple(kinds))
 
 
 def _computing(operators: Sequence[Operator], device: Device, dtype: str, parameters: Parameters) -> Floats:
     """Return the time of the FLOP alone, and its range."""
     attention = parameters.known["attention_share"]
     rate = Machine.of(device, dtype).flops_per_s
-    flops = np.array([one.flops for one in operators])
-    attends = np.array([one.kind == "attention" for one in operators])
+    flops = np.array([operator.flops for operator in operators])
+    attends = np.array([operator.kind == "attention" for operator in operators])
     shares = ((attention.value, _PRODUCT_SHARE), (attention.high, 1.0), (attention.low, _PRODUCT_SHARE**2))
-    return np.array([flops / (rate * np.where(attends, of, other)) for of, other in shares])
-
-
-def _bytes(operators: Sequence[Operator], rows: Sequence[int]) -> int:
-    return max(operators[i].element_bytes for i in rows)
+    return np.array([flops / (rate * np.where(attends, share, product_share)) for share, product_share in shares])
 
 
 def _dims(kind: str, operator: Operator) -> tuple[float, ...]:

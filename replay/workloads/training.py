@@ -1,15 +1,15 @@
-"""What a parallel training step takes.
+"""Time of a parallel training step.
 
 Pipeline schedules: the order in which a stage runs its micro-batches, and when each is done.
 
-A stage has two clocks, host and device. The host calls what a micro-batch runs; the device starts no earlier than its
-call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In Megatron-LM the
-host waits for the device before each forward pass, where it reads the sizes of the batch back, and between stages,
-whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
+A stage has two clocks, host and device. The host calls the operators of a micro-batch; the device starts no earlier
+than its call, and is done no earlier than the last call. Where one is slower, the other waits or runs ahead. In
+Megatron-LM the host waits for the device before each forward pass, where it reads the sizes of the batch back, and
+between stages, whose exchanges synchronise: it cannot run ahead further than from a forward pass to the backward pass.
 
 `TrainingJob`: a transformer, its batch, and how it is split over devices.
 
-`Load`: what a part of a training step asks of host and device, before any parameter of training is applied.
+`Load`: calls and device time of a part of a training step, before any parameter of training is applied.
 
 `TrainingCosts`: the few parameters of training that no data sheet gives, and the time of a step from them.
 """
@@ -28,14 +28,14 @@ from replay.costs.collectives import CollectiveCalibration, Topology, predict_co
 from replay.graph.operators import streaming
 from replay.workloads.architecture import Step, Transformer, checked_size
 from replay.workloads.timing import time_operators
-from replay.workloads.transformer import Block, Shard, embedding_block, head_block, layer_block, padded_vocabulary
+from replay.workloads.transformer import Block, Pass, embedding_block, head_block, layer_block, padded_vocabulary
 
 
 @dataclass(frozen=True)
 class Duration:
-    """What a piece of work takes of host and device.
+    """Time of host and device for a part of a step.
 
-    A host that is free at h is free again at ``h + host_s``, and a device that is free at d is done at the later of
+    A host that is free at h is free again at ``h + host_s``. A device that is free at d is done at the later of
     ``d + device_s`` and ``h + reach_s``.
 
     Parameters
@@ -60,34 +60,14 @@ class Duration:
         object.__setattr__(self, "reach_s", max(self.reach_s, self.host_s, self.device_s))
 
     def then(self, other: "Duration") -> "Duration":
-        """Return what this takes with `other` after it."""
+        """Return the duration of this with `other` after it."""
         reach = max(self.reach_s + other.device_s, self.host_s + other.reach_s)
         return Duration(self.host_s + other.host_s, self.device_s + other.device_s, reach)
 
     def times(self, count: int) -> "Duration":
-        """Return what it takes `count` times, one after the other."""
+        """Return the duration of `count` repetitions, one after the other."""
         more = (count - 1) * max(self.host_s, self.device_s)
         return Duration(count * self.host_s, count * self.device_s, self.reach_s + more)
-
-
-@dataclass(frozen=True)
-class StageTime:
-    """A stage's durations, forward and backward."""
-
-    forward: Duration
-    backward: Duration
-
-
-@dataclass(frozen=True)
-class Finished:
-    """When each stage is done, and for how long its device worked, in s."""
-
-    ends_s: tuple[float, ...]
-
-    @property
-    def end_s(self) -> float:
-        """When all are."""
-        return max(self.ends_s)
 
 
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> list[tuple[str, int]]:
@@ -109,13 +89,15 @@ def one_forward_one_backward(stage: int, stages: int, micro_batches: int) -> lis
     return order + [("backward", i) for i in range(micro_batches - ahead, micro_batches)]
 
 
-def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: float = 0.0) -> Finished:
-    """Run one-forward-one-backward.
+def run_schedule(
+    stages: Sequence[Mapping[str, Duration]], micro_batches: int, exchange_s: float = 0.0
+) -> tuple[float, ...]:
+    """Run one-forward-one-backward; return when each stage is done, s.
 
     Parameters
     ----------
-    stages : sequence of StageTime
-        One for each pipeline stage, in order.
+    stages : sequence of mapping of str to Duration
+        Durations ``"forward"`` and ``"backward"`` of each pipeline stage, in order.
     micro_batches : int
         Number of micro-batches of a step.
     exchange_s : float
@@ -123,14 +105,14 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
 
     Notes
     -----
-    Stages that take the same time, f forward and b backward, and exchange in none are done after
+    If all stages take f forward and b backward, and exchanges no time, they are done after
     ``(micro_batches + stages - 1) * (f + b)`` (arXiv 2104.04473, section 2.2).
 
     Examples
     --------
-    >>> stage = StageTime(Duration(0.0, 1.0), Duration(0.0, 2.0))
-    >>> run_schedule([stage] * 2, 3).end_s
-    12.0
+    >>> stage = {"forward": Duration(0.0, 1.0), "backward": Duration(0.0, 2.0)}
+    >>> run_schedule([stage] * 2, 3)
+    (12.0, 10.0)
     """
     n = len(stages)
     orders = [one_forward_one_backward(i, n, micro_batches) for i in range(n)]
@@ -147,7 +129,7 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
                 began = max(host[i], device[i] if way == "forward" else 0.0)  # it reads the batch's sizes back
                 if 0 <= before < n:
                     began = max(began, done[before, way, number]) + exchange_s
-                took = stages[i].forward if way == "forward" else stages[i].backward
+                took = stages[i][way]
                 host[i] = began + took.host_s
                 device[i] = max(device[i] + took.device_s, began + took.reach_s)
                 if n > 1:
@@ -155,7 +137,7 @@ def run_schedule(stages: Sequence[StageTime], micro_batches: int, exchange_s: fl
                 done[i, way, number] = device[i]
                 position[i] += 1
                 left -= 1
-    return Finished(tuple(device))
+    return tuple(device)
 
 
 #: Of one kind of parallelism, and devices of a node.
@@ -223,7 +205,7 @@ class TrainingJob:
     length : int
         Tokens of a sequence.
     global_batch, micro_batch : int
-        Sequences of a step, and of what goes through a stage at once.
+        Sequences of a step, and of a pass through a stage.
     layout : Layout
         How it is split over devices.
     recompute : bool
@@ -279,14 +261,10 @@ class TrainingJob:
 #: (4), clipped (4 + 4), Adam itself (16 read, 12 written), weights converted (4 + 2), gradients cleared (2).
 _OPTIMIZER_BYTES = 62
 _SIZE, _DTYPE = 2, "fp16"
-
-
-@dataclass(frozen=True)
-class Work:
-    """A step that takes `seconds` on the device alone."""
-
-    step: Step
-    seconds: float
+#: A step, and the time that it takes on the device alone, s.
+TimedStep = tuple[Step, float]
+#: Name of a part of a stage, and the steps of a micro-batch forward and backward.
+StagePart = tuple[str, list[TimedStep], list[TimedStep]]
 
 
 @dataclass(frozen=True)
@@ -309,18 +287,11 @@ class Load:
 
     def __add__(self, other: "Load") -> "Load":
         """Return the load of both."""
-        return Load(
-            self.operators + other.operators,
-            self.collectives + other.collectives,
-            self.products_s + other.products_s,
-            self.streams_s + other.streams_s,
-            self.communication_s + other.communication_s,
-        )
+        return Load(*(mine + theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def __mul__(self, times: int) -> "Load":
         """Return the load of it so many times."""
-        return Load(self.operators * times, self.collectives * times, self.products_s * times,
-                    self.streams_s * times, self.communication_s * times)  # fmt: skip
+        return Load(*(value * times for value in vars(self).values()))
 
 
 @dataclass(frozen=True)
@@ -333,6 +304,8 @@ class PartLoad:
         Loads of one micro-batch in each direction.
     count : int
         How often the part occurs in the stage.
+    weights, tensors : int
+        Elements of its parameters on a rank, and parameters; of the part once.
     again : bool
         Whether the forward pass is run again before the backward pass.
     """
@@ -340,7 +313,9 @@ class PartLoad:
     forward: Load
     backward: Load
     count: int
-    again: bool
+    weights: int
+    tensors: int
+    again: bool = False
 
     @property
     def total(self) -> Load:
@@ -359,7 +334,7 @@ class StageLoad:
     reduce_s : float
         All-reduce of its gradients over replicas.
     update_s : float
-        What the optimizer moves.
+        Time of the optimizer for its weights.
     weights, tensors : int
         Elements of its parameters on a rank, and parameters.
     """
@@ -407,14 +382,14 @@ def _counts(job: TrainingJob, stage: int) -> dict[str, int]:
 
 
 def _block(job: TrainingJob, name: str) -> Block:
-    shard = Shard(job.micro_batch, job.length, job.layout.tensor, _SIZE)
+    run = Pass(job.micro_batch, job.length, size=_SIZE, ranks=job.layout.tensor)
     if name == "head":
-        return head_block(job.model, shard, shared=job.layout.pipeline == 1)
-    return embedding_block(job.model, shard) if name == "embedding" else layer_block(job.model, shard)
+        return head_block(job.model, run, shared=job.layout.pipeline == 1)
+    return embedding_block(job.model, run) if name == "embedding" else layer_block(job.model, run)
 
 
-def works_of(steps: Sequence[Step], job: TrainingJob, device: Device, parameters: Parameters) -> list[Work]:
-    """Return the steps with the time that each takes alone, in 16 bits."""
+def timed_steps(steps: Sequence[Step], job: TrainingJob, device: Device, parameters: Parameters) -> list[TimedStep]:
+    """Return the steps with the time that each takes on the device alone, s, in 16 bits."""
     seconds = np.zeros(len(steps))
     kernels = [i for i, step in enumerate(steps) if not step.collective]
     meetings = [i for i, step in enumerate(steps) if step.collective]
@@ -425,29 +400,17 @@ def works_of(steps: Sequence[Step], job: TrainingJob, device: Device, parameters
         sizes = [steps[i].operator.bytes_read for i in meetings]
         topology, fits = job.layout.topology("tensor"), parameters.calibration(CollectiveCalibration)
         seconds[meetings] = predict_collective("all_reduce", sizes, topology, device, fits).seconds
-    return [Work(step, float(s)) for step, s in zip(steps, seconds, strict=True)]
+    return list(zip(steps, seconds.tolist(), strict=True))
 
 
-def stage_parts(
-    job: TrainingJob, stage: int, device: Device, parameters: Parameters
-) -> list[tuple[str, list[Work], list[Work]]]:
-    """Return the parts of a stage in forward order: name, and what a micro-batch runs forward and backward."""
-    found = []
+def stage_parts(job: TrainingJob, stage: int, device: Device, parameters: Parameters) -> list[StagePart]:
+    """Return the parts of a stage in forward order: name, and the timed steps of a micro-batch in each direction."""
+    parts = []
     for name, count in _counts(job, stage).items():
         block = _block(job, name)
-        forward, backward = (works_of(steps, job, device, parameters) for steps in (block.forward, block.backward))
-        found += [(name, forward, backward)] * count
-    return found
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A part's loads, elements of its weights, and parameters."""
-
-    forward: Load
-    backward: Load
-    weights: int
-    tensors: int
+        forward, backward = (timed_steps(steps, job, device, parameters) for steps in (block.forward, block.backward))
+        parts += [(name, forward, backward)] * count
+    return parts
 
 
 class _Timer:
@@ -460,12 +423,17 @@ class _Timer:
         self.collective = cache(self._collective)
         self.update = cache(self._update)
 
-    def _part(self, job: TrainingJob, name: str) -> _Part:
+    def _part(self, job: TrainingJob, name: str) -> PartLoad:
         block = _block(job, name)
-        ahead, back = (
-            _load(works_of(steps, job, self.device, self.parameters)) for steps in (block.forward, block.backward)
-        )
-        return _Part(ahead, back, block.weights, block.tensors)
+        forward, backward = (self._load(steps, job) for steps in (block.forward, block.backward))
+        return PartLoad(forward, backward, 1, block.weights, block.tensors)
+
+    def _load(self, steps: Sequence[Step], job: TrainingJob) -> Load:
+        timed = timed_steps(steps, job, self.device, self.parameters)
+        exchanges = [seconds for step, seconds in timed if step.collective]
+        products = sum(seconds for step, seconds in timed if step.operator.kind == "matmul")
+        streams = sum(seconds for _, seconds in timed) - sum(exchanges) - products
+        return Load(len(timed) - len(exchanges), len(exchanges), products, streams, sum(exchanges))
 
     def _collective(self, kind: str, moved: float, topology: Topology) -> float:
         fits = self.parameters.calibration(CollectiveCalibration)
@@ -517,15 +485,13 @@ def activation_bytes(job: TrainingJob) -> int:
 
 def _stage(job: TrainingJob, stage: int, timer: _Timer) -> StageLoad:
     counts, alike = _counts(job, stage), _alike(job)
-    parts = {name: timer.part(alike, name) for name in counts}
-    found = tuple(
-        PartLoad(part.forward, part.backward, counts[name], job.recompute and name == "layer")
-        for name, part in parts.items()
+    parts = tuple(
+        replace(timer.part(alike, name), count=count, again=job.recompute and name == "layer")
+        for name, count in counts.items()
     )
-    weights = sum(part.weights * counts[name] for name, part in parts.items())
+    weights, tensors = (sum(getattr(part, n) * part.count for part in parts) for n in ("weights", "tensors"))
     reduced = timer.collective("all_reduce", float(weights * _SIZE), job.layout.topology("data"))
-    tensors = sum(part.tensors * counts[name] for name, part in parts.items())
-    return StageLoad(found, reduced, timer.update(weights), weights, tensors)
+    return StageLoad(parts, reduced, timer.update(weights), weights, tensors)
 
 
 def _alike(job: TrainingJob) -> TrainingJob:
@@ -534,14 +500,6 @@ def _alike(job: TrainingJob) -> TrainingJob:
     layout = replace(job.layout, pipeline=stages, data=1)
     return replace(job, model=replace(job.model, layers=stages), global_batch=job.micro_batch, layout=layout,
                    recompute=False)  # fmt: skip
-
-
-def _load(works: Sequence[Work]) -> Load:
-    meetings = [work.seconds for work in works if work.step.collective]
-    products = [work.seconds for work in works if work.step.operator.kind == "matmul"]
-    together, multiplied = sum(meetings), sum(products)
-    streamed = sum(work.seconds for work in works) - together - multiplied
-    return Load(len(works) - len(meetings), len(meetings), multiplied, streamed, together)
 
 
 @dataclass(frozen=True)
@@ -615,7 +573,7 @@ class BreakDown:
     compute_s : float
         Kernels of the slowest stage.
     tensor_s : float
-        Its tensor-parallel collectives, none of which overlap.
+        Its tensor-parallel collectives, which do not overlap.
     host_s : float
         Its device waits for the host's calls.
     bubble_s : float
@@ -643,15 +601,14 @@ def step_time(load: JobLoad, costs: TrainingCosts) -> BreakDown:
     """
     times = [_stage_time(stage, load, costs) for stage in load.stages]
     exchange = load.transfer_s * costs.links + costs.exchange_s if len(times) > 1 else 0.0
-    piped = run_schedule(times, load.micro_batches, exchange).end_s
+    piped = max(run_schedule(times, load.micro_batches, exchange))
     data = costs.links * (max(stage.reduce_s for stage in load.stages) + load.tied_s)
-    updates = [max(one.update_s, costs.update_call_s * one.tensors) for one in load.stages]
-    alone = [run_schedule([time], load.micro_batches).end_s for time in times]
+    optimizer = max(max(stage.update_s, costs.update_call_s * stage.tensors) for stage in load.stages)
+    alone = [run_schedule([time], load.micro_batches)[0] for time in times]
     slowest = alone.index(max(alone))
-    stage = sum((part.total for part in load.stages[slowest].parts), Load())
-    compute = costs.kernel_s(stage) * load.micro_batches
-    tensor = costs.links * stage.communication_s * load.micro_batches
-    optimizer = max(updates)
+    total = sum((part.total for part in load.stages[slowest].parts), Load())
+    compute = costs.kernel_s(total) * load.micro_batches
+    tensor = costs.links * total.communication_s * load.micro_batches
     return BreakDown(
         piped + data + optimizer + costs.step_s,
         compute,
@@ -668,12 +625,12 @@ def host_slowdown(load: JobLoad, costs: TrainingCosts) -> float:
     return 1 + costs.waiting * (load.ranks - 1)
 
 
-def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> StageTime:
+def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> dict[str, Duration]:
     slower = host_slowdown(load, costs)
 
-    def took(one: Load, call_s: float) -> Duration:
-        host = (one.operators * call_s + one.collectives * costs.collective_call_s) * slower
-        return Duration(host, costs.kernel_s(one) + costs.links * one.communication_s)
+    def took(part: Load, call_s: float) -> Duration:
+        host = (part.operators * call_s + part.collectives * costs.collective_call_s) * slower
+        return Duration(host, costs.kernel_s(part) + costs.links * part.communication_s)
 
     ahead, back = Duration(costs.micro_batch_s * slower, 0.0), Duration(0.0, 0.0)
     for part in stage.parts:
@@ -683,4 +640,4 @@ def _stage_time(stage: StageLoad, load: JobLoad, costs: TrainingCosts) -> StageT
         if part.again:
             each = took(part.forward, costs.forward_call_s).then(each)
         back = back.then(each.times(part.count))
-    return StageTime(ahead, back)
+    return {"forward": ahead, "backward": back}

@@ -80,14 +80,12 @@ class MeasuredStep:
     def configuration(self) -> str:
         """Its numbers, in the order of the columns."""
         job, model, layout = self.job, self.job.model, self.job.layout
-        batch = (job.global_batch, job.micro_batch)
-        sizes = (model.hidden, model.heads, model.layers, job.length)
-        split = (layout.tensor, layout.data, layout.pipeline)
-        return ",".join(map(str, (layout.devices, *batch, *sizes, *split)))
+        sizes = (job.global_batch, job.micro_batch, model.hidden, model.heads, model.layers, job.length)
+        return ",".join(map(str, (layout.devices, *sizes, layout.tensor, layout.data, layout.pipeline)))
 
     @property
     def digest(self) -> str:
-        """What tells this measurement from others."""
+        """Hash of its configuration and time."""
         return sha256(f"{self.configuration},{self.seconds:.9f}".encode()).hexdigest()[:10]
 
 
@@ -104,13 +102,13 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with
-        what is accepted.
+        There is no such file; a column is missing; there is no row; or a row is not accepted: the message
+        names it, with the reason.
     """
-    return measured_rows(path, COLUMNS, lambda place, row: _row(place, row, node_devices))
+    return measured_rows(path, COLUMNS, lambda where, row: _row(where, row, node_devices))
 
 
-def _row(place: str, row: Row, node_devices: int) -> MeasuredStep:
+def _row(where: str, row: Row, node_devices: int) -> MeasuredStep:
     try:
         devices, batch, micro, hidden, heads, layers, length, *split = (
             measured_count(row, name, _DIGITS) for name in _COUNTS
@@ -122,19 +120,19 @@ def _row(place: str, row: Row, node_devices: int) -> MeasuredStep:
                 f"{layout.devices}, not the {devices} of # GPUs"
             )
         model = Transformer("gpt", "megatron", layers, hidden, heads, _FEEDFORWARD * hidden, VOCABULARY)
-        return MeasuredStep(TrainingJob(model, length, batch, micro, layout), _milliseconds(row) / 1e3, place)
+        return MeasuredStep(TrainingJob(model, length, batch, micro, layout), _milliseconds(row) / 1e3, where)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{place}: {error}") from error
+        raise InvalidInputError(f"{where}: {error}") from error
 
 
 def _milliseconds(row: Row) -> float:
     try:
-        found = float(row[_TIME] or "")
+        milliseconds = float(row[_TIME] or "")
     except ValueError:
-        found = 0.0
-    if not (isfinite(found) and found > 0):
+        milliseconds = 0.0
+    if not (isfinite(milliseconds) and milliseconds > 0):
         raise InvalidInputError(f"{_TIME} is {(row[_TIME] or '')[:_SHOWN]!r}; it must be a number above zero")
-    return found
+    return milliseconds
 
 
 def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[MeasuredStep]:
@@ -145,7 +143,7 @@ def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[Measured
     >>> chosen_part([], 0.1)
     []
     """
-    order = sorted(measured, key=lambda one: (sha256(one.configuration.encode()).hexdigest(), one.seconds))
+    order = sorted(measured, key=lambda step: (sha256(step.configuration.encode()).hexdigest(), step.seconds))
     return order[: int(len(measured) * share)]
 
 
@@ -155,7 +153,7 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True)
 class TrainingFit:
-    """Costs, and how far what they predict is off.
+    """Costs of host and optimizer, and the error of predictions with them.
 
     Parameters
     ----------
@@ -265,9 +263,9 @@ def calibrate_training(
 ) -> TrainingFit:
     """Fit the costs to a share of measured steps, both with and without recomputed layers; the better is kept.
 
-    The interval is conformal: steps whose kernels have the same shapes are predicted from a fit of the others, a sixth
-    of the shapes at a time, and of the m errors in order, the one at ``(m + 1) * 0.9`` is the spread. Steps of the same
-    shapes err alike, so that single steps left out would show too little.
+    The interval is conformal: a sixth of the shapes at a time is predicted from a fit of the others. Of the m errors
+    in order, the one at ``(m + 1) * 0.9`` is the spread. Steps whose kernels have the same shapes err alike, so they
+    are left out together.
 
     Parameters
     ----------
@@ -293,19 +291,19 @@ def calibrate_training(
             f"{len(measured)} measured steps, of which a share of {share:g} is {len(mine)}; "
             f"at least {LEAST_STEPS} are needed: give more, or a larger share"
         )
-    seconds = np.array([one.seconds for one in mine])
-    tried = []
+    seconds = np.array([step.seconds for step in mine])
+    fits = []
     for recompute in (False, True):
-        loads = job_loads([replace(one.job, recompute=recompute) for one in mine], device, parameters)
-        tried.append((*_fit(loads, seconds), recompute, loads))
-    theta, _, recompute, loads = min(tried, key=lambda one: one[1])
+        loads = job_loads([replace(step.job, recompute=recompute) for step in mine], device, parameters)
+        fits.append((*_fit(loads, seconds), recompute, loads))
+    theta, _, recompute, loads = min(fits, key=lambda fit: fit[1])
     return TrainingFit(
         device.name,
-        max(one.job.layout.devices for one in mine),
+        max(step.job.layout.devices for step in mine),
         _costs(theta),
         recompute,
         _spread(loads, seconds, _folds(mine)),
-        tuple(sorted(one.digest for one in mine)),
+        tuple(sorted(step.digest for step in mine)),
         f"{len(mine)} of {len(measured)} measured steps, chosen by a hash of their configurations",
     )
 
@@ -321,29 +319,28 @@ def _predicted(theta: Floats, loads: Sequence[JobLoad]) -> Floats:
 
 def _fit(loads: Sequence[JobLoad], seconds: Floats) -> tuple[Floats, float]:
     """Return the logarithms of the costs, and the sum of squares that is left, priors included."""
-    prior = np.log([value for value, _ in PRIORS.values()])
-    spread = np.array([width for _, width in PRIORS.values()])
+    values, spread = np.array(list(PRIORS.values())).T
+    prior = np.log(values)
 
     def off(theta: Floats) -> Floats:
         return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / spread))
 
-    found = scipy.optimize.least_squares(off, prior, diff_step=_STEP)
-    return np.asarray(found.x), float(found.cost)
+    fit = scipy.optimize.least_squares(off, prior, diff_step=_STEP)
+    return np.asarray(fit.x), float(fit.cost)
 
 
 def _folds(measured: Sequence[MeasuredStep]) -> npt.NDArray[np.int64]:
     """Return the sixth that each step belongs to: all steps whose kernels have the same shapes to one."""
-    shapes = [(one.job.model.hidden, one.job.length, one.job.micro_batch, one.job.layout.tensor) for one in measured]
-    order = sorted(set(shapes))
-    return np.array([order.index(shape) % _FOLDS for shape in shapes], dtype=np.int64)
+    jobs = [step.job for step in measured]
+    shapes = [(job.model.hidden, job.length, job.micro_batch, job.layout.tensor) for job in jobs]
+    return np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1) % _FOLDS
 
 
 def _spread(loads: Sequence[JobLoad], seconds: Floats, fold: npt.NDArray[np.int64]) -> float:
     errors = []
-    for part in np.unique(fold):
-        rest, left = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        if len(rest) == 0:
-            rest = left
+    for number in np.unique(fold):
+        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        rest = rest if len(rest) else left
         theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest])
         errors.append(np.abs(np.log(_predicted(theta, [loads[i] for i in left.tolist()]) / seconds[left])))
     among = np.sort(np.concatenate(errors))
@@ -416,14 +413,14 @@ def predict_steps(
     >>> short.parts.bubble_s / short.seconds > 2 * long.parts.bubble_s / long.seconds
     True
     """
-    found = []
+    predicted = []
     for job, load in zip(jobs, job_loads(jobs, device, parameters), strict=True):
         parts = step_time(load, fit.costs)
-        own = device.name == fit.device and job.layout.devices <= fit.devices
-        factor = exp(fit.spread if own else hypot(fit.spread, _CARRIED))
-        basis = "fitted" if own else "carried"
-        found.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
-    return found
+        measured = device.name == fit.device and job.layout.devices <= fit.devices
+        factor = exp(fit.spread if measured else hypot(fit.spread, _CARRIED))
+        basis = "fitted" if measured else "carried"
+        predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
+    return predicted
 
 
 def as_measured(jobs: Sequence[TrainingJob], fit: TrainingFit) -> list[TrainingJob]:

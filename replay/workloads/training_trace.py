@@ -5,16 +5,18 @@ from dataclasses import dataclass
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from profilers.synthetic import Exchange, SyntheticJob, SyntheticStep, Wait, write_trace
-from profilers.synthetic import Work as Event
+from profilers.synthetic import Exchange, SyntheticJob, SyntheticStep, Wait, Work, write_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, predict_collective
+from replay.graph.operators import Operator
+from replay.workloads.architecture import Step
 from replay.workloads.training import (
     JobLoad,
+    StagePart,
+    TimedStep,
     TrainingCosts,
     TrainingJob,
-    Work,
     activation_bytes,
     host_slowdown,
     job_loads,
@@ -47,8 +49,8 @@ def training_trace(
 ) -> Trace:
     """Return the trace of training steps, on one of the replicas: they all do the same.
 
-    Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are those that
-    `predict_steps` adds up; replaying the trace takes as long as it says.
+    Ranks are those of Megatron-LM without replicas: rank ``stage * tensor + t``. Durations are the summands of
+    `predict_steps`, and a replay of the trace takes the time that it predicts.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ def training_trace(
         raise InvalidInputError(f"{steps} steps; a trace has at least one")
     load = job_loads([job], device, parameters)[0]
     ranks = job.layout.tensor * job.layout.pipeline
-    programs: list[Sequence[Event | Wait]] = []
+    programs: list[Sequence[Work | Wait]] = []
     for stage in range(job.layout.pipeline):
         parts = stage_parts(job, stage, device, parameters)
         writer = _Stage(job, stage, load, fit.costs, device, parameters)
@@ -115,118 +117,105 @@ class _Stage:
     device: Device
     parameters: Parameters
 
-    def program(self, parts: Sequence[tuple[str, list[Work], list[Work]]], rank: int) -> list[Event | Wait]:
-        """Return what one tensor rank runs in a step."""
-        found: list[Event | Wait] = []
+    def program(self, parts: Sequence[StagePart], rank: int) -> list[Work | Wait]:
+        """Return the program of one tensor rank for a step."""
+        program: list[Work | Wait] = []
         stages, count = self.job.layout.pipeline, self.job.micro_batches
         for way, number in one_forward_one_backward(self.stage, stages, count):
-            self._receive(found, way, number, rank)
+            before = self.stage - (1 if way == "forward" else -1)
+            program += self._transfer(way, number, rank, source=before)
             if way == "forward":
-                found.append(Wait(host_ns=self._host_ns(self.costs.micro_batch_s)))
+                program.append(Wait(host_ns=self._host_ns(self.costs.micro_batch_s)))
                 for _, forward, _ in parts:
-                    self._works(found, forward, self.costs.forward_call_s, f"{way} {number}")
+                    self._steps(program, forward, self.costs.forward_call_s, f"{way} {number}")
             else:
                 for name, forward, backward in reversed(parts):
                     if self.job.recompute and name == "layer":
-                        self._works(found, forward, self.costs.forward_call_s, f"again {number}")
-                    self._works(found, backward, self.costs.backward_call_s, f"{way} {number}")
+                        self._steps(program, forward, self.costs.forward_call_s, f"again {number}")
+                    self._steps(program, backward, self.costs.backward_call_s, f"{way} {number}")
             if stages > 1:
-                found.append(Wait())
-                self._send(found, way, number, rank)
-        self._close(found, rank)
-        return found
+                program += [Wait(), *self._transfer(way, number, rank, source=self.stage)]
+        self._close(program, rank)
+        return program
 
     def _host_ns(self, seconds: float) -> int:
         return round(seconds * 1e9 * host_slowdown(self.load, self.costs))
 
-    def _works(self, found: list[Event | Wait], works: Sequence[Work], call_s: float, what: str) -> None:
+    def _steps(self, program: list[Work | Wait], steps: Sequence[TimedStep], call_s: float, what: str) -> None:
         """Append kernels; a collective waits for the kernel before it, and the kernel after it for the collective."""
         waited = -1
-        for work in works:
-            if work.step.collective:
-                meets = f"stage {self.stage} {what} {len(found)}"
-                exchange = Exchange("all_reduce", work.step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
+        for step, seconds in steps:
+            if step.collective:
+                meets = f"stage {self.stage} {what} {len(program)}"
+                exchange = Exchange("all_reduce", step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
                 calls = self._host_ns(self.costs.collective_call_s)
-                waited = len(found)
-                after = (waited - 1,) if waited and isinstance(found[-1], Event) else ()
-                found.append(self._all_reduce(exchange, work.seconds, _TENSOR, calls, after))
+                waited = len(program)
+                after = (waited - 1,) if waited and isinstance(program[-1], Work) else ()
+                program.append(self._all_reduce(exchange, seconds, _TENSOR, calls, after))
                 continue
-            found.append(self._kernel(work, self._host_ns(call_s), () if waited < 0 else (waited,)))
+            program.append(self._kernel(step, seconds, self._host_ns(call_s), () if waited < 0 else (waited,)))
             waited = -1
         if waited >= 0:  # the next works are other parts of the model, which need what was added up
-            found.append(Wait(stream=_TENSOR))
+            program.append(Wait(stream=_TENSOR))
 
-    def _kernel(self, work: Work, host_ns: int, after: tuple[int, ...]) -> Event:
-        operator = work.step.operator
-        product = operator.kind == "matmul"
-        factor = self.costs.products if product else self.costs.streams
-        name = _KERNELS.get(operator.kind, f"{work.step.name.rsplit(':', 1)[-1]}_elementwise_kernel")
-        return Event(name, work.step.name, max(round(1e9 * factor * work.seconds), 1), max(host_ns, _LEAST_CALL_NS),
-                     _COMPUTE, tuple(operator.dims), _workgroups(work), after)  # fmt: skip
+    def _kernel(self, step: Step, seconds: float, host_ns: int, after: tuple[int, ...]) -> Work:
+        operator = step.operator
+        factor = self.costs.products if operator.kind == "matmul" else self.costs.streams
+        name = _KERNELS.get(operator.kind, f"{step.name.rsplit(':', 1)[-1]}_elementwise_kernel")
+        return Work(name, step.name, max(round(1e9 * factor * seconds), 1), max(host_ns, _LEAST_CALL_NS),
+                    _COMPUTE, tuple(operator.dims), _workgroups(operator), after)  # fmt: skip
 
     def _all_reduce(
         self, exchange: Exchange, seconds: float, stream: int, host_ns: int, after: tuple[int, ...] = ()
-    ) -> Event:
+    ) -> Work:
         duration = max(round(1e9 * seconds * self.costs.links), 1)
-        return Event("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
-                     max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
+        return Work("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
+                    max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
 
-    def _exchange(self, way: str, number: int, rank: int, source: int) -> Exchange:
-        """Return one direction between a stage and the next that goes its way."""
+    def _transfer(self, way: str, number: int, rank: int, *, source: int) -> list[Work | Wait]:
+        """Return what sends activations or gradients from stage `source` its way, or receives them; or nothing."""
         target = source + (1 if way == "forward" else -1)
+        if not (min(source, target) >= 0 and max(source, target) < self.job.layout.pipeline):
+            return []
         group = f"pp{rank}_{min(source, target)}_{max(source, target)}"
         meets = f"{way} {number} of {rank} from {source} to {target}"
-        return Exchange("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
-
-    def _receive(self, found: list[Event | Wait], way: str, number: int, rank: int) -> None:
-        source = self.stage - (1 if way == "forward" else -1)
-        if 0 <= source < self.job.layout.pipeline:
-            exchange = self._exchange(way, number, rank, source)
-            found.append(self._transfer("nccl:recv", exchange, _RECEIVE[way]))
-            found.append(Wait(stream=_RECEIVE[way], host_ns=round(1e9 * self.costs.exchange_s)))
-
-    def _send(self, found: list[Event | Wait], way: str, number: int, rank: int) -> None:
-        target = self.stage + (1 if way == "forward" else -1)
-        if 0 <= target < self.job.layout.pipeline:
-            found.append(self._transfer("nccl:send", self._exchange(way, number, rank, self.stage), _SEND[way]))
-
-    def _transfer(self, op: str, exchange: Exchange, stream: int) -> Event:
+        exchange = Exchange("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
+        op, streams = ("nccl:send", _SEND) if source == self.stage else ("nccl:recv", _RECEIVE)
         duration = max(round(1e9 * self.load.transfer_s * self.costs.links), 1)
-        return Event("ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, stream, (exchange.elements,), 2,
-                     exchange=exchange)  # fmt: skip
+        transfer = Work("ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, streams[way], (exchange.elements,), 2,
+                        exchange=exchange)  # fmt: skip
+        waits = [Wait(stream=streams[way], host_ns=round(1e9 * self.costs.exchange_s))]
+        return [transfer, *(waits if op == "nccl:recv" else ())]
 
-    def _close(self, found: list[Event | Wait], rank: int) -> None:
+    def _close(self, program: list[Work | Wait], rank: int) -> None:
         """Sum gradients over replicas, those of the embedding over two stages; agree on their norm; update."""
         job, load, last = self.job, self.load, self.job.layout.pipeline - 1
         mine = load.stages[self.stage]
-        found.append(Wait())
+        program.append(Wait())
         if job.layout.data > 1:
             exchange = Exchange("all_reduce", mine.weights, f"dp{self.stage}_{rank}", job.layout.data)
-            found += [self._all_reduce(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
+            program += [self._all_reduce(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
         if last > 0:
-            self._agree(found, rank, last)
-        calls, each = mine.tensors, mine.update_s / mine.tensors
-        for _ in range(calls):
-            found.append(
-                Event(_KERNELS["optimizer"], "aten::_fused_adam_", max(round(1e9 * each), 1),
-                      max(round(1e9 * self.costs.update_call_s), _LEAST_CALL_NS), _COMPUTE,
-                      (mine.weights // calls,), max(mine.weights // calls // _BLOCK, 1))
-            )  # fmt: skip
-        found.append(Wait(host_ns=round(1e9 * self.costs.step_s)))
+            self._agree(program, rank, last)
+        size, update_ns = mine.weights // mine.tensors, max(round(1e9 * mine.update_s / mine.tensors), 1)
+        call_ns = max(round(1e9 * self.costs.update_call_s), _LEAST_CALL_NS)
+        update = Work(_KERNELS["optimizer"], "aten::_fused_adam_", update_ns, call_ns, _COMPUTE, (size,),
+                      max(size // _BLOCK, 1))  # fmt: skip
+        program += [update] * mine.tensors
+        program.append(Wait(host_ns=round(1e9 * self.costs.step_s)))
 
-    def _agree(self, found: list[Event | Wait], rank: int, last: int) -> None:
+    def _agree(self, program: list[Work | Wait], rank: int, last: int) -> None:
         load, vocabulary = self.load, self.load.tied_elements
         if self.stage in (0, last):
             tied = Exchange("all_reduce", vocabulary, f"embedding{rank}", 2, f"embedding of {rank}")
-            found += [self._all_reduce(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
+            program += [self._all_reduce(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
         norm = Exchange("all_reduce", 1, "model", self.job.layout.tensor * (last + 1), "norm")
         topology, fits = self.job.layout.topology("tensor"), self.parameters.calibration(CollectiveCalibration)
         seconds = predict_collective("all_reduce", [4.0], topology, self.device, fits).seconds[0]
-        found += [self._all_reduce(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]
+        program += [self._all_reduce(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]
 
 
-def _workgroups(work: Work) -> int:
-    operator = work.step.operator
+def _workgroups(operator: Operator) -> int:
     if operator.kind in ("matmul", "batched_matmul"):
         batch, rows, columns, _ = operator.dims
         return int(batch * -(-rows // _TILE) * -(-columns // _TILE))

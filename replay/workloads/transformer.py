@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from replay.graph.operators import Operator, rowwise, streaming
-from replay.workloads.architecture import Step, Transformer, backward, checked_size, product, rows, stream
+from replay.graph.operators import rowwise, streaming
+from replay.workloads.architecture import Step, Transformer, backward, checked_size, column_sums, product, rows, stream
 
 #: The vocabulary is filled up to a multiple of this for each rank.
 _VOCABULARY_UNIT = 128
@@ -24,12 +24,10 @@ _MASK_BYTES, _FP32_BYTES = 1, 4
 
 @dataclass(frozen=True)
 class Block:
-    """What a part of the model runs for one micro-batch.
+    """Operators of a part of the model for one micro-batch.
 
     Parameters
     ----------
-    name : str
-        ``"embedding"``, ``"layer"`` or ``"head"``.
     forward, backward : tuple of Step
         Collectives among them.
     weights : int
@@ -38,7 +36,6 @@ class Block:
         Parameters, which the optimizer goes through.
     """
 
-    name: str
     forward: tuple[Step, ...]
     backward: tuple[Step, ...]
     weights: int = 0
@@ -46,18 +43,40 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Sizes of one micro-batch on one rank: tokens, sequences, bytes of an element, and ranks that share a layer."""
+class Pass:
+    """How a model is run.
 
-    sequences: int
+    Parameters
+    ----------
+    batch, length : int
+        Sequences, and tokens of each.
+    training : bool
+        Whether dropout is on and a training head is used.
+    size : int
+        Bytes of an element.
+    ranks : int
+        Ranks that share a layer.
+
+    Raises
+    ------
+    InvalidInputError
+        A size is no whole number, below one or above 2^31.
+    """
+
+    batch: int
     length: int
-    ranks: int
-    size: int = 2
+    training: bool = False
+    size: int = 4
+    ranks: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("batch", "length", "size", "ranks"):
+            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
 
     @property
     def tokens(self) -> int:
         """Tokens of all sequences."""
-        return self.sequences * self.length
+        return self.batch * self.length
 
 
 def padded_vocabulary(model: Transformer, ranks: int) -> int:
@@ -79,22 +98,21 @@ def all_reduce(elements: int, size: int = 2) -> Step:
     return Step("nccl:all_reduce", streaming("copy", moved, moved, elements, size), collective="all_reduce")
 
 
-def layer_block(model: Transformer, shard: Shard) -> Block:
+def layer_block(model: Transformer, run: Pass) -> Block:
     """Return one layer.
 
     Examples
     --------
     >>> from replay.workloads.architecture import Transformer
     >>> model = Transformer("m", "megatron", 1, 1024, 16, 4096, 51200)
-    >>> [sum(bool(s.collective) for s in layer_block(model, Shard(1, 1024, n)).forward) for n in (1, 2)]
+    >>> [sum(bool(s.collective) for s in layer_block(model, Pass(1, 1024, size=2, ranks=n)).forward) for n in (1, 2)]
     [0, 2]
     """
     hidden, wide = model.hidden, model.feedforward
-    attention = _parallel(model, shard, _attention(model, shard))
-    feedforward = _parallel(model, shard, _feedforward(model, shard))
-    weights = (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // shard.ranks + 6 * hidden
+    attention = _parallel(model, run, _attention(model, run))
+    feedforward = _parallel(model, run, _feedforward(model, run))
+    weights = (4 * hidden * hidden + 3 * hidden + 2 * hidden * wide + wide) // run.ranks + 6 * hidden
     return Block(
-        "layer",
         (*attention.forward, *feedforward.forward),
         (*feedforward.backward, *attention.backward),
         weights,
@@ -102,49 +120,38 @@ def layer_block(model: Transformer, shard: Shard) -> Block:
     )
 
 
-def _parallel(model: Transformer, shard: Shard, inner: Sequence[Step]) -> Block:
+def _parallel(model: Transformer, run: Pass, inner: Sequence[Step]) -> Block:
     """A normalisation, the block's operators, the sum over ranks, then bias, dropout and residual."""
-    elements = shard.tokens * model.hidden
-    first = [rows("aten::layer_norm", "normalization", shard.tokens, model.hidden, shard.size)]
-    last = [_bias_dropout_add(shard, elements, model.hidden)]
-    meet = [all_reduce(elements, shard.size)] if shard.ranks > 1 else []
-    joined = stream("aten::add", elements, arrays=3, back=0, size=shard.size)
+    elements = run.tokens * model.hidden
+    first = [_norm(model, run)]
+    last = [_bias_dropout_add(run, elements, model.hidden)]
+    meet = [all_reduce(elements, run.size)] if run.ranks > 1 else []
     return Block(
-        "layer",
         (*first, *inner, *meet, *last),
-        (*backward(last), *backward(inner), *meet, *backward(first), joined),
+        (*backward(last), *backward(inner), *meet, *backward(first), _add(run, elements)),
     )
 
 
-def _attention(model: Transformer, shard: Shard) -> list[Step]:
-    heads = max(shard.sequences * model.heads // shard.ranks, 1)
-    length, width, size = shard.length, model.width, shard.size
-    own = max(model.hidden // shard.ranks, 1)
+def _attention(model: Transformer, run: Pass) -> list[Step]:
+    heads = max(run.batch * model.heads // run.ranks, 1)
+    length, width, size = run.length, model.width, run.size
+    local = max(model.hidden // run.ranks, 1)
     return [
-        _parallel_linear(shard, model.hidden, 3 * own),
+        _linear(run, model.hidden, 3 * local),
         product("aten::baddbmm", heads, length, length, width, size),
         *_masked_softmax(heads, length, size),
         _parallel_dropout(heads * length * length, size),
         product("aten::bmm", heads, length, width, length, size),
-        stream("aten::copy_", shard.tokens * own, size=size),
-        _parallel_linear(shard, own, model.hidden, bias=False),
+        stream("aten::copy_", run.tokens * local, size=size),
+        _linear(run, local, model.hidden, bias=False),
     ]
 
 
-def _feedforward(model: Transformer, shard: Shard) -> list[Step]:
-    own = max(model.feedforward // shard.ranks, 1)
-    gelu = stream("bias_gelu", shard.tokens * own, back=3, size=shard.size)
-    gelu = replace(gelu, gradient=(*gelu.gradient, _sum_of_rows(shard, own)))
-    up, down = (
-        _parallel_linear(shard, model.hidden, own, bias=False),
-        _parallel_linear(shard, own, model.hidden, bias=False),
-    )
-    return [up, gelu, down]
-
-
-def _parallel_linear(shard: Shard, inputs: int, outputs: int, *, bias: bool = True) -> Step:
-    weights = inputs * outputs + outputs * bias
-    return product("aten::addmm" if bias else "aten::mm", 1, shard.tokens, outputs, inputs, shard.size, weights=weights)
+def _feedforward(model: Transformer, run: Pass) -> list[Step]:
+    local = max(model.feedforward // run.ranks, 1)
+    gelu = stream("bias_gelu", run.tokens * local, back=3, size=run.size)
+    gelu = replace(gelu, gradient=(*gelu.gradient, column_sums(run.tokens, local, run.size)))
+    return [_linear(run, model.hidden, local, bias=False), gelu, _linear(run, local, model.hidden, bias=False)]
 
 
 def _masked_softmax(heads: int, length: int, size: int) -> list[Step]:
@@ -174,52 +181,44 @@ def _parallel_dropout(elements: int, size: int) -> Step:
     return stream("aten::native_dropout", elements, arrays=2 + share, back=2 + share, size=size)
 
 
-def _bias_dropout_add(shard: Shard, elements: int, hidden: int) -> Step:
-    share = _MASK_BYTES / shard.size
-    step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=shard.size)
-    return replace(step, gradient=(*step.gradient, _sum_of_rows(shard, hidden)))
+def _bias_dropout_add(run: Pass, elements: int, hidden: int) -> Step:
+    share = _MASK_BYTES / run.size
+    step = stream("bias_dropout_add", elements, arrays=3 + share, back=2 + share, size=run.size)
+    return replace(step, gradient=(*step.gradient, column_sums(run.tokens, hidden, run.size)))
 
 
-def _sum_of_rows(shard: Shard, columns: int) -> Operator:
-    moved = float(shard.tokens * columns * shard.size)
-    return streaming("reduction", moved, float(columns * shard.size), shard.tokens * columns, shard.size)
-
-
-def embedding_block(model: Transformer, shard: Shard) -> Block:
+def embedding_block(model: Transformer, run: Pass) -> Block:
     """Return the embedding of tokens and positions, with its dropout."""
-    elements, size = shard.tokens * model.hidden, shard.size
-    meet = [all_reduce(elements, size)] if shard.ranks > 1 else []
-    looked_up = stream("aten::embedding", elements, size=size)
-    rest = [stream("aten::add", elements, arrays=3, back=0, size=size), _parallel_dropout(elements, size)]
-    weights = padded_vocabulary(model, shard.ranks) // shard.ranks * model.hidden
+    elements, size = run.tokens * model.hidden, run.size
+    meet = [all_reduce(elements, size)] if run.ranks > 1 else []
+    looked_up = _embedding(run, model.hidden)
+    rest = [_add(run, elements), _parallel_dropout(elements, size)]
+    weights = padded_vocabulary(model, run.ranks) // run.ranks * model.hidden
     grown = stream("aten::add_", weights, arrays=3, back=0, size=size)
     back = (*backward(rest), *backward([looked_up]), *backward([looked_up]), grown)
-    return Block(
-        "embedding", (looked_up, looked_up, *meet, *rest), back, weights + shard.length * model.hidden, tensors=2
-    )
+    return Block((looked_up, looked_up, *meet, *rest), back, weights + run.length * model.hidden, tensors=2)
 
 
-def head_block(model: Transformer, shard: Shard, *, shared: bool) -> Block:
+def head_block(model: Transformer, run: Pass, *, shared: bool) -> Block:
     """Return the last normalisation, the logits and the loss.
 
     Parameters
     ----------
     model : Transformer
         The model.
-    shard : Shard
-        Part of the model that the rank holds.
+    run : Pass
+        How the model is run.
     shared : bool
         Whether the embedding's weights are on the same rank, so that they are not stored twice.
     """
-    own = padded_vocabulary(model, shard.ranks) // shard.ranks
-    norm = [rows("aten::layer_norm", "normalization", shard.tokens, model.hidden, shard.size)]
-    logits = [product("aten::mm", 1, shard.tokens, own, model.hidden, shard.size, weights=own * model.hidden)]
-    few = [all_reduce(shard.tokens, _FP32_BYTES)] if shard.ranks > 1 else []
-    meet = [all_reduce(shard.tokens * model.hidden, shard.size)] if shard.ranks > 1 else []
-    loss = _cross_entropy(shard.tokens * own)
-    weights = 2 * model.hidden + (0 if shared else own * model.hidden)
+    local = padded_vocabulary(model, run.ranks) // run.ranks
+    norm = [_norm(model, run)]
+    logits = [product("aten::mm", 1, run.tokens, local, model.hidden, run.size, weights=local * model.hidden)]
+    few = [all_reduce(run.tokens, _FP32_BYTES)] if run.ranks > 1 else []
+    meet = [all_reduce(run.tokens * model.hidden, run.size)] if run.ranks > 1 else []
+    loss = _cross_entropy(run.tokens * local)
+    weights = 2 * model.hidden + (0 if shared else local * model.hidden)
     return Block(
-        "head",
         (*norm, *logits, *loss[:2], *few, *loss[2:4], *few, *loss[4:], *few),
         (*backward(loss), *backward(logits), *meet, *backward(norm)),
         weights,
@@ -239,40 +238,6 @@ def _pass(name: str, elements: int, arrays: float, back: float) -> Step:
     if arrays > 1:
         return stream(name, elements, arrays, back, _FP32_BYTES)
     return Step(name, streaming("reduction", float(elements * _FP32_BYTES), 0.0, elements, _FP32_BYTES))
-
-
-@dataclass(frozen=True)
-class Pass:
-    """How a model is run.
-
-    Parameters
-    ----------
-    batch, length : int
-        Sequences, and tokens of each.
-    training : bool
-        Whether dropout is on and a training head is used.
-    size : int
-        Bytes of an element.
-
-    Raises
-    ------
-    InvalidInputError
-        A size is no whole number, below one or above 2^31.
-    """
-
-    batch: int
-    length: int
-    training: bool = False
-    size: int = 4
-
-    def __post_init__(self) -> None:
-        for name in ("batch", "length", "size"):
-            object.__setattr__(self, name, checked_size(name, getattr(self, name)))
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all sequences."""
-        return self.batch * self.length
 
 
 def forward(model: Transformer, run: Pass) -> list[Step]:
@@ -314,24 +279,21 @@ def _embedding(run: Pass, hidden: int) -> Step:
     return stream("aten::embedding", run.tokens * hidden, size=run.size)
 
 
-def _copies(model: Transformer, run: Pass, count: int) -> list[Step]:
-    """Copies of a projection into the order of heads, or back."""
-    return [stream("aten::copy_", run.tokens * model.hidden, size=run.size)] * count
-
-
 def _attend(model: Transformer, run: Pass, masked: list[Step], keys: int | None = None) -> list[Step]:
-    """Scores, what is done to them, softmax, and the weighted sum of values; operands are copied into heads."""
+    """Scores, masks, softmax, and the weighted sum of values; operands are copied into heads."""
     heads, length, width = run.batch * model.heads, run.length, model.width
     keys = keys or length
+    # Copies of a projection into the order of heads, or back.
+    copy = stream("aten::copy_", run.tokens * model.hidden, size=run.size)
     return [
-        *_copies(model, run, 2),
+        *[copy] * 2,
         product("aten::bmm", heads, length, keys, width, run.size),
         *masked,
         rows("aten::softmax", "softmax", heads * length, keys, run.size),
         *_dropout(run, heads * length * keys),
-        *_copies(model, run, 1),
+        copy,
         product("aten::bmm", heads, length, width, keys, run.size),
-        *_copies(model, run, 1),
+        copy,
     ]
 
 
@@ -340,8 +302,7 @@ def _scores(model: Transformer, run: Pass) -> int:
 
 
 def _bert(model: Transformer, run: Pass) -> list[Step]:
-    hidden, tokens = model.hidden, run.tokens
-    scores = _scores(model, run)
+    hidden, tokens, scores = model.hidden, run.tokens, _scores(model, run)
     masked = [stream("aten::div", scores, size=run.size), stream("aten::add", scores, back=0, size=run.size)]
     closing = [*_dropout(run, tokens * hidden), _add(run, tokens * hidden), _norm(model, run)]
     layer = [
@@ -375,58 +336,50 @@ def _bert_head(model: Transformer, run: Pass) -> list[Step]:
 def _gelu_of_eight(run: Pass, elements: int) -> list[Step]:
     """GELU by its formula with a hyperbolic tangent: the gradient of a power takes three operators."""
     names = (("mul", 2, 2), ("pow", 2, 7), ("mul", 2, 2), ("add", 3, 0), ("mul", 2, 2), ("tanh", 2, 3), ("add", 2, 0))
-    found = [stream(f"aten::{name}", elements, arrays, back, run.size) for name, arrays, back in names]
-    return [*found, stream("aten::mul", elements, 3, 6, run.size)]
+    steps = [stream(f"aten::{name}", elements, arrays, back, run.size) for name, arrays, back in names]
+    return [*steps, stream("aten::mul", elements, 3, 6, run.size)]
+
+
+def _decoder(
+    model: Transformer, run: Pass, projections: list[Step], masked: list[Step], activation: list[Step]
+) -> list[Step]:
+    """Return the layers of a decoder, with a normalisation before each block, and its head."""
+    hidden = model.hidden
+    closing = [*_dropout(run, run.tokens * hidden), _add(run, run.tokens * hidden)]
+    layer = [
+        _norm(model, run),
+        *projections,
+        *_attend(model, run, masked),
+        _linear(run, hidden, hidden),
+        *closing,
+        _norm(model, run),
+        _linear(run, hidden, model.feedforward),
+        *activation,
+        _linear(run, model.feedforward, hidden),
+        *closing,
+    ]
+    return [*layer * model.layers, _norm(model, run), _linear(run, hidden, model.vocabulary, bias=False)]
 
 
 def _gpt2(model: Transformer, run: Pass) -> list[Step]:
-    hidden, tokens, scores = model.hidden, run.tokens, _scores(model, run)
-    masked = [stream("aten::div", scores, size=run.size), stream("aten::where", scores, size=run.size)]
-    layer = [
-        _norm(model, run),
-        _linear(run, hidden, 3 * hidden),
-        *_attend(model, run, masked),
-        _linear(run, hidden, hidden),
-        *_dropout(run, tokens * hidden),
-        _add(run, tokens * hidden),
-        _norm(model, run),
-        _linear(run, hidden, model.feedforward),
-        *_gelu_of_eight(run, tokens * model.feedforward),
-        _linear(run, model.feedforward, hidden),
-        *_dropout(run, tokens * hidden),
-        _add(run, tokens * hidden),
-    ]
-    first = [*[_embedding(run, hidden)] * 2, _add(run, tokens * hidden), *_dropout(run, tokens * hidden)]
-    return [*first, *layer * model.layers, _norm(model, run), _linear(run, hidden, model.vocabulary, bias=False)]
+    hidden, elements, scores = model.hidden, run.tokens * model.hidden, _scores(model, run)
+    masked = [stream(f"aten::{name}", scores, size=run.size) for name in ("div", "where")]
+    activation = _gelu_of_eight(run, run.tokens * model.feedforward)
+    first = [*[_embedding(run, hidden)] * 2, _add(run, elements), *_dropout(run, elements)]
+    return [*first, *_decoder(model, run, [_linear(run, hidden, 3 * hidden)], masked, activation)]
 
 
 def _opt(model: Transformer, run: Pass) -> list[Step]:
-    hidden, tokens, scores = model.hidden, run.tokens, _scores(model, run)
-    masked = [
-        stream("aten::add", scores, back=0, size=run.size),
-        stream("aten::maximum", scores, back=3, size=run.size),
-    ]
-    layer = [
-        _norm(model, run),
-        *[_linear(run, hidden, hidden)] * 3,
-        stream("aten::mul", tokens * hidden, size=run.size),
-        *_attend(model, run, masked),
-        _linear(run, hidden, hidden),
-        *_dropout(run, tokens * hidden),
-        _add(run, tokens * hidden),
-        _norm(model, run),
-        _linear(run, hidden, model.feedforward),
-        stream("aten::relu", tokens * model.feedforward, back=3, size=run.size),
-        _linear(run, model.feedforward, hidden),
-        *_dropout(run, tokens * hidden),
-        _add(run, tokens * hidden),
-    ]
-    first = [*[_embedding(run, hidden)] * 2, _add(run, tokens * hidden)]
-    return [*first, *layer * model.layers, _norm(model, run), _linear(run, hidden, model.vocabulary, bias=False)]
+    hidden, elements, scores = model.hidden, run.tokens * model.hidden, _scores(model, run)
+    masked = [stream(f"aten::{name}", scores, back=back, size=run.size) for name, back in (("add", 0), ("maximum", 3))]
+    projections = [*[_linear(run, hidden, hidden)] * 3, stream("aten::mul", elements, size=run.size)]
+    activation = [stream("aten::relu", run.tokens * model.feedforward, back=3, size=run.size)]
+    first = [*[_embedding(run, hidden)] * 2, _add(run, elements)]
+    return [*first, *_decoder(model, run, projections, masked, activation)]
 
 
 def _root_mean_square(model: Transformer, run: Pass) -> list[Step]:
-    """A normalisation without a kernel of its own: a power, a mean, and two products."""
+    """A normalisation without a kernel of its local: a power, a mean, and two products."""
     elements = run.tokens * model.hidden
     back = (("pow", 2, 7), ("mean", 1, 2), ("mul", 2, 3), ("mul", 2, 3))
     return [stream(f"aten::{name}", elements, max(arrays, 2), grad, run.size) for name, arrays, grad in back]
@@ -468,18 +421,17 @@ def _switch_feedforward(model: Transformer, run: Pass, experts: int) -> list[Ste
 def _switch(model: Transformer, run: Pass) -> list[Step]:
     """Encoder, then decoder, whose layers attend to the encoder's result too, with a bias of zeros."""
     dense, sparse = (_switch_feedforward(model, run, experts) for experts in (1, model.experts))
-    own, other = (_switch_attention(model, run, arrays) for arrays in (_BIASED, 3.0))
-    encoder = [step for i in range(model.layers) for step in (*own, *(sparse if i % 2 else dense))]
-    decoder = [step for i in range(model.layers) for step in (*own, *other, *(sparse if i % 2 else dense))]
+    itself, crossed = (_switch_attention(model, run, arrays) for arrays in (_BIASED, 3.0))
+    encoder = [step for i in range(model.layers) for step in (*itself, *(sparse if i % 2 else dense))]
+    decoder = [step for i in range(model.layers) for step in (*itself, *crossed, *(sparse if i % 2 else dense))]
     embedded = [_embedding(run, model.hidden)] * 2
     return [*embedded, *encoder, *decoder, _linear(run, model.hidden, model.vocabulary, bias=False)]
 
 
 def _megatron(model: Transformer, run: Pass) -> list[Step]:
     """All on one rank."""
-    shard = Shard(run.batch, run.length, 1, run.size)
-    layers = layer_block(model, shard).forward * model.layers
-    return [*embedding_block(model, shard).forward, *layers, *head_block(model, shard, shared=True).forward]
+    layers = layer_block(model, run).forward * model.layers
+    return [*embedding_block(model, run).forward, *layers, *head_block(model, run, shared=True).forward]
 
 
 _FORWARD: Mapping[str, Callable[[Transformer, Pass], list[Step]]] = MappingProxyType(

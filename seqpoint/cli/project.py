@@ -88,7 +88,7 @@ def _list(recipes: list[Recipe]) -> None:
 def _show(recipe: Recipe) -> None:
     """Print the full description of a what-if."""
     say(f"{recipe.form}: {recipe.summary}")
-    for line in ["", *recipe.documentation.splitlines(), ""]:
+    for line in ["", *recipe.documentation.removeprefix(recipe.summary).strip().splitlines(), ""]:
         click.echo(clean(line))
     rows = [
         (

@@ -5,8 +5,8 @@ another node or stores to a peer. `add_baseline` adds a kernel that computes, on
 `compare` simulates both.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,13 +17,18 @@ from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, KernelGraph, TaskKind
 from replay.studies.fused.job import Job, Slices
 
+#: Adds a job on some ranks to a graph; returns the first and the last task of each rank.
+AddJob = Callable[[Assembly, Job, Sequence[int]], tuple[Ints, Ints]]
+
 
 @dataclass(frozen=True)
 class Sends:
-    """What a rank sends, one row a slice and receiver.
+    """Messages of a rank, one row a slice and receiver.
 
     Parameters
     ----------
+    rank : int
+        Rank that sends.
     source : array of int64
         The task that computes it.
     offset : array of int64
@@ -36,6 +41,7 @@ class Sends:
         That sends it; none before `add_sends`.
     """
 
+    rank: int
     source: Ints
     offset: Ints
     part: Ints
@@ -43,14 +49,14 @@ class Sends:
     task: Ints | None = None
 
 
-def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
+def add_sends(assembly: Assembly, job: Job, what: Sends) -> Sends:
     """Append the puts and stores of a rank; return what was sent with its tasks.
 
     Notes
     -----
     A put starts when its slice is computed; puts go one after another through the device's part of the adapters. They
-    read local memory. Stores start with the task that computes the slice, and what the link is behind at its
-    end goes on after it; the next task that stores over the link waits for that, since little of it is buffered. Of all
+    read local memory. Stores start with the task that computes the slice. If the link lags at its end, they
+    go on after it; the next task that stores over the link waits for them, since little is buffered. Of all
     that is sent, as much arrives from others at the same time, and is written to memory.
     """
     cluster = job.cluster
@@ -58,7 +64,7 @@ def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
     rate = cluster.bytes_per_s(what.offset) * np.where(far, 1.0, job.costs.store_share)
     link = cluster.links(what.offset)
     if not len(link):
-        return Sends(what.source, what.offset, what.part, what.size, np.zeros(0, np.int64))
+        return replace(what, task=np.zeros(0, np.int64))
     columns = {
         "kind": TaskKind.COPY,
         "duration_ns": what.size / rate * 1e9 + np.where(far, job.costs.issue_ns, 0.0),
@@ -66,8 +72,8 @@ def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
         "hbm": np.minimum(np.where(far, 2.0, 1.0) * rate / job.memory_bytes_per_s, 1.0),
         **{"link": 1.0, "link_number": link},
     }
-    task = work.tasks("send", work.lane(device=rank, stream=1), columns)
-    work.edges(what.source, task, from_start=~far, kind=EdgeKind.WAIT)
+    task = assembly.tasks("send", assembly.lane(device=what.rank, stream=1), columns)
+    assembly.edges(what.source, task, from_start=~far, kind=EdgeKind.WAIT)
     order = np.argsort(link, kind="stable")
     before, after = order[:-1], order[1:]
     same = link[before] == link[after]
@@ -75,40 +81,41 @@ def add_sends(work: Assembly, job: Job, rank: int, what: Sends) -> Sends:
     moved = what.source[before] != what.source[after]
     stored = ~far[before] & moved
     if stored.any():
-        work.edges(task[before[stored]], what.source[after[stored]])
+        assembly.edges(task[before[stored]], what.source[after[stored]])
     if not stored.all():
-        work.edges(task[before[~stored]], task[after[~stored]])
-    return Sends(what.source, what.offset, what.part, what.size, task)
+        assembly.edges(task[before[~stored]], task[after[~stored]])
+    return replace(what, task=task)
 
 
-def arrive(work: Assembly, job: Job, sent: Sends, tasks: Ints, part: Ints | None = None) -> None:
-    """Let the receivers' tasks wait for the flags of what was sent.
+def arrive(assembly: Assembly, job: Job, ranks: Sequence[int], sent: Sends, tasks: Ints) -> None:
+    """Let the receivers' tasks wait for the flags of messages.
 
     Parameters
     ----------
-    work : Assembly
-        Graph under construction; tasks are added to it.
+    assembly : Assembly
+        Graph under construction; edges are added to it.
     job : Job
         Work, cluster and costs.
+    ranks : sequence of int
+        Simulated ranks.
     sent : Sends
-        Sends, with their tasks.
-    tasks : array of int64, shape (n, parts)
-        What waits at the receiver of each of the n sends.
-    part : array of int64, shape (n,), optional
-        Which of its tasks; by default the first.
+        Sends of one rank, with their tasks.
+    tasks : array of int64, shape (ranks, parts) or (ranks, 1)
+        Tasks of each simulated rank that wait: one for each of its slices, or one for all.
     """
     if sent.task is None or not len(sent.task):
         return
-    waiting = tasks[np.arange(len(tasks)), 0 if part is None else part]
+    rows = np.zeros_like(sent.offset) if len(ranks) == 1 else job.cluster.receiver(sent.rank, sent.offset)
+    waiting = tasks[rows, np.minimum(sent.part, tasks.shape[1] - 1)]
     far = sent.offset >= job.cluster.devices_per_node
     flag = np.where(far, job.costs.put_ns, job.costs.store_ns)
-    work.edges(sent.task, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
-    work.edges(sent.source, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
+    assembly.edges(sent.task, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
+    assembly.edges(sent.source, waiting, lag_ns=flag, kind=EdgeKind.WAIT)
 
 
 @dataclass(frozen=True)
 class _Rank:
-    """What a rank computes, the task of each slice, and what it sends."""
+    """Slices of a rank, the task of each slice, and its messages."""
 
     rank: int
     slices: Slices
@@ -116,18 +123,18 @@ class _Rank:
     sends: Sends
 
 
-def add_fused(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
+def add_fused(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
     """Append a job as one persistent kernel; return the first and the last task of each rank.
 
     Parameters
     ----------
-    work : Assembly
+    assembly : Assembly
         Graph under construction; tasks are added to it.
     job : Job
         Work, cluster and costs.
     ranks : sequence of int
-        That are simulated: all, or one that stands for all. Of one, what it sends to an offset stands for what comes
-        to it from the opposite one.
+        Simulated ranks: all, or one that stands for all. A message of this one to an offset stands for a message
+        from the opposite offset.
 
     Notes
     -----
@@ -137,33 +144,27 @@ def add_fused(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Int
     `replay.studies.fused.comparison`. An all-reduce of two shots sends each slice to the rank that owns it, which sums
     it and sends it to all; of one shot, each slice to all ranks, and each of them sums.
     """
-    lanes = [work.lane(device=rank) for rank in ranks]
-    launch = work.tasks("launch", lanes, {"duration_ns": job.costs.launch_ns})
+    lanes = [assembly.lane(device=rank) for rank in ranks]
+    launch = assembly.tasks("launch", lanes, {"duration_ns": job.costs.launch_ns})
     members = []
-    for place, rank in enumerate(ranks):  # at most a few hundred ranks: more are one that stands for all
+    for i, rank in enumerate(ranks):  # at most a few hundred ranks: more are one that stands for all
         slices = job.slices(rank)
-        chunks = _compute(work, job, rank, slices)
-        work.edges(launch[place], chunks[0])
-        members.append(_Rank(rank, slices, chunks, _send(work, job, rank, (slices, chunks))))
-    done = work.tasks("received", lanes, {"kind": TaskKind.MARK})
-    for place, one in enumerate(members):
-        work.edges(one.chunks[-1], done[place])
+        chunks = _compute(assembly, job, rank, slices)
+        assembly.edges(launch[i], chunks[0])
+        members.append(_Rank(rank, slices, chunks, _send(assembly, job, rank, slices, chunks)))
+    done = assembly.tasks("received", lanes, {"kind": TaskKind.MARK})
+    for i, member in enumerate(members):
+        assembly.edges(member.chunks[-1], done[i])
     if job.work.collective == "all_to_all" or job.cluster.ranks == 1:
-        for one in members:
-            arrive(work, job, one.sends, _receivers(job, ranks, one.rank, one.sends.offset, done[:, None]))
+        for member in members:
+            arrive(assembly, job, ranks, member.sends, done[:, None])
     else:
-        _reduce(work, job, members, done)
+        _reduce(assembly, job, members, done)
     return launch, done
 
 
-def _receivers(job: Job, ranks: Sequence[int], rank: int, offset: Ints, tasks: Ints) -> Ints:
-    """Return the rows of `tasks`, one a simulated rank, of the receivers at `offset` from `rank`."""
-    rows = np.zeros_like(offset) if len(ranks) == 1 else job.cluster.receiver(rank, offset)
-    return np.asarray(tasks[rows])
-
-
-def _compute(work: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
-    """Append the computation, and return which task ends each slice: those that end with one wave share a task."""
+def _compute(assembly: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
+    """Append the computation, and return the task that ends each slice; slices that end with one wave share a task."""
     kept = 1 - job.costs.occupancy_loss
     reached = np.cumsum(slices.work)
     wave = max(int(job.work.resident * kept), 1) / job.work.workgroups
@@ -176,8 +177,8 @@ def _compute(work: Assembly, job: Job, rank: int, slices: Slices) -> Ints:
         "workgroups": np.maximum(np.round(np.diff(ends, prepend=0.0) * job.work.workgroups), 1),
         **{"cu": 1.0, "hbm": job.memory_demand * kept, "priority": 1, "class_": job.work.class_},
     }
-    chunks = work.tasks("slices", work.lane(device=rank), columns)
-    work.chain(chunks)
+    chunks = assembly.tasks("slices", assembly.lane(device=rank), columns)
+    assembly.chain(chunks)
     return chunks[which]
 
 
@@ -192,57 +193,55 @@ def _unwritten_ns(job: Job, slices: Slices) -> Floats:
     return np.where(inside, slices.work * job.work.output_bytes / job.memory_bytes_per_s * 1e9, 0.0)
 
 
-def _send(work: Assembly, job: Job, rank: int, computed: tuple[Slices, Ints]) -> Sends:
+def _send(assembly: Assembly, job: Job, rank: int, slices: Slices, chunks: Ints) -> Sends:
     """Append what sends the slices on: in one shot each to everybody, otherwise each to its own destination."""
-    slices, chunks = computed
     if job.in_one_shot:
-        return _to_all(work, job, rank, (chunks, slices.work))
+        return _to_all(assembly, job, rank, chunks, slices.work)
     row = np.flatnonzero(slices.offset > 0)
-    what = Sends(chunks[row], slices.offset[row], slices.part[row], slices.work[row] * job.work.output_bytes)
-    return add_sends(work, job, rank, what)
+    size = slices.work[row] * job.work.output_bytes
+    return add_sends(assembly, job, Sends(rank, chunks[row], slices.offset[row], slices.part[row], size))
 
 
-def _to_all(work: Assembly, job: Job, rank: int, computed: tuple[Ints, Floats]) -> Sends:
+def _to_all(assembly: Assembly, job: Job, rank: int, tasks: Ints, share: Floats) -> Sends:
     """Append what sends each slice to every other rank."""
-    tasks, share = computed
-    others = np.arange(1, job.cluster.ranks)
-    row = np.repeat(np.arange(len(tasks)), len(others))
-    what = Sends(tasks[row], np.tile(others, len(tasks)), row, share[row] * job.work.output_bytes)
-    return add_sends(work, job, rank, what)
+    offsets = np.arange(1, job.cluster.ranks)
+    row = np.repeat(np.arange(len(tasks)), len(offsets))
+    size = share[row] * job.work.output_bytes
+    return add_sends(assembly, job, Sends(rank, tasks[row], np.tile(offsets, len(tasks)), row, size))
 
 
-def _reduce(work: Assembly, job: Job, members: Sequence[_Rank], done: Ints) -> None:
-    """Append the sums of what came from all ranks, and in two shots what sends them on.
+def _reduce(assembly: Assembly, job: Job, members: Sequence[_Rank], done: Ints) -> None:
+    """Append the sums of the slices of all ranks, and in two shots the messages with the sums.
 
     The kernel's own workgroups sum, between slices, so the sums need memory but no compute units beside the kernel's.
     """
-    ranks, sums = [one.rank for one in members], []
-    for one in members:
-        own = np.flatnonzero(one.slices.offset == 0)
-        read = (job.cluster.ranks + 1) * one.slices.work[own] * job.work.output_bytes
+    ranks, sums = [member.rank for member in members], []
+    for member in members:
+        local = np.flatnonzero(member.slices.offset == 0)
+        read = (job.cluster.ranks + 1) * member.slices.work[local] * job.work.output_bytes
         columns = {"duration_ns": read / job.memory_bytes_per_s * 1e9, "hbm": 1.0, "bytes": read}
-        sums.append(work.tasks("sum", work.lane(device=one.rank, stream=2), columns))
-        work.edges(one.chunks[own], sums[-1])
-        work.chain(sums[-1])
+        sums.append(assembly.tasks("sum", assembly.lane(device=member.rank, stream=2), columns))
+        assembly.edges(member.chunks[local], sums[-1])
+        assembly.chain(sums[-1])
     table = np.stack(sums)
-    for place, one in enumerate(members):
-        arrive(work, job, one.sends, _receivers(job, ranks, one.rank, one.sends.offset, table), one.sends.part)
-        work.edges(sums[place][-1], done[place])
+    for i, member in enumerate(members):
+        arrive(assembly, job, ranks, member.sends, table)
+        assembly.edges(sums[i][-1], done[i])
         if not job.in_one_shot:
-            own = np.flatnonzero(one.slices.offset == 0)
-            sent = _to_all(work, job, one.rank, (sums[place], one.slices.work[own]))
-            arrive(work, job, sent, _receivers(job, ranks, one.rank, sent.offset, done[:, None]))
+            local = np.flatnonzero(member.slices.offset == 0)
+            sent = _to_all(assembly, job, member.rank, sums[i], member.slices.work[local])
+            arrive(assembly, job, ranks, sent, done[:, None])
 
 
 _COPY = CLASSES.index("copy")
 
 
-def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
+def add_baseline(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, Ints]:
     """Append a job as separate kernels; return the first and the last task of each rank.
 
     Parameters
     ----------
-    work : Assembly
+    assembly : Assembly
         Graph under construction; tasks are added to it.
     job : Job
         Work, cluster and costs.
@@ -251,35 +250,35 @@ def add_baseline(work: Assembly, job: Job, ranks: Sequence[int]) -> tuple[Ints, 
 
     Notes
     -----
-    Each kernel starts a launch after what it waits for. The collective runs on a stream of its own: it waits for the
-    computation, and what comes after waits for it, each time by an event. It starts when the last rank has come.
+    Each kernel starts a launch after its predecessor. The collective runs on a stream of its own: it waits for the
+    computation, and the next task waits for it, each time by an event. It starts when the last rank arrives.
     """
-    main = [work.lane(device=rank) for rank in ranks]
-    side = [work.lane(device=rank, stream=1) for rank in ranks]
+    main = [assembly.lane(device=rank) for rank in ranks]
+    side = [assembly.lane(device=rank, stream=1) for rank in ranks]
     costs, groups = job.costs, job.work.workgroups
     share = np.array([job.slices(rank).work.sum() for rank in ranks])
-    launch = work.tasks("launch", main, {"duration_ns": costs.launch_ns})
+    launch = assembly.tasks("launch", main, {"duration_ns": costs.launch_ns})
     columns = {"duration_ns": job.compute_ns * share, "cu": 1.0, "hbm": job.memory_demand, "workgroups": groups}
     columns |= {"priority": 1, "class_": job.work.class_}  # the priority that the fused kernel has
-    last = work.tasks("compute", main, columns)
-    work.edges(launch, last)
+    last = assembly.tasks("compute", main, columns)
+    assembly.edges(launch, last)
     if job.cluster.ranks == 1:
         return launch, last
     if job.pack_ns > 0:
-        pack = work.tasks("pack", main, {"duration_ns": job.pack_ns, "cu": 1.0, "hbm": 1.0, "class_": _COPY})
-        work.edges(last, pack, lag_ns=costs.launch_ns)
+        pack = assembly.tasks("pack", main, {"duration_ns": job.pack_ns, "cu": 1.0, "hbm": 1.0, "class_": _COPY})
+        assembly.edges(last, pack, lag_ns=costs.launch_ns)
         last = pack
-    met = work.tasks("all ranks are there", side[0], {"kind": TaskKind.MARK})
-    work.edges(last, np.repeat(met, len(ranks)), lag_ns=costs.sync_ns, kind=EdgeKind.RENDEZVOUS)
-    exchange = work.tasks(job.work.collective, side, collective_columns(job))
-    work.edges(np.repeat(met, len(ranks)), exchange, kind=EdgeKind.RENDEZVOUS)
-    done = work.tasks("received", main, {"kind": TaskKind.MARK})
-    work.edges(exchange, done, lag_ns=costs.sync_ns, kind=EdgeKind.WAIT)
+    met = assembly.tasks("all ranks are there", side[0], {"kind": TaskKind.MARK})
+    assembly.edges(last, np.repeat(met, len(ranks)), lag_ns=costs.sync_ns, kind=EdgeKind.RENDEZVOUS)
+    exchange = assembly.tasks(job.work.collective, side, collective_columns(job))
+    assembly.edges(np.repeat(met, len(ranks)), exchange, kind=EdgeKind.RENDEZVOUS)
+    done = assembly.tasks("received", main, {"kind": TaskKind.MARK})
+    assembly.edges(exchange, done, lag_ns=costs.sync_ns, kind=EdgeKind.WAIT)
     return launch, done
 
 
 def collective_columns(job: Job) -> dict[str, object]:
-    """Return the columns of a job's collective as a library runs it: its demands are what it carries over its time."""
+    """Return the columns of a job's collective as a library runs it: its demands are averages over its time."""
     size, longest = job.work.output_bytes, max(job.collective_ns, 1.0)
     return {
         "kind": TaskKind.COLLECTIVE,
@@ -350,19 +349,17 @@ def compare(job: Job, ranks: Sequence[int] | None = None) -> Comparison:
 
 def baseline_graph(job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
     """Return a job as separate kernels; `ranks` as in `compare`."""
-    work = Assembly()
-    add_baseline(work, job, _simulated(job, ranks))
-    return work.graph(job.hardware())
+    return _graph(add_baseline, job, ranks)
 
 
 def fused_graph(job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
     """Return a job as one persistent kernel; `ranks` as in `compare`."""
-    work = Assembly()
-    add_fused(work, job, _simulated(job, ranks))
-    return work.graph(job.hardware())
+    return _graph(add_fused, job, ranks)
 
 
-def _simulated(job: Job, ranks: Sequence[int] | None) -> Sequence[int]:
-    if ranks is not None:
-        return ranks
-    return (0,) if job.schedule.is_symmetric() else tuple(np.arange(job.cluster.ranks).tolist())
+def _graph(add: AddJob, job: Job, ranks: Sequence[int] | None) -> KernelGraph:
+    assembly = Assembly()
+    if ranks is None:
+        ranks = (0,) if job.schedule.is_symmetric() else range(job.cluster.ranks)
+    add(assembly, job, ranks)
+    return assembly.graph(job.hardware())

@@ -7,7 +7,6 @@ packing, synchronisation and messages. `Work` is what one rank computes, as byte
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
@@ -28,7 +27,7 @@ from replay.workloads.architecture import checked_size
 
 @dataclass(frozen=True)
 class Cluster:
-    """A group of ranks, one a device, that exchange what they compute.
+    """A group of ranks, one a device, that exchange their results.
 
     The ranks are the same for each other: a destination is told by its offset, which is its node and device counted
     from those of the sender, in a circle. Offset 0 is the sender itself.
@@ -87,16 +86,6 @@ class Cluster:
         """The devices of other nodes."""
         return np.arange(self.devices_per_node, self.ranks)
 
-    @cached_property
-    def peer_bytes_per_s(self) -> float:
-        """What a device sends to one other of its node; over a switch, to all of them together."""
-        return machine_of(self.device, self.topology).peer
-
-    @cached_property
-    def network_bytes_per_s(self) -> float:
-        """What a device sends over the adapters of its node when all its devices send."""
-        return self.topology.nics_used * self.adapter_bytes_per_s / self.devices_per_node
-
     @property
     def network_link(self) -> int:
         """The number, among the links of a device, of its part of the adapters."""
@@ -109,26 +98,30 @@ class Cluster:
         return np.where(to >= self.devices_per_node, self.network_link, inside)
 
     def bytes_per_s(self, offsets: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Return what the link to each offset carries."""
+        """Return the bandwidth of the link to each offset."""
         far = np.asarray(offsets) >= self.devices_per_node
-        return np.where(far, self.network_bytes_per_s, self.peer_bytes_per_s)
+        # To one peer of the node, over a switch to all of them together; over the adapters if all devices send.
+        peer = machine_of(self.device, self.topology).peer
+        return np.where(far, self.topology.nics_used * self.adapter_bytes_per_s / self.devices_per_node, peer)
 
     def exchange_seconds(self, size: float) -> float:
-        """Return what the busiest link of a device takes to carry `size` bytes to every other device."""
+        """Return the time in which the busiest link of a device carries `size` bytes to every other device."""
         others = np.arange(1, self.ranks)
         return float(np.bincount(self.links(others), size / self.bytes_per_s(others), minlength=1).max())
 
     def receiver(self, rank: int, offsets: npt.ArrayLike) -> Ints:
         """Return the rank at each offset from `rank`."""
-        each, to = self.devices_per_node, np.asarray(offsets, dtype=np.int64)
-        node = (rank // each + to // each) % self.topology.nodes
-        return np.asarray(node * each + (rank % each + to % each) % each)
+        return self._turned(rank, np.asarray(offsets, dtype=np.int64), 1)
 
     def offset(self, rank: int, receivers: npt.ArrayLike) -> Ints:
         """Return the offset from `rank` to each receiver."""
-        each, to = self.devices_per_node, np.asarray(receivers, dtype=np.int64)
-        node = (to // each - rank // each) % self.topology.nodes
-        return np.asarray(node * each + (to % each - rank % each) % each)
+        return self._turned(rank, np.asarray(receivers, dtype=np.int64), -1)
+
+    def _turned(self, rank: int, to: Ints, way: int) -> Ints:
+        """Return nodes and devices of `to`, plus or minus those of `rank`, in a circle."""
+        each = self.devices_per_node
+        node = (to // each + way * (rank // each)) % self.topology.nodes
+        return np.asarray(node * each + (to % each + way * (rank % each)) % each)
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,7 @@ class Costs:
     sync_ns : float
         From one stream to another: an event that is recorded and waited for.
     packs : float
-        How often a separate kernel reads and writes what is then sent: 1, or 0 where the layout already fits.
+        How often a separate kernel reads and writes the buffer before it is sent: 1, or 0 where its layout fits.
     library : float
         Share of a communication library's latencies that a collective pays: 1, or 0 for none.
     put_ns : float
@@ -154,9 +147,9 @@ class Costs:
     occupancy_loss : float
         Share of the resident workgroups that the fused kernel lacks, below 1.
     store_share : float
-        Of what a library's copies reach over a link in a node, what stores of workgroups reach.
+        Bandwidth that stores of workgroups reach over a link in a node, over that of a library's copies.
     memory_share : float
-        Of the peak memory bandwidth, what streaming kernels reach.
+        Share of the peak memory bandwidth that streaming kernels reach.
     collective_unit_share : float
         Share of the compute units that a library's collective holds.
 
@@ -199,8 +192,8 @@ class Costs:
 
         Notes
         -----
-        A put or store with its flag costs what a step of a ring costs that sends a flag with every 4 bytes: NCCL's
-        LL protocol (`replay.costs.collectives.algorithms.PROTOCOLS`). The other figures are in
+        A put or store with its flag costs as much as a step of a ring with a flag for every 4 bytes: NCCL's LL
+        protocol (`replay.costs.collectives.algorithms.PROTOCOLS`). The other figures are in
         `datasets/parameters.toml`.
 
         Examples
@@ -239,7 +232,7 @@ _TILE = 128
 
 @dataclass(frozen=True)
 class Work:
-    """What one rank computes, and the collective that exchanges it.
+    """Computation of one rank, and the collective that exchanges its result.
 
     Parameters
     ----------
@@ -252,7 +245,7 @@ class Work:
     output_bytes : float
         Of the whole result, the rank's own part among it.
     arithmetic_ns : float
-        What it takes where memory is not the limit.
+        Time of its arithmetic, if memory is not the limit.
     workgroups, resident : int
         In all, and at once on the device.
     packed : bool
@@ -290,7 +283,7 @@ class Work:
             raise InvalidInputError(f"{self.name}: {self.workgroups} workgroups, {self.resident} at once; give 1 each")
 
     def seconds(self, device: Device, memory_share: float) -> float:
-        """Return what it takes alone: arithmetic or memory, whichever is longer."""
+        """Return its time alone: of arithmetic or of memory, whichever is longer."""
         return max(self.arithmetic_ns * 1e-9, self.moved_bytes / (device.memory_bytes_per_s * memory_share))
 
 
@@ -325,7 +318,8 @@ def embedding(device: Device, parameters: Parameters, *, batch: int, tables: int
     >>> work.output_bytes, work.workgroups, work.resident
     (8388608, 4096, 832)
     """
-    batch, tables, pooling, dim = (checked_size(n, v) for n, v in _named(batch, tables, pooling, dim))
+    sizes = {"batch": batch, "tables": tables, "pooling": pooling, "dim": dim}
+    batch, tables, pooling, dim = (checked_size(name, size) for name, size in sizes.items())
     rows, width = batch * tables, dim * DTYPE_BYTES["fp32"]
     moved = rows * pooling * (width + _INDEX_BYTES) + rows * width
     waves = rows * max(-(-dim // (2 * _WAVE)), 1)
@@ -333,10 +327,6 @@ def embedding(device: Device, parameters: Parameters, *, batch: int, tables: int
     return Work(
         name, "all_to_all", moved, rows * width, 0.0, -(-waves * _WAVE // _ITEMS), _resident(device, parameters)
     )
-
-
-def _named(batch: int, tables: int, pooling: int, dim: int) -> tuple[tuple[str, int], ...]:
-    return ("batch", batch), ("tables", tables), ("pooling", pooling), ("dim", dim)
 
 
 def _resident(device: Device, parameters: Parameters) -> int:
@@ -400,9 +390,9 @@ def gemm(device: Device, calibration: Calibration, *, m: int, n: int, k: int) ->
     1024
     """
     m, n, k = checked_size("m", m), checked_size("n", n), checked_size("k", k)
-    found = predict("matmul", [[1, m, n, k]], device, calibration=calibration, dtype="bf16")
+    predicted = predict("matmul", [[1, m, n, k]], device, calibration=calibration, dtype="bf16")
     size = DTYPE_BYTES["bf16"]
-    arithmetic = max(float(found.seconds[0]) - found.start_s, 0.0) * 1e9
+    arithmetic = max(float(predicted.seconds[0]) - predicted.start_s, 0.0) * 1e9
     groups = -(-m // _TILE) * -(-n // _TILE)
     moved, output = size * (m * k + k * n + m * n), size * m * n
     return Work(f"gemm {m}|{n}|{k}", "all_to_all", moved, output, arithmetic, groups, device.compute_units)
@@ -480,7 +470,7 @@ class Slices:
 
 
 def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) -> Slices:
-    """Return what `rank` computes, slice after slice.
+    """Return the slices of `rank`, in order.
 
     Parameters
     ----------
@@ -513,32 +503,11 @@ def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) 
         part = np.tile(each, cluster.ranks)
     else:
         kinds = [cluster.network_offsets, cluster.peer_offsets]
-        own = np.zeros(1, np.int64)
-        groups = [own, *kinds] if schedule.order == "local_first" else [*kinds, own]
+        local = np.zeros(1, np.int64)
+        groups = [local, *kinds] if schedule.order == "local_first" else [*kinds, local]
         offset = np.concatenate([np.tile(group, parts) for group in groups])
         part = np.concatenate([np.repeat(each, len(group)) for group in groups])
     return Slices(offset, part, _work(schedule, rank, offset * parts + part))
-
-
-def common_slices(schedule: Schedule, rank: int, workgroups: int) -> Slices:
-    """Return what `rank` computes where every rank needs all of it, in an order that is the same on all.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Order and number of the slices.
-    rank : int
-        Number of the rank.
-    workgroups : int
-        Of the whole: no slice is smaller than one.
-
-    Examples
-    --------
-    >>> common_slices(Schedule(parts=2), 0, 64).work.tolist()
-    [0.5, 0.5]
-    """
-    part = np.arange(min(schedule.parts, workgroups))
-    return Slices(np.zeros_like(part), part, _work(schedule, rank, part))
 
 
 def _work(schedule: Schedule, rank: int, slices: Ints) -> Floats:
@@ -585,7 +554,7 @@ class Job:
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """What streaming kernels reach."""
+        """Memory bandwidth that streaming kernels reach."""
         return self.cluster.device.memory_bytes_per_s * self.costs.memory_share
 
     @property
@@ -605,7 +574,7 @@ class Job:
 
     @property
     def wire_ns(self) -> float:
-        """What the busiest link of a device takes to carry the collective by the algorithm that sends least."""
+        """Time in which the busiest link of a device carries the collective, by the algorithm that sends least."""
         topology, kind = self.cluster.topology, self.work.collective
         if self.cluster.ranks == 1:
             return 0.0
@@ -642,15 +611,12 @@ class Job:
         return once <= 2 * (latency + cluster.exchange_seconds(size / cluster.ranks) * 1e9)
 
     def slices(self, rank: int) -> Slices:
-        """Return what a rank computes in the fused kernel, slice after slice."""
-        if self.in_one_shot:
-            return common_slices(self.schedule, rank, self.work.workgroups)
+        """Return the slices of a rank in the fused kernel, in order."""
+        if self.in_one_shot:  # every rank needs all of it, in an order that is the same on all
+            part = np.arange(min(self.schedule.parts, self.work.workgroups))
+            return Slices(np.zeros_like(part), part, _work(self.schedule, rank, part))
         return slices_of(self.cluster, self.schedule, rank, self.work.workgroups)
 
-    def with_work(self, work: Work) -> "Job":
-        """Return the same of other work."""
-        return replace(self, work=work)
-
     def hardware(self) -> Hardware:
-        """Return what the devices of its graphs are."""
+        """Return the hardware of its graphs."""
         return Hardware(self.cluster.device, "user", self.cluster.device.compute_units)

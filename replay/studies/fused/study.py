@@ -4,22 +4,22 @@
 model whose embeddings and all-to-all are fused. `reproduce` returns our figure for each published one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from profilers.devices.catalogue import Device, find_device
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.files import dataset_path, read_toml, typed_table, typed_tables
-from profilers.trace.arrays import Floats, Ints
+from profilers.files import read_toml, typed_table, typed_tables
+from profilers.trace.arrays import Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.costs.kernels import Calibration, predict
@@ -27,12 +27,11 @@ from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
-from replay.studies.fused.comparison import Comparison, add_baseline, add_fused, collective_columns, compare
+from replay.studies.fused.comparison import AddJob, Comparison, add_baseline, add_fused, collective_columns, compare
 from replay.studies.fused.job import Cluster, Costs, Job, Schedule, Work, embedding, gemm, gemv
-from replay.workloads.architecture import checked_size
+from replay.workloads.architecture import checked_size, named_tables, read_or_shipped
 
 _SIZE = DTYPE_BYTES["fp32"]
-_Add = Callable[[Assembly, Job, Sequence[int]], tuple[Ints, Ints]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Recommendation:
     dim: int
     bottom: tuple[int, ...]
     top: tuple[int, ...]
-    source: str = ""
+    source: str
 
     def __post_init__(self) -> None:
         for size in ("batch", "tables", "pooling", "dim"):
@@ -94,55 +93,50 @@ class Recommendation:
 class _Step:
     """A training step under construction: kernels follow each other on the main stream."""
 
-    model: Recommendation
     job: Job
     calibration: Calibration
-    work: Assembly = field(default_factory=Assembly)
+    assembly: Assembly = field(default_factory=Assembly)
 
     def kernel(self, name: str, after: Ints, moved_bytes: float, *, hbm: float = 1.0) -> Ints:
         """Append a kernel that streams through memory."""
-        task = self.work.tasks(
+        task = self.assembly.tasks(
             name,
-            self.work.lane(device=0),
+            self.assembly.lane(device=0),
             {"duration_ns": moved_bytes / self.job.memory_bytes_per_s * 1e9, "cu": 1.0, "hbm": hbm},
         )
-        self.work.edges(after, task, lag_ns=self.job.costs.launch_ns)
+        self.assembly.edges(after, task, lag_ns=self.job.costs.launch_ns)
         return task
 
     def products(self, name: str, shapes: Sequence[Sequence[int]], after: Ints) -> Ints:
         """Append products, one after another; a shape is rows, columns and depth."""
-        device, lane = self.job.cluster.device, self.work.lane(device=0, stream=2)
+        device, lane = self.job.cluster.device, self.assembly.lane(device=0, stream=2)
         rows = [[1, *shape] for shape in shapes]
-        found = predict("matmul", rows, device, calibration=self.calibration, dtype="fp32")
+        predicted = predict("matmul", rows, device, calibration=self.calibration, dtype="fp32")
         moved = [_SIZE * (m * k + k * n + m * n) for m, n, k in shapes]
-        alone = (found.seconds - found.start_s).clip(1e-9)
+        alone = (predicted.seconds - predicted.start_s).clip(1e-9)
         share = [min(b / (self.job.memory_bytes_per_s * s), 1.0) for b, s in zip(moved, alone, strict=True)]
-        tasks = self.work.tasks(name, lane, {"duration_ns": alone * 1e9, "cu": 1.0, "hbm": share})
-        self.work.chain(tasks, self.job.costs.launch_ns)
-        self.work.edges(after, tasks[0], lag_ns=self.job.costs.launch_ns)
+        tasks = self.assembly.tasks(name, lane, {"duration_ns": alone * 1e9, "cu": 1.0, "hbm": share})
+        self.assembly.chain(tasks, self.job.costs.launch_ns)
+        self.assembly.edges(after, tasks[0], lag_ns=self.job.costs.launch_ns)
         return tasks[-1:]
 
     def collective(self, job: Job, after: Ints, stream: int) -> Ints:
         """Append a library's collective, on a stream of its own; return when the main stream sees its end."""
-        task = self.work.tasks(job.work.collective, self.work.lane(device=0, stream=stream), collective_columns(job))
-        self.work.edges(after, task, lag_ns=job.costs.sync_ns)
-        seen = self.work.tasks("waited for", self.work.lane(device=0), {"kind": TaskKind.MARK})
-        self.work.edges(task, seen, lag_ns=job.costs.sync_ns, kind=EdgeKind.WAIT)
+        task = self.assembly.tasks(
+            job.work.collective, self.assembly.lane(device=0, stream=stream), collective_columns(job)
+        )
+        self.assembly.edges(after, task, lag_ns=job.costs.sync_ns)
+        seen = self.assembly.tasks("waited for", self.assembly.lane(device=0), {"kind": TaskKind.MARK})
+        self.assembly.edges(task, seen, lag_ns=job.costs.sync_ns, kind=EdgeKind.WAIT)
         return seen
 
     def gradients(self, widths: Sequence[int], after: Ints, stream: int) -> None:
         """Append the all-reduce of an MLP's gradients, and the update of its weights."""
         size = _SIZE * sum(a * b for a, b in pairwise(widths))
-        reduced = self.collective(self.job.with_work(_gradient(size, self.job.cluster.device)), after, stream)
+        units = self.job.cluster.device.compute_units
+        gradients = Work("gradients", "all_reduce", size, size, 0.0, 1, units, packed=False)
+        reduced = self.collective(replace(self.job, work=gradients), after, stream)
         self.kernel("update", reduced, 3.0 * size)
-
-
-def _gradient(size: int, device: Device) -> Work:
-    return Work("gradients", "all_reduce", size, size, 0.0, 1, device.compute_units, packed=False)
-
-
-def _forward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
-    return [(batch, b, a) for a, b in pairwise(widths)]
 
 
 def _backward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -151,7 +145,9 @@ def _backward(batch: int, widths: Sequence[int]) -> list[tuple[int, int, int]]:
     return [shape for a, b in layers for shape in ((a, b, batch), (batch, a, b))]
 
 
-def training_graph(model: Recommendation, job: Job, parameters: Parameters, *, add: _Add = add_baseline) -> KernelGraph:
+def training_graph(
+    model: Recommendation, job: Job, parameters: Parameters, *, add: AddJob = add_baseline
+) -> KernelGraph:
     """Return a training step of one rank that stands for all.
 
     Parameters
@@ -170,19 +166,19 @@ def training_graph(model: Recommendation, job: Job, parameters: Parameters, *, a
     Forward: embeddings and all-to-all, beside which the bottom MLP runs where compute units are free; interaction; top
     MLP. Backward: the same from the end, all-to-all of the gradients and update of the rows beside the bottom MLP's
     backward pass; gradients of each MLP are summed over the ranks as soon as they are there, on a stream of their own,
-    over the same adapters. Interaction reads and writes all pooled rows of the rank's samples, backward twice that;
-    what it computes, and activations, are taken to be hidden behind that and the products. The rows' update reads the
+    over the same adapters. Interaction reads and writes all pooled rows of the rank's samples, backward twice that.
+    Its arithmetic, and activations, are assumed to be hidden behind that and the products. The rows' update reads the
     gradient, and reads and writes each row that was looked up.
     """
     work = model.embeddings(job.cluster, parameters)
-    step = _Step(model, replace(job, work=work), parameters.calibration(Calibration))
+    step = _Step(replace(job, work=work), parameters.calibration(Calibration))
     batch, none = model.batch, step.job.costs.launch_ns
-    start, exchanged = add(step.work, step.job, (0,))
-    bottom = step.products("bottom MLP", _forward(batch, model.bottom), start)
+    start, exchanged = add(step.assembly, step.job, (0,))
+    bottom = step.products("bottom MLP", [(batch, b, a) for a, b in pairwise(model.bottom)], start)
     pooled = float(batch * (model.tables * job.cluster.ranks + 1) * model.dim * _SIZE)
     interaction = step.kernel("interaction", exchanged, 2 * pooled)
-    step.work.edges(bottom, interaction, lag_ns=none)
-    top = step.products("top MLP", _forward(batch, model.top), interaction)
+    step.assembly.edges(bottom, interaction, lag_ns=none)
+    top = step.products("top MLP", [(batch, b, a) for a, b in pairwise(model.top)], interaction)
     top_back = step.products("top MLP backward", _backward(batch, model.top), top)
     step.gradients(model.top, top_back, 3)
     back = step.kernel("interaction backward", top_back, 4 * pooled)
@@ -192,7 +188,7 @@ def training_graph(model: Recommendation, job: Job, parameters: Parameters, *, a
     step.kernel("rows' update", returned, rows * (1 + 2 * model.pooling))
     bottom_back = step.products("bottom MLP backward", _backward(batch, model.bottom), packed)
     step.gradients(model.bottom, bottom_back, 4)
-    return step.work.graph(step.job.hardware())
+    return step.assembly.graph(step.job.hardware())
 
 
 def compare_training(
@@ -242,18 +238,6 @@ class ClusterTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-class RecommendationTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model in a file of workloads; keys as in `Recommendation`."""
-
-    batch: int
-    tables: int
-    pooling: int
-    dim: int
-    bottom: tuple[int, ...]
-    top: tuple[int, ...]
-    source: str
-
-
 _Values = Annotated[tuple[int, ...], msgspec.Meta(min_length=1)]
 _Shapes = Annotated[tuple[tuple[int, int], ...], msgspec.Meta(min_length=1)]
 
@@ -284,18 +268,15 @@ class GemmSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
 
 
-_SWEEP_TABLES: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
+#: The sweeps, and the values that each combines: all keys of its table but the source.
+SWEEPS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {"embedding": EmbeddingSweep, "gemv": GemvSweep, "gemm": GemmSweep}
-)
-#: The sweeps, and the values that each combines.
-SWEEPS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"embedding": ("batch", "tables", "pooling", "dim"), "gemv": ("batch", "shape"), "gemm": ("tokens", "shape")}
 )
 
 
 @dataclass(frozen=True)
 class Workloads:
-    """What a file of workloads holds.
+    """Content of a file of workloads.
 
     Parameters
     ----------
@@ -357,18 +338,13 @@ def load_workloads(path: str | Path | None = None) -> Workloads:
     >>> load_workloads().clusters["scale_out"].ranks
     128
     """
-    return _shipped() if path is None else _read(Path(path))
-
-
-@cache
-def _shipped() -> Workloads:
-    return _read(dataset_path("workloads/fused.toml"))
+    return read_or_shipped(_read, path, "workloads/fused.toml")
 
 
 def _read(file: Path) -> Workloads:
     content = read_toml(file, "workloads")
     clusters = typed_tables(content, "clusters", ClusterTable, file) if "clusters" in content else {}
-    models = typed_tables(content, "models", RecommendationTable, file) if "models" in content else {}
+    models = named_tables(content, "models", Recommendation, file) if "models" in content else {}
     sweeps = content.get("sweeps", {})
     if not isinstance(sweeps, dict):
         raise InvalidInputError(f"{file}: no table [sweeps.NAME]")
@@ -376,10 +352,10 @@ def _read(file: Path) -> Workloads:
         return Workloads(
             MappingProxyType({name: _cluster(table) for name, table in clusters.items()}),
             MappingProxyType({name: _sweep(name, table, f"{file}: sweeps.{name}") for name, table in sweeps.items()}),
-            MappingProxyType({n: Recommendation(n, **msgspec.structs.asdict(table)) for n, table in models.items()}),
+            models,
         )
     except SeqPointError as error:
-        raise InvalidInputError(str(error) if str(error).startswith(f"{file}: ") else f"{file}: {error}") from error
+        raise InvalidInputError(f"{file}: {str(error).removeprefix(f'{file}: ')}") from error
 
 
 def _cluster(table: ClusterTable) -> Cluster:
@@ -388,13 +364,12 @@ def _cluster(table: ClusterTable) -> Cluster:
     return Cluster(find_device(table.device), topology, table.adapter_gbps * 1e9)
 
 
-def _sweep(name: str, content: object, place: str) -> tuple[tuple[Any, ...], ...]:
+def _sweep(name: str, content: object, where: str) -> tuple[tuple[Any, ...], ...]:
     if name not in SWEEPS:
-        raise InvalidInputError(f"{place}: no sweep {name[:40]!r}; there are {', '.join(SWEEPS)}")
-    table = typed_table(content, _SWEEP_TABLES[name], place)
-    values = [getattr(table, key) for key in SWEEPS[name]]
+        raise InvalidInputError(f"{where}: no sweep {name[:40]!r}; there are {', '.join(SWEEPS)}")
+    *values, _ = msgspec.structs.astuple(typed_table(content, SWEEPS[name], where))
     if (cases := prod(map(len, values))) > _MOST_CASES:
-        raise InvalidInputError(f"{place}: {cases} cases; at most {_MOST_CASES:,}")
+        raise InvalidInputError(f"{where}: {cases} cases; at most {_MOST_CASES:,}")
     return tuple(product(*values))
 
 
@@ -405,6 +380,8 @@ _SWEEPS = {
     "gemv": ("gemv", "intra_node"),
     "gemm": ("gemm", "intra_node"),
 }
+#: Clusters of the sweeps of embeddings.
+_CLUSTERS = ("inter_node", "intra_node")
 #: Pooling factors along which the peak is looked for, about a square root of 2 apart, and how far it may be from 1.
 _POOLING = (1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 64, 91, 128)
 _NEAR = 2.0
@@ -413,18 +390,6 @@ _ROUNDING = 1e-9
 _ABOUT = 0.01
 #: With fewer waves of workgroups nothing is done before the kernel is.
 _LEAST_WAVES = 2.0
-
-
-class Peak(NamedTuple):
-    """A case in which most is saved: waves of workgroups of the kernel, and T_comp / T_coll of the separate kernels."""
-
-    waves: float
-    balance: float
-
-    @property
-    def near(self) -> bool:
-        """Whether the two times are within a factor of 2 of each other."""
-        return 1 / _NEAR <= self.balance <= _NEAR
 
 
 def reproduce(parameters: Parameters, workloads: Workloads) -> dict[str, float]:
@@ -445,58 +410,43 @@ def reproduce(parameters: Parameters, workloads: Workloads) -> dict[str, float]:
     """
     costs, figures = Costs.of(parameters), dict[str, float]()
     bare = costs.without_overheads()
-    each = partial(_each, workloads, parameters)
+    each = partial(_comparisons, workloads, parameters)
     for name in _SWEEPS:
-        savings = each(name, Schedule(), costs, _saving)
+        savings = np.array([comparison.saving for comparison in each(name, Schedule(), costs)])
         figures |= {f"{name}_average": 100 * float(savings.mean()), f"{name}_largest": 100 * float(savings.max())}
     model, cluster = workloads.models["production"], workloads.clusters["scale_out"]
     figures["training_128_nodes"] = 100 * compare_training(model, cluster, parameters=parameters).saving
-    halves = [each(name, Schedule(), bare, _saving) <= 0.5 for name in _SWEEPS]
-    figures["no_overhead_at_most_half"] = float(np.concatenate(halves).sum())
+    halves = [comparison.saving <= 0.5 for name in _SWEEPS for comparison in each(name, Schedule(), bare)]
+    figures["no_overhead_at_most_half"] = float(sum(halves))
     remote, local = (
-        np.concatenate([each(name, Schedule(order), costs, _fused_ns) for name in ("inter_node", "intra_node")])
+        np.array([c.fused.makespan_ns for name in _CLUSTERS for c in each(name, Schedule(order), costs)])
         for order in ("remote_first", "local_first")
     )
     figures["remote_first_not_slower"] = float((remote <= local + _ROUNDING).sum())
     figures["remote_first_about_or_over"] = float((remote <= local * (1 + _ABOUT)).sum())
-    pipelined = [peak for peak in peaks(workloads, parameters, bare) if peak.waves >= _LEAST_WAVES]
-    figures["gain_peaks_at_balance"] = float(sum(peak.near for peak in pipelined))
-    figures["gain_peaks_with_overheads"] = float(sum(peak.near for peak in peaks(workloads, parameters, costs)))
+    pipelined = [balance for waves, balance in peaks(workloads, parameters, bare) if waves >= _LEAST_WAVES]
+    overhead = [balance for _, balance in peaks(workloads, parameters, costs)]
+    for name, balances in (("gain_peaks_at_balance", pipelined), ("gain_peaks_with_overheads", overhead)):
+        figures[name] = float(sum(1 / _NEAR <= balance <= _NEAR for balance in balances))
     for order in ("ascending", "remote_first"):
-        skews = each("inter_node", Schedule(order), costs, _skew)
-        figures[f"skew_{order}"] = 100 * float(skews.mean())
+        skews = [comparison.skew for comparison in each("inter_node", Schedule(order), costs)]
+        figures[f"skew_{order}"] = 100 * float(np.mean(skews))
     return figures
 
 
-def _fused_ns(comparison: Comparison) -> float:
-    return comparison.fused.makespan_ns
+def _comparisons(
+    workloads: Workloads, parameters: Parameters, name: str, schedule: Schedule, costs: Costs
+) -> Iterator[Comparison]:
+    """Simulate each case of a sweep."""
+    sweep, cluster = _SWEEPS[name]
+    for work in workloads.works(sweep, cluster, parameters):
+        yield compare(Job(work, workloads.clusters[cluster], schedule, costs=costs))
 
 
-def _saving(comparison: Comparison) -> float:
-    return comparison.saving
-
-
-def _skew(comparison: Comparison) -> float:
-    return comparison.skew
-
-
-def _each(
-    workloads: Workloads,
-    parameters: Parameters,
-    name: str,
-    schedule: Schedule,
-    costs: Costs,
-    figure: Callable[[Comparison], float],
-) -> Floats:
-    """Return a figure of each case of a sweep."""
-    sweep, place = _SWEEPS[name]
-    cluster = workloads.clusters[place]
-    works = workloads.works(sweep, place, parameters)
-    return np.array([figure(compare(Job(work, cluster, schedule, costs=costs))) for work in works])
-
-
-def peaks(workloads: Workloads, parameters: Parameters, costs: Costs) -> Iterator[Peak]:
+def peaks(workloads: Workloads, parameters: Parameters, costs: Costs) -> Iterator[tuple[float, float]]:
     """Yield the case with the largest saving along pooling factors of 1 to 128.
+
+    A case is the waves of workgroups of its kernel, and T_comp / T_coll of the separate kernels.
 
     There is one for each batch and number of tables of the sweep of embeddings, on each cluster.
 
@@ -510,14 +460,13 @@ def peaks(workloads: Workloads, parameters: Parameters, costs: Costs) -> Iterato
         Costs beside computing and carrying bytes.
     """
     batches, tables = (sorted({case[i] for case in workloads.sweeps["embedding"]}) for i in (0, 1))
-    for place in ("inter_node", "intra_node"):
-        cluster = workloads.clusters[place]
+    for cluster in (workloads.clusters[name] for name in _CLUSTERS):
         for batch, table in ((b, t) for b in batches for t in tables):
             works = [
                 embedding(cluster.device, parameters, batch=batch, tables=table, pooling=pooling, dim=128)
                 for pooling in _POOLING
             ]
             comparisons = [compare(Job(work, cluster, costs=costs)) for work in works]
-            best = max(comparisons, key=_saving).job
+            best = max(comparisons, key=lambda comparison: comparison.saving).job
             resident = best.work.resident * (1 - costs.occupancy_loss)
-            yield Peak(best.work.workgroups / resident, best.compute_ns / best.collective_ns)
+            yield best.work.workgroups / resident, best.compute_ns / best.collective_ns

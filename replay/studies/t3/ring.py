@@ -5,9 +5,8 @@ is a device with compute units and a device with memory and a link. An `Arbitrat
 `sequential` and `fused` add a product and its reduce-scatter, one after the other or overlapped chunk by chunk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -22,9 +21,10 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
 from replay.costs.kernels import Calibration, predict
+from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
-from replay.workloads.architecture import checked_size
+from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
 
 #: Sizes of a system that are whole numbers of 1 or more.
 _SYSTEM_SIZES = ("tracker_entries", "tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
@@ -42,7 +42,7 @@ class System:
     Parameters
     ----------
     device : Device
-        With `link_gbps`: what it sends to one neighbour.
+        Device with `link_gbps`: its bandwidth to one neighbour.
     latency_ns : float
         Of a link.
     tracker_entries : int
@@ -107,9 +107,8 @@ class SubLayer:
     workers: int
 
     def __post_init__(self) -> None:
-        for size in ("tokens", "hidden", "factor"):
-            object.__setattr__(self, size, checked_size(f"{self.label}: {size}", getattr(self, size)))
-        object.__setattr__(self, "workers", checked_size(f"{self.label}: workers", self.workers, _MOST_WORKERS))
+        for size, most in (("tokens", LARGEST), ("hidden", LARGEST), ("factor", LARGEST), ("workers", _MOST_WORKERS)):
+            object.__setattr__(self, size, checked_size(f"{self.label}: {size}", getattr(self, size), most))
         if self.workers < 2:
             raise InvalidInputError(f"{self.label}: one worker reduces nothing; give 2 or more")
         if self.factor * self.hidden < self.workers:
@@ -162,7 +161,7 @@ def load_workload(path: str | Path | None = None) -> Workload:
     >>> load_workload().sublayers["t_nlg/fc2/8"].depth
     2128
     """
-    return _shipped() if path is None else _read(Path(path))
+    return read_or_shipped(_read, path, "workloads/t3.toml")
 
 
 def find_sublayer(label: str, workload: Workload) -> SubLayer:
@@ -178,16 +177,11 @@ def find_sublayer(label: str, workload: Workload) -> SubLayer:
     Raises
     ------
     NotFoundError
-        There is none of that label; those that are there are listed.
+        There is no sub-layer of that label; the message lists them.
     """
     if label not in workload.sublayers:
         raise NotFoundError(f"no sub-layer {label!r:.60}; there are {', '.join(workload.sublayers)}")
     return workload.sublayers[label]
-
-
-@cache
-def _shipped() -> Workload:
-    return _read(dataset_path("workloads/t3.toml"))
 
 
 class SystemTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,11 +241,11 @@ def _read(file: Path) -> Workload:
 
 @dataclass(frozen=True)
 class Arbitration:
-    """What accesses to memory ask of its controller.
+    """Shares of a memory controller that accesses ask for; by default bandwidth is shared alike, whoever asks.
 
     A controller is a device of the graph of its own. Bandwidth (`hbm`) is shared max-min: whoever asks gets as much as
     the others. The engine gives out compute units by priority; on a controller, which has none, they stand for slots of
-    its queue: where accesses need slots, those of the product come first, and communication gets what is left.
+    its queue: where accesses need slots, those of the product come first, and communication gets the rest.
 
     Parameters
     ----------
@@ -264,28 +258,9 @@ class Arbitration:
     held: float = 0.0
     needed: float = 0.0
 
-    def product(self) -> Mapping[str, float]:
-        """Return what a burst of the product asks for."""
-        return {"hbm": 1.0, "cu": self.held, "priority": 1}
-
-    def communication(self) -> Mapping[str, float]:
-        """Return what an access of communication asks for."""
-        return {"hbm": 1.0, "cu": self.needed}
-
-
-def first_come() -> Arbitration:
-    """Return the arbitration that shares bandwidth alike, whoever asks.
-
-    Examples
-    --------
-    >>> first_come().product()
-    {'hbm': 1.0, 'cu': 0.0, 'priority': 1}
-    """
-    return Arbitration()
-
 
 def compute_first(starvation: float) -> Arbitration:
-    """Return the arbitration of T3-MCA: communication only takes what the product leaves.
+    """Return the arbitration of T3-MCA: communication only takes bandwidth that the product leaves.
 
     Parameters
     ----------
@@ -322,12 +297,12 @@ _MOST_BLOCKS = 4096
 
 
 class Message(NamedTuple):
-    """What every GPU sends to the next one at one step.
+    """A message of every GPU to the next one, at one step.
 
     Parameters
     ----------
     name : str
-        Of what crosses the link.
+        Name of the task that crosses the link.
     size_bytes : float
         Bytes of the message.
     reads, writes : tuple of str and float
@@ -350,13 +325,12 @@ class Transfer(NamedTuple):
     ----------
     first, left : array of int64
         By sender: what must wait for the data, and the last part that crosses the link.
-    comes, came : array of int64
-        By receiver: the first and the last part that is written.
+    came : array of int64
+        By receiver: the last part that is written.
     """
 
     first: Ints
     left: Ints
-    comes: Ints
     came: Ints
 
 
@@ -365,8 +339,8 @@ class Ring:
     """Tasks of all GPUs of a ring, one of each kind at a time for all of them.
 
     GPU g is device g; its memory with the link to the next GPU is device gpus + g. All GPUs of a ring do the same at
-    the same time, so a ring of one GPU, whose next is itself, stands for one of any number: what comes to it at a
-    step is what it sends at that step.
+    the same time, so a ring of one GPU, whose next is itself, stands for one of any number: at each step
+    it receives the message that it sends.
 
     Parameters
     ----------
@@ -380,8 +354,8 @@ class Ring:
 
     system: System
     gpus: int
-    arbitration: Arbitration = field(default_factory=first_come)
-    _work: Assembly = field(default_factory=Assembly)
+    arbitration: Arbitration = Arbitration()
+    _assembly: Assembly = field(default_factory=Assembly)
 
     def compute(self, name: str, durations_ns: npt.ArrayLike) -> Ints:
         """Let compute units work so long, time after time; return the tasks, shape (times, gpus)."""
@@ -411,11 +385,14 @@ class Ring:
             "duration_ns": cost * self.system.memory_ns(1.0) * sizes,
             "bytes": sizes,
             "release_ns": release_ns,
+            "hbm": 1.0,
+            "cu": self.arbitration.held,
+            "priority": 1,
         }
-        return self._tasks((self.gpus, _ACCESS), name, {**self.arbitration.product(), **columns})
+        return self._tasks((self.gpus, _ACCESS), name, columns)
 
     def send(self, message: Message, before: Transfer | None = None) -> Transfer:
-        """Let each GPU send to the next one, after what it sent before.
+        """Let each GPU send to the next one, after its transfer `before`.
 
         Notes
         -----
@@ -430,27 +407,26 @@ class Ring:
         links = self._blocks(_LINK, message.name, n, {"duration_ns": system.link_ns(message.size_bytes), "link": 1.0})
         writes = self._blocks(_IN, message.writes[0], n, self._memory(message.writes[1], message.cost))
         there, lag = np.roll(writes, -1, axis=1), system.latency_ns  # written by the receiver of each link
-        self._work.edges(links.ravel(), there.ravel(), lag_ns=lag, from_start=True)
-        self._work.edges(there[:-_BUFFERED].ravel(), links[_BUFFERED:].ravel(), lag_ns=lag)
+        self._assembly.edges(links.ravel(), there.ravel(), lag_ns=lag, from_start=True)
+        self._assembly.edges(there[:-_BUFFERED].ravel(), links[_BUFFERED:].ravel(), lag_ns=lag)
         first = links[0]
         if before is not None:
-            self._work.edges(before.left, first)
+            self._assembly.edges(before.left, first)
         if message.reads[1]:
             reads = self._blocks(_OUT, message.reads[0], n, self._memory(message.reads[1], 1.0))
-            self._work.edges(reads.ravel(), links.ravel(), from_start=True)
-            self._work.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
+            self._assembly.edges(reads.ravel(), links.ravel(), from_start=True)
+            self._assembly.edges(links[:-_BUFFERED].ravel(), reads[_BUFFERED:].ravel(), from_start=True)
             first = reads[0]
-        return Transfer(first, links[-1], writes[0], writes[-1])
+        return Transfer(first, links[-1], writes[-1])
 
-    def wait(self, tasks: Ints, *others: Ints) -> None:
-        """Let tasks wait for others of the same GPU, one by one in the same order."""
-        for other in others:
-            self._work.edges(np.ravel(other), np.ravel(tasks))
+    def wait(self, tasks: Ints, earlier: Ints) -> None:
+        """Let tasks wait for earlier ones of the same GPU, one by one in the same order."""
+        self._assembly.edges(np.ravel(earlier), np.ravel(tasks))
 
     def wait_for_arrival(self, tasks: Ints, transfer: Transfer) -> None:
-        """Let tasks wait until all that was sent to their GPU is there."""
-        self._work.edges(transfer.came, tasks)
-        self._work.edges(np.roll(transfer.left, 1), tasks, lag_ns=self.system.latency_ns)
+        """Let tasks wait until a transfer to their GPU has arrived."""
+        self._assembly.edges(transfer.came, tasks)
+        self._assembly.edges(np.roll(transfer.left, 1), tasks, lag_ns=self.system.latency_ns)
 
     def mark(self, name: str) -> Ints:
         """Return tasks that take no time, one a GPU."""
@@ -462,55 +438,40 @@ class Ring:
         hardware = Hardware(self.system.device, "user", self.system.device.compute_units, 1.0)
         last = 2 * self.gpus - 1
         note = f"devices {self.gpus} to {last} are the memories of the GPUs, each with the link to the next GPU"
-        return self._work.graph(hardware).with_notes([note])
+        return self._assembly.graph(hardware).with_notes([note])
 
     def _memory(self, size_bytes: float, cost: float) -> dict[str, float]:
         """Return the columns of communication that moves so much of a memory."""
         time = cost * self.system.memory_ns(size_bytes)
-        return {**self.arbitration.communication(), "duration_ns": time, "bytes": size_bytes}
+        return {"hbm": 1.0, "cu": self.arbitration.needed, "duration_ns": time, "bytes": size_bytes}
 
     def _blocks(self, stream: int, name: str, n: int, columns: Mapping[str, float]) -> Ints:
-        """Append what is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
+        """Append a task that is split into n blocks, one after the other; return the tasks, shape (n, gpus)."""
         bounds = np.rint(np.linspace(0.0, columns.get("bytes", 0.0), n + 1))
-        own: dict[str, npt.ArrayLike] = {
+        divided: dict[str, npt.ArrayLike] = {
             **columns,
             "duration_ns": np.full(n * self.gpus, columns["duration_ns"] / n),
             "bytes": np.repeat(np.diff(bounds), self.gpus),
             "kind": float(TaskKind.COLLECTIVE),
         }
-        blocks = self._tasks((self.gpus, stream), name, own)
+        blocks = self._tasks((self.gpus, stream), name, divided)
         self.wait(blocks[1:], blocks[:-1])
         return blocks
 
     def _tasks(self, lane: tuple[int, int], name: str, columns: Mapping[str, npt.ArrayLike]) -> Ints:
         """Append tasks on a stream of all GPUs or memories; return them, shape (n, gpus)."""
         first, stream = lane
-        lanes = [self._work.lane(device=first + gpu, stream=stream) for gpu in range(self.gpus)]
+        lanes = [self._assembly.lane(device=first + gpu, stream=stream) for gpu in range(self.gpus)]
         times = len(np.asarray(columns["duration_ns"])) // self.gpus
-        return self._work.tasks(name, np.tile(lanes, times), columns).reshape(times, self.gpus)
+        return self._assembly.tasks(name, np.tile(lanes, times), columns).reshape(times, self.gpus)
 
 
 #: Names of tasks that read or write memory.
 RS_READS, RS_WRITES, AG_READS, AG_WRITES = "RS reads", "RS writes", "AG reads", "AG writes"
 
 
-class Part(NamedTuple):
-    """What a GPU sends at a step: a buffer over the number of workers.
-
-    Parameters
-    ----------
-    workers : int
-        Workers of the ring.
-    bytes : float
-        Bytes of one chunk.
-    """
-
-    workers: int
-    bytes: float
-
-
-def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
-    """Append a reduce-scatter on compute units; return what it ends with, by GPU.
+def reduce_scatter(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float) -> Ints:
+    """Append a reduce-scatter on compute units; return its last tasks, by GPU.
 
     At each step but the first a GPU reads the partial sum that has come and its own part, and sends the sum; at the
     end it reads both once more and writes the result.
@@ -519,67 +480,62 @@ def reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
     ----------
     ring : Ring
         Ring under construction; tasks are added to it.
-    part : Part
-        Workers, and bytes of a chunk.
     after : array of int64, shape (gpus,)
-        What each GPU waits for.
+        Task that each GPU waits for.
+    workers : int
+        Workers of the ring, 2 or more.
+    chunk_bytes : float
+        Bytes that a GPU sends at a step: a buffer over the number of workers.
 
     Notes
     -----
-    Of a buffer of S bytes, N GPUs read (1 + 2 (N - 2) + 2) S / N = (2 N - 1) S / N each, and write S.
+    With a buffer of S bytes, each of N GPUs reads (1 + 2 (N - 2) + 2) S / N = (2 N - 1) S / N, and writes S.
     """
-    last = None
-    for step in range(part.workers - 1):
-        reads = (RS_READS, part.bytes * (1 if step == 0 else 2))
-        last = _step(ring, Message("RS", part.bytes, reads, (RS_WRITES, part.bytes)), (after, last))
-    read: Ints = ring.access(RS_READS, [2 * part.bytes])[0]
-    written: Ints = ring.access(RS_WRITES, [part.bytes])[0]
-    if last is not None:
-        ring.wait_for_arrival(read, last)
+    message = Message("RS", chunk_bytes, (RS_READS, chunk_bytes), (RS_WRITES, chunk_bytes))
+    later = message._replace(reads=(RS_READS, 2 * chunk_bytes))
+    last = _steps(ring, after, [message, *[later] * (workers - 2)])
+    read: Ints = ring.access(RS_READS, [2 * chunk_bytes])[0]
+    written: Ints = ring.access(RS_WRITES, [chunk_bytes])[0]
+    ring.wait_for_arrival(read, last)
     ring.wait(written, read)
     return written
 
 
-def near_memory_reduce_scatter(ring: Ring, part: Part, after: Ints) -> Ints:
-    """Append a reduce-scatter by copy engines whose writes add to what is in memory; return what it ends with, by GPU.
+def near_memory_reduce_scatter(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float) -> Ints:
+    """Append a reduce-scatter by copy engines whose writes add to the memory; return its last tasks, by GPU.
 
     Notes
     -----
-    Every step reads one chunk, the last needs no reduction: against `reduce_scatter` this saves 3 S / (N B) beside
-    (N - 1) S / (N L), a share of 3 L / (B (N - 1)), with L and B the bandwidths of link and memory.
+    Every step reads one chunk, and the last needs no reduction. With L and B the bandwidths of link and memory, this
+    saves 3 S / (N B) of a `reduce_scatter`, beside (N - 1) S / (N L): a share of 3 L / (B (N - 1)).
     """
-    last = None
-    for _ in range(part.workers - 1):
-        message = Message("RS", part.bytes, (RS_READS, part.bytes), (RS_WRITES, part.bytes))
-        last = _step(ring, message, (after, last))
-    return _end(ring, "RS done", (after, last))
+    message = Message("RS", chunk_bytes, (RS_READS, chunk_bytes), (RS_WRITES, chunk_bytes))
+    return _end(ring, "RS done", after, [_steps(ring, after, [message] * (workers - 1))])
 
 
-def all_gather(ring: Ring, part: Part, after: Ints) -> Ints:
-    """Append an all-gather on compute units; return what it ends with, by GPU."""
-    last = None
-    for _ in range(part.workers - 1):
-        message = Message("AG", part.bytes, (AG_READS, part.bytes), (AG_WRITES, part.bytes))
-        last = _step(ring, message, (after, last))
-    return _end(ring, "AG done", (after, last))
+def all_gather(ring: Ring, after: Ints, *, workers: int, chunk_bytes: float) -> Ints:
+    """Append an all-gather on compute units; return its last tasks, by GPU."""
+    message = Message("AG", chunk_bytes, (AG_READS, chunk_bytes), (AG_WRITES, chunk_bytes))
+    return _end(ring, "AG done", after, [_steps(ring, after, [message] * (workers - 1))])
 
 
-def _step(ring: Ring, message: Message, before: tuple[Ints, Transfer | None]) -> Transfer:
-    """Append a step, after tasks and the step before."""
-    after, last = before
-    sent = ring.send(message, last)
+def _steps(ring: Ring, after: Ints, messages: Sequence[Message]) -> Transfer:
+    """Append steps, each after the tasks `after` and the arrival of the step before; return the last."""
+    sent = ring.send(messages[0])
     ring.wait(sent.first, after)
-    if last is not None:
-        ring.wait_for_arrival(sent.first, last)
+    for message in messages[1:]:
+        before, sent = sent, ring.send(message, sent)
+        ring.wait(sent.first, after)
+        ring.wait_for_arrival(sent.first, before)
     return sent
 
 
-def _end(ring: Ring, name: str, before: tuple[Ints, Transfer | None]) -> Ints:
-    after, last = before
+def _end(ring: Ring, name: str, after: Ints, arrivals: Sequence[Transfer]) -> Ints:
+    """Return marks, one a GPU, after the tasks `after` and the arrivals of transfers."""
     done = ring.mark(name)
     ring.wait(done, after)
-    if last is not None:
-        ring.wait_for_arrival(done, last)
+    for arrival in arrivals:
+        ring.wait_for_arrival(done, arrival)
     return done
 
 
@@ -598,7 +554,7 @@ class Product:
     compute_ns : float
         Of each stage, without the time in which it reads operands or writes its part of the result.
     read_bytes : array of float64, shape (stages,)
-        From memory: what the last-level cache did not keep.
+        Bytes from memory: operands that the last-level cache did not keep.
     written_bytes : array of float64, shape (stages, chunks)
         Of the result, by chunk in the order in which they are produced.
     tiles : array of int64, shape (stages, chunks)
@@ -634,10 +590,10 @@ def cached_share(footprint: float, replacement: str) -> float:
 
     Notes
     -----
-    A line that was least recently used is always the next that is needed, so nothing of a stream that does not fit is
-    kept. With random replacement a line is still there after the F (1 - h) misses of a round with probability
-    (1 - 1/C)^(F (1 - h)), so h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. At best
-    one part of the stream stays, C/F.
+    The least recently used line is always the next that is needed, so no line of a stream that does not fit is kept.
+    With random replacement a line survives the F (1 - h) misses of a round with probability (1 - 1/C)^(F (1 - h)).
+    So h = exp(-(F/C) (1 - h)), whose root below one is -W(-x exp(-x)) / x for x = F/C. At best a part C/F of the
+    stream stays.
 
     Examples
     --------
@@ -676,9 +632,9 @@ def product_of(sublayer: SubLayer, system: System, output_in_cache: float, calib
     -----
     Without T3 (the result in the cache) all takes what `replay.costs.kernels` says. Workgroups of a stage run together:
     they read a slice of the operands and compute, slice by slice, and write. Memory is taken to be used in bursts at
-    its full bandwidth, beside which nothing is computed; what is left of the time is computing, the same in every
-    stage. Rows of the first operand are read once; columns of the second once too, and again for every later group
-    as far as the cache has not kept them, while it also had to hold the rows of the group and its result.
+    its full bandwidth, beside which nothing is computed; the rest of the time is computing, the same in every
+    stage. Rows of the first operand are read once. Columns of the second are read once, and again for every later
+    group unless the cache has kept them. The cache also holds the rows of the group and its result.
 
     Examples
     --------
@@ -736,7 +692,7 @@ def _grid(sublayer: SubLayer, system: System) -> _Grid:
         raise InvalidInputError(
             f"{sublayer.label}: {panels} x {columns} tiles; at most {_MOST_TILES:,}: raise tile_rows"
         )
-    panel, column = (one.ravel() for one in np.indices((panels, columns)))
+    panel, column = (index.ravel() for index in np.indices((panels, columns)))
     of_chunk = panels // sublayer.workers
     chunk, within = panel // of_chunk, panel % of_chunk // system.panels_in_group
     group = chunk * -(-of_chunk // system.panels_in_group) + within
@@ -748,7 +704,7 @@ def _grid(sublayer: SubLayer, system: System) -> _Grid:
 
 
 def _read_bytes(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache: float) -> Floats:
-    """Return what each stage reads from memory, bytes."""
+    """Return the bytes that each stage reads from memory."""
     row_bytes = 2.0 * sublayer.depth
     _, panels = np.unique(grid.panel, return_index=True)
     passes, columns = np.unique(np.stack([grid.group, grid.column]), axis=1, return_index=True)
@@ -765,32 +721,64 @@ def _read_bytes(grid: _Grid, sublayer: SubLayer, system: System, output_in_cache
 GEMM_READS, GEMM_WRITES, COMPUTES, STORES = "GEMM reads", "GEMM writes", "GEMM", "GEMM stores to the neighbour"
 
 
-class Parts(NamedTuple):
-    """A graph, and the tasks with which its parts end, by GPU.
+#: Names of the tasks that read or write the memory of a GPU.
+MOVEMENTS: tuple[str, ...] = (GEMM_READS, GEMM_WRITES, RS_READS, RS_WRITES, AG_READS, AG_WRITES)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A sub-layer that was simulated one way, with the tasks that end its parts.
 
     Parameters
     ----------
-    graph : KernelGraph
-        Graph of the sub-layer.
-    product, reduced, gathered : array of int64, shape (gpus,)
-        The last of the product, of the reduce-scatter, of the all-gather.
-    begins, stages : array of int64, shape (stages, gpus)
-        The first of each stage, and with what its result is where it stays.
+    product : Product
+        Product of the sub-layer.
+    timeline : Timeline
+        Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, reads for it, and
+        writes of arriving data.
+    computed, reduced, gathered : array of int64, shape (gpus,)
+        The last task of the product, of the reduce-scatter, of the all-gather.
+    stages : array of int64, shape (stages, gpus)
+        The task after which the result of each stage is in its place.
     arrivals : tuple of tuple of Transfer
-        What each neighbour sends, chunk by chunk: one transfer, or one for each stage that stores a part of the first.
+        Transfers from the neighbour, chunk by chunk: one, or one for each stage that stores a part of the first.
     """
 
-    graph: KernelGraph
-    product: Ints
+    product: Product
+    timeline: Timeline
+    computed: Ints
     reduced: Ints
     gathered: Ints
-    begins: Ints
     stages: Ints
     arrivals: tuple[tuple[Transfer, ...], ...] = ()
 
+    @property
+    def product_ns(self) -> float:
+        """When the product is over on the last GPU."""
+        return float(self.timeline.end_ns[self.computed].max())
 
-def sequential(product: Product, ring: Ring) -> Parts:
-    """Return a sub-layer whose product, reduce-scatter and all-gather follow each other, all on compute units.
+    @property
+    def reduced_ns(self) -> float:
+        """When the reduce-scatter is."""
+        return float(self.timeline.end_ns[self.reduced].max())
+
+    @property
+    def gathered_ns(self) -> float:
+        """When the all-gather is, and all."""
+        return float(self.timeline.end_ns[self.gathered].max())
+
+    @property
+    def movement_bytes(self) -> Mapping[str, float]:
+        """Bytes that one GPU reads and writes in its memory, by `MOVEMENTS`."""
+        graph = self.timeline.graph
+        gpus = len(graph.devices) // 2
+        by_name = np.bincount(graph.tasks.name, weights=graph.tasks.bytes, minlength=len(graph.names)) / gpus
+        moved = dict(zip(graph.names, by_name.tolist(), strict=True))
+        return MappingProxyType({name: moved.get(name, 0.0) for name in MOVEMENTS})
+
+
+def sequential(product: Product, ring: Ring) -> Run:
+    """Simulate a sub-layer whose product, reduce-scatter and all-gather follow each other, all on compute units.
 
     Parameters
     ----------
@@ -799,22 +787,22 @@ def sequential(product: Product, ring: Ring) -> Parts:
     ring : Ring
         Without tasks.
     """
-    part = Part(len(product.written_bytes[0]), float(product.written_bytes[:, 0].sum()))
+    workers, chunk_bytes = len(product.written_bytes[0]), float(product.written_bytes[:, 0].sum())
     ends, reads = _stages(product, ring)
     writes = ring.access(GEMM_WRITES, product.written_bytes.sum(axis=1))
     ring.wait(writes, ends)
     ring.wait(reads[1:], writes[:-1])
-    reduced = reduce_scatter(ring, part, writes[-1])
-    gathered = all_gather(ring, part, reduced)
-    return Parts(ring.graph(), writes[-1], reduced, gathered, reads, writes)
+    reduced = reduce_scatter(ring, writes[-1], workers=workers, chunk_bytes=chunk_bytes)
+    gathered = all_gather(ring, reduced, workers=workers, chunk_bytes=chunk_bytes)
+    return Run(product, replay(ring.graph()), writes[-1], reduced, gathered, writes)
 
 
-def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
-    """Return a sub-layer whose chunks are reduced near memory as soon as they are complete.
+def fused(product: Product, ring: Ring, update_cost: float) -> Run:
+    """Simulate a sub-layer whose chunks are reduced near memory as soon as they are complete.
 
-    Each GPU produces the chunks in the order in which it sends them. The first is stored straight to the neighbour; the
-    others are added to local memory, and a copy engine sends a chunk on when its tiles are complete and the neighbour's
-    partial sum has come, all but the last, which stays. The all-gather follows on compute units.
+    Each GPU produces the chunks in the order in which it sends them. The first is stored straight to the neighbour. The
+    others are added to local memory. A copy engine sends a chunk on when its tiles are complete and the neighbour's
+    partial sum has arrived; the last chunk stays. The all-gather follows on compute units.
 
     Parameters
     ----------
@@ -823,34 +811,30 @@ def fused(product: Product, ring: Ring, update_cost: float) -> Parts:
     ring : Ring
         Without tasks.
     update_cost : float
-        Time of the memory for a byte that is added to what is there, over that of a plain write.
+        Time of the memory for a byte that is added, over that of a plain write.
 
     Notes
     -----
     The part of a stage's result that stays is in memory before the next stage reads. What goes to the neighbour leaves
     beside later stages, while the last-level cache holds what two of them have computed; the stage after these waits.
     """
-    begins, done, stores = _computed(product, ring, update_cost)
+    done, stores = _computed(product, ring, update_cost)
     sizes, complete = product.written_bytes.sum(axis=0), done[product.last_stages()]
     arrivals = [tuple(stores)]
-    for chunk in range(1, len(sizes) - 1):
-        size = float(sizes[chunk])
+    for chunk, size in enumerate(sizes.tolist()[1:-1], 1):
         message = Message("RS", size, (RS_READS, size), (RS_WRITES, size), update_cost)
         sent = ring.send(message, arrivals[-1][-1])
         ring.wait(sent.first, complete[chunk])
-        for one in arrivals[-1]:
-            ring.wait_for_arrival(sent.first, one)
+        for arrival in arrivals[-1]:
+            ring.wait_for_arrival(sent.first, arrival)
         arrivals.append((sent,))
-    reduced = ring.mark("RS done")
-    ring.wait(reduced, done[-1])
-    for one in arrivals[-1]:
-        ring.wait_for_arrival(reduced, one)
-    gathered = all_gather(ring, Part(len(sizes), float(sizes[-1])), reduced)
-    return Parts(ring.graph(), done[-1], reduced, gathered, begins, done, tuple(arrivals))
+    reduced = _end(ring, "RS done", done[-1], arrivals[-1])
+    gathered = all_gather(ring, reduced, workers=len(sizes), chunk_bytes=float(sizes[-1]))
+    return Run(product, replay(ring.graph()), done[-1], reduced, gathered, done, tuple(arrivals))
 
 
-def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, Ints, list[Transfer]]:
-    """Append the stages; return what each begins and ends with, and the stores to the neighbour."""
+def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, list[Transfer]]:
+    """Append the stages; return the last task of each, and the stores to the neighbour."""
     ends, reads = _stages(product, ring)
     away, stays = product.written_bytes[:, 0], product.written_bytes[:, 1:].sum(axis=1)
     local = np.flatnonzero(stays)
@@ -866,11 +850,11 @@ def _computed(product: Product, ring: Ring, update_cost: float) -> tuple[Ints, I
         ring.wait(stores[-1].first, ends[stage])
         if stage + 3 < len(reads):
             ring.wait(reads[stage + 3], stores[-1].left)
-    return reads, done, stores
+    return done, stores
 
 
 def _stages(product: Product, ring: Ring) -> tuple[Ints, Ints]:
-    """Append reads and arithmetic, slice by slice of the depth; return what each stage ends and begins with."""
+    """Append reads and arithmetic, slice by slice of the depth; return the last and the first task of each stage."""
     stages, slices = len(product.read_bytes), product.slices
     sizes = np.repeat(product.read_bytes / slices, slices)
     reads = ring.access(GEMM_READS, sizes, release_ns=product.launch_ns).reshape(stages, slices, ring.gpus)

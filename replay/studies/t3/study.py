@@ -6,86 +6,30 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
-from profilers.devices.catalogue import Figure
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels import Calibration
-from replay.engine.timeline import Timeline, replay
+from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
+from replay.studies.products import with_figure
 from replay.studies.t3.ring import (
-    AG_READS,
-    AG_WRITES,
-    GEMM_READS,
-    GEMM_WRITES,
-    RS_READS,
-    RS_WRITES,
-    Part,
-    Parts,
-    Product,
+    Arbitration,
     Ring,
+    Run,
     SubLayer,
     System,
     Workload,
     compute_first,
-    first_come,
     fused,
     near_memory_reduce_scatter,
     product_of,
     reduce_scatter,
     sequential,
 )
-
-#: What moves through the memory of a GPU; the names of the tasks that move it.
-MOVEMENTS: tuple[str, ...] = (GEMM_READS, GEMM_WRITES, RS_READS, RS_WRITES, AG_READS, AG_WRITES)
-
-
-@dataclass(frozen=True)
-class Run:
-    """A sub-layer that was simulated one way.
-
-    Parameters
-    ----------
-    product : Product
-        Product of the sub-layer.
-    parts : Parts
-        The graph, and its tasks that say when what is over.
-    timeline : Timeline
-        Of that graph. Lanes: the compute units of each GPU; of its memory, bursts of the product, the link, what is
-        read for it, and what comes.
-    """
-
-    product: Product
-    parts: Parts
-    timeline: Timeline
-
-    @property
-    def product_ns(self) -> float:
-        """When the product is over on the last GPU."""
-        return float(self.timeline.end_ns[self.parts.product].max())
-
-    @property
-    def reduced_ns(self) -> float:
-        """When the reduce-scatter is."""
-        return float(self.timeline.end_ns[self.parts.reduced].max())
-
-    @property
-    def gathered_ns(self) -> float:
-        """When the all-gather is, and all."""
-        return float(self.timeline.end_ns[self.parts.gathered].max())
-
-    @property
-    def movement_bytes(self) -> Mapping[str, float]:
-        """What one GPU reads and writes in its memory, by `MOVEMENTS`."""
-        graph = self.timeline.graph
-        gpus = len(graph.devices) // 2
-        by_name = np.bincount(graph.tasks.name, weights=graph.tasks.bytes, minlength=len(graph.names)) / gpus
-        moved = dict(zip(graph.names, by_name.tolist(), strict=True))
-        return MappingProxyType({name: moved.get(name, 0.0) for name in MOVEMENTS})
 
 
 @dataclass(frozen=True)
@@ -112,13 +56,13 @@ class Outcome:
     @property
     def ideal_speedup(self) -> float:
         """The speed-up if the shorter of product and reduce-scatter took no time: (G + RS + AG) / (max(G, RS) + AG)."""
-        one = self.baseline
-        shorter = min(one.product_ns, one.reduced_ns - one.product_ns)
-        return one.gathered_ns / (one.gathered_ns - shorter)
+        baseline = self.baseline
+        shorter = min(baseline.product_ns, baseline.reduced_ns - baseline.product_ns)
+        return baseline.gathered_ns / (baseline.gathered_ns - shorter)
 
     @property
     def movement_saved(self) -> float:
-        """Share of what memory moves that T3 saves."""
+        """Share of the memory traffic that T3 saves."""
         before, after = (sum(run.movement_bytes.values()) for run in (self.baseline, self.t3_mca))
         return 1.0 - after / before
 
@@ -159,14 +103,9 @@ def study(sublayer: SubLayer, system: System, *, parameters: Parameters, gpus: i
     cost, starvation = parameters["t3_update_cost"], parameters["t3_starvation_share"]
     if not cost >= 1:
         raise InvalidInputError(f"t3_update_cost is {cost}; an update takes no less than a write: give 1 or more")
-    runs = [_run(cached, sequential(cached, Ring(system, gpus)))]
-    for way in (first_come(), compute_first(starvation)):
-        runs.append(_run(around, fused(around, Ring(system, gpus, way), cost)))
-    return Outcome(sublayer, *runs)
-
-
-def _run(product: Product, parts: Parts) -> Run:
-    return Run(product, parts, replay(parts.graph))
+    baseline = sequential(cached, Ring(system, gpus))
+    arbitrations = (Arbitration(), compute_first(starvation))
+    return Outcome(sublayer, baseline, *(fused(around, Ring(system, gpus, way), cost) for way in arbitrations))
 
 
 #: Of a chunk in the comparison of reduce-scatters, large, so that no rounding of a time shows; and of its blocks.
@@ -182,8 +121,7 @@ def with_link(system: System, gbps: float) -> System:
     >>> with_link(load_workload().system, 150.0).link_ns(1.5e6)
     10000.0
     """
-    link = Figure(gbps, "GB/s", "of a comparison", "published")
-    return replace(system, device=replace(system.device, figures={**system.device.figures, "link_gbps": link}))
+    return replace(system, device=with_figure(system.device, "link_gbps", gbps))
 
 
 def near_memory_gain(system: System, workers: int) -> float:
@@ -204,20 +142,20 @@ def near_memory_gain(system: System, workers: int) -> float:
     times = []
     for kind in (reduce_scatter, near_memory_reduce_scatter):
         ring = Ring(replace(system, latency_ns=0.0, block_bytes=_BLOCK_BYTES), 1)
-        kind(ring, Part(workers, _CHUNK_BYTES), ring.mark("start"))
+        kind(ring, ring.mark("start"), workers=workers, chunk_bytes=_CHUNK_BYTES)
         times.append(replay(ring.graph()).makespan_ns)
     return times[0] / times[1] - 1.0
 
 
 def speedup_beside_few_units(ideal: float, slower: float, units_share: float) -> float:
-    """Return what overlapping a product and an all-reduce gains where the all-reduce gets few compute units.
+    """Return the speed-up from overlapping a product and an all-reduce where the all-reduce gets few compute units.
 
     Parameters
     ----------
     ideal : float
         Speed-up where neither slows the other, and the all-reduce is the longer: 1 to 2.
     slower : float
-        Times that the all-reduce takes on those units, over what it takes alone.
+        Time of the all-reduce on those units, over its time alone.
     units_share : float
         Of the compute units, that it gets; the product has the others.
 
@@ -228,15 +166,15 @@ def speedup_beside_few_units(ideal: float, slower: float, units_share: float) ->
     """
     reduce_ns = 1e9
     product_ns = (ideal - 1.0) * reduce_ns
-    work = Assembly()
-    lanes = [work.lane(device=0, stream=stream) for stream in (0, 1)]
+    assembly = Assembly()
+    lanes = [assembly.lane(device=0, stream=stream) for stream in (0, 1)]
     columns = {
         "duration_ns": [product_ns, reduce_ns],
         "cu": [1.0, min(units_share * slower, 1.0)],
         "cu_mask": [1, 2],
     }
-    work.tasks("product beside all-reduce", lanes, columns)
-    graph = work.graph(policy=SharingPolicy(partitions=(1.0 - units_share, units_share)))
+    assembly.tasks("product beside all-reduce", lanes, columns)
+    graph = assembly.graph(policy=SharingPolicy(partitions=(1.0 - units_share, units_share)))
     return float(np.divide(product_ns + reduce_ns, replay(graph).makespan_ns))
 
 
@@ -261,18 +199,16 @@ def reproduce(parameters: Parameters, workload: Workload) -> dict[str, float]:
     outcomes = studied((*_MODELS, *_LARGE), workload, parameters)
     main = [outcome for outcome in outcomes if outcome.sublayer.model in _MODELS]
     large = [outcome for outcome in outcomes if outcome.sublayer.model in _LARGE]
-    mca = _gains([one.speedup(one.t3_mca) for one in main])
-    first = _gains([one.speedup(one.t3) for one in main])
-    ideal = _gains([one.ideal_speedup for one in main])
-    saved = [one.movement_saved for one in main]
+    saved = [outcome.movement_saved for outcome in main]
+    speedups = {
+        "mca": [outcome.speedup(outcome.t3_mca) for outcome in main],
+        "t3": [outcome.speedup(outcome.t3) for outcome in main],
+        "ideal": [outcome.ideal_speedup for outcome in main],
+        "mca_large": [outcome.speedup(outcome.t3_mca) for outcome in large],
+    }
     return {
-        "mca_geomean": mca[0],
-        "mca_max": mca[1],
-        "mca_large_geomean": _gains([one.speedup(one.t3_mca) for one in large])[0],
-        "t3_geomean": first[0],
-        "t3_max": first[1],
-        "ideal_geomean": ideal[0],
-        "ideal_max": ideal[1],
+        **{f"{name}_geomean": _geomean_gain(values) for name, values in speedups.items()},
+        **{f"{name}_max": 100 * (max(speedups[name]) - 1) for name in ("mca", "t3", "ideal")},
         "movement_geomean": 100 * (1 - float(np.exp(np.mean(np.log1p(np.negative(saved)))))),
         "movement_max": 100 * max(saved),
         **_closed_forms(main, with_link(workload.system, _RING_GBPS)),
@@ -303,16 +239,16 @@ def studied(models: Collection[str], workload: Workload, parameters: Parameters)
     return outcomes
 
 
-def _gains(speedups: Sequence[float]) -> tuple[float, float]:
-    """Return the geometric mean and the largest of speed-ups, % above 1."""
-    return 100 * (float(np.exp(np.mean(np.log(speedups)))) - 1), 100 * (max(speedups) - 1)
+def _geomean_gain(speedups: Sequence[float]) -> float:
+    """Return the geometric mean of speed-ups, % above 1."""
+    return 100 * (float(np.exp(np.mean(np.log(speedups)))) - 1)
 
 
-def _closed_forms(known: Sequence[Outcome], system: System) -> dict[str, float]:
+def _closed_forms(outcomes: Sequence[Outcome], system: System) -> dict[str, float]:
     forms = {"few_units": speedup_beside_few_units(1.67, 1.41, 8 / system.device.compute_units)}
     for workers in (8, 16):
-        one = next(one for one in known if one.sublayer.workers == workers)
-        before, after = one.baseline.movement_bytes, one.t3.movement_bytes
+        outcome = next(outcome for outcome in outcomes if outcome.sublayer.workers == workers)
+        before, after = outcome.baseline.movement_bytes, outcome.t3.movement_bytes
         forms[f"rs_reads_{workers}"] = before["RS reads"] / after["RS reads"]
         forms[f"writes_{workers}"] = 100 * (_writes(after) / _writes(before) - 1)
         forms[f"near_memory_gain_{workers}"] = 100 * near_memory_gain(system, workers)
@@ -323,9 +259,9 @@ def _writes(movement: Mapping[str, float]) -> float:
     return movement["GEMM writes"] + movement["RS writes"]
 
 
-def _orders(known: Sequence[Outcome]) -> dict[str, float]:
+def _orders(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return in how many sub-layers each order holds, and whether all hold of the means."""
-    rows = np.array([(1.0, o.speedup(o.t3), o.speedup(o.t3_mca), o.ideal_speedup) for o in known])
+    rows = np.array([(1.0, o.speedup(o.t3), o.speedup(o.t3_mca), o.ideal_speedup) for o in outcomes])
     means = np.exp(np.log(rows).mean(axis=0))
     return {
         "order_of_means": float((np.diff(means) > 0).all()),
