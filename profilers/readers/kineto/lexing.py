@@ -133,6 +133,13 @@ def _hash(a: Any, p: int, n: int) -> Any:
     return (h ^ (h >> _SHIFT)) | np.uint64(1)
 
 
+@inlined
+def holds(table: Strings, number: int, a: Any, p: int, n: int) -> Any:
+    """Return whether string `number` has `n` bytes, which equal those from `p` in `a`."""
+    start = table.offsets[number]
+    return table.offsets[number + 1] - start == n and equal(a, p, table.arena, start, n)
+
+
 @bare
 def find(table: Strings, a: Any, p: int, n: int) -> Any:
     """Return the number of the string of `n` bytes from `p` in `a`, added if it is new; -1 if the table is full."""
@@ -141,10 +148,8 @@ def find(table: Strings, a: Any, p: int, n: int) -> Any:
     h = _hash(a, p, n)
     slot = h & mask
     while hashes[slot] != np.uint64(0):
-        if hashes[slot] == h:
-            number = numbers[slot]
-            if offsets[number + 1] - offsets[number] == n and equal(a, p, arena, offsets[number], n):
-                return number
+        if hashes[slot] == h and holds(table, numbers[slot], a, p, n):
+            return numbers[slot]
         slot = (slot + np.uint64(1)) & mask
     number, used = meta[0], meta[1]
     if number + 1 >= offsets.size or used + n + _SLACK > arena.size:
@@ -283,15 +288,21 @@ def literal(a: Any, p: int) -> Any:
     return 0
 
 
+@inlined
+def string_end(a: Any, p: int, end: int) -> Any:
+    """Return the end of the string at `p`; -1 if an escape in it is not plain, `end` if it is incomplete."""
+    q, escaped = text_end(a, p + 1)
+    if q >= end:
+        return end
+    return -1 if escaped and not plain_escapes(a, p + 1, q) else q + 1
+
+
 @bare
 def scalar_end(a: Any, p: int, end: int) -> Any:
-    """Return the end of the text, number or literal at `p`; -1 if it is none, `end` if it is incomplete."""
+    """Return the end of the string, number or literal at `p`; -1 if it is none, `end` if it is incomplete."""
     c = at(a, p)
     if c == QUOTE:
-        q, escaped = text_end(a, p + 1)
-        if q >= end:
-            return end
-        return -1 if escaped and not plain_escapes(a, p + 1, q) else q + 1
+        return string_end(a, p, end)
     if c == MINUS or 48 <= c <= 57:
         p, _value, _decimals, digits = read_number(a, p)
         return end if p >= end else (-1 if digits < 0 else p)
@@ -300,24 +311,15 @@ def scalar_end(a: Any, p: int, end: int) -> Any:
 
 
 @bare
-def key_end(a: Any, p: int, end: int, may_close: bool) -> Any:
-    """Return the position behind a key and its colon, or behind the brace of an empty object if `may_close`.
-
-    -1 if neither is there, `end` if the text is incomplete.
-    """
+def key_end(a: Any, p: int, end: int) -> Any:
+    """Return the position behind a key and its colon; -1 if neither is there, `end` if the text is incomplete."""
     p = space_end(a, p)
-    if p >= end:
-        return end
-    if at(a, p) == CLOSE_OBJECT and may_close:
-        return p + 1
     if at(a, p) != QUOTE:
         return -1
-    q, escaped = text_end(a, p + 1)
-    if q >= end:
-        return end
-    if escaped and not plain_escapes(a, p + 1, q):
-        return -1
-    p = space_end(a, q + 1)
+    p = string_end(a, p, end)
+    if p < 0 or p >= end:
+        return p
+    p = space_end(a, p)
     if p >= end:
         return end
     return p + 1 if at(a, p) == COLON else -1
@@ -328,75 +330,65 @@ def nested_end(a: Any, p: int, end: int) -> Any:
     """Return the end of the array or object at `p`; -1 if it is no plain JSON, `end` if it is incomplete."""
     objects = np.uint64(0)  # a bit for each level of nesting, set for an object
     depth = 0
-    want_value, may_close = True, False
     while True:
+        # A value starts here.
         p = space_end(a, p)
-        if p >= end:
-            return end
         c = at(a, p)
-        if want_value:
-            if c == CLOSE_ARRAY and may_close and objects & np.uint64(1) == 0:
-                depth -= 1
-                objects >>= np.uint64(1)
-                p += 1
-            elif c in (OPEN_ARRAY, OPEN_OBJECT):
-                depth += 1
-                if depth > _DEPTH:
-                    return -1
-                objects = (objects << np.uint64(1)) | np.uint64(c == OPEN_OBJECT)
-                p += 1
-                may_close = True
-                if c == OPEN_OBJECT:
-                    p = key_end(a, p, end, True)
-                    if p < 0 or p >= end:
-                        return p if p < 0 else end
-                    if at(a, p - 1) == CLOSE_OBJECT:
-                        depth -= 1
-                        objects >>= np.uint64(1)
-                    else:
-                        may_close = False
-                        continue
-                else:
-                    continue
-            else:
-                p = scalar_end(a, p, end)
+        if c in (OPEN_ARRAY, OPEN_OBJECT):
+            depth += 1
+            if depth > _DEPTH:
+                return -1
+            objects = (objects << np.uint64(1)) | np.uint64(c == OPEN_OBJECT)
+            p = space_end(a, p + 1)
+            if at(a, p) != (CLOSE_OBJECT if c == OPEN_OBJECT else CLOSE_ARRAY):
+                p = key_end(a, p, end) if c == OPEN_OBJECT else p
                 if p < 0 or p >= end:
-                    return p if p < 0 else end
-            want_value = False
-            if depth == 0:
+                    return p
+                continue
+        else:
+            p = scalar_end(a, p, end)
+            if p < 0 or p >= end:
                 return p
-            continue
-        p += 1
-        if c == COMMA:
-            if objects & np.uint64(1):
-                p = key_end(a, p, end, False)
-                if p < 0 or p >= end:
-                    return p if p < 0 else end
-            want_value, may_close = True, False
-        elif c == (CLOSE_OBJECT if objects & np.uint64(1) else CLOSE_ARRAY):
+            p = space_end(a, p)
+        # A value has ended, and perhaps the arrays and objects around it end too.
+        while at(a, p) == (CLOSE_OBJECT if objects & np.uint64(1) else CLOSE_ARRAY):
             depth -= 1
             objects >>= np.uint64(1)
+            p += 1
             if depth == 0:
                 return p
-        else:
+            p = space_end(a, p)
+        if at(a, p) != COMMA:
+            return end if p >= end else -1
+        p = key_end(a, p + 1, end) if objects & np.uint64(1) else p + 1
+        if p < 0 or p >= end:
+            return p
+
+
+@inlined
+def copy(a: Any, p: int, end: int, out: Any, o: int) -> Any:
+    """Copy text to `out` from `o` on; return the end of the copy, -1 for a text with a control character.
+
+    JSON does not allow control characters in strings, but some writers leave them in.
+    """
+    for i in range(p, end):
+        if at(a, i) < 32:
             return -1
+        out[o] = at(a, i)
+        o += 1
+    return o
 
 
 @bare
 def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
-    """Copy JSON text to `out` from `o` on, without the white space between tokens; return the end of the copy.
-
-    Returns -1 for a text with a control character, which JSON does not allow but some writers leave in.
-    """
+    """Copy JSON text to `out` as `copy`, without the white space between tokens."""
     while p < end:
         c = at(a, p)
         if c == QUOTE:
             q, _escaped = text_end(a, p + 1)
-            for i in range(p, q + 1):
-                if at(a, i) < 32:
-                    return -1
-                out[o] = at(a, i)
-                o += 1
+            o = copy(a, p, q + 1, out, o)
+            if o < 0:
+                return -1
             p = q + 1
         else:
             if c > 32:
