@@ -77,7 +77,7 @@ class Batches:
             return
         self._rows.setdefault(kind, []).append(row)
         self._count += 1
-        self._bytes += len(row["name"]) + len(row.get("args") or "")
+        self._bytes += len(row["name"]) + len(row.get("args") or "") + len(row.get("shapes") or "")
         if self._count >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
             self.flush()
 

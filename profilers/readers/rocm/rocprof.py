@@ -104,14 +104,14 @@ def read_tables(path: Path, sink: Sink, counts: Counter[str]) -> Iterator[tuple[
     BrokenFileError
         The file is no JSON, or unpacks to more than the limit.
     """
-    source = read_source(path, sink.limit_bytes)
-    document = Document(source.content.decode("utf-8-sig", "replace"), path.name)
+    content, truncated = read_source(path, sink.limit_bytes)
+    document = Document(content.decode("utf-8-sig", "replace"), path.name)
     lanes = _Lanes()
     for event in document:  # a Python loop over the events, 5 us each
         if not lanes.add(event):
             counts["events"] += 1
             counts["skipped_flow"] += 1
-    counts["truncated_files"] += bool(source.truncated or document.counts["truncated_files"])
+    counts["truncated_files"] += bool(truncated or document.counts["truncated_files"])
     for name in ("dropped_broken", "repaired_nan", "repaired_escape"):
         counts[name] += document.counts[name]
     counts["events"] += document.counts["dropped_broken"]
