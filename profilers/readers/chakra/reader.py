@@ -240,6 +240,12 @@ def _tensors(members: Mapping[str, Any], key: str, flat: Mapping[str, str]) -> d
     return {name: members[key] for key, name in flat.items() if members.get(key)}
 
 
+#: Kind of event by type of node; computation is an operator or a kernel, and any other type a range.
+_KIND_OF = {
+    METADATA: None,
+    **dict.fromkeys((LOAD, STORE), "copies"),
+    **dict.fromkeys((SEND, RECEIVE, COLLECTIVE), "collectives"),
+}
 #: Names of collectives by `comm_type` of the public schema.
 _COMMUNICATION = (
     *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter"),
@@ -328,16 +334,10 @@ class Rows:
 
 def _kind(node: Node) -> str | None:
     """Return the kind of event that a node becomes, None for metadata."""
-    if node.type == METADATA:
-        return None
-    if node.type in (COLLECTIVE, SEND, RECEIVE):
-        return "collectives"
-    if node.type in (LOAD, STORE):
-        return "copies"
     if node.type in (0, COMPUTE):
         # Chakra's converter writes kernels as nodes of computation too.
         return "kernels" if node.attributes.get("is_cpu_op") is False else "ops"
-    return "ranges"
+    return _KIND_OF.get(node.type, "ranges")
 
 
 def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:

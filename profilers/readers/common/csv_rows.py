@@ -9,7 +9,6 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,8 +22,6 @@ from profilers.trace.schema import SCHEMAS
 _LONGEST_LINE = 1 << 20
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 32 << 20
-#: More than any integer.
-_ANY = 1 << 1_000
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -71,10 +68,6 @@ class Batches:
             Value of each column, None for null. All rows of a kind have the same columns; ``name`` is one of them.
             A row with an integer that its column cannot hold is counted as ``dropped_broken``.
         """
-        limits = _integer_limits(kind)
-        if any(isinstance(value, int) and abs(value) >= limits.get(name, _ANY) for name, value in row.items()):
-            self._counts["dropped_broken"] += 1
-            return
         self._rows.setdefault(kind, []).append(row)
         self._count += 1
         self._bytes += len(row["name"]) + len(row.get("args") or "") + len(row.get("shapes") or "")
@@ -84,16 +77,22 @@ class Batches:
     def flush(self) -> None:
         """Write the events that are not written yet; call it after the last event."""
         for kind, rows in self._rows.items():
-            columns = {name: [row[name] for row in rows] for name in rows[0]}
-            self._counts["kept"] += len(self._sink.write(kind, columns))
+            fitting = _fitting(kind, rows)
+            self._counts["dropped_broken"] += len(rows) - len(fitting)
+            if fitting:
+                columns = {name: [row[name] for row in fitting] for name in fitting[0]}
+                self._counts["kept"] += len(self._sink.write(kind, columns))
         self._rows = {}
         self._count = self._bytes = 0
 
 
-@cache
-def _integer_limits(kind: str) -> dict[str, int]:
-    """Return for each integer column of a kind the smallest magnitude that it cannot hold."""
-    return {field.name: 1 << (field.type.bit_width - 1) for field in SCHEMAS[kind] if pa.types.is_integer(field.type)}
+def _fitting(kind: str, rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows whose integers all fit their columns."""
+    fields = [field for field in SCHEMAS[kind] if pa.types.is_integer(field.type) and field.name in rows[0]]
+    for field in fields:  # a loop over rows, 0.05 us each
+        name, limit = field.name, 1 << (field.type.bit_width - 1)
+        rows = [row for row in rows if not isinstance(row[name], int) or abs(row[name]) < limit]
+    return rows
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -279,14 +280,11 @@ def head(path: Path, size: int = 65536) -> bytes:
         The file does not exist or cannot be read.
     """
     content = bytearray()
-    with open_source(path) as stream:
-        try:
-            for piece in _pieces(stream, size):
-                content += piece
-                if len(content) >= size:
-                    break
-        except BrokenFileError:
-            pass
+    with open_source(path) as stream, suppress(BrokenFileError):
+        for piece in _pieces(stream, size):
+            content += piece
+            if len(content) >= size:
+                break
     return bytes(content[:size])
 
 

@@ -175,6 +175,8 @@ _SPACES = 1 << 32 | 1 << 13 | 1 << 10 | 1 << 9
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
+_FOUR_BYTES = np.uint64(0xFFFFFFFF)
+_TRUE, _NULL, _ALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"alse"))
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
 #: First time in ns that is too late. Times nearer to a limit than float64 can tell count as too early or too late.
@@ -235,6 +237,15 @@ def space_end(a: Any, p: int) -> Any:
 
 
 @inlined
+def _digits(a: Any, p: int, value: Any) -> Any:
+    """Return the end of the digits at `p`, and the integer of those of `value` followed by them."""
+    while 48 <= at(a, p) <= 57:
+        value = value * 10 + (np.int64(at(a, p)) - 48)
+        p += 1
+    return p, value
+
+
+@inlined
 def read_number(a: Any, p: int) -> Any:
     """Return the end of a number, its digits as one integer, its number of decimals, and its number of digits.
 
@@ -244,20 +255,14 @@ def read_number(a: Any, p: int) -> Any:
     if negative:
         p += 1
     first = p
-    value = np.int64(0)
     decimals = 0
-    while 48 <= at(a, p) <= 57:
-        value = value * 10 + (np.int64(at(a, p)) - 48)
-        p += 1
+    p, value = _digits(a, first, np.int64(0))
     digits = p - first
     if digits == 0 or (at(a, first) == 48 and digits > 1):
         return p, 0, 0, -1
     if at(a, p) == _DOT:
-        p += 1
-        point = p
-        while 48 <= at(a, p) <= 57:
-            value = value * 10 + (np.int64(at(a, p)) - 48)
-            p += 1
+        point = p + 1
+        p, value = _digits(a, point, value)
         decimals = p - point
         if decimals == 0:
             return p, 0, 0, -1
@@ -266,10 +271,10 @@ def read_number(a: Any, p: int) -> Any:
         p += 1
         if at(a, p) == 43 or at(a, p) == MINUS:
             p += 1
-        if not 48 <= at(a, p) <= 57:
+        exponent = p
+        p, _value = _digits(a, exponent, np.int64(0))
+        if p == exponent:
             return p, 0, 0, -1
-        while 48 <= at(a, p) <= 57:
-            p += 1
         digits = 99
     if digits > 18:
         digits = 99
@@ -277,15 +282,12 @@ def read_number(a: Any, p: int) -> Any:
 
 
 @inlined
-def literal(a: Any, p: int) -> Any:
+def _literal(a: Any, p: int) -> Any:
     """Return the length of ``true``, ``false`` or ``null`` at `p`, 0 for anything else."""
-    if at(a, p) == 116 and at(a, p + 1) == 114 and at(a, p + 2) == 117 and at(a, p + 3) == 101:
+    word = load(a, p) & _FOUR_BYTES
+    if word in (_TRUE, _NULL):
         return 4
-    if at(a, p) == 110 and at(a, p + 1) == 117 and at(a, p + 2) == 108 and at(a, p + 3) == 108:
-        return 4
-    if at(a, p) == 102 and at(a, p + 1) == 97 and at(a, p + 2) == 108 and at(a, p + 3) == 115 and at(a, p + 4) == 101:
-        return 5
-    return 0
+    return 5 if at(a, p) == 102 and load(a, p + 1) & _FOUR_BYTES == _ALSE else 0
 
 
 @inlined
@@ -306,7 +308,7 @@ def scalar_end(a: Any, p: int, end: int) -> Any:
     if c == MINUS or 48 <= c <= 57:
         p, _value, _decimals, digits = read_number(a, p)
         return end if p >= end else (-1 if digits < 0 else p)
-    length = literal(a, p)
+    length = _literal(a, p)
     return end if p + 5 >= end else (p + length if length else -1)
 
 
@@ -403,12 +405,8 @@ def digits_of(a: Any, p: int, end: int) -> Any:
     """Return the integer spelled between `p` and `end`, and whether it is one, of at most 18 digits."""
     negative = at(a, p) == MINUS
     first = p + 1 if negative else p
-    value = np.int64(0)
-    for i in range(first, end):
-        if not 48 <= at(a, i) <= 57:
-            return 0, False
-        value = value * 10 + (np.int64(at(a, i)) - 48)
-    return -value if negative else value, 0 < end - first <= 18
+    p, value = _digits(a, first, np.int64(0))
+    return -value if negative else value, p == end and 0 < end - first <= 18
 
 
 @bare

@@ -51,13 +51,11 @@ class _Window:
 
     def more(self, keep_from: int) -> int:
         """Drop the text before `keep_from` and read more; return the new position of `keep_from`."""
-        kept = self.end - keep_from
+        rest = self.data[keep_from : self.end].copy()
+        kept = len(rest)
         if kept > (len(self.data) - lexing.PADDING) // 2:
-            larger = np.full(2 * len(self.data), lexing.QUOTE, np.uint8)
-            larger[:kept] = self.data[keep_from : self.end]
-            self.data = larger
-        else:
-            self.data[:kept] = self.data[keep_from : self.end].copy()
+            self.data = np.full(2 * len(self.data), lexing.QUOTE, np.uint8)
+        self.data[:kept] = rest
         self.end = kept
         room = len(self.data) - lexing.PADDING
         view = self.data.data

@@ -27,21 +27,13 @@ from profilers.trace.schema import OWN_RANK
 
 #: Kind of event by category in lower case. Events of any other category with a duration become ranges.
 KIND_OF: Mapping[str, str] = {
-    "cpu_op": "ops",
-    "operator": "ops",
+    **dict.fromkeys(("cpu_op", "operator"), "ops"),
     "kernel": "kernels",
-    "gpu_memcpy": "copies",
-    "memcpy": "copies",
-    "gpu_memset": "copies",
-    "memset": "copies",
-    "cuda_runtime": "launches",
-    "cuda_driver": "launches",
-    "runtime": "launches",
-    "mtia_runtime": "launches",
-    "xpu_runtime": "launches",
-    "xpu_driver": "launches",
-    "privateuse1_runtime": "launches",
-    "privateuse1_driver": "launches",
+    **dict.fromkeys(("gpu_memcpy", "memcpy", "gpu_memset", "memset"), "copies"),
+    **dict.fromkeys(
+        ("cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "xpu_runtime", "xpu_driver"), "launches"
+    ),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver"), "launches"),
     "cuda_sync": "syncs",
 }
 #: Kinds whose events have a process and a thread.
