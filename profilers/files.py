@@ -338,7 +338,7 @@ def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], 
     Raises
     ------
     InvalidInputError
-        There is no such table, or one is not as `layout` says; the message names file, table and key.
+        There is no such table, or one does not match `layout`; the message names file, table and key.
     """
     tables = content.get(name)
     if not isinstance(tables, dict) or not tables:

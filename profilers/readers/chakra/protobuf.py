@@ -125,11 +125,11 @@ class Node:
     name : str
         Name of the operator or kernel.
     type : int
-        Type in the public schema; 0 if the file does not say.
+        Type in the public schema; 0 if the file lacks it.
     start_us, duration_us : int, optional
-        Start and duration in microseconds; None if the file does not say.
+        Start and duration in microseconds; None if the file lacks them.
     ctrl_deps, data_deps : tuple of int
-        Nodes that come before: those that order it, such as its caller, and those that make its inputs.
+        Nodes that precede this one: its caller or another node that orders it, and the producers of its inputs.
     attributes : mapping of str to Any
         Attributes by name, such as ``"comm_size"``.
     inputs, outputs : mapping of str to Any
@@ -321,7 +321,7 @@ def read_records(stream: BinaryIO, header: dict[str, Any], counts: Counter[str])
     Parameters
     ----------
     stream : binary file
-        Content of the file, whose ``read`` returns fewer bytes than it was asked for only at the end.
+        Content of the file; its ``read`` returns all bytes requested, except at the end.
     header : dict of str to Any
         Filled with the content of the first message.
     counts : Counter
@@ -363,7 +363,7 @@ def _messages_in(stream: BinaryIO, counts: Counter[str]) -> Iterator[bytes]:
 
 
 def _length(stream: BinaryIO, byte: bytes) -> int | None:
-    """Return the length that starts with `byte` and goes on in `stream`, None if there is none.
+    """Return the length that starts with `byte` and continues in `stream`, None if it is not valid.
 
     It is a varint: seven bits a byte, the lowest first; all but the last have the eighth bit.
     """

@@ -40,13 +40,13 @@ _BLOCK = 1 << 20
 #: Most bytes of a node, or of a member of the header.
 _LARGEST = 64 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: Start of a node, from which reading goes on behind damage.
+#: Start of a node, from which reading continues behind damage.
 _NODE = re.compile(r'\{\s*"(?:id|name)"\s*:')
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _SIGNS = re.compile(rb'"(?:rf_id|op_schema|ctrl_deps)"')
 #: Characters skipped at damage of unknown extent, such as nesting that is too deep.
 _STRIDE = 4096
-#: An error within this many characters of the window's end means that the node goes on behind it.
+#: An error within this many characters of the window's end means that the node continues behind it.
 _NEAR = 16
 _MEMBERS = {"inputs": "values", "input_shapes": "shapes", "input_types": "types", "input_strides": "strides"}
 _RESULTS = {"outputs": "values", "output_shapes": "shapes", "output_types": "types", "output_strides": "strides"}

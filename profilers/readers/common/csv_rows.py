@@ -1,6 +1,6 @@
 """Rows of CSV files, and batches of events for a sink.
 
-`csv_rows` reads a file that may be packed, truncated or damaged, and counts what is lost. `Batches` takes events one at
+`csv_rows` reads a file that may be packed, truncated or damaged, and counts the losses. `Batches` takes events one at
 a time and writes them to a sink column by column. `write_with_counters` writes kernels with their counters.
 """
 
@@ -152,7 +152,7 @@ def _rows(lines: Iterable[str], counts: Counter[str], delimiter: str) -> Iterato
         except StopIteration:
             return
         except csv.Error:
-            # A field over 128 KB, as after a quote that is never closed. Reading goes on with the next line.
+            # A field over 128 KB, as after a quote that is never closed. Reading continues with the next line.
             counts["events"] += 1
             counts["dropped_broken"] += 1
             continue
@@ -173,7 +173,7 @@ def check_not_empty(path: Path, counts: Counter[str]) -> None:
     Raises
     ------
     BrokenFileError
-        No event was kept; the message says why.
+        No event was kept; the message gives the reason.
     """
     require_events(path, counts, if_empty="has a header and no row", advice="see that it is whole", rows="rows")
 

@@ -1,4 +1,4 @@
-"""SQLite files of strangers: opened read-only, only plain tables read, nothing of the file executed."""
+"""SQLite files from untrusted sources: read-only, plain tables alone, and no code of the file is executed."""
 
 import os
 import sqlite3
@@ -64,7 +64,7 @@ class Database:
         Yields
         ------
         dict
-            By column: an int64 array whose null is `MISSING` where the batch holds integers and nulls alone;
+            By column: an int64 array whose null is `MISSING` if the batch holds only integers and nulls;
             otherwise an Arrow array of strings or float64.
 
         Raises
@@ -87,7 +87,7 @@ class Database:
             yield from self._select(table, columns, present, done)
 
     def _select(self, table: str, columns: Sequence[str], present: list[str], skip: int) -> Iterator[dict[str, Any]]:
-        """Yield what SQLite itself reads of a table after the first `skip` rows."""
+        """Yield the rows of a table after the first `skip`, read by SQLite."""
         names = ", ".join(f'"{name}"' for name in present) or "NULL"
         budget = _Budget(os.fstat(self._descriptor).st_size, len(present))
         self._connection.set_progress_handler(budget.spend_steps, _STEPS)
@@ -103,7 +103,7 @@ class Database:
 class _Budget:
     """Limits on the cost of a table: one row for every four bytes of the file at most, and no byte twice.
 
-    A tree whose pages name each other, or texts that share their pages, would otherwise take for ever.
+    A tree whose pages name each other, or texts that share their pages, would otherwise never end.
     """
 
     def __init__(self, size: int, columns: int) -> None:
@@ -183,12 +183,12 @@ def open_database(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterato
 
 def _connect(path: Path, file: Path) -> sqlite3.Connection:
     try:
-        # Batches may be asked for by a thread that runs ahead; only one thread uses the connection at a time.
+        # Another thread may read batches ahead; only one thread uses the connection at a time.
         name = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
         connection = sqlite3.connect(name, uri=True, check_same_thread=False)
     except sqlite3.Error as error:
         raise BrokenFileError(f"{path}: cannot be opened ({error})") from error
-    # Without this check, what SQLite reads of a damaged page depends on what its memory held before.
+    # Without this check, values from a damaged page would depend on the former content of SQLite's memory.
     connection.execute("PRAGMA cell_size_check = ON")
     connection.text_factory = _decoded
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
@@ -205,7 +205,7 @@ def _authorise(action: int, first: str | None, _second: str | None, _name: str |
 def _layouts(path: Path, connection: sqlite3.Connection) -> Mapping[str, _Layout]:
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
-        # Nothing is written: this makes SQLite open a file that ends early, and pass over what it cannot parse.
+        # Nothing is written: this makes SQLite open a file that ends early, and skip statements it cannot parse.
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("PRAGMA query_only = ON")
         rows = connection.execute("SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table'").fetchall()

@@ -194,7 +194,7 @@ class Grids:
         self._kernels.append((_compact(rank), _compact(correlation), _compact(extents)))
 
     def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Flags) -> None:
-        """Add calls that launch kernels; calls that say nothing of a grid are passed over.
+        """Add calls that launch kernels; calls without any statement about a grid are ignored.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """Trace files as streams of bytes: plain ones, and gzip, zstd or zip unpacked on the way.
 
-Files are untrusted. A packed file is unpacked up to a limit, and a file that ends early or is damaged gives what comes
+Files are untrusted. A packed file is unpacked up to a limit, and a file that ends early or is damaged gives the content
 before the damage. A plain file also gives a fingerprint of its content, taken while it is read. `ahead` reads in a
-thread, so that reading and converting overlap. `require_events` refuses a file of which nothing could be used.
+thread, so that reading and converting overlap. `require_events` refuses a file without a usable event.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ _CHUNK = 4096
 class Unpacked(io.RawIOBase):
     """A packed file as a stream of unpacked bytes.
 
-    Once it is read to its end, ``truncated`` tells whether the packed stream ended early.
+    Once the file is read to its end, ``truncated`` is True if the packed stream ended early.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def _zip(stream: io.BufferedReader) -> Iterator[bytes]:
                 yield block
 
 
-#: Packed formats by their first bytes: what unpacks a file, its exceptions at damage, and the message about it.
+#: Packed formats by their first bytes: the function that unpacks a file, its exceptions at damage, and the message.
 _FORMATS: Mapping[bytes, tuple[Callable[[io.BufferedReader], Iterator[bytes]], _Failures, str]] = {
     _GZIP: (_gzip, _GZIP_FAILURES, "the gzip stream is damaged at its start"),
     b"\x28\xb5\x2f\xfd": (_zstd, (OSError,), "the zstd stream is damaged at its start"),

@@ -2,11 +2,11 @@
 
 `PageFile` reads pages, and `scan_table` yields the columns of their records. Only ordinary content is read: a table
 with rowids in a UTF-8 file, and values that lie on their leaf. On anything else `Unusual` is raised, and the caller
-asks SQLite itself. The format is public (sqlite.org, "Database File Format", sections 1.3, 1.6 and 2).
+calls SQLite instead. The format is public (sqlite.org, "Database File Format", sections 1.3, 1.6 and 2).
 
 Every offset is checked against its page before it is used, and no page is visited twice. So a hostile file costs at
-most one pass over its pages. This module exists because it reads tables of 5 million rows 3.5 to 8.4 times as fast as
-ADBC, and 11 to 18 times as fast as `sqlite3` (measured by ``benchmarks/ingest/database_reading.py``).
+most one pass over its pages. This module exists for its speed: 3.5 to 8.4 times that of ADBC, and 11 to 18 times that
+of `sqlite3`, on tables of 5 million rows (measured by ``benchmarks/ingest/database_reading.py``).
 """
 
 import os
@@ -313,7 +313,7 @@ def _decode_texts(column, lengths, first, last):  # type: ignore[no-untyped-def]
 _INTERIOR = 5
 _UTF8 = 1
 _ROWS = 32768  # in a batch, about
-#: Pages in the first block, whose rows say how many pages make a batch; and bytes of a block at most.
+#: Pages in the first block, whose rows decide the number of pages in a batch; and most bytes of a block.
 _FIRST_PAGES, _BLOCK_BYTES = 64, 16 << 20
 _MAX_DEPTH = 20  # SQLite's own limit
 

@@ -238,7 +238,7 @@ def space_end(a: Any, p: int) -> Any:
 
 @inlined
 def _digits(a: Any, p: int, value: Any) -> Any:
-    """Return the end of the digits at `p`, and the integer of those of `value` followed by them."""
+    """Return the end of the digits at `p`, and `value` with these digits appended."""
     while 48 <= at(a, p) <= 57:
         value = value * 10 + (np.int64(at(a, p)) - 48)
         p += 1
@@ -413,7 +413,7 @@ def digits_of(a: Any, p: int, end: int) -> Any:
 def nanoseconds(value: int, decimals: int) -> Any:
     """Return microseconds as ns, rounded half to even; `MISSING` if they do not fit.
 
-    `value` holds the digits as one integer, of which `decimals` follow the point.
+    `value` holds all digits as one integer; the last `decimals` of them follow the point.
     """
     if decimals <= 3:
         factor = POWERS[3 - decimals]

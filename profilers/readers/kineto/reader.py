@@ -242,7 +242,7 @@ class _Reading:
         return document
 
 
-#: A match in the first 64 KB tells a Kineto file: a key of Kineto's, or an event of Chrome's trace format.
+#: A Kineto file has a match in its first 64 KB: a key of Kineto's, or an event of Chrome's trace format.
 _SIGN = re.compile(rb'"(traceEvents|deviceProperties|schemaVersion|distributedInfo|baseTimeNanoseconds)"\s*:|"ph"\s*:')
 
 
