@@ -427,9 +427,12 @@ def nanoseconds(value: int, decimals: int) -> Any:
 
 
 @bare
-def extents(a: Any, p: int, end: int, out: Any) -> Any:
-    """Read one to three positive integers from the array at `p` into `out`; return whether it holds just that."""
-    out[0] = out[1] = out[2] = 1
+def extents(a: Any, p: int, end: int, out: Any, slot: int, row: int) -> Any:
+    """Read one to three positive integers from the array at `p`; return whether it holds nothing else.
+
+    They are written to three rows of a column of `out`, from `slot` on; those absent are 1.
+    """
+    out[slot, row] = out[slot + 1, row] = out[slot + 2, row] = 1
     if at(a, p) != OPEN_ARRAY:
         return False
     p += 1
@@ -440,7 +443,7 @@ def extents(a: Any, p: int, end: int, out: Any) -> Any:
         p, value, decimals, digits = read_number(a, p)
         if decimals or digits > 9:
             return False
-        out[i] = value
+        out[slot + i, row] = value
         p = space_end(a, p)
         if at(a, p) == CLOSE_ARRAY:
             return p + 1 == end

@@ -91,12 +91,8 @@ class Scan(NamedTuple):
         Other arguments that an event of each name had last time.
     tokens : array of int64, shape (tokens, 7)
         Members of the current event.
-    extents : array of int64, shape (3,)
-        Grid or block read last.
     head : array of int64, shape (6,)
         Fields of the current event.
-    real : array of float64, shape (1,)
-        Room to reinterpret a float as an integer.
     scratch : array of uint8
         Room for the JSON text of other arguments.
     top, keys, categories, strings : Strings
@@ -115,9 +111,7 @@ class Scan(NamedTuple):
     recent: npt.NDArray[np.int64]
     recent_rest: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int64]
-    extents: npt.NDArray[np.int64]
     head: npt.NDArray[np.int64]
-    real: npt.NDArray[np.float64]
     scratch: npt.NDArray[np.uint8]
     top: Strings
     keys: Strings
@@ -415,8 +409,7 @@ def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, ro
         _p, value, decimals, digits = lexing.read_number(a, start)
         if digits > 15:  # with more, the quotient of two floats need not be the nearest float
             return -IRREGULAR
-        s.real[0] = np.float64(value) / np.float64(lexing.POWERS[decimals])
-        values[slot, row] = s.real.view(np.int64)[0]
+        values[slot, row] = np.float64(value / np.float64(lexing.POWERS[decimals])).view(np.int64)
         return 1
     if storage == JSON:
         half = s.scratch.size // 2
@@ -435,11 +428,7 @@ def _typed(a: Any, s: Scan, token: int, storage: int, slot: int, values: Any, ro
                 return -GROW
             values[slot, row] = number
         return 0
-    if not lexing.extents(a, start, end, s.extents):
-        return -IRREGULAR
-    for i in range(3):
-        values[slot + i, row] = s.extents[i]
-    return 0
+    return 0 if lexing.extents(a, start, end, values, slot, row) else -IRREGULAR
 
 
 @inlined
