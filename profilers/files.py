@@ -2,19 +2,18 @@
 
 `written_whole` writes a file beside its target and renames it, so that nobody sees half of it. `dataset_path` finds
 shipped data in a checkout and in an installed wheel. `read_toml` reads settings in a time that grows with their size,
-whatever they hold; `typed_table` checks them against msgspec structs.
+whatever their content; `typed_table` checks them against msgspec structs.
 """
 
 import ctypes
 import errno
 import os
 import re
+import secrets
 import stat
-import tempfile
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -24,7 +23,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-#: Errors of a disk that takes no more; other errors may come from a file that is read.
+#: Errors of a disk that cannot be written; other errors may come from a file that is read meanwhile.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
 #: Characters of a file's name in the name of its temporary file, which a long name would make too long.
 _NAME_SHOWN = 40
@@ -128,24 +127,21 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         As `file_to_write`; or the folder cannot be written, or the disk is full.
     """
     target = file_to_write(path)
+    temporary = target.with_name(f".{target.name[:_NAME_SHOWN]}.{secrets.token_hex(6)}")
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:_NAME_SHOWN]}.", dir=target.parent)
+        stream = temporary.open("xb")
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).chmod(0o666 & ~_umask())
-        Path(name).replace(target)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        if error.errno in _NO_ROOM:
+        temporary.replace(target)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
             raise InvalidInputError(f"{path}: cannot be written ({error.strerror})") from error
-        raise
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
         raise
 
 
@@ -168,12 +164,6 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode("utf-8"))
 
 
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
-
-
 def dataset_path(name: str) -> Path:
     """Return the path of a shipped data file or folder.
 
@@ -194,10 +184,8 @@ def dataset_path(name: str) -> Path:
     >>> dataset_path("devices.toml").name
     'devices.toml'
     """
-    spec = find_spec("seqpoint")
-    roots = [Path(__file__).parents[1] / "datasets"]
-    if spec is not None and spec.origin is not None:
-        roots.insert(0, Path(spec.origin).parent / "datasets")
+    base = Path(__file__).parents[1]
+    roots = (base / "seqpoint" / "datasets", base / "datasets")
     for root in roots:
         if (path := root / name).exists():
             return path
@@ -208,7 +196,7 @@ _LIMIT_BYTES = 2**20
 
 #: Dots of a key; the TOML reader takes time that grows with their square.
 _DOTS = 64
-#: Where dots are of no key: texts, also those that do not end, and comments.
+#: Text in which dots belong to no key: strings, also unfinished ones, and comments.
 _NO_KEY = re.compile(
     r'"""(?:\\.?|[^\\])*?(?:"""|\Z)'
     r"|'''.*?(?:'''|\Z)"
@@ -230,15 +218,15 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        It is none, has a key of more than 64 dots, is nested too deep, or has a number of thousands of digits. The
-        caller names the file.
+        The text is no TOML, has a key of more than 64 dots, is nested too deep, or has a number of thousands of
+        digits. The caller names the file.
 
     Examples
     --------
     >>> parse_toml("a.b = 1")
     {'a': {'b': 1}}
     """
-    if any(part.count(".") > _DOTS for part in re.split(r"[=,{}\[\]\n]", _NO_KEY.sub("_", text))):
+    if any(key.count(".") > _DOTS for key in re.split(r"[=,{}\[\]\n]", _NO_KEY.sub("_", text))):
         raise ValueError(f"a key has more than {_DOTS} dots")
     try:
         return tomllib.loads(text)
@@ -281,7 +269,7 @@ def read_toml(file: Path, what: str) -> dict[str, Any]:
         raise InvalidInputError(f"{file}: no TOML ({error})") from error
 
 
-def typed_table(table: object, layout: type[Settings], place: str) -> Settings:
+def typed_table(table: object, layout: type[Settings], source: str) -> Settings:
     """Return a table of a settings file as a struct.
 
     Parameters
@@ -290,7 +278,7 @@ def typed_table(table: object, layout: type[Settings], place: str) -> Settings:
         Content of the table, as a TOML or JSON reader gives it.
     layout : type
         msgspec struct with the keys of the table.
-    place : str
+    source : str
         File and name of the table, for messages.
 
     Raises
@@ -307,11 +295,11 @@ def typed_table(table: object, layout: type[Settings], place: str) -> Settings:
     """
     try:
         return msgspec.convert(table, layout)
-    except InvalidInputError as error:  # of a check in the struct itself
-        raise InvalidInputError(f"{place}: {error}") from error
+    except InvalidInputError as error:  # from a check in the struct itself
+        raise InvalidInputError(f"{source}: {error}") from error
     except msgspec.ValidationError as error:
         keys = ", ".join(layout.__struct_fields__)
-        raise InvalidInputError(f"{place}: {key_first(str(error))}; the keys are {keys}") from error
+        raise InvalidInputError(f"{source}: {key_first(str(error))}; the keys are {keys}") from error
 
 
 def key_first(reason: str) -> str:
@@ -327,10 +315,10 @@ def key_first(reason: str) -> str:
     >>> key_first("Expected `int`, got `str` - at `$.rows`")
     'rows: Expected `int`, got `str`'
     """
-    said, _, key = reason.partition(" - at `$.")
+    message, _, key = reason.partition(" - at `$.")
     for pattern, words in _WORDS:
-        said = re.sub(pattern, words, said)
-    return (f"{key.removesuffix('`')}: {said}" if key else said)[:_SHOWN_CHARACTERS]
+        message = re.sub(pattern, words, message)
+    return (f"{key.removesuffix('`')}: {message}" if key else message)[:_SHOWN_CHARACTERS]
 
 
 def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], file: Path) -> dict[str, Settings]:
@@ -350,7 +338,7 @@ def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], 
     Raises
     ------
     InvalidInputError
-        There is no such table, or one is not as `layout` says; the message names file, table and key.
+        There is no such table, or one does not match `layout`; the message names file, table and key.
     """
     tables = content.get(name)
     if not isinstance(tables, dict) or not tables:
@@ -359,7 +347,7 @@ def typed_tables(content: Mapping[str, Any], name: str, layout: type[Settings], 
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether `path` is a folder; a path that cannot be one, as too long a name, is none."""
+    """Return whether `path` is a folder; False for a path that the system refuses, such as too long a name."""
     try:
         return path.is_dir()
     except OSError:

@@ -1,4 +1,4 @@
-"""Plug-ins: what other distributions add by an entry point, loaded one after the other.
+"""Plug-ins: objects that other distributions add by an entry point, loaded one after the other.
 
 Readers, what-ifs and selectors are added in the same way. A plug-in that cannot be loaded, or whose name is taken, is
 reported with its distribution and its reason; it never stops the others.
@@ -47,9 +47,9 @@ class Plugin(Generic[T]):
 def load_plugins(
     group: str, load: Callable[[EntryPoint], T], *, taken: Container[str] = (), first: str = ""
 ) -> Iterator[Plugin[T]]:
-    """Load the plug-ins of an entry-point group, each only when it is asked for.
+    """Load the plug-ins of an entry-point group, each only when the iterator reaches it.
 
-    Plug-ins of other distributions come before this project's own, so that a reader of a special format is asked
+    Plug-ins of other distributions come before this project's own, so that a reader of a special format is tried
     before a general one.
 
     Parameters
@@ -57,7 +57,7 @@ def load_plugins(
     group : str
         Name of the entry-point group, such as ``"seqpoint.readers"``.
     load : callable
-        Returns what an entry point adds, or raises.
+        Returns the object that an entry point adds, or raises.
     taken : container of str
         Names that this project uses without an entry point.
     first : str

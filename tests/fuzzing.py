@@ -146,7 +146,7 @@ def read_plainly(data: bytes) -> Outcome:
             rows.add(event)
     except SeqPointError as error:
         return Outcome(Counter(), Counter(), str(error))
-    for kind, columns in rows.columns().items():
+    for kind, columns in rows.columns.items():
         stage.write(kind, columns)
     return Outcome(_rows(stage), document.counts + rows.counts)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profilers.readers.common.numbers import workgroups
+from profilers.readers.common.numbers import Grids
 from profilers.readers.kineto.rows import geometry
 from profilers.trace.arrays import MISSING
 
@@ -14,8 +14,13 @@ Row = tuple[tuple[int, int, int], tuple[int, int, int], bool]
 
 
 def found(*rows: Row | None) -> tuple[list[int | None], list[int | None], dict[str, int]]:
-    extents = np.array([[MISSING] * 6 if row is None else [*row[0], *row[1]] for row in rows])
-    groups, sizes, counts = workgroups(extents, np.array([row is not None and row[2] for row in rows]))
+    grids, rank, correlation = Grids(), np.zeros(len(rows), np.int64), np.arange(len(rows))
+    grids.add_kernels(
+        rank, correlation, np.array([[MISSING] * 6 if row is None else [*row[0], *row[1]] for row in rows])
+    )
+    in_work_items = np.array([row is not None and row[2] for row in rows])
+    grids.add_launches(rank, correlation, np.full((len(rows), 6), MISSING), in_work_items)
+    groups, sizes, counts = grids.workgroups()
     plain = [[None if n == MISSING else n for n in column.tolist()] for column in (groups, sizes)]
     return plain[0], plain[1], counts
 

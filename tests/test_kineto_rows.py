@@ -18,7 +18,7 @@ def rows(*events: dict[str, Any]) -> tuple[dict[str, list[dict[str, Any]]], dict
     collector, stage = Rows(), Stage()
     for event in events:
         collector.add(event)
-    for kind, columns in collector.columns().items():
+    for kind, columns in collector.columns.items():
         stage.write(kind, columns)
     grids = Grids()
     collector.add_grids(grids)

@@ -1,84 +1,65 @@
-"""Chakra nodes and their protobuf messages.
+"""Nodes of Chakra's protobuf files (mlcommons/chakra, ``et_def.proto``), and the classes of their messages.
 
-The messages of Chakra's protobuf schema (mlcommons/chakra, ``et_def.proto``), as classes of Google's `protobuf`.
+`NodeMessage` and `MetadataMessage` are classes of Google's `protobuf`. `Node` is one node of an execution trace, of
+either format. `read_records` yields the nodes of a file, in which each message stands behind its length.
 
-Texts are declared as bytes, which are the same on the wire: a text that is not UTF-8 then costs itself and not its
-node. Fields know whether they were set, which tells a duration of 0 from none.
-
-`Node`: one node of an execution trace, whichever way it was written.
-
-From messages of Chakra's protobuf schema (mlcommons/chakra, ``et_def.proto``) to nodes and metadata.
-
-Nodes of a Chakra file: messages, each behind its length.
+Texts are declared as bytes, which have the same encoding: a text that is not UTF-8 then costs only itself. Fields know
+whether they were set, which distinguishes a duration of 0 from none.
 """
 
+import io
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
+from typing import Any, BinaryIO
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from profilers.readers.common.source import Bytes
-
 _PACKAGE = "chakra"
 _FIELD = descriptor_pb2.FieldDescriptorProto
-#: What an attribute can hold; the fields are numbered from 3 on, each followed by that of a list of the same.
-_VALUES: Mapping[str, int] = {
-    "double": _FIELD.TYPE_DOUBLE,
-    "float": _FIELD.TYPE_FLOAT,
-    "int32": _FIELD.TYPE_INT32,
-    "int64": _FIELD.TYPE_INT64,
-    "uint32": _FIELD.TYPE_UINT32,
-    "uint64": _FIELD.TYPE_UINT64,
-    "sint32": _FIELD.TYPE_SINT32,
-    "sint64": _FIELD.TYPE_SINT64,
-    "fixed32": _FIELD.TYPE_FIXED32,
-    "fixed64": _FIELD.TYPE_FIXED64,
-    "sfixed32": _FIELD.TYPE_SFIXED32,
-    "sfixed64": _FIELD.TYPE_SFIXED64,
-    "bool": _FIELD.TYPE_BOOL,
-    "string": _FIELD.TYPE_BYTES,
-    "bytes": _FIELD.TYPE_BYTES,
-}
+#: Type of field by the name of a scalar type. An attribute can hold each of them: its fields are numbered from 3 on in
+#: this order, each followed by that of a list of the same type.
+_SCALARS: Mapping[str, int] = {
+    name: getattr(_FIELD, f"TYPE_{name.upper()}")
+    for name in (
+        *("double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64"),
+        *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes"),
+    )
+} | {"string": _FIELD.TYPE_BYTES}
 _FIRST_VALUE = 3
+_Field = tuple[str, int, str]
 
 
-def _messages() -> Mapping[str, Any]:
-    """Return the classes by the names of the messages."""
+def _messages() -> list[Any]:
+    """Return the classes of attributes, metadata and nodes."""
     file = descriptor_pb2.FileDescriptorProto(name="seqpoint/et_def.proto", package=_PACKAGE, syntax="proto2")
-    for name, type_ in _VALUES.items():
-        _add(file, f"{name}_list", ("values*", 1, type_))
-    attribute: list[tuple[str, int, int | str]] = [("name", 1, _FIELD.TYPE_BYTES)]
-    for number, (name, type_) in enumerate(_VALUES.items()):
+    attribute: list[_Field] = [("name", 1, "bytes")]
+    for number, name in enumerate(_SCALARS):
+        _add(file, f"{name}_list", ("values*", 1, name))
         field = _FIRST_VALUE + 2 * number
-        attribute += [(f"{name}_val", field, type_), (f"{name}_list", field + 1, f"{name}_list")]
+        attribute += [(f"{name}_val", field, name), (f"{name}_list", field + 1, f"{name}_list")]
     _add(file, "AttributeProto", *attribute)
     file.message_type[-1].oneof_decl.add(name="value")
     for value in file.message_type[-1].field[1:]:
         value.oneof_index = 0
-    _add(
-        file,
-        "IOInfo",
-        *((name, place, _FIELD.TYPE_BYTES) for place, name in enumerate(("values", "shapes", "types"), 1)),
-    )
+    _add(file, "IOInfo", ("values", 1, "bytes"), ("shapes", 2, "bytes"), ("types", 3, "bytes"))
     # Field 1 held the attributes before it held the version.
-    _add(file, "GlobalMetadata", ("version*", 1, _FIELD.TYPE_BYTES), ("attr*", 2, "AttributeProto"))
+    _add(file, "GlobalMetadata", ("version*", 1, "bytes"), ("attr*", 2, "AttributeProto"))
     _add(
         file,
         "Node",
-        ("id", 1, _FIELD.TYPE_UINT64),
-        ("name", 2, _FIELD.TYPE_BYTES),
-        ("type", 3, _FIELD.TYPE_UINT64),
-        ("ctrl_deps*", 4, _FIELD.TYPE_UINT64),
-        ("data_deps*", 5, _FIELD.TYPE_UINT64),
-        ("start_time_micros", 6, _FIELD.TYPE_UINT64),
-        ("duration_micros", 7, _FIELD.TYPE_UINT64),
+        ("id", 1, "uint64"),
+        ("name", 2, "bytes"),
+        ("type", 3, "uint64"),
+        ("ctrl_deps*", 4, "uint64"),
+        ("data_deps*", 5, "uint64"),
+        ("start_time_micros", 6, "uint64"),
+        ("duration_micros", 7, "uint64"),
         ("inputs", 8, "IOInfo"),
         ("outputs", 9, "IOInfo"),
         ("attr*", 10, "AttributeProto"),
@@ -86,30 +67,26 @@ def _messages() -> Mapping[str, Any]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("AttributeProto", "GlobalMetadata", "Node")
-    return {n: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{n}")) for n in names}
+    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in names]
 
 
-def _add(file: Any, name: str, *fields: tuple[str, int, int | str]) -> None:
+def _add(file: Any, name: str, *fields: _Field) -> None:
     """Declare a message by the name, number and type of its fields; a star marks a list."""
     message = file.message_type.add(name=name)
-    for own, number, type_ in fields:
-        repeated = own.endswith("*")
-        field = message.field.add(name=own.rstrip("*"), number=number)
+    for field_name, number, type_ in fields:
+        repeated = field_name.endswith("*")
+        field = message.field.add(name=field_name.rstrip("*"), number=number)
         field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-        if isinstance(type_, str):
-            field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{type_}"
+        if type_ in _SCALARS:
+            field.type = _SCALARS[type_]
+            field.options.packed = repeated and field.type != _FIELD.TYPE_BYTES
         else:
-            field.type = type_
-            field.options.packed = repeated and type_ != _FIELD.TYPE_BYTES
+            field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{_PACKAGE}.{type_}"
 
 
-_CLASSES = _messages()
-AttributeMessage = _CLASSES["AttributeProto"]
-AttributeMessage.__doc__ = "A named value, or a list of values of one type."
-MetadataMessage = _CLASSES["GlobalMetadata"]
-MetadataMessage.__doc__ = "The first message of a file: the version of the schema, and attributes."
-NodeMessage = _CLASSES["Node"]
-NodeMessage.__doc__ = "An operator, kernel, copy or communication, with the nodes that it depends on."
+#: A named value or list of values; the first message of a file, with the version of the schema; and an operator,
+#: kernel, copy or communication with the nodes on which it depends.
+_AttributeMessage, MetadataMessage, NodeMessage = _messages()
 
 
 def add_attribute(attributes: Any, name: str, value: str | bool | int) -> None:
@@ -148,11 +125,11 @@ class Node:
     name : str
         Name of the operator or kernel.
     type : int
-        Type in the public schema; 0 if the file does not say.
+        Type in the public schema; 0 if the file lacks it.
     start_us, duration_us : int, optional
-        Start and duration in microseconds; None if the file does not say.
+        Start and duration in microseconds; None if the file lacks them.
     ctrl_deps, data_deps : tuple of int
-        Nodes that come before: the caller (or whatever else orders them), and who makes its inputs.
+        Nodes that precede this one: its caller or another node that orders it, and the producers of its inputs.
     attributes : mapping of str to Any
         Attributes by name, such as ``"comm_size"``.
     inputs, outputs : mapping of str to Any
@@ -183,7 +160,7 @@ class MessageError(ValueError):
 
 
 def _parsed(message: Any, data: bytes) -> Any:
-    """Return `message` with what `data` holds."""
+    """Return `message` filled from `data`."""
     try:
         message.ParseFromString(data)
     except DecodeError as error:
@@ -196,12 +173,12 @@ def _text(data: bytes) -> str:
 
 
 def metadata(data: bytes) -> dict[str, Any]:
-    """Return what the first message of a file says, by name.
+    """Return the version and the attributes in the first message of a file, by name.
 
     Raises
     ------
     MessageError
-        It is no such message.
+        The bytes are no such message.
 
     Examples
     --------
@@ -211,15 +188,15 @@ def metadata(data: bytes) -> dict[str, Any]:
     message = _parsed(MetadataMessage(), data)
     if len(UnknownFieldSet(message)):
         raise MessageError("fields that metadata does not have")
-    found: dict[str, Any] = {}
+    header: dict[str, Any] = {}
     for value in message.version:
         # The version came later and took the place of the attributes, which begin with the tag of their name.
         if value.startswith(b"\n"):
-            name, content = _attribute(_parsed(AttributeMessage(), value))
-            found[name] = content
+            name, content = _attribute(_parsed(_AttributeMessage(), value))
+            header[name] = content
         else:
-            found["version"] = _text(value)
-    return found | dict(map(_attribute, message.attr))
+            header["version"] = _text(value)
+    return header | dict(map(_attribute, message.attr))
 
 
 def node(data: bytes) -> Node:
@@ -253,7 +230,7 @@ def node(data: bytes) -> Node:
 
 
 def is_node(data: bytes) -> bool:
-    """Return whether `data` is a message with an id, then a name or a type, as those that begin a file."""
+    """Return whether `data` is a node that starts with its id or its name, as the first node of a file does."""
     try:
         message = _parsed(NodeMessage(), data)
     except MessageError:
@@ -268,11 +245,10 @@ def _attribute(message: Any) -> tuple[str, Any]:
     kind = message.WhichOneof("value")
     if kind is None:
         return _text(message.name), None
+    type_, _, form = kind.rpartition("_")
     value = getattr(message, kind)
-    type_ = kind.removesuffix("_val")
-    if type_ == kind:
-        type_ = kind.removesuffix("_list")
-        return _text(message.name), [_plain(type_, one) for one in value.values]
+    if form == "list":
+        return _text(message.name), [_plain(type_, item) for item in value.values]
     return _text(message.name), _plain(type_, value)
 
 
@@ -308,54 +284,60 @@ def _listed(text: str) -> Any:
         return text
 
 
-#: The largest message that is held in memory; one node is a few KB, a few MB where it lists its tensors.
+#: The largest message that is held in memory; a node is a few KB, or a few MB if it lists its tensors.
 _LARGEST = 64 << 20
-_BLOCK = 1 << 20
 _LONGEST_VARINT = 10
-#: Broken messages in a row, behind which nothing will be found any more.
+#: Broken messages in a row after which the rest of a file is given up.
 _MOST_BROKEN = 10_000
 
 
 def is_chakra(start: bytes) -> bool:
-    """Return whether a file begins with Chakra's metadata, and goes on with a node where it goes on."""
-    size, place = _length(start, 0)
-    first, rest = start[place : place + size], start[place + size :]
-    if not place or len(first) < size:
+    """Return whether a file begins with Chakra's metadata, followed by a node or by nothing."""
+    stream = io.BytesIO(start)
+    size = _length(stream, stream.read(1))
+    if size is None or len(first := stream.read(min(size, len(start)))) < size:
         return False
     try:
-        found = metadata(first)
+        header = metadata(first)
     except MessageError:
         return False
-    if not all(name.isprintable() for name in found):
+    if not all(name.isprintable() for name in header):
         return False
-    if size and not rest:
+    if size and stream.tell() == len(start):
         return True
-    size, place = _length(rest, 0)
-    if len(rest) < place + size:
+    size = _length(stream, stream.read(1))
+    message = stream.read(min(size or 0, len(start)))
+    if size is not None and len(message) < size:
         # Only the beginning of the node is there: the tag of its id or its name.
-        return bool(found) and rest[place : place + 1] in (b"\x08", b"\x12")
-    return bool(place) and is_node(rest[place : place + size])
+        return bool(header) and message[:1] in (b"\x08", b"\x12")
+    return size is not None and is_node(message)
 
 
-def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:
-    """Yield the nodes of a file; put what its first message says into `header`.
+def read_records(stream: BinaryIO, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:
+    """Yield the nodes of a file.
 
-    A message that is damaged costs that node; where a length is, the rest of the file.
+    A damaged message costs that node; a damaged length costs the rest of the file.
+
+    Parameters
+    ----------
+    stream : binary file
+        Content of the file; its ``read`` returns all bytes requested, except at the end.
+    header : dict of str to Any
+        Filled with the content of the first message.
+    counts : Counter
+        Counts of nodes and losses, updated.
     """
-    first = True
+    messages = _messages_in(stream, counts)
+    try:
+        header.update(metadata(next(messages, b"")))
+    except MessageError:
+        counts["events"] += 1
+        counts["dropped_broken"] += 1
     broken = 0
-    for message in _record_messages(stream, counts):
-        if first:
-            first = False
-            try:
-                header.update(metadata(message))
-            except MessageError:
-                counts["events"] += 1
-                counts["dropped_broken"] += 1
-            continue
+    for message in messages:
         counts["events"] += 1
         try:
-            found = node(message)
+            element = node(message)
         except MessageError:
             counts["dropped_broken"] += 1
             broken += 1
@@ -364,47 +346,33 @@ def read_records(stream: Bytes, header: dict[str, Any], counts: Counter[str]) ->
                 return
             continue
         broken = 0
-        yield found
+        yield element
 
 
-def _record_messages(stream: Bytes, counts: Counter[str]) -> Iterator[bytes]:
-    window, buffer, ended, place = b"", bytearray(_BLOCK), False, 0
-    while True:
-        size, begin = _length(window, place)
-        if begin and len(window) >= begin + size:
-            yield window[begin : begin + size]
-            place = begin + size
-        elif ended or (begin and size > _LARGEST) or (not begin and len(window) - place >= _LONGEST_VARINT):
-            # What follows a length that cannot be is no message either.
-            if place < len(window):
-                counts["truncated_files"] = 1
-                counts["events"] += 1
-                counts["dropped_broken"] += 1
+def _messages_in(stream: BinaryIO, counts: Counter[str]) -> Iterator[bytes]:
+    while first := stream.read(1):
+        size = _length(stream, first)
+        message = stream.read(size) if size is not None and size <= _LARGEST else b""
+        if size is None or len(message) < size:
+            # The bytes behind an impossible length are no message either.
+            counts["truncated_files"] = 1
+            counts["events"] += 1
+            counts["dropped_broken"] += 1
             return
-        else:
-            window, place, ended = _more(stream, window[place:], max(begin - place + size, 1), buffer), 0, False
-            # Too short for what was asked: the file ends here.
-            size, begin = _length(window, 0)
-            ended = not begin or len(window) < begin + size
+        yield message
 
 
-def _length(window: bytes, place: int) -> tuple[int, int]:
-    """Return the length of the message at `place` and where it begins, which is 0 where that is not known.
+def _length(stream: BinaryIO, byte: bytes) -> int | None:
+    """Return the length that starts with `byte` and continues in `stream`, None if it is not valid.
 
     It is a varint: seven bits a byte, the lowest first; all but the last have the eighth bit.
     """
     value = 0
-    for i, byte in enumerate(window[place : place + _LONGEST_VARINT]):
-        value |= (byte & 0x7F) << (7 * i)
-        if byte < 0x80:
-            return (value, place + i + 1) if value < 1 << 64 else (0, 0)
-    return 0, 0
-
-
-def _more(stream: Bytes, kept: bytes, wanted: int, buffer: bytearray) -> bytes:
-    """Return `kept` and what follows: a block, and at least `wanted` bytes in all where there are as many."""
-    found = bytearray(kept)
-    goal = max(wanted, len(kept) + _BLOCK)
-    while len(found) < goal and (count := stream.readinto(buffer)):
-        found += memoryview(buffer)[:count]
-    return bytes(found)
+    for i in range(_LONGEST_VARINT):
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << (7 * i)
+        if byte[0] < 0x80:
+            return value if value < 1 << 64 else None
+        byte = stream.read(1)
+    return None

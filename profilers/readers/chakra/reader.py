@@ -1,18 +1,19 @@
 """`ChakraReader`: execution traces, as Chakra's protobuf files or as the JSON of PyTorch's observer.
 
 Both formats give `Node` objects, one at a time, which `Rows` turns into rows of the kinds of event. The JSON is read
-through a window, so that a file may have any size; its schemas with flat keys and with nested attributes are known.
+through a window, so that a file may have any size. Its keys are flat, or nested in attributes, by its schema.
 The protobuf format is read by `profilers.readers.chakra.protobuf`.
 """
 
 import codecs
+import io
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from profilers.readers.chakra.protobuf import (
     CATEGORIES,
@@ -27,10 +28,11 @@ from profilers.readers.chakra.protobuf import (
     is_chakra,
     read_records,
 )
-from profilers.readers.common.json_documents import UncountedText, opening
+from profilers.readers.common.csv_rows import Batches
+from profilers.readers.common.json_documents import UncountedText, listed, mapped, opening
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import Bytes, head, open_source, require_events
+from profilers.readers.common.source import head, open_source, require_events
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
@@ -38,13 +40,13 @@ _BLOCK = 1 << 20
 #: Most bytes of a node, or of a member of the header.
 _LARGEST = 64 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-#: Start of a node, where reading goes on behind damage.
+#: Start of a node, from which reading continues behind damage.
 _NODE = re.compile(r'\{\s*"(?:id|name)"\s*:')
 _NODES = re.compile(rb'"nodes"\s*:\s*\[')
 _SIGNS = re.compile(rb'"(?:rf_id|op_schema|ctrl_deps)"')
 #: Characters skipped at damage of unknown extent, such as nesting that is too deep.
 _STRIDE = 4096
-#: An error within this many characters of the window's end means that the node goes on behind it.
+#: An error within this many characters of the window's end means that the node continues behind it.
 _NEAR = 16
 _MEMBERS = {"inputs": "values", "input_shapes": "shapes", "input_types": "types", "input_strides": "strides"}
 _RESULTS = {"outputs": "values", "output_shapes": "shapes", "output_types": "types", "output_strides": "strides"}
@@ -56,14 +58,14 @@ def is_execution_trace(start: bytes) -> bool:
     return opening(start) == b"{" and bool(_NODES.search(start) and _SIGNS.search(start))
 
 
-def read_execution_trace(stream: Bytes, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:
+def read_execution_trace(stream: BinaryIO, header: dict[str, Any], counts: Counter[str]) -> Iterator[Node]:
     """Yield the nodes of a JSON file.
 
     A node whose text is damaged is lost, with all text up to the next plain start of a node.
 
     Parameters
     ----------
-    stream : Bytes
+    stream : binary file
         Text of the file.
     header : dict of str to Any
         Filled with the other members of the file, which come before and after the nodes.
@@ -83,12 +85,11 @@ def read_execution_trace(stream: Bytes, header: dict[str, Any], counts: Counter[
 class _Text:
     """One pass over the text of a file, through a window that slides forward."""
 
-    def __init__(self, stream: Bytes, counts: Counter[str]) -> None:
+    def __init__(self, stream: BinaryIO, counts: Counter[str]) -> None:
         self._stream = stream
         self._counts = counts
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._json = json.JSONDecoder(strict=False, parse_float=_real, parse_constant=self._constant)
-        self._buffer = bytearray(_BLOCK)
         self._text = UncountedText()
         self._position = 0
         self._ended = False
@@ -98,17 +99,13 @@ class _Text:
 
     def _more(self) -> None:
         """Drop the text already read, and read at least as much again as is left."""
-        pieces = [self._text[self._position :]]
-        size, goal = 0, max(_BLOCK, len(pieces[0]))
-        while size < goal and not self._ended:
-            count = self._stream.readinto(self._buffer) or 0
-            raw = bytes(self._buffer[:count])
-            self._ended = not count
-            pieces.append(self._decoder.decode(raw, final=self._ended))
-            if "\ufffd" in pieces[-1] and b"\xef\xbf\xbd" not in raw:
-                self._counts["repaired_utf8"] = 1
-            size += count
-        self._text, self._position = UncountedText("".join(pieces)), 0
+        rest = self._text[self._position :]
+        raw = self._stream.read(max(_BLOCK, len(rest)))
+        self._ended = not raw
+        text = self._decoder.decode(raw, final=self._ended)
+        if "\ufffd" in text and b"\xef\xbf\xbd" not in raw:
+            self._counts["repaired_utf8"] = 1
+        self._text, self._position = UncountedText(rest + text), 0
 
     def _peek(self) -> str:
         """Return the next character that is no space, "" at the end."""
@@ -225,10 +222,9 @@ def _node(element: Any) -> Node | None:
     )
 
 
-def _attributes(listed: Any) -> dict[str, Any]:
-    """Return the attributes by name, which the nested schema lists."""
-    rows = [row for row in listed if isinstance(row, dict)] if isinstance(listed, list) else []
-    return {plain_text(row.get("name")): row.get("value") for row in rows}
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return the attributes of a node in the nested schema, which lists them, by name."""
+    return {plain_text(row.get("name")): row.get("value") for row in map(mapped, listed(value)) if row}
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
@@ -244,8 +240,12 @@ def _tensors(members: Mapping[str, Any], key: str, flat: Mapping[str, str]) -> d
     return {name: members[key] for key, name in flat.items() if members.get(key)}
 
 
-_BATCH_ROWS = 65536
-_BATCH_BYTES = 32 << 20
+#: Kind of event by type of node; computation is an operator or a kernel, and any other type a range.
+_KIND_OF = {
+    METADATA: None,
+    **dict.fromkeys((LOAD, STORE), "copies"),
+    **dict.fromkeys((SEND, RECEIVE, COLLECTIVE), "collectives"),
+}
 #: Names of collectives by `comm_type` of the public schema.
 _COMMUNICATION = (
     *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter"),
@@ -264,7 +264,7 @@ _HOST_COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 
 class Rows:
-    """Nodes collected as columns, given to a sink in batches.
+    """Nodes turned into rows of the kinds of event.
 
     Parameters
     ----------
@@ -277,11 +277,9 @@ class Rows:
     """
 
     def __init__(self, sink: Sink, header: Mapping[str, Any], counts: Counter[str]) -> None:
-        self._sink = sink
         self._header = header
         self._counts = counts
-        self._columns: dict[str, dict[str, list[Any]]] = {}
-        self._rows = self._bytes = 0
+        self.batches = Batches(sink, counts)
         self._next_ns = 0
 
     def add(self, node: Node) -> None:
@@ -299,21 +297,8 @@ class Rows:
         row |= dict(_columns(kind, node, attributes))
         if kind in _HOST:
             row["process"] = whole(self._header.get("pid"))
-        row["args"] = args = self._args(kind, node, attributes)
-        columns = self._columns.setdefault(kind, defaultdict(list))
-        for name, value in row.items():
-            columns[name].append(value)
-        self._rows += 1
-        self._bytes += len(args or "") + sum(len(row.get(name) or "") for name in ("shapes", "dtypes", "strides"))
-        if self._rows >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Give the rows collected to the sink."""
-        for kind, columns in self._columns.items():
-            self._counts["kept"] += len(self._sink.write(kind, columns))
-        self._columns = {}
-        self._rows = self._bytes = 0
+        row["args"] = self._args(kind, node, attributes)
+        self.batches.add(kind, row)
 
     def _time(self, node: Node) -> tuple[int | None, int | None]:
         """Return start and duration in ns; a node without a start follows the node before it in the file."""
@@ -349,16 +334,10 @@ class Rows:
 
 def _kind(node: Node) -> str | None:
     """Return the kind of event that a node becomes, None for metadata."""
-    if node.type == METADATA:
-        return None
-    if node.type in (COLLECTIVE, SEND, RECEIVE):
-        return "collectives"
-    if node.type in (LOAD, STORE):
-        return "copies"
     if node.type in (0, COMPUTE):
         # Chakra's converter writes kernels as nodes of computation too.
         return "kernels" if node.attributes.get("is_cpu_op") is False else "ops"
-    return "ranges"
+    return _KIND_OF.get(node.type, "ranges")
 
 
 def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -443,19 +422,14 @@ class ChakraReader:
         counts: Counter[str] = Counter()
         header: dict[str, Any] = {}
         read = read_execution_trace if is_execution_trace(head(path)) else read_records
-        with open_source(path, sink.limit_bytes) as stream:
+        with open_source(path, sink.limit_bytes) as stream, io.BufferedReader(stream, _BLOCK) as buffered:
             rows = Rows(sink, header, counts)
-            for node in read(stream, header, counts):  # a Python loop over the nodes, about 20 us each
+            for node in read(buffered, header, counts):  # a Python loop over the nodes, about 20 us each
                 rows.add(node)
-            rows.flush()
+            rows.batches.flush()
             counts["truncated_files"] |= int(getattr(stream, "truncated", False))
         advice = "record again, and see that the observer starts before the model runs"
         require_events(path, counts, if_empty="holds no node", advice=advice, rows="nodes")
         version = plain_text(header.get("schema")) or plain_text(header.get("version")) or "unknown"
-        return TraceMeta(self.name, f"schema {version}", (path.name,), _rank(path), quality=Quality({**counts}))
-
-
-def _rank(path: Path) -> tuple[int, ...]:
-    """Return the rank that the file's name states, or an empty tuple."""
-    match = _RANK.search(path.name)
-    return (int(match[1]),) if match else ()
+        ranks = tuple(map(int, _RANK.findall(path.name)))
+        return TraceMeta(self.name, f"schema {version}", (path.name,), ranks, quality=Quality({**counts}))

@@ -1,6 +1,6 @@
 """Rows of CSV files, and batches of events for a sink.
 
-`csv_rows` reads a file that may be packed, truncated or damaged, and counts what is lost. `Batches` takes events one at
+`csv_rows` reads a file that may be packed, truncated or damaged, and counts the losses. `Batches` takes events one at
 a time and writes them to a sink column by column. `write_with_counters` writes kernels with their counters.
 """
 
@@ -9,7 +9,6 @@ import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,8 +22,6 @@ from profilers.trace.schema import SCHEMAS
 _LONGEST_LINE = 1 << 20
 _BATCH_ROWS = 65536
 _BATCH_BYTES = 32 << 20
-#: More than any integer.
-_ANY = 1 << 1_000
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -71,29 +68,31 @@ class Batches:
             Value of each column, None for null. All rows of a kind have the same columns; ``name`` is one of them.
             A row with an integer that its column cannot hold is counted as ``dropped_broken``.
         """
-        limits = _integer_limits(kind)
-        if any(isinstance(value, int) and abs(value) >= limits.get(name, _ANY) for name, value in row.items()):
-            self._counts["dropped_broken"] += 1
-            return
         self._rows.setdefault(kind, []).append(row)
         self._count += 1
-        self._bytes += len(row["name"]) + len(row.get("args") or "")
+        self._bytes += len(row["name"]) + len(row.get("args") or "") + len(row.get("shapes") or "")
         if self._count >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Write the events that are not written yet; call it after the last event."""
         for kind, rows in self._rows.items():
-            columns = {name: [row[name] for row in rows] for name in rows[0]}
-            self._counts["kept"] += len(self._sink.write(kind, columns))
+            fitting = _fitting(kind, rows)
+            self._counts["dropped_broken"] += len(rows) - len(fitting)
+            if fitting:
+                columns = {name: [row[name] for row in fitting] for name in fitting[0]}
+                self._counts["kept"] += len(self._sink.write(kind, columns))
         self._rows = {}
         self._count = self._bytes = 0
 
 
-@cache
-def _integer_limits(kind: str) -> dict[str, int]:
-    """Return for each integer column of a kind the smallest magnitude that it cannot hold."""
-    return {field.name: 1 << (field.type.bit_width - 1) for field in SCHEMAS[kind] if pa.types.is_integer(field.type)}
+def _fitting(kind: str, rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows whose integers all fit their columns."""
+    fields = [field for field in SCHEMAS[kind] if pa.types.is_integer(field.type) and field.name in rows[0]]
+    for field in fields:  # a loop over rows, 0.05 us each
+        name, limit = field.name, 1 << (field.type.bit_width - 1)
+        rows = [row for row in rows if not isinstance(row[name], int) or abs(row[name]) < limit]
+    return rows
 
 
 @contextmanager
@@ -153,7 +152,7 @@ def _rows(lines: Iterable[str], counts: Counter[str], delimiter: str) -> Iterato
         except StopIteration:
             return
         except csv.Error:
-            # A field over 128 KB, as after a quote that is never closed. Reading goes on with the next line.
+            # A field over 128 KB, as after a quote that is never closed. Reading continues with the next line.
             counts["events"] += 1
             counts["dropped_broken"] += 1
             continue
@@ -174,7 +173,7 @@ def check_not_empty(path: Path, counts: Counter[str]) -> None:
     Raises
     ------
     BrokenFileError
-        No event was kept; the message says why.
+        No event was kept; the message gives the reason.
     """
     require_events(path, counts, if_empty="has a header and no row", advice="see that it is whole", rows="rows")
 

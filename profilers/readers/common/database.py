@@ -1,4 +1,4 @@
-"""SQLite files of strangers: opened read-only, only plain tables read, nothing of the file executed."""
+"""SQLite files from untrusted sources: read-only, plain tables alone, and no code of the file is executed."""
 
 import os
 import sqlite3
@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -26,19 +25,15 @@ _BATCH = 65536
 _LONGEST = 64 << 20
 #: Steps of SQLite's machine between two looks at how many a table may cost.
 _STEPS = 100_000
-#: What a damaged file makes of a query; a message of SQLite's that quotes it may be no UTF-8.
+#: Exceptions of a query on a damaged file; a message of SQLite's that quotes the file may be no UTF-8.
 _FAILURES = (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError)
-#: What reading a plain table asks of SQLite; everything else that a schema could smuggle in is refused.
+#: Actions of SQLite that reading a plain table needs; a schema that asks for any other is refused.
 _ALLOWED = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_PRAGMA})
 _PRAGMAS = frozenset({"table_xinfo", "index_list", "trusted_schema", "query_only", "writable_schema"})
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """How a table lies in the file: the first page of its tree, and its columns."""
-
-    root: int
-    columns: Mapping[str, Stored]
+#: How a table lies in the file: the first page of its tree, and its columns by name.
+_Layout = tuple[int, Mapping[str, Stored]]
 
 
 @dataclass(frozen=True)
@@ -49,15 +44,17 @@ class Database:
     ----------
     path : Path
         As the user named it, for messages.
-    tables : mapping of str to tuple of str
-        Names of the columns by table; views, virtual tables and generated columns are not there.
     """
 
     path: Path
-    tables: Mapping[str, tuple[str, ...]]
     _layouts: Mapping[str, _Layout]
     _connection: sqlite3.Connection
     _descriptor: int
+
+    @property
+    def tables(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the columns by table, without views, virtual tables and generated columns."""
+        return {table: tuple(columns) for table, (_, columns) in self._layouts.items()}
 
     def read(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield batches of about 65,536 rows of the named columns, in the order of the rows.
@@ -67,7 +64,7 @@ class Database:
         Yields
         ------
         dict
-            By column: an int64 array whose null is `MISSING` where the batch holds integers and nulls alone;
+            By column: an int64 array whose null is `MISSING` if the batch holds only integers and nulls;
             otherwise an Arrow array of strings or float64.
 
         Raises
@@ -75,38 +72,38 @@ class Database:
         BrokenFileError
             The table is absent or damaged.
         """
-        if table not in self.tables:
+        if table not in self._layouts:
             raise BrokenFileError(f"{self.path}: has no table {table}")
-        layout = self._layouts[table]
-        present = [name for name in dict.fromkeys(columns) if name in layout.columns]
+        root, stored = self._layouts[table]
+        present = [name for name in dict.fromkeys(columns) if name in stored]
         done = 0
         try:
             pages = PageFile(self._descriptor)
-            for rows, found in scan_table(pages, layout.root, [layout.columns[name] for name in present]):
+            for rows, arrays in scan_table(pages, root, [stored[name] for name in present]):
                 done += rows
                 if rows:
-                    yield _batch(columns, present, found, rows)
+                    yield _batch(columns, present, arrays, rows)
         except Unusual:
             yield from self._select(table, columns, present, done)
 
     def _select(self, table: str, columns: Sequence[str], present: list[str], skip: int) -> Iterator[dict[str, Any]]:
-        """Yield what SQLite itself reads of a table after the first `skip` rows."""
+        """Yield the rows of a table after the first `skip`, read by SQLite."""
         names = ", ".join(f'"{name}"' for name in present) or "NULL"
         budget = _Budget(os.fstat(self._descriptor).st_size, len(present))
         self._connection.set_progress_handler(budget.spend_steps, _STEPS)
         try:
             cursor = self._connection.execute(f'SELECT {names} FROM "{table}" LIMIT -1 OFFSET {skip}')
             while rows := budget.take(cursor):
-                found = [_column(values) for values in zip(*rows, strict=True)] if present else []
-                yield _batch(columns, present, found, len(rows))
+                arrays = [_column(values) for values in zip(*rows, strict=True)] if present else []
+                yield _batch(columns, present, arrays, len(rows))
         except _FAILURES as error:
             raise BrokenFileError(f"{self.path}: table {table} is damaged ({error})") from error
 
 
 class _Budget:
-    """What a table may cost: an honest one has a row for every four bytes at most, and no byte twice.
+    """Limits on the cost of a table: one row for every four bytes of the file at most, and no byte twice.
 
-    A tree whose pages name each other, or texts that share their pages, would otherwise take for ever.
+    A tree whose pages name each other, or texts that share their pages, would otherwise never end.
     """
 
     def __init__(self, size: int, columns: int) -> None:
@@ -139,8 +136,8 @@ class _Budget:
         return rows
 
 
-def _batch(columns: Sequence[str], present: Sequence[str], found: Sequence[Any], rows: int) -> dict[str, Any]:
-    by_name = dict(zip(present, found, strict=True))
+def _batch(columns: Sequence[str], present: Sequence[str], arrays: Sequence[Any], rows: int) -> dict[str, Any]:
+    by_name = dict(zip(present, arrays, strict=True))
     return {name: by_name[name] if name in by_name else np.full(rows, MISSING) for name in columns}
 
 
@@ -179,21 +176,19 @@ def open_database(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterato
         with file.open("rb") as raw:
             connection = _connect(path, file)
             try:
-                layouts = _layouts(path, connection)
-                names = {table: tuple(layout.columns) for table, layout in layouts.items()}
-                yield Database(path, MappingProxyType(names), layouts, connection, raw.fileno())
+                yield Database(path, _layouts(path, connection), connection, raw.fileno())
             finally:
                 connection.close()
 
 
 def _connect(path: Path, file: Path) -> sqlite3.Connection:
     try:
-        # Batches may be asked for by a thread that runs ahead; only one thread uses the connection at a time.
+        # Another thread may read batches ahead; only one thread uses the connection at a time.
         name = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
         connection = sqlite3.connect(name, uri=True, check_same_thread=False)
     except sqlite3.Error as error:
         raise BrokenFileError(f"{path}: cannot be opened ({error})") from error
-    # Without this check, what SQLite reads of a damaged page depends on what its memory held before.
+    # Without this check, values from a damaged page would depend on the former content of SQLite's memory.
     connection.execute("PRAGMA cell_size_check = ON")
     connection.text_factory = _decoded
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST)
@@ -202,7 +197,7 @@ def _connect(path: Path, file: Path) -> sqlite3.Connection:
 
 
 def _authorise(action: int, first: str | None, _second: str | None, _name: str | None, view: str | None) -> int:
-    """Allow a plain table to be read: no function, no write, nothing that a view or a trigger asks for."""
+    """Allow SQLite to read a plain table; refuse functions, writes, and requests of a view or a trigger."""
     allowed = action in _ALLOWED and view is None and (action != sqlite3.SQLITE_PRAGMA or first in _PRAGMAS)
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
@@ -210,24 +205,25 @@ def _authorise(action: int, first: str | None, _second: str | None, _name: str |
 def _layouts(path: Path, connection: sqlite3.Connection) -> Mapping[str, _Layout]:
     try:
         connection.execute("PRAGMA trusted_schema = OFF")
-        # Nothing is written: this makes SQLite open a file that ends early, and pass over what it cannot parse.
+        # Nothing is written: this makes SQLite open a file that ends early, and skip statements it cannot parse.
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("PRAGMA query_only = ON")
-        found = connection.execute("SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table'").fetchall()
-        tables = {name: _layout(connection, name, root) for name, root, sql in found if _is_plain(name, root, sql)}
+        rows = connection.execute("SELECT name, rootpage, sql FROM sqlite_master WHERE type = 'table'").fetchall()
+        layouts = {name: (root, _stored(connection, name)) for name, root, sql in rows if _is_plain(name, root, sql)}
     except _FAILURES as error:
         raise BrokenFileError(f"{path}: no usable SQLite file ({error})") from error
-    return MappingProxyType({name: layout for name, layout in tables.items() if layout.columns})
+    return {name: layout for name, layout in layouts.items() if layout[1]}
 
 
 def _is_plain(name: Any, root: Any, sql: Any) -> bool:
-    """Return whether an entry of the schema is a table, by its statement and not only by what it calls itself."""
+    """Return whether an entry of the schema is a table; its statement decides, not only its stated type."""
     if not isinstance(name, str) or '"' in name or "\0" in name or not isinstance(root, int) or root < 1:
         return False
     return isinstance(sql, str) and sql.split(None, 2)[:2] == ["CREATE", "TABLE"]
 
 
-def _layout(connection: sqlite3.Connection, table: str, root: int) -> _Layout:
+def _stored(connection: sqlite3.Connection, table: str) -> Mapping[str, Stored]:
+    """Return how each column of a table stands in a record."""
     rows = connection.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
     keys = [row for row in rows if row[5]]
     indexed = any(row[3] == "pk" for row in connection.execute(f'PRAGMA index_list("{table}")'))
@@ -238,12 +234,12 @@ def _layout(connection: sqlite3.Connection, table: str, root: int) -> _Layout:
         if not hidden and isinstance(name, str) and '"' not in name:
             columns[name] = Stored(None if rowid else position, _is_real(str(declared)), default is not None)
         position += hidden != 2  # a virtual generated column takes no place in the record
-    return _Layout(root, MappingProxyType(columns))
+    return columns
 
 
 def _is_real(declared: str) -> bool:
     """Return whether a declared type has the affinity REAL (sqlite.org/datatype3.html, section 3.1)."""
     name = declared.upper()
-    if any(part in name for part in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
+    if any(word in name for word in ("INT", "CHAR", "CLOB", "TEXT", "BLOB")):
         return False
-    return any(part in name for part in ("REAL", "FLOA", "DOUB"))
+    return any(word in name for word in ("REAL", "FLOA", "DOUB"))

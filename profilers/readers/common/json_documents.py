@@ -70,13 +70,13 @@ class Document:
     ----------
     text : str
         The whole text.
-    place : str
+    file_name : str
         Name of the file, for messages.
     """
 
-    def __init__(self, text: str, place: str) -> None:
+    def __init__(self, text: str, file_name: str) -> None:
         self._text = UncountedText(text)
-        self._file_name = place
+        self._file_name = file_name
         self.header: dict[str, Any] = {}
         self.counts: Counter[str] = Counter()
         self.found_events = False
@@ -195,7 +195,6 @@ class Document:
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _CLOSING = {"[": "]", "{": "}"}
 _INT_LIMIT = 1 << 62
-_FAILURES = (ValueError, RecursionError)
 
 
 def load(path: Path, sink: Sink, counts: Counter[str]) -> Any:
@@ -218,19 +217,19 @@ def load(path: Path, sink: Sink, counts: Counter[str]) -> Any:
     BrokenFileError
         The file is larger than the limit, or no JSON.
     """
-    source = read_source(path, sink.limit_bytes)
-    if len(source.content) > sink.limit_bytes:
+    content, _ = read_source(path, sink.limit_bytes)
+    if len(content) > sink.limit_bytes:
         raise BrokenFileError(
             f"{path}: holds more than {sink.limit_bytes:,} bytes; raise the limit if there is memory for ten times that"
         )
     try:
-        text = source.content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         counts["repaired_utf8"] = 1
-        text = source.content.decode("utf-8", "replace").removeprefix("\ufeff")
+        text = content.decode("utf-8", "replace").removeprefix("\ufeff")
     try:
         return json.loads(text, strict=False)
-    except _FAILURES as error:
+    except _UNDECODABLE as error:
         return _salvaged(path, text, error, counts)
 
 
@@ -252,7 +251,7 @@ def _salvaged(path: Path, text: str, error: Exception, counts: Counter[str]) -> 
                 complete, closing = token.end(), "".join(_CLOSING[bracket] for bracket in reversed(opened))
     try:
         value = json.loads(text[:complete] + closing, strict=False)
-    except _FAILURES:
+    except _UNDECODABLE:
         position = getattr(error, "pos", 0)
         raise BrokenFileError(f"{path}: byte {position}: no JSON that can be read; copy the file again") from error
     counts["truncated_files"] = 1

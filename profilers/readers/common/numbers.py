@@ -3,7 +3,7 @@
 JSON values change type between versions of a profiler: 7, "7" and 7.0 may all be the same integer. `whole`, `real`,
 `exact_ns` and `plain_text` read such values exactly, and give None (or an empty text) for anything else.
 
-`workgroups` and `Grids` turn launch grids into workgroups, whatever the unit of the grid (observed in real files):
+`Grids` turns launch grids into workgroups, whatever the unit of the grid (observed in real files):
 
 - CUDA, ``hipLaunchKernel``, ``hipModuleLaunchKernel`` and ``hipExtLaunchKernel`` record workgroups.
 - ``hipExtModuleLaunchKernel`` records work-items.
@@ -136,30 +136,6 @@ _GRID_LIMIT = 2.0**62
 Flags = npt.NDArray[np.bool_]
 
 
-def workgroups(extents: Ints, in_work_items: Flags) -> tuple[Ints, Ints, dict[str, int]]:
-    """Return workgroups and workgroup size of the kernels of one file, and the counts of repairs.
-
-    Parameters
-    ----------
-    extents : array of int64, shape (n, 6)
-        Recorded grid and block of each kernel, all of one file; `MISSING` in the first column if they are unknown.
-        A block that is too large shows that all of them are swapped, unless a grid is too large for a block too.
-    in_work_items : array of bool, shape (n,)
-        Whether the call that launched the kernel records its grid in work-items.
-
-    Examples
-    --------
-    >>> groups, sizes, counts = workgroups(np.array([[256, 1, 1, 524288, 1, 1]]), np.array([False]))
-    >>> groups.tolist(), sizes.tolist(), counts
-    ([2048], [256], {'repaired_grid': 1, 'repaired_work_items': 1})
-    """
-    has_extents = extents[:, 0] != MISSING
-    swapped = _is_swapped([extents])
-    groups, sizes, divided = _counted(extents, in_work_items, swapped)
-    repaired = int(has_extents.sum()) if swapped else 0
-    return groups, sizes, {"repaired_grid": repaired, "repaired_work_items": divided}
-
-
 def _is_swapped(batches: Sequence[Ints]) -> bool:
     """Return whether some block is larger than any device accepts, and no grid is."""
     large_grid = large_block = False
@@ -189,7 +165,16 @@ def _counted(extents: Ints, in_work_items: Flags, swapped: bool) -> tuple[Ints, 
 class Grids:
     """Grids of the kernels and launches of one file, collected until all are read.
 
-    A kernel without a grid takes that of its launch, so workgroups are only known at the end of a file.
+    A kernel without a grid takes that of its launch, so workgroups are only known at the end of a file. A block that
+    is too large shows that all of the file's grids and blocks are swapped, unless a grid is too large for a block too.
+
+    Examples
+    --------
+    >>> grids, zeros = Grids(), np.zeros(1, np.int64)
+    >>> grids.add_kernels(zeros, zeros, np.array([[256, 1, 1, 524288, 1, 1]]))
+    >>> groups, sizes, counts = grids.workgroups()
+    >>> groups.tolist(), sizes.tolist(), counts
+    ([2048], [256], {'repaired_grid': 1, 'repaired_work_items': 1})
     """
 
     def __init__(self) -> None:
@@ -209,7 +194,7 @@ class Grids:
         self._kernels.append((_compact(rank), _compact(correlation), _compact(extents)))
 
     def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Flags) -> None:
-        """Add calls that launch kernels; calls that say nothing of a grid are passed over.
+        """Add calls that launch kernels; calls without any statement about a grid are ignored.
 
         Parameters
         ----------
@@ -243,8 +228,11 @@ class Grids:
             ranks, correlations, grids, flags = (np.concatenate(arrays) for arrays in zip(*self._launches, strict=True))
             self._launches = [(ranks, correlations, grids, flags)]
         launch_rank, launch_correlation, launch_extents, launch_flags = self._launches[0]
-        row = _first_row(*dense_keys((launch_rank, launch_correlation), (rank, correlation)))
-        launched = (row != MISSING) & (correlation != MISSING)
+        keys, searched = dense_keys((launch_rank, launch_correlation), (rank, correlation))
+        distinct, first = np.unique(keys, return_index=True)
+        position = np.minimum(np.searchsorted(distinct, searched), len(distinct) - 1)
+        launched = (distinct[position] == searched) & (correlation != MISSING)
+        row = first[position]
         in_work_items[launched] = launch_flags[row[launched]]
         without_own = launched & (extents[:, 0] == MISSING)
         extents = extents.astype(np.int64)
@@ -256,10 +244,3 @@ def _compact(values: Ints) -> Ints:
     """Return values as int32 if they all fit, which `MISSING` does not."""
     fits = len(values) > 0 and values.min() >= -INT32_LIMIT and values.max() < INT32_LIMIT
     return values.astype(np.int32) if fits else values
-
-
-def _first_row(keys: Ints, searched: Ints) -> Ints:
-    """Return the first row of `keys` that holds each searched key, `MISSING` if none does."""
-    distinct, first = np.unique(keys, return_index=True)
-    position = np.minimum(np.searchsorted(distinct, searched), len(distinct) - 1)
-    return np.where(distinct[position] == searched, first[position], MISSING)

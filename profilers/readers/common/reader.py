@@ -112,7 +112,7 @@ class Reader(Protocol):
     """A trace format: recognises its files by their content and reads them.
 
     A distribution adds a reader by an entry point in the group ``seqpoint.readers`` that names such a class. The class
-    is constructed without arguments. The first line of its docstring is what ``seqpoint readers`` shows.
+    is constructed without arguments. ``seqpoint readers`` shows the first line of its docstring.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class GroupReader(Reader, Protocol):
 
 
 def readers() -> Iterator[Plugin[Reader]]:
-    """Load the installed readers one after the other, in the order in which they are asked for a file.
+    """Load the installed readers one after the other, in the order in which they are tried on a file.
 
     Kineto comes first, since most files are its own; then the readers of other distributions; then all others by name.
 

@@ -1,20 +1,21 @@
 """Trace files as streams of bytes: plain ones, and gzip, zstd or zip unpacked on the way.
 
-Files are untrusted. A packed file is unpacked up to a limit, and a file that ends early or is damaged gives what comes
+Files are untrusted. A packed file is unpacked up to a limit, and a file that ends early or is damaged gives the content
 before the damage. A plain file also gives a fingerprint of its content, taken while it is read. `ahead` reads in a
-thread, so that reading and converting overlap. `require_events` refuses a file of which nothing could be used.
+thread, so that reading and converting overlap. `require_events` refuses a file without a usable event.
 """
 
 import hashlib
 import io
+import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from queue import Full, Queue
-from threading import Event, Thread
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import pyarrow as pa
 from isal import isal_zlib
@@ -22,7 +23,8 @@ from isal import isal_zlib
 from profilers.errors import BrokenFileError, NotFoundError
 
 Item = TypeVar("Item")
-_WAIT_S = 0.1
+#: A stream of bytes: a plain or unpacked file.
+Bytes = io.RawIOBase | io.BufferedIOBase
 
 
 def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
@@ -33,95 +35,40 @@ def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
     items : iterator
         Iterator that only the thread uses; its exceptions are raised here.
     depth : int
-        Most items that may wait.
+        Most items that may wait, while one more is prepared.
 
     Examples
     --------
     >>> list(ahead(iter("abc")))
     ['a', 'b', 'c']
     """
-    queue: Queue[tuple[Item | None, BaseException | None]] = Queue(depth)
-    stop = Event()
-
-    def put(item: Item | None, error: BaseException | None) -> None:
-        while not stop.is_set():
-            try:
-                return queue.put((item, error), timeout=_WAIT_S)
-            except Full:
-                continue
-
-    def produce() -> None:
-        try:
-            for item in items:
-                put(item, None)
-                if stop.is_set():
-                    return
-            put(None, StopIteration())
-        except BaseException as error:  # noqa: BLE001 - raised again by the consumer
-            put(None, error)
-
-    thread = Thread(target=produce, daemon=True)
-    thread.start()
+    end = object()
+    pool = ThreadPoolExecutor(1)
+    waiting = deque(pool.submit(next, items, end) for _ in range(depth + 1))
     try:
-        while True:
-            item, error = queue.get()
-            if isinstance(error, StopIteration):
-                return
-            if error is not None:
-                raise error
-            yield item  # type: ignore[misc]
+        while (item := waiting.popleft().result()) is not end:
+            waiting.append(pool.submit(next, items, end))
+            yield cast(Item, item)
     finally:
-        stop.set()
-        thread.join()
+        pool.shutdown(cancel_futures=True)
 
 
 #: Most bytes that a packed file may unpack to, unless the caller raises it; a plain file has no limit.
 DEFAULT_LIMIT_BYTES = 8 << 30
-#: Exceptions of ISA-L at a stream that is damaged or ends early.
-_DAMAGE = (cast(type[Exception], isal_zlib.IsalError), EOFError)
+_Failures = tuple[type[Exception], ...]
+#: Exceptions at a packed file that is damaged or ends early.
+_GZIP_FAILURES: _Failures = (cast(type[Exception], isal_zlib.IsalError), EOFError)
+_ZIP_FAILURES: _Failures = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
 _GZIP = b"\x1f\x8b"
-_ZIP = b"PK\x03\x04"
-_ZSTD = b"\x28\xb5\x2f\xfd"
 _BLOCK = 1 << 20
 #: Packed bytes unpacked at a time by zlib: at most 4 MiB of content, since deflate packs 1032 to 1.
 _CHUNK = 4096
 
 
-@dataclass(frozen=True)
-class Source:
-    """The unpacked content of a file.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    content : bytes
-        Its bytes, unpacked.
-    truncated : bool
-        Whether the packed stream ended before its end mark.
-    """
-
-    path: Path
-    content: bytes
-    truncated: bool
-
-
-class Bytes(Protocol):
-    """A stream of bytes: a plain or unpacked file."""
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Fill `buffer` and return the number of bytes, 0 at the end."""
-        ...
-
-    def tell(self) -> int:
-        """Return the number of bytes of the file read so far."""
-        ...
-
-
 class Unpacked(io.RawIOBase):
     """A packed file as a stream of unpacked bytes.
 
-    Once it is read to its end, ``truncated`` tells whether the packed stream ended early.
+    Once the file is read to its end, ``truncated`` is True if the packed stream ended early.
 
     Parameters
     ----------
@@ -129,10 +76,13 @@ class Unpacked(io.RawIOBase):
         A gzip or zstd file, or a zip archive of one file.
     limit_bytes : int
         Most bytes that it may unpack to.
+    start : bytes
+        The first bytes of the file, which name its format.
     """
 
-    def __init__(self, path: Path, limit_bytes: int) -> None:
+    def __init__(self, path: Path, limit_bytes: int, start: bytes) -> None:
         self._path = path
+        self._start = start
         self._limit = limit_bytes
         self._unpacked_bytes = 0
         self._rest = memoryview(b"")
@@ -173,68 +123,60 @@ class Unpacked(io.RawIOBase):
         return self._packed.tell() if self._packed is not None and not self._packed.closed else 0
 
     def _open(self) -> Iterator[bytes]:
+        """Yield the content; at damage, all content before it."""
+        unpack, failures, message = _FORMATS[self._start]
         with _opened(self._path) as stream:
             self._packed = stream
-            start = stream.read(4)
-            stream.seek(0)
-            if start.startswith(_GZIP):
-                yield from self._gzip(stream)
-            elif start == _ZSTD:
-                yield from self._zstd(stream)
-            else:
-                yield from self._zip(stream)
+            try:
+                yield from unpack(stream)
+            except failures as error:
+                if not self._unpacked_bytes:
+                    raise BrokenFileError(f"{self._path}: {message}; copy the file again ({error})") from error
+                self.truncated = True
 
-    def _gzip(self, stream: io.BufferedReader) -> Iterator[bytes]:
-        """Yield the content of all members, unpacked with ISA-L.
 
-        At damage, the file is unpacked again with zlib, which gives all content before the damage.
-        """
-        yielded = 0
-        try:
-            for block in _members(stream):
-                yielded += len(block)
-                yield block
-            return
-        except _DAMAGE:
-            stream.seek(0)
-        self.truncated = True
+def _gzip(stream: io.BufferedReader) -> Iterator[bytes]:
+    """Yield the content of all members, unpacked with ISA-L.
+
+    At damage, the file is unpacked again with zlib, which gives all content before the damage.
+    """
+    yielded = 0
+    try:
+        for block in _members(stream):
+            yielded += len(block)
+            yield block
+    except _GZIP_FAILURES:
+        stream.seek(0)
         salvaged = 0
         for block in _salvaged(stream.read()):
-            unseen = block[max(yielded - salvaged, 0) :]
-            salvaged += len(block)
-            if unseen:
+            if unseen := block[max(yielded - salvaged, 0) :]:
                 yield unseen
-        if not salvaged:
-            raise BrokenFileError(f"{self._path}: the gzip stream is damaged at its start; copy the file again")
+            salvaged += len(block)
+        raise
 
-    def _zstd(self, stream: io.BufferedReader) -> Iterator[bytes]:
-        unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
-        try:
-            while block := unpacked.read(_BLOCK):
+
+def _zstd(stream: io.BufferedReader) -> Iterator[bytes]:
+    unpacked = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
+    while block := unpacked.read(_BLOCK):
+        yield block
+
+
+def _zip(stream: io.BufferedReader) -> Iterator[bytes]:
+    with zipfile.ZipFile(stream) as archive:
+        members = [m for m in archive.infolist() if not m.is_dir()]
+        if len(members) != 1:
+            raise BrokenFileError(f"{stream.name}: holds {len(members)} files; unpack the archive and name one of them")
+        with archive.open(members[0]) as member:
+            while block := member.read(_BLOCK):
                 yield block
-        except OSError as error:
-            if not self._unpacked_bytes:
-                message = f"{self._path}: the zstd stream is damaged at its start; copy the file again"
-                raise BrokenFileError(message) from error
-            self.truncated = True
 
-    def _zip(self, stream: io.BufferedReader) -> Iterator[bytes]:
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                members = [m for m in archive.infolist() if not m.is_dir()]
-                if len(members) != 1:
-                    raise BrokenFileError(
-                        f"{self._path}: holds {len(members)} files; unpack the archive and name one of them"
-                    )
-                with archive.open(members[0]) as member:
-                    while block := member.read(_BLOCK):
-                        yield block
-        except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
-            if not self._unpacked_bytes:
-                raise BrokenFileError(
-                    f"{self._path}: the zip archive is damaged ({error}); copy the file again"
-                ) from error
-            self.truncated = True
+
+#: Packed formats by their first bytes: the function that unpacks a file, its exceptions at damage, and the message.
+_FORMATS: Mapping[bytes, tuple[Callable[[io.BufferedReader], Iterator[bytes]], _Failures, str]] = {
+    _GZIP: (_gzip, _GZIP_FAILURES, "the gzip stream is damaged at its start"),
+    b"\x28\xb5\x2f\xfd": (_zstd, (OSError,), "the zstd stream is damaged at its start"),
+    b"PK\x03\x04": (_zip, _ZIP_FAILURES, "the zip archive is damaged"),
+}
 
 
 class Plain(io.FileIO):
@@ -297,13 +239,10 @@ def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "Plain | 
     NotFoundError
         The file does not exist or cannot be read.
     """
-    return Unpacked(path, limit_bytes) if is_packed(path) else Plain(path)
-
-
-def is_packed(path: Path) -> bool:
-    """Return whether the file at `path` has to be unpacked."""
     with _opened(path) as stream:
-        return stream.read(4).startswith((_GZIP, _ZIP, _ZSTD))
+        start = stream.read(4)
+    magic = next((magic for magic in _FORMATS if start.startswith(magic)), None)
+    return Plain(path) if magic is None else Unpacked(path, limit_bytes, magic)
 
 
 def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Path:
@@ -323,13 +262,13 @@ def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) 
     NotFoundError, BrokenFileError
         As `open_source` and `Unpacked.readinto`.
     """
-    if not is_packed(path):
-        return path
-    target = folder / "unpacked"
-    with open_source(path, limit_bytes) as stream, target.open("wb") as out:
-        for piece in _pieces(stream):
-            out.write(piece)
-    return target
+    with open_source(path, limit_bytes) as stream:
+        if isinstance(stream, Plain):
+            return path
+        target = folder / "unpacked"
+        with target.open("wb") as out:
+            shutil.copyfileobj(stream, out, _BLOCK)
+        return target
 
 
 def head(path: Path, size: int = 65536) -> bytes:
@@ -341,19 +280,16 @@ def head(path: Path, size: int = 65536) -> bytes:
         The file does not exist or cannot be read.
     """
     content = bytearray()
-    with open_source(path) as stream:
-        try:
-            for piece in _pieces(stream, size):
-                content += piece
-                if len(content) >= size:
-                    break
-        except BrokenFileError:
-            pass
+    with open_source(path) as stream, suppress(BrokenFileError):
+        for piece in _pieces(stream, size):
+            content += piece
+            if len(content) >= size:
+                break
     return bytes(content[:size])
 
 
-def read_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Source:
-    """Read a whole file, unpacked if it is packed.
+def read_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> tuple[bytes, bool]:
+    """Return the content of a whole file, unpacked if it is packed, and whether the packed stream ended early.
 
     Parameters
     ----------
@@ -373,7 +309,7 @@ def read_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Source:
     with open_source(path, limit_bytes) as stream:
         for piece in _pieces(stream):
             content += piece
-        return Source(path, bytes(content), getattr(stream, "truncated", False))
+        return bytes(content), getattr(stream, "truncated", False)
 
 
 def fingerprint(path: Path) -> str:

@@ -1,18 +1,12 @@
-"""Columns of a SQLite table read from its pages.
+"""Columns of a SQLite table, read straight from the pages of its b-tree, a block of leaves at a time.
 
-The records on the leaves of a SQLite table, as columns; compiled, since it looks at every value.
+`PageFile` reads pages, and `scan_table` yields the columns of their records. Only ordinary content is read: a table
+with rowids in a UTF-8 file, and values that lie on their leaf. On anything else `Unusual` is raised, and the caller
+calls SQLite instead. The format is public (sqlite.org, "Database File Format", sections 1.3, 1.6 and 2).
 
-The format is public (sqlite.org, "Database File Format", sections 1.6 and 2.1). Every place is checked against
-the page that the record lies on before it is looked at.
-
-The pages of a SQLite table, read without SQLite: columns straight from the b-tree, a block of leaves at a time.
-
-Only what is ordinary is read: a table with rowids in a UTF-8 file, and values that lie on their leaf. On
-anything else `Unusual` is raised and the caller asks SQLite itself. The file format is public (sqlite.org,
-"Database File Format", sections 1.3, 1.6 and 2). Every offset is checked against the page that it lies on, and
-no page is visited twice, so that a hostile file costs at most one pass over its pages. It is here because tables of
-5 million rows are read 3.5 to 8.4 times as fast as by ADBC, and 11 to 18 times as fast as by `sqlite3`
-(measured by ``benchmarks/ingest/database_reading.py``).
+Every offset is checked against its page before it is used, and no page is visited twice. So a hostile file costs at
+most one pass over its pages. This module exists for its speed: 3.5 to 8.4 times that of ADBC, and 11 to 18 times that
+of `sqlite3`, on tables of 5 million rows (measured by ``benchmarks/ingest/database_reading.py``).
 """
 
 import os
@@ -25,24 +19,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, Ints
-from profilers.trace.compiled import compiled
+from profilers.trace.compiled import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
 
 #: The first byte of a leaf.
-LEAF = 13
+_LEAF = 13
 #: The numbers at the start of a record, nine bytes each at most, may be read past the end of a block.
-PADDING = 64
-#: Of a float64 as bits: all but the sign, and what lies above infinity is no number.
+_PADDING = 64
+#: Bits of a float64: all but the sign; those of infinity, above which no number lies; and those of NaN.
 _NOT_SIGN, _INFINITE, _NAN = (1 << 63) - 1, 0x7FF << 52, 0x7FF8 << 48
-#: What was seen in a column, as bits; the first three also say as what a column is read.
+#: Types of value that a column holds, as bits; the first three also name the type as which it is read.
 _INT, _FLOAT, _TEXT = 1, 2, 4
-#: A place and a serial type in one number; the type of what fits a page has 18 bits.
+#: An offset and a serial type in one number; a type that fits a page has 18 bits.
 _TYPE_BITS, _TYPE = 20, (1 << 20) - 1
 
 
 class Unusual(Exception):  # noqa: N818 - no error: the caller takes the other way
-    """A table, or what is left of it, is for SQLite to read."""
+    """SQLite has to read the table, or its remaining rows."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +45,12 @@ class Stored:
 
     Parameters
     ----------
-    position : int
-        In the record; `None` where the column is the rowid.
+    position : int, optional
+        Number of the value in the record; None for a column that is the rowid.
     real : bool
-        Its integers are read as floating point (affinity REAL).
+        Whether its integers are read as floating point (affinity REAL).
     has_default : bool
-        A record that ends before it does not mean null.
+        Whether the column has a default, so that a record that ends before it does not mean null.
     """
 
     position: int | None
@@ -64,21 +58,16 @@ class Stored:
     has_default: bool = False
 
 
-class Records:
+class _Records:
     """Reads columns from the records on leaf pages, and learns from each block which type a column has.
 
-    A block holds leaf pages one after the other, with `PADDING` bytes behind them. Its shape is the number of pages,
+    A block holds leaf pages one after the other, with `_PADDING` bytes behind them. Its shape is the number of pages,
     the size of a page, and the number of bytes of a page that are used.
-
-    Parameters
-    ----------
-    columns : sequence of Stored
-        Columns to read, and how each stands in a record.
     """
 
     def __init__(self, columns: Sequence[Stored]) -> None:
         positions = [column.position for column in columns]
-        #: For each position in a record, which column it fills; -1 for none.
+        #: The column that each position of a record fills; -1 for none.
         self._slots = np.full(max((p for p in positions if p is not None), default=-1) + 1, -1, dtype=np.int64)
         for slot, position in enumerate(positions):
             if position is not None:
@@ -88,21 +77,8 @@ class Records:
         self._has_default = any(column.has_default for column in columns)
         self._modes = np.where(self._real, _FLOAT, _INT).astype(np.uint8)
 
-    def count(self, content: Bytes, shape: Ints) -> int:
-        """Return the number of rows on leaves.
-
-        Raises
-        ------
-        Unusual
-            A page is no leaf, or says more than fit.
-        """
-        rows = int(_count(content, shape))
-        if rows < 0:
-            raise Unusual
-        return rows
-
     def take(self, content: Bytes, shape: Ints, rows: int) -> list[Any]:
-        """Return the columns of leaves with so many rows.
+        """Return the columns of leaves that hold `rows` rows.
 
         Raises
         ------
@@ -110,29 +86,25 @@ class Records:
             A record is not ordinary.
         """
         values, lengths, seen = self._scan(content, shape, rows)
-        modes = self._fitting(seen)
+        text, number = seen & _TEXT != 0, seen & (_INT | _FLOAT) != 0
+        if (text & number).any():
+            raise Unusual  # only SQLite knows how it spells a number among texts
+        modes = np.where(text, _TEXT, np.where(self._real | (seen & _FLOAT != 0), _FLOAT, _INT))
+        modes = np.where(text | number, modes, self._modes).astype(np.uint8)
         if (modes != self._modes).any():
             self._modes = modes
             values, lengths, seen = self._scan(content, shape, rows)
         modes = np.where(seen == 0, 0, modes)
-        return [_column(content, *one) for one in zip(values, lengths, modes.tolist(), strict=True)]
+        return [_column(content, *column) for column in zip(values, lengths, modes.tolist(), strict=True)]
 
     def _scan(self, content: Bytes, shape: Ints, rows: int) -> tuple[Ints, npt.NDArray[np.int32], Bytes]:
         values = np.empty((len(self._modes), rows), dtype=np.int64)
         lengths = np.empty((len(self._modes), rows if (self._modes == _TEXT).any() else 0), dtype=np.int32)
         seen = np.zeros(len(self._modes), dtype=np.uint8)
-        found = _scan(content, shape, self._slots, self._modes, self._rowid_slot, values, lengths, seen)
-        if found < 0 or (found and self._has_default):
+        state = _scan(content, shape, self._slots, self._modes, self._rowid_slot, values, lengths, seen)
+        if state < 0 or (state and self._has_default):
             raise Unusual
         return values, lengths, seen
-
-    def _fitting(self, seen: Bytes) -> Bytes:
-        """Return as what each column is to be read, by what was seen in it."""
-        text, number = seen & _TEXT != 0, seen & (_INT | _FLOAT) != 0
-        if (text & number).any():
-            raise Unusual  # how a number is spelled among texts is for SQLite to say
-        modes = np.where(text, _TEXT, np.where(self._real | (seen & _FLOAT != 0), _FLOAT, _INT))
-        return np.where(text | number, modes, self._modes).astype(np.uint8)
 
 
 def _column(content: Bytes, values: Ints, lengths: npt.NDArray[np.int32], mode: int) -> Any:
@@ -152,13 +124,13 @@ def _strings(content: Bytes, starts: Ints, lengths: npt.NDArray[np.int32]) -> pa
     data = np.empty(offsets[-1], dtype=np.uint8)
     _gather(content, starts, offsets, data)
     nulls = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    found = pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data), nulls)
+    texts = pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(data), nulls)
     try:
-        found.validate(full=True)
+        texts.validate(full=True)
     except pa.ArrowInvalid:
-        raw = found.view(pa.binary()).to_pylist()
+        raw = texts.view(pa.binary()).to_pylist()
         return pa.array([None if text is None else text.decode("utf-8", "replace") for text in raw], pa.string())
-    return found
+    return texts
 
 
 @compiled
@@ -170,12 +142,12 @@ def _gather(content, starts, offsets, data):  # type: ignore[no-untyped-def]
 
 @compiled
 def _count(content, shape):  # type: ignore[no-untyped-def]
-    """Return how many rows the leaves hold, -1 where a page is none or says more than fit."""
+    """Return the number of rows that the leaves hold, -1 if a page is no leaf or states more rows than fit."""
     rows = np.int64(0)
     for page in range(shape[0]):
         base = page * shape[1]
         cells = (np.int64(content[base + 3]) << 8) | np.int64(content[base + 4])
-        if content[base] != LEAF or 8 + 6 * cells > shape[2]:
+        if content[base] != _LEAF or 8 + 6 * cells > shape[2]:
             return -1
         rows += cells
     return rows
@@ -183,11 +155,11 @@ def _count(content, shape):  # type: ignore[no-untyped-def]
 
 @compiled
 def _scan(content, shape, slots, modes, rowid_slot, values, lengths, seen):  # type: ignore[no-untyped-def]
-    """Fill the columns from every record of the leaves; -1 where one is not ordinary, 1 where one is short.
+    """Fill the columns from every record of the leaves; return -1 if a record is not ordinary, 1 if one is short.
 
-    First it is noted where the values of a page lie, then they are decoded column by column: both loops are
-    tight, and a page stays in the nearest cache. (Arrays are passed one by one: in a tuple, numba counts
-    references for every value, which takes ten times as long.)
+    The first loop notes the offsets of the values of a page, the second decodes them column by column. Both are
+    tight, and a page stays in the nearest cache. Arrays are passed separately: in a tuple, numba counts references
+    for every value, which takes ten times as long.
     """
     row, short = 0, 0
     for page in range(shape[0]):
@@ -199,18 +171,18 @@ def _scan(content, shape, slots, modes, rowid_slot, values, lengths, seen):  # t
             at = base + ((np.int64(content[pointer]) << 8) | np.int64(content[pointer + 1]))
             if at < base + 8 + 2 * cells or at + 4 > base + shape[2]:
                 return -1
-            found = _locate(content, at, base + shape[2], shape[2], slots, rowid_slot, values, row)
-            if found < 0:
+            state = _locate(content, at, base + shape[2], shape[2], slots, rowid_slot, values, row)
+            if state < 0:
                 return -1
-            short |= found
+            short |= state
             row += 1
         for slot in range(len(modes)):
             if slot == rowid_slot:
                 seen[slot] |= _INT
             elif modes[slot] == _INT:
-                seen[slot] |= _decode_integers(content, values[slot], first, row)
+                seen[slot] |= _decode_numbers(content, values[slot], first, row, False)
             elif modes[slot] == _FLOAT:
-                seen[slot] |= _decode_reals(content, values[slot], first, row)
+                seen[slot] |= _decode_numbers(content, values[slot], first, row, True)
             else:
                 seen[slot] |= _decode_texts(values[slot], lengths[slot], first, row)
     return short
@@ -218,10 +190,10 @@ def _scan(content, shape, slots, modes, rowid_slot, values, lengths, seen):  # t
 
 @compiled
 def _locate(content, at, page_end, usable, slots, rowid_slot, values, row):  # type: ignore[no-untyped-def]
-    """Note for each column of one record where its value lies and of what type it is.
+    """Note the offset and the type of each value of one record.
 
-    Returns -1 where the record is not ordinary or a value lies on another page, 1 where the record ends before
-    a column, else 0.
+    Returns -1 if the record is not ordinary or a value lies on another page, 1 if the record ends before a column,
+    else 0.
     """
     payload, at = _varint(content, at)
     rowid, at = _varint(content, at)
@@ -252,7 +224,7 @@ def _locate(content, at, page_end, usable, slots, rowid_slot, values, row):  # t
 
 @compiled
 def _varint(content, at):  # type: ignore[no-untyped-def]
-    """Return the integer at `at`, of at most nine bytes, and where it ends."""
+    """Return the integer at `at`, of at most nine bytes, and its end."""
     value = np.int64(content[at])
     if value < 128:
         return value, at + 1
@@ -267,17 +239,17 @@ def _varint(content, at):  # type: ignore[no-untyped-def]
 
 @compiled
 def _on_page(payload, usable):  # type: ignore[no-untyped-def]
-    """Return how much of a record lies on the leaf itself (section 1.6 of the format)."""
+    """Return the number of bytes of a record that lie on the leaf itself (section 1.6 of the format)."""
     if payload <= usable - 35:
         return payload
     least = (usable - 12) * 32 // 255 - 23
-    found = least + (payload - least) % (usable - 4)
-    return found if found <= usable - 35 else least
+    size = least + (payload - least) % (usable - 4)
+    return size if size <= usable - 35 else least
 
 
 @compiled
 def _length(serial):  # type: ignore[no-untyped-def]
-    """Return how many bytes a value of this serial type takes, -1 for a type that is not used."""
+    """Return the number of bytes of a value of this serial type, -1 for a type that is not used."""
     if serial >= 12:
         return (serial - 12) >> 1
     if 0 <= serial <= 4:
@@ -300,48 +272,30 @@ def _number(content, at, serial):  # type: ignore[no-untyped-def]
     return number
 
 
-@compiled
-def _decode_integers(content, column, first, last):  # type: ignore[no-untyped-def]
-    """Replace places by values in some rows; return what was seen among them."""
+@inlined
+def _decode_numbers(content, column, first, last, real):  # type: ignore[no-untyped-def]
+    """Replace offsets by integers, or by the bits of float64 if `real`; return the types of value as bits."""
     seen = 0
     for row in range(first, last):
         serial, at = column[row] & _TYPE, column[row] >> _TYPE_BITS
         if serial == 0:
-            column[row] = MISSING
-        elif serial == 7:
-            no_number = (_number(content, at, serial) & _NOT_SIGN) > _INFINITE  # SQLite reads NaN as null
-            column[row] = MISSING
-            seen |= 0 if no_number else _FLOAT
+            column[row] = _NAN if real else MISSING
         elif serial >= 12:
             seen |= _TEXT
-        else:
-            column[row] = _number(content, at, serial)
-            seen |= _INT
-    return seen
-
-
-@compiled
-def _decode_reals(content, column, first, last):  # type: ignore[no-untyped-def]
-    """Replace places by the bits of float64, null by those of NaN; return what was seen."""
-    seen = 0
-    for row in range(first, last):
-        serial, at = column[row] & _TYPE, column[row] >> _TYPE_BITS
-        if serial == 0:
-            column[row] = _NAN
         elif serial == 7:
-            column[row] = _number(content, at, serial)
-            seen |= _FLOAT if (column[row] & _NOT_SIGN) <= _INFINITE else 0
-        elif serial >= 12:
-            seen |= _TEXT
+            number = _number(content, at, serial)
+            column[row] = number if real else MISSING
+            seen |= _FLOAT if (number & _NOT_SIGN) <= _INFINITE else 0  # SQLite reads NaN as null
         else:
-            column[row] = np.float64(_number(content, at, serial)).view(np.int64)
+            number = _number(content, at, serial)
+            column[row] = np.float64(number).view(np.int64) if real else number
             seen |= _INT
     return seen
 
 
 @compiled
 def _decode_texts(column, lengths, first, last):  # type: ignore[no-untyped-def]
-    """Replace places by where texts start, and fill their lengths, -1 for null; return what was seen."""
+    """Replace offsets and types by offsets alone, and fill lengths, -1 for null; return the types as bits."""
     seen = 0
     for row in range(first, last):
         serial = column[row] & _TYPE
@@ -359,7 +313,7 @@ def _decode_texts(column, lengths, first, last):  # type: ignore[no-untyped-def]
 _INTERIOR = 5
 _UTF8 = 1
 _ROWS = 32768  # in a batch, about
-#: Pages in the first block, whose rows say how many pages make a batch; and bytes of a block at most.
+#: Pages in the first block, whose rows decide the number of pages in a batch; and most bytes of a block.
 _FIRST_PAGES, _BLOCK_BYTES = 64, 16 << 20
 _MAX_DEPTH = 20  # SQLite's own limit
 
@@ -370,17 +324,17 @@ class PageFile:
     Parameters
     ----------
     descriptor : int
-        Of the open file.
+        Descriptor of the open file.
 
     Raises
     ------
     Unusual
-        The file is in write-ahead mode, has UTF-16 texts or is no SQLite file; or the system cannot read so.
+        The file is in write-ahead mode, has UTF-16 texts or is no SQLite file; or the system lacks ``preadv``.
     """
 
     def __init__(self, descriptor: int) -> None:
         if not hasattr(os, "preadv"):
-            raise Unusual  # not every system has it
+            raise Unusual
         self._descriptor = descriptor
         header = os.pread(descriptor, 100, 0)
         size = os.fstat(descriptor).st_size
@@ -407,14 +361,14 @@ class PageFile:
         """
         if len(numbers) and not 2 <= numbers.min() <= numbers.max() <= self.count:
             raise Unusual
-        content = np.empty(len(numbers) * self.size + PADDING, dtype=np.uint8)
-        content[-PADDING:] = 0
+        content = np.empty(len(numbers) * self.size + _PADDING, dtype=np.uint8)
+        content[-_PADDING:] = 0
         view = memoryview(content)  # type: ignore[arg-type]
         cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
         # One call a run of neighbours, 1 to 2 us each.
         for first, last in zip([0, *cuts.tolist()], [*cuts.tolist(), len(numbers)], strict=True):
-            part = view[first * self.size : last * self.size]
-            if os.preadv(self._descriptor, [part], (int(numbers[first]) - 1) * self.size) != len(part):
+            run = view[first * self.size : last * self.size]
+            if os.preadv(self._descriptor, [run], (int(numbers[first]) - 1) * self.size) != len(run):
                 raise Unusual
         return content
 
@@ -440,9 +394,9 @@ def scan_table(pages: PageFile, root: int, columns: Sequence[Stored]) -> Iterato
     Raises
     ------
     Unusual
-        What was yielded stands; SQLite has to read the rest.
+        SQLite has to read the rows after those already yielded.
     """
-    records = Records(columns)
+    records = _Records(columns)
     batch = _FIRST_PAGES
     waiting = np.empty(0, dtype=np.int64)
     for leaves in _leaves(pages, np.array([root]), np.zeros(pages.count + 1, dtype=np.bool_), 0):
@@ -450,9 +404,9 @@ def scan_table(pages: PageFile, root: int, columns: Sequence[Stored]) -> Iterato
         while len(waiting) >= batch:
             now, waiting = waiting[:batch], waiting[batch:]
             total = 0
-            for rows, found in _read(records, pages, now):
+            for rows, arrays in _read(records, pages, now):
                 total += rows
-                yield rows, found
+                yield rows, arrays
             batch = max(1, min(_ROWS * batch // max(total, 1), _BLOCK_BYTES // pages.size))
     if len(waiting):
         yield from _read(records, pages, waiting)
@@ -465,7 +419,7 @@ def _leaves(pages: PageFile, numbers: Ints, seen: npt.NDArray[np.bool_], depth: 
     if seen[numbers].any() or len(np.unique(numbers)) < len(numbers):
         raise Unusual
     seen[numbers] = True
-    if pages.read(numbers[:1])[0] == LEAF:
+    if pages.read(numbers[:1])[0] == _LEAF:
         yield numbers
         return
     # One step an interior page, which stands for about 300 leaves.
@@ -482,15 +436,17 @@ def _children(pages: PageFile, number: int) -> Ints:
     cells = page[12 : 12 + 2 * count].view(">u2").astype(np.int64)
     if count and (cells.min() < 12 + 2 * count or cells.max() + 5 > pages.usable):
         raise Unusual
-    places = np.append(cells, 8)[:, None] + np.arange(4)  # the last child stands in the header
-    return np.ascontiguousarray(page[places]).view(">u4").ravel().astype(np.int64)
+    offsets = np.append(cells, 8)[:, None] + np.arange(4)  # the last child stands in the header
+    return np.ascontiguousarray(page[offsets]).view(">u4").ravel().astype(np.int64)
 
 
-def _read(records: Records, pages: PageFile, numbers: Ints) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the number of rows on leaves and their columns, in pieces where the rows are very many."""
+def _read(records: _Records, pages: PageFile, numbers: Ints) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of rows on leaves and their columns, in pieces if there are too many rows for one batch."""
     content = pages.read(numbers)
     shape = np.array([len(numbers), pages.size, pages.usable], dtype=np.int64)
-    rows = records.count(content, shape)
+    rows = int(_count(content, shape))
+    if rows < 0:
+        raise Unusual
     if rows > 2 * _ROWS and len(numbers) > 1:
         for half in np.array_split(numbers, 2):
             yield from _read(records, pages, half)

@@ -1,6 +1,6 @@
 """JSON traces of the PyTorch profiler (Kineto), of every version and vendor.
 
-Read `reader` first, then `scan`, the compiled scanner of events, and `rows`, the slow path for damaged events.
+Read `reader` first, then `scanner`, the compiled scanner of events, and `rows`, the slow path for damaged events.
 """
 
 from profilers.readers.kineto.reader import KinetoReader

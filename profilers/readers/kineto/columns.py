@@ -14,44 +14,32 @@ import pyarrow as pa
 
 from profilers.readers.common.numbers import IN_WORK_ITEMS, Grids
 from profilers.readers.common.reader import Sink
+from profilers.readers.kineto import scanner
 from profilers.readers.kineto.lexing import Strings, empty_strings, find, text_of
-from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
-from profilers.readers.kineto.tokens import (
-    CATEGORY,
-    DURATION,
-    EVENT_NAME,
-    EXTENTS,
-    FIXED,
-    FLOAT,
-    FLOWS,
-    INTEGER,
-    JSON,
-    KEPT,
-    LAST,
-    MARKER,
-    MARKERS,
-    NARROW,
-    OTHER_ARGS,
-    PROCESS,
-    RANK,
-    RANKED,
-    START,
-    THREAD,
-    TOP_KEYS,
-    WORD,
-    Scan,
-)
+from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, SYNC_COLUMNS, direction
+from profilers.readers.kineto.scanner import CATEGORY, DURATION, EVENT_NAME, OTHER_ARGS, PROCESS, RANK, START, THREAD
 from profilers.trace.arrays import MISSING, Ints, arrow_array, text_array
-from profilers.trace.compiled import compiled
 from profilers.trace.schema import OWN_RANK
 
 #: Kinds of event in the order of their numbers in the scanner.
 _KINDS = ("ops", "launches", "kernels", "copies", "syncs", "ranges", "counters")
-_STORAGE: Mapping[str, int] = {"integer": INTEGER, "narrow": NARROW, "float": FLOAT, "json": JSON}
+_STORAGE: Mapping[str, int] = {
+    "integer": scanner.INTEGER,
+    "narrow": scanner.NARROW,
+    "float": scanner.FLOAT,
+    "json": scanner.JSON,
+}
+_GRID = (("grid", scanner.EXTENTS), ("block", scanner.EXTENTS))
+#: Arguments without a column of their own, and how the scanner keeps them, by kind.
+_OTHER_ARGUMENTS: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "kernels": _GRID,
+    "launches": _GRID,
+    "copies": (("kind", scanner.WORD),),
+    "syncs": (("cuda_sync_kind", scanner.WORD),),
+}
 _KEYS, _CATEGORIES = 2048, 512
 _STRINGS, _ARENA = 1 << 17, 16 << 20
 _SCRATCH = 4 << 20
-_TOKENS = 256
 
 
 class Columns:
@@ -70,23 +58,23 @@ class Columns:
         self._capacity = capacity
         self.grids = Grids()
         self.counts: Counter[str] = Counter()
-        self._slots: list[dict[str, tuple[int, int]]] = []
+        self._slots: list[dict[str, int]] = []
         self.scan = self._arrays()
-        self._stamp = np.full(_STRINGS, -1, dtype=np.int32)
 
-    def _arrays(self) -> Scan:
+    def _arrays(self) -> scanner.Scan:
         kinds = len(_KINDS)
         slots, types = np.zeros((kinds, _KEYS), np.int64), np.zeros((kinds, _KEYS), np.int64)
         keys, top = empty_strings(_KEYS, 64 * _KEYS), empty_strings(128, 128 * 64)
         categories, strings = empty_strings(_CATEGORIES, 1 << 16), empty_strings(_STRINGS, _ARENA)
         for table in (keys, categories, strings):
             _intern(table, "")
-        for name in TOP_KEYS:
+        for name in scanner.TOP_KEYS:
             _intern(top, name)
+        widths = np.zeros(kinds, np.int64)
         for kind, name in enumerate(_KINDS):
-            self._slots.append(_layout(name, keys, slots[kind], types[kind]))
-        widths = np.array([FIXED + len(layout) for layout in self._slots])
-        return Scan(
+            layout, widths[kind] = _layout(name, keys, slots[kind], types[kind])
+            self._slots.append(layout)
+        return scanner.Scan(
             values=np.empty((kinds, int(widths.max()), self._capacity), np.int64),
             rows=np.zeros(kinds, np.int64),
             slots=slots,
@@ -98,10 +86,8 @@ class Columns:
             counts=np.zeros(4, np.int64),
             recent=np.full(_STRINGS, -1, np.int64),
             recent_rest=np.full(_STRINGS, -1, np.int64),
-            tokens=np.zeros((_TOKENS + 1, 7), np.int64),
-            extents=np.zeros(3, np.int64),
+            tokens=np.zeros((scanner.TOKENS + 1, 7), np.int64),
             head=np.zeros(6, np.int64),
-            real=np.zeros(1),
             scratch=np.zeros(_SCRATCH, np.uint8),
             top=top,
             keys=keys,
@@ -114,7 +100,7 @@ class Columns:
         categories, kinds = self.scan.categories, self.scan.kinds
         for number in range(int(categories.meta[0])):
             name = self._category(number)
-            kinds[number] = MARKER if name == "trace" else _KINDS.index(KIND_OF.get(name, "ranges"))
+            kinds[number] = scanner.MARKER if name == "trace" else _KINDS.index(KIND_OF.get(name, "ranges"))
 
     def _category(self, number: int) -> str:
         return text_of(self.scan.categories, number).decode("utf-8", "replace").lower()
@@ -129,7 +115,7 @@ class Columns:
         _intern(strings, "")
         self.scan.recent[:] = -1
         self.scan.recent_rest[:] = -1
-        self.scan.counts[LAST] = 0
+        self.scan.counts[scanner.LAST] = 0
 
     def flush_full(self) -> None:
         """Give the rows of full kinds to the sink."""
@@ -153,18 +139,16 @@ class Columns:
         if name in HOST_KINDS:
             columns |= {"process": values[PROCESS].copy(), "thread": values[THREAD].copy()}
         for argument in ARGUMENTS[name]:
-            slot, storage = self._slots[kind][argument.column]
-            columns[argument.column] = self._column(values[slot], storage)
+            numbers = values[self._slots[kind][argument.column]]
+            if argument.what == "json":
+                columns[argument.column] = self._json(numbers)
+            elif argument.what == "float":
+                columns[argument.column] = arrow_array(numbers.view(np.float64), numbers == MISSING)
+            else:
+                columns[argument.column] = numbers.copy()
         self._special(kind, values, columns)
         self._sink.write(name, columns)
         self.scan.rows[kind] = 0
-
-    def _column(self, values: Ints, storage: int) -> Any:
-        if storage == JSON:
-            return self._json(values)
-        if storage == FLOAT:
-            return arrow_array(values.view(np.float64), values == MISSING)
-        return values.copy()
 
     def _special(self, kind: int, values: Ints, columns: dict[str, Any]) -> None:
         """Add the columns that only some kinds have, and collect grids."""
@@ -172,15 +156,14 @@ class Columns:
         if name in ("launches", "ranges", "counters"):
             columns["api" if name == "launches" else "category"] = self._categories(values[CATEGORY])
         if name == "copies":
-            columns["direction"] = self._directions(columns["name"], self._texts(values[slots["kind"][0]]))
+            columns["direction"] = self._directions(columns["name"], self._texts(values[slots["kind"]]))
         elif name == "syncs":
-            word = values[slots["cuda_sync_kind"][0]]
+            word = values[slots["cuda_sync_kind"]]
             columns["sync"] = self._texts(np.where(word == MISSING, values[EVENT_NAME], word))
-            for column in ("stream", "wait_on_stream", "event", "event_correlation"):
+            for column in SYNC_COLUMNS:
                 columns[column] = np.where(columns[column] == -1, MISSING, columns[column])
         elif name in ("launches", "kernels"):
-            first = slots["grid"][0]
-            extents = values[first : first + 6].T.copy()
+            extents = values[slots["grid"] : slots["grid"] + 6].T.copy()
             extents[(extents == MISSING).any(axis=1)] = MISSING
             if name == "kernels":
                 self.grids.add_kernels(columns["rank"], columns["correlation"], extents)
@@ -211,57 +194,41 @@ class Columns:
     def _json(self, numbers: Ints) -> pa.DictionaryArray:
         """Return the strings with these numbers as the file spells them; invalid UTF-8 is replaced and counted."""
         strings = self.scan.strings
-        codes = np.empty(len(numbers), np.int32)
-        used = np.empty(min(len(numbers), int(strings.meta[0])) + 1, np.int64)
-        count = _renumber(numbers, codes, used, self._stamp)
-        used = used[:count]
-        sizes = strings.offsets[used + 1] - strings.offsets[used]
-        offsets = np.zeros(count + 1, np.int32)
-        np.cumsum(sizes, out=offsets[1:])
-        data = np.empty(int(offsets[-1]), np.uint8)
-        _gather(strings.arena, strings.offsets, used, data)
-        texts = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(data))
+        codes = arrow_array(numbers, numbers < 0).dictionary_encode()
+        count = int(strings.meta[0])
+        buffers = pa.py_buffer(strings.offsets[: count + 1]), pa.py_buffer(strings.arena)
+        texts = pa.LargeStringArray.from_buffers(count, *buffers).take(codes.dictionary)
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid:
             self.counts["repaired_utf8"] = 1
-            texts = pa.array([text_of(strings, number).decode("utf-8", "replace") for number in used.tolist()])
-        return pa.DictionaryArray.from_arrays(arrow_array(codes, codes < 0), texts)
+            texts = pa.array([text_of(strings, n).decode("utf-8", "replace") for n in codes.dictionary.to_pylist()])
+        return pa.DictionaryArray.from_arrays(codes.indices, texts.cast(pa.string()))
 
     def totals(self) -> Counter[str]:
         """Return the counts of events so far."""
         counts = self.scan.counts
-        entries = {"kept": KEPT, "skipped_marker": MARKERS, "skipped_flow": FLOWS}
+        entries = {"kept": scanner.KEPT, "skipped_marker": scanner.MARKERS, "skipped_flow": scanner.FLOWS}
         totals = Counter({name: int(counts[entry]) for name, entry in entries.items()})
         totals["events"] = sum(totals.values())
         return totals + self.counts
 
 
-def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> dict[str, tuple[int, int]]:
-    """Assign a slot to every column of a kind; return slot and storage by column, and fill `slots` and `types`."""
-    layout: dict[str, tuple[int, int]] = {}
-
-    def add(column: str, spellings: tuple[str, ...], storage: int, width: int = 1) -> None:
-        slot = FIXED + len(layout)
-        layout[column] = (slot, storage)
-        for extra in range(1, width):
-            layout[f"{column}.{extra}"] = (slot + extra, storage)
+def _layout(kind: str, keys: Strings, slots: Ints, types: Ints) -> tuple[dict[str, int], int]:
+    """Assign slots to the arguments of a kind; return them by column, and their number; fill `slots` and `types`."""
+    arguments = [(argument.column, argument.keys, _STORAGE[argument.what]) for argument in ARGUMENTS[kind]]
+    arguments += [(name, (name,), storage) for name, storage in _OTHER_ARGUMENTS.get(kind, ())]
+    layout: dict[str, int] = {}
+    width = scanner.FIXED
+    for column, spellings, storage in arguments:
+        layout[column] = width
         for spelling in spellings:
             number = _intern(keys, spelling)
-            slots[number], types[number] = slot, storage
-
-    for argument in ARGUMENTS[kind]:
-        add(argument.column, argument.keys, _STORAGE[argument.what])
-    if kind in ("kernels", "launches"):
-        add("grid", ("grid",), EXTENTS, 3)
-        add("block", ("block",), EXTENTS, 3)
-    if kind == "copies":
-        add("kind", ("kind",), WORD)
-    if kind == "syncs":
-        add("cuda_sync_kind", ("cuda_sync_kind",), WORD)
+            slots[number], types[number] = width, storage
+        width += 3 if storage == scanner.EXTENTS else 1
     rank = _intern(keys, "rank")
-    slots[rank], types[rank] = RANK, RANKED
-    return layout
+    slots[rank], types[rank] = RANK, scanner.RANKED
+    return layout, width
 
 
 def _bytes(text: str) -> tuple[npt.NDArray[np.uint8], int, int]:
@@ -271,32 +238,3 @@ def _bytes(text: str) -> tuple[npt.NDArray[np.uint8], int, int]:
 
 def _intern(table: Strings, text: str) -> int:
     return int(find(table, *_bytes(text)))
-
-
-@compiled
-def _renumber(numbers: Any, codes: Any, used: Any, stamp: Any) -> int:
-    """Number the strings in use from zero in order of appearance, null as -1; return how many are in use."""
-    count = 0
-    for i in range(numbers.size):
-        number = numbers[i]
-        if number < 0:
-            codes[i] = -1
-            continue
-        if stamp[number] < 0:
-            stamp[number] = count
-            used[count] = number
-            count += 1
-        codes[i] = stamp[number]
-    for i in range(count):
-        stamp[used[i]] = -1
-    return count
-
-
-@compiled
-def _gather(arena: Any, offsets: Any, used: Any, out: Any) -> None:
-    """Copy the bytes of the strings `used` to `out`, one after the other."""
-    end = 0
-    for i in range(used.size):
-        for j in range(offsets[used[i]], offsets[used[i] + 1]):
-            out[end] = arena[j]
-            end += 1

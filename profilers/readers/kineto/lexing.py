@@ -133,6 +133,13 @@ def _hash(a: Any, p: int, n: int) -> Any:
     return (h ^ (h >> _SHIFT)) | np.uint64(1)
 
 
+@inlined
+def holds(table: Strings, number: int, a: Any, p: int, n: int) -> Any:
+    """Return whether string `number` has `n` bytes, which equal those from `p` in `a`."""
+    start = table.offsets[number]
+    return table.offsets[number + 1] - start == n and equal(a, p, table.arena, start, n)
+
+
 @bare
 def find(table: Strings, a: Any, p: int, n: int) -> Any:
     """Return the number of the string of `n` bytes from `p` in `a`, added if it is new; -1 if the table is full."""
@@ -141,10 +148,8 @@ def find(table: Strings, a: Any, p: int, n: int) -> Any:
     h = _hash(a, p, n)
     slot = h & mask
     while hashes[slot] != np.uint64(0):
-        if hashes[slot] == h:
-            number = numbers[slot]
-            if offsets[number + 1] - offsets[number] == n and equal(a, p, arena, offsets[number], n):
-                return number
+        if hashes[slot] == h and holds(table, numbers[slot], a, p, n):
+            return numbers[slot]
         slot = (slot + np.uint64(1)) & mask
     number, used = meta[0], meta[1]
     if number + 1 >= offsets.size or used + n + _SLACK > arena.size:
@@ -170,6 +175,8 @@ _SPACES = 1 << 32 | 1 << 13 | 1 << 10 | 1 << 9
 _ONES = np.uint64(0x0101010101010101)
 _HIGHS = np.uint64(0x8080808080808080)
 _QUOTES = np.uint64(0x2222222222222222)
+_FOUR_BYTES = np.uint64(0xFFFFFFFF)
+_TRUE, _NULL, _ALSE = (np.uint64(int.from_bytes(word, "little")) for word in (b"true", b"null", b"alse"))
 _SLASHES = np.uint64(0x5C5C5C5C5C5C5C5C)
 POWERS = np.array([10**i for i in range(19)], dtype=np.int64)
 #: First time in ns that is too late. Times nearer to a limit than float64 can tell count as too early or too late.
@@ -230,6 +237,15 @@ def space_end(a: Any, p: int) -> Any:
 
 
 @inlined
+def _digits(a: Any, p: int, value: Any) -> Any:
+    """Return the end of the digits at `p`, and `value` with these digits appended."""
+    while 48 <= at(a, p) <= 57:
+        value = value * 10 + (np.int64(at(a, p)) - 48)
+        p += 1
+    return p, value
+
+
+@inlined
 def read_number(a: Any, p: int) -> Any:
     """Return the end of a number, its digits as one integer, its number of decimals, and its number of digits.
 
@@ -239,20 +255,14 @@ def read_number(a: Any, p: int) -> Any:
     if negative:
         p += 1
     first = p
-    value = np.int64(0)
     decimals = 0
-    while 48 <= at(a, p) <= 57:
-        value = value * 10 + (np.int64(at(a, p)) - 48)
-        p += 1
+    p, value = _digits(a, first, np.int64(0))
     digits = p - first
     if digits == 0 or (at(a, first) == 48 and digits > 1):
         return p, 0, 0, -1
     if at(a, p) == _DOT:
-        p += 1
-        point = p
-        while 48 <= at(a, p) <= 57:
-            value = value * 10 + (np.int64(at(a, p)) - 48)
-            p += 1
+        point = p + 1
+        p, value = _digits(a, point, value)
         decimals = p - point
         if decimals == 0:
             return p, 0, 0, -1
@@ -261,10 +271,10 @@ def read_number(a: Any, p: int) -> Any:
         p += 1
         if at(a, p) == 43 or at(a, p) == MINUS:
             p += 1
-        if not 48 <= at(a, p) <= 57:
+        exponent = p
+        p, _value = _digits(a, exponent, np.int64(0))
+        if p == exponent:
             return p, 0, 0, -1
-        while 48 <= at(a, p) <= 57:
-            p += 1
         digits = 99
     if digits > 18:
         digits = 99
@@ -272,52 +282,46 @@ def read_number(a: Any, p: int) -> Any:
 
 
 @inlined
-def literal(a: Any, p: int) -> Any:
+def _literal(a: Any, p: int) -> Any:
     """Return the length of ``true``, ``false`` or ``null`` at `p`, 0 for anything else."""
-    if at(a, p) == 116 and at(a, p + 1) == 114 and at(a, p + 2) == 117 and at(a, p + 3) == 101:
+    word = load(a, p) & _FOUR_BYTES
+    if word in (_TRUE, _NULL):
         return 4
-    if at(a, p) == 110 and at(a, p + 1) == 117 and at(a, p + 2) == 108 and at(a, p + 3) == 108:
-        return 4
-    if at(a, p) == 102 and at(a, p + 1) == 97 and at(a, p + 2) == 108 and at(a, p + 3) == 115 and at(a, p + 4) == 101:
-        return 5
-    return 0
+    return 5 if at(a, p) == 102 and load(a, p + 1) & _FOUR_BYTES == _ALSE else 0
+
+
+@inlined
+def string_end(a: Any, p: int, end: int) -> Any:
+    """Return the end of the string at `p`; -1 if an escape in it is not plain, `end` if it is incomplete."""
+    q, escaped = text_end(a, p + 1)
+    if q >= end:
+        return end
+    return -1 if escaped and not plain_escapes(a, p + 1, q) else q + 1
 
 
 @bare
 def scalar_end(a: Any, p: int, end: int) -> Any:
-    """Return the end of the text, number or literal at `p`; -1 if it is none, `end` if it is incomplete."""
+    """Return the end of the string, number or literal at `p`; -1 if it is none, `end` if it is incomplete."""
     c = at(a, p)
     if c == QUOTE:
-        q, escaped = text_end(a, p + 1)
-        if q >= end:
-            return end
-        return -1 if escaped and not plain_escapes(a, p + 1, q) else q + 1
+        return string_end(a, p, end)
     if c == MINUS or 48 <= c <= 57:
         p, _value, _decimals, digits = read_number(a, p)
         return end if p >= end else (-1 if digits < 0 else p)
-    length = literal(a, p)
+    length = _literal(a, p)
     return end if p + 5 >= end else (p + length if length else -1)
 
 
 @bare
-def key_end(a: Any, p: int, end: int, may_close: bool) -> Any:
-    """Return the position behind a key and its colon, or behind the brace of an empty object if `may_close`.
-
-    -1 if neither is there, `end` if the text is incomplete.
-    """
+def key_end(a: Any, p: int, end: int) -> Any:
+    """Return the position behind a key and its colon; -1 if neither is there, `end` if the text is incomplete."""
     p = space_end(a, p)
-    if p >= end:
-        return end
-    if at(a, p) == CLOSE_OBJECT and may_close:
-        return p + 1
     if at(a, p) != QUOTE:
         return -1
-    q, escaped = text_end(a, p + 1)
-    if q >= end:
-        return end
-    if escaped and not plain_escapes(a, p + 1, q):
-        return -1
-    p = space_end(a, q + 1)
+    p = string_end(a, p, end)
+    if p < 0 or p >= end:
+        return p
+    p = space_end(a, p)
     if p >= end:
         return end
     return p + 1 if at(a, p) == COLON else -1
@@ -328,75 +332,65 @@ def nested_end(a: Any, p: int, end: int) -> Any:
     """Return the end of the array or object at `p`; -1 if it is no plain JSON, `end` if it is incomplete."""
     objects = np.uint64(0)  # a bit for each level of nesting, set for an object
     depth = 0
-    want_value, may_close = True, False
     while True:
+        # A value starts here.
         p = space_end(a, p)
-        if p >= end:
-            return end
         c = at(a, p)
-        if want_value:
-            if c == CLOSE_ARRAY and may_close and objects & np.uint64(1) == 0:
-                depth -= 1
-                objects >>= np.uint64(1)
-                p += 1
-            elif c in (OPEN_ARRAY, OPEN_OBJECT):
-                depth += 1
-                if depth > _DEPTH:
-                    return -1
-                objects = (objects << np.uint64(1)) | np.uint64(c == OPEN_OBJECT)
-                p += 1
-                may_close = True
-                if c == OPEN_OBJECT:
-                    p = key_end(a, p, end, True)
-                    if p < 0 or p >= end:
-                        return p if p < 0 else end
-                    if at(a, p - 1) == CLOSE_OBJECT:
-                        depth -= 1
-                        objects >>= np.uint64(1)
-                    else:
-                        may_close = False
-                        continue
-                else:
-                    continue
-            else:
-                p = scalar_end(a, p, end)
+        if c in (OPEN_ARRAY, OPEN_OBJECT):
+            depth += 1
+            if depth > _DEPTH:
+                return -1
+            objects = (objects << np.uint64(1)) | np.uint64(c == OPEN_OBJECT)
+            p = space_end(a, p + 1)
+            if at(a, p) != (CLOSE_OBJECT if c == OPEN_OBJECT else CLOSE_ARRAY):
+                p = key_end(a, p, end) if c == OPEN_OBJECT else p
                 if p < 0 or p >= end:
-                    return p if p < 0 else end
-            want_value = False
-            if depth == 0:
+                    return p
+                continue
+        else:
+            p = scalar_end(a, p, end)
+            if p < 0 or p >= end:
                 return p
-            continue
-        p += 1
-        if c == COMMA:
-            if objects & np.uint64(1):
-                p = key_end(a, p, end, False)
-                if p < 0 or p >= end:
-                    return p if p < 0 else end
-            want_value, may_close = True, False
-        elif c == (CLOSE_OBJECT if objects & np.uint64(1) else CLOSE_ARRAY):
+            p = space_end(a, p)
+        # A value has ended, and perhaps the arrays and objects around it end too.
+        while at(a, p) == (CLOSE_OBJECT if objects & np.uint64(1) else CLOSE_ARRAY):
             depth -= 1
             objects >>= np.uint64(1)
+            p += 1
             if depth == 0:
                 return p
-        else:
+            p = space_end(a, p)
+        if at(a, p) != COMMA:
+            return end if p >= end else -1
+        p = key_end(a, p + 1, end) if objects & np.uint64(1) else p + 1
+        if p < 0 or p >= end:
+            return p
+
+
+@inlined
+def copy(a: Any, p: int, end: int, out: Any, o: int) -> Any:
+    """Copy text to `out` from `o` on; return the end of the copy, -1 for a text with a control character.
+
+    JSON does not allow control characters in strings, but some writers leave them in.
+    """
+    for i in range(p, end):
+        if at(a, i) < 32:
             return -1
+        out[o] = at(a, i)
+        o += 1
+    return o
 
 
 @bare
 def compact(a: Any, p: int, end: int, out: Any, o: int) -> Any:
-    """Copy JSON text to `out` from `o` on, without the white space between tokens; return the end of the copy.
-
-    Returns -1 for a text with a control character, which JSON does not allow but some writers leave in.
-    """
+    """Copy JSON text to `out` as `copy`, without the white space between tokens."""
     while p < end:
         c = at(a, p)
         if c == QUOTE:
             q, _escaped = text_end(a, p + 1)
-            for i in range(p, q + 1):
-                if at(a, i) < 32:
-                    return -1
-                out[o] = at(a, i)
-                o += 1
+            o = copy(a, p, q + 1, out, o)
+            if o < 0:
+                return -1
             p = q + 1
         else:
             if c > 32:
@@ -411,19 +405,15 @@ def digits_of(a: Any, p: int, end: int) -> Any:
     """Return the integer spelled between `p` and `end`, and whether it is one, of at most 18 digits."""
     negative = at(a, p) == MINUS
     first = p + 1 if negative else p
-    value = np.int64(0)
-    for i in range(first, end):
-        if not 48 <= at(a, i) <= 57:
-            return 0, False
-        value = value * 10 + (np.int64(at(a, i)) - 48)
-    return -value if negative else value, 0 < end - first <= 18
+    p, value = _digits(a, first, np.int64(0))
+    return -value if negative else value, p == end and 0 < end - first <= 18
 
 
 @bare
 def nanoseconds(value: int, decimals: int) -> Any:
     """Return microseconds as ns, rounded half to even; `MISSING` if they do not fit.
 
-    `value` holds the digits as one integer, of which `decimals` follow the point.
+    `value` holds all digits as one integer; the last `decimals` of them follow the point.
     """
     if decimals <= 3:
         factor = POWERS[3 - decimals]
@@ -437,9 +427,12 @@ def nanoseconds(value: int, decimals: int) -> Any:
 
 
 @bare
-def extents(a: Any, p: int, end: int, out: Any) -> Any:
-    """Read one to three positive integers from the array at `p` into `out`; return whether it holds just that."""
-    out[0] = out[1] = out[2] = 1
+def extents(a: Any, p: int, end: int, out: Any, slot: int, row: int) -> Any:
+    """Read one to three positive integers from the array at `p`; return whether it holds nothing else.
+
+    They are written to three rows of a column of `out`, from `slot` on; those absent are 1.
+    """
+    out[slot, row] = out[slot + 1, row] = out[slot + 2, row] = 1
     if at(a, p) != OPEN_ARRAY:
         return False
     p += 1
@@ -450,7 +443,7 @@ def extents(a: Any, p: int, end: int, out: Any) -> Any:
         p, value, decimals, digits = read_number(a, p)
         if decimals or digits > 9:
             return False
-        out[i] = value
+        out[slot + i, row] = value
         p = space_end(a, p)
         if at(a, p) == CLOSE_ARRAY:
             return p + 1 == end

@@ -6,9 +6,10 @@ around the events, is damaged.
 """
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,11 @@ from profilers.readers.common.json_documents import Document, listed, mapped, op
 from profilers.readers.common.numbers import INT32_LIMIT, plain_text, positive, whole
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Bytes, Plain, open_source, require_events
+from profilers.readers.kineto import lexing
 from profilers.readers.kineto.columns import Columns
-from profilers.readers.kineto.lexing import (
-    COMMA,
-    OPEN_ARRAY,
-    OPEN_OBJECT,
-    PADDING,
-    QUOTE,
-    at,
-    key_end,
-    nested_end,
-    scalar_end,
-    space_end,
-)
+from profilers.readers.kineto.lexing import at, space_end
 from profilers.readers.kineto.rows import Rows
-from profilers.readers.kineto.scan import scan
-from profilers.readers.kineto.tokens import END, FULL, GROW, MORE, NEW_CATEGORY
+from profilers.readers.kineto.scanner import END, FULL, GROW, MORE, NEW_CATEGORY, scan
 from profilers.trace.compiled import bare
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
@@ -45,73 +35,56 @@ _LARGEST = 256 << 20
 #: Bytes of text decoded at first for an event that is not plain, and at most.
 _NEAR, _FAR = 64 << 10, 4 << 20
 _SLOW_ROWS = 65536
+#: A byte that is not UTF-8, as the error handler `surrogateescape` decodes it.
+_INVALID = re.compile("[\udc80-\udcff]")
 _EVENTS = np.frombuffer(b'"traceEvents"', np.uint8)
-
-
-@dataclass(frozen=True)
-class Content:
-    """Content of a file other than its rows.
-
-    Parameters
-    ----------
-    header : dict of str to Any
-        Top-level members other than the events.
-    counts : Counter
-        Counts of events kept, skipped, repaired and lost.
-    found_events : bool
-        Whether the file has an array of events.
-    """
-
-    header: dict[str, Any]
-    counts: Counter[str]
-    found_events: bool
 
 
 class _Window:
     """The part of a file that is in memory: ``data[begin:end]``, followed by padding."""
 
     def __init__(self, stream: Bytes) -> None:
-        self._stream = stream
-        self.data = np.full(_WINDOW + PADDING, QUOTE, np.uint8)
+        self.stream = stream
+        self.data = np.full(_WINDOW + lexing.PADDING, lexing.QUOTE, np.uint8)
         self.end = 0
         self.ended = False
 
     def more(self, keep_from: int) -> int:
         """Drop the text before `keep_from` and read more; return the new position of `keep_from`."""
-        kept = self.end - keep_from
-        if kept > (len(self.data) - PADDING) // 2:
-            larger = np.full(2 * len(self.data), QUOTE, np.uint8)
-            larger[:kept] = self.data[keep_from : self.end]
-            self.data = larger
-        else:
-            self.data[:kept] = self.data[keep_from : self.end].copy()
+        rest = self.data[keep_from : self.end].copy()
+        kept = len(rest)
+        if kept > (len(self.data) - lexing.PADDING) // 2:
+            self.data = np.full(2 * len(self.data), lexing.QUOTE, np.uint8)
+        self.data[:kept] = rest
         self.end = kept
-        room = len(self.data) - PADDING
+        room = len(self.data) - lexing.PADDING
         view = self.data.data
         while self.end < room and not self.ended:
-            count = self._stream.readinto(view[self.end : room])
+            count = self.stream.readinto(view[self.end : room])
             self.ended = not count
             self.end += count or 0
-        self.data[self.end : self.end + PADDING] = QUOTE
+        self.data[self.end : self.end + lexing.PADDING] = lexing.QUOTE
         return 0
-
-    def position(self) -> int:
-        """Return the number of bytes of the file read so far."""
-        return self._stream.tell()
 
     def text(self, start: int, end: int) -> bytes:
         """Return the text between two positions, as far as it is in memory."""
         return self.data[start : min(end, self.end)].tobytes()
 
+    def rest(self, start: int, limit: int) -> bytes:
+        """Return the text from `start` to the end of the file, or until it is longer than `limit` bytes."""
+        while not self.ended and self.end - start < limit:
+            start = self.more(start)
+        return self.text(start, self.end)
 
-def read_stream(stream: Bytes, place: str, sink: Sink) -> Content:
-    """Give the events of a Kineto file to `sink`.
+
+def read_stream(stream: Bytes, file_name: str, sink: Sink) -> Document:
+    """Give the events of a Kineto file to `sink`; return the members around them, with all counts.
 
     Parameters
     ----------
     stream : Bytes
         Text of the file.
-    place : str
+    file_name : str
         Name of the file, for messages.
     sink : Sink
         Takes the rows.
@@ -128,39 +101,45 @@ def read_stream(stream: Bytes, place: str, sink: Sink) -> Content:
     while start < 0 and not window.ended and window.end < _LARGEST:
         window.more(0)
         start = _events_start(window.data, first, window.end)
-    reading = _Reading(window, place, sink)
-    if start < 0:
-        return reading.all_slowly(first)
-    before = window.text(first, start)
+    reading = _Reading(window, file_name, sink)
+    if start < 0:  # the frame is damaged: the standard library reads the whole file
+        return reading.finished(window.rest(first, sys.maxsize))
+    frame = window.text(first, start)
     after = reading.events(start)
-    return reading.finished(before, after)
+    if after is not None:
+        frame += b"]" + window.rest(after, _LARGEST)
+    return reading.finished(frame)
 
 
 @bare
 def _events_start(a: npt.NDArray[np.uint8], p: int, end: int) -> int:
     """Return the position behind the bracket that opens the array of events, -1 if the text before is not plain."""
     p = space_end(a, p)
-    if at(a, p) == OPEN_ARRAY:
+    if at(a, p) == lexing.OPEN_ARRAY:
         return p + 1
-    if at(a, p) != OPEN_OBJECT:
+    if at(a, p) != lexing.OPEN_OBJECT:
         return -1
     p = space_end(a, p + 1)
-    while p < end and at(a, p) == QUOTE:
+    while p < end and at(a, p) == lexing.QUOTE:
         is_events = True
         for i in range(_EVENTS.size):
             is_events = is_events and at(a, p + i) == _EVENTS[i]
-        p = key_end(a, p, end, False)
+        p = lexing.key_end(a, p, end)
         if p < 0 or p >= end:
             return -1
         p = space_end(a, p)
-        if is_events and at(a, p) == OPEN_ARRAY:
+        if is_events and at(a, p) == lexing.OPEN_ARRAY:
             return p + 1
         opening = at(a, p)
-        p = nested_end(a, p, end) if opening in (OPEN_OBJECT, OPEN_ARRAY) else scalar_end(a, p, end)
+        p = (
+            lexing.nested_end(a, p, end)
+            if opening in (lexing.OPEN_OBJECT, lexing.OPEN_ARRAY)
+            else lexing.scalar_end(a, p, end)
+        )
         if p < 0 or p >= end:
             return -1
         p = space_end(a, p)
-        if at(a, p) != COMMA:
+        if at(a, p) != lexing.COMMA:
             return -1
         p = space_end(a, p + 1)
     return -1
@@ -193,7 +172,7 @@ class _Reading:
                 columns.flush()
             elif state == MORE and not window.ended and window.end - p < _LARGEST:
                 p = window.more(p)
-                self._sink.advance(window.position())
+                self._sink.advance(window.stream.tell())
             elif state == MORE and p >= window.end:
                 return None
             else:
@@ -213,13 +192,13 @@ class _Reading:
             raw = window.text(p, p + size)
             at_end = p + size >= window.end and window.ended
             text = raw.decode("utf-8", "surrogateescape")
-            document = Document(_replaced(text), self._file_name)
+            document = Document(_INVALID.sub("\ufffd", text), self._file_name)
             event, used = document.event_at(0)
             # A repair must see the event and the start of the next one.
             if at_end or size >= _FAR or (used < len(text) - 1 and not document.repaired) or used < len(text) // 2:
                 break
             size *= 8
-        if not text.isascii() and any("\udc80" <= c <= "\udcff" for c in text[:used]):
+        if _INVALID.search(text, 0, used):
             self._counts["repaired_utf8"] = 1
         self._counts += document.counts
         if isinstance(event, dict):
@@ -234,33 +213,14 @@ class _Reading:
             self._flush_slow()
 
     def _flush_slow(self) -> None:
-        for kind, columns in self._rows.columns().items():
+        for kind, columns in self._rows.columns.items():
             self._sink.write(kind, columns)
         self._rows.add_grids(self._columns.grids)
         self._counts += self._rows.counts
         self._rows = Rows()
 
-    def all_slowly(self, first: int) -> Content:
-        """Read the whole file, whose frame is damaged, with the standard library."""
-        window = self._window
-        while not window.ended:
-            window.more(0)
-        return self._content(self._slowly(window.text(first, window.end)))
-
-    def finished(self, before: bytes, after: int | None) -> Content:
-        """Read the metadata before and behind the events, the last step of reading."""
-        window = self._window
-        rest = b""
-        if after is not None:
-            while not window.ended and window.end - after < _LARGEST:
-                after = window.more(after)
-            rest = b"]" + window.text(after, window.end)
-        document = self._slowly(before + rest)
-        if after is None:
-            document.counts["truncated_files"] = 1
-        return self._content(document)
-
-    def _slowly(self, raw: bytes) -> Document:
+    def finished(self, raw: bytes) -> Document:
+        """Read text with the standard library, the last step of reading; return it with the counts of the file."""
         try:
             text = raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -269,9 +229,6 @@ class _Reading:
         document = Document(text, self._file_name)
         for event in document:
             self._add(event)
-        return document
-
-    def _content(self, document: Document) -> Content:
         columns = self._columns
         columns.flush()
         self._flush_slow()
@@ -279,20 +236,13 @@ class _Reading:
         if len(groups):
             self._sink.amend("kernels", "workgroups", groups)
             self._sink.amend("kernels", "workgroup_size", sizes)
-        counts = document.counts + self._counts + columns.totals() + Counter(repaired)
+        document.counts += self._counts + columns.totals() + Counter(repaired)
         for flag in ("truncated_files", "repaired_utf8"):
-            counts[flag] = int(counts[flag] > 0)
-        return Content(document.header, counts, document.found_events)
+            document.counts[flag] = int(document.counts[flag] > 0)
+        return document
 
 
-def _replaced(text: str) -> str:
-    """Return text of the same length, with the replacement character for each invalid byte."""
-    if text.isascii():
-        return text
-    return "".join("�" if "\udc80" <= c <= "\udcff" else c for c in text)
-
-
-#: A match in the first 64 KB tells a Kineto file: a key of Kineto's, or an event of Chrome's trace format.
+#: A Kineto file has a match in its first 64 KB: a key of Kineto's, or an event of Chrome's trace format.
 _SIGN = re.compile(rb'"(traceEvents|deviceProperties|schemaVersion|distributedInfo|baseTimeNanoseconds)"\s*:|"ph"\s*:')
 
 
@@ -316,22 +266,23 @@ class KinetoReader:
         """
         (path,) = files
         with open_source(path, sink.limit_bytes) as stream:
-            content = read_stream(stream, path.name, sink)
-            content.counts["truncated_files"] |= getattr(stream, "truncated", False)
+            document = read_stream(stream, path.name, sink)
+            document.counts["truncated_files"] |= getattr(stream, "truncated", False)
             fingerprint = stream.fingerprint() if isinstance(stream, Plain) else ""
-        where = "its traceEvents is empty" if content.found_events else "it has no traceEvents"
+        where = "its traceEvents is empty" if document.found_events else "it has no traceEvents"
         advice = "record again, and see that the profiler is active when the trace is written"
-        require_events(path, content.counts, if_empty=f"no event to read: {where}", advice=advice, rows="events")
-        return replace(_meta(path, content.header, content.counts), fingerprint=fingerprint)
+        require_events(path, document.counts, if_empty=f"no event to read: {where}", advice=advice, rows="events")
+        return replace(_meta(path, document.header, document.counts), fingerprint=fingerprint)
 
 
 def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:
     distributed = mapped(header.get("distributedInfo"))
+    rank = whole(distributed.get("rank"))
     return TraceMeta(
         format="kineto",
         version=f"schema {plain_text(header.get('schemaVersion')) or 'unknown'}",
         sources=(path.name,),
-        ranks=_rank(header),
+        ranks=() if rank is None or not 0 <= rank < INT32_LIMIT else (rank,),
         world_size=positive(distributed.get("world_size")),
         clock_base_ns=whole(header.get("baseTimeNanoseconds")) or 0,
         devices=_devices(header),
@@ -351,9 +302,3 @@ def _devices(header: dict[str, Any]) -> tuple[DeviceProperties, ...]:
         )
         for row in rows
     )
-
-
-def _rank(header: dict[str, Any]) -> tuple[int, ...]:
-    """Return the rank that the file states for itself, or an empty tuple."""
-    rank = whole(mapped(header.get("distributedInfo")).get("rank"))
-    return () if rank is None or not 0 <= rank < INT32_LIMIT else (rank,)

@@ -27,25 +27,20 @@ from profilers.trace.schema import OWN_RANK
 
 #: Kind of event by category in lower case. Events of any other category with a duration become ranges.
 KIND_OF: Mapping[str, str] = {
-    "cpu_op": "ops",
-    "operator": "ops",
+    **dict.fromkeys(("cpu_op", "operator"), "ops"),
     "kernel": "kernels",
-    "gpu_memcpy": "copies",
-    "memcpy": "copies",
-    "gpu_memset": "copies",
-    "memset": "copies",
-    "cuda_runtime": "launches",
-    "cuda_driver": "launches",
-    "runtime": "launches",
-    "mtia_runtime": "launches",
-    "xpu_runtime": "launches",
-    "xpu_driver": "launches",
-    "privateuse1_runtime": "launches",
-    "privateuse1_driver": "launches",
+    **dict.fromkeys(("gpu_memcpy", "memcpy", "gpu_memset", "memset"), "copies"),
+    **dict.fromkeys(
+        ("cuda_runtime", "cuda_driver", "runtime", "mtia_runtime", "xpu_runtime", "xpu_driver"), "launches"
+    ),
+    **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver"), "launches"),
     "cuda_sync": "syncs",
 }
 #: Kinds whose events have a process and a thread.
 HOST_KINDS = frozenset({"ops", "launches", "ranges", "counters"})
+
+#: Columns of synchronisations in which -1 stands for null.
+SYNC_COLUMNS = ("stream", "wait_on_stream", "event", "event_correlation")
 
 
 @dataclass(frozen=True)
@@ -137,14 +132,22 @@ def _number_or_text(value: Any) -> float | str:
 
 _ENCODER = json.JSONEncoder(default=_number_or_text, separators=(",", ":"))
 
-_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": whole, "float": real, "json": _json}
+
+def _narrow(value: Any) -> int | None:
+    """Return an integer of 32 bits, or None."""
+    number = whole(value)
+    return number if number is not None and -INT32_LIMIT <= number < INT32_LIMIT else None
+
+
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": _narrow, "float": real, "json": _json}
 
 
 class Rows:
     """Events collected as columns, by kind; an event that names no rank gets `OWN_RANK`."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+        #: Columns by kind and name.
+        self.columns: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         self._extents: dict[str, list[list[int]]] = {"kernels": [], "launches": []}
         self.counts: Counter[str] = Counter()
 
@@ -181,9 +184,9 @@ class Rows:
         return KIND_OF.get(category, "ranges")
 
     def _append(self, kind: str, event: Event, args: Event, time: tuple[int, int | None]) -> None:
-        columns = self._columns[kind]
-        rank = whole(args.get("rank"))
-        columns["rank"].append(OWN_RANK if rank is None or not 0 <= rank < INT32_LIMIT else rank)
+        columns = self.columns[kind]
+        rank = _narrow(args.get("rank"))
+        columns["rank"].append(OWN_RANK if rank is None or rank < 0 else rank)
         columns["name"].append(plain_text(event.get("name")))
         columns["start_ns"].append(time[0])
         columns["dur_ns"].append(time[1])
@@ -191,38 +194,26 @@ class Rows:
         if kind in HOST_KINDS:
             columns["process"].append(whole(event.get("pid")))
             columns["thread"].append(whole(event.get("tid")))
-        typed = self._arguments(kind, columns, args)
+        typed: set[str] = set()  # arguments that a column holds without loss
+        for argument in ARGUMENTS[kind]:
+            key = next((k for k in argument.keys if k in args), "")
+            value = _CONVERSIONS[argument.what](args[key]) if key else None
+            columns[argument.column].append(value)
+            if value is not None:
+                typed.add(key)
         rest = {key: value for key, value in args.items() if key not in typed} or None
         columns["args"].append(_json(rest))
         self.counts["lost_arguments"] += rest is not None and columns["args"][-1] is None
-        if (special := _ADD_SPECIAL.get(kind)) is not None:
-            special(columns, event, args)
+        _add_special(kind, columns, event, args)
         if kind in self._extents:
             self._extents[kind].append(geometry(args))
-
-    def _arguments(self, kind: str, columns: dict[str, list[Any]], args: Event) -> set[str]:
-        """Fill the typed columns of `kind`; return the keys of arguments that these hold without loss."""
-        typed: set[str] = set()
-        for argument in ARGUMENTS[kind]:
-            key = next((k for k in argument.keys if k in args), None)
-            value = None if key is None else _CONVERSIONS[argument.what](args[key])
-            if value is not None and argument.what == "narrow" and not -INT32_LIMIT <= value < INT32_LIMIT:
-                value = None
-            if key is not None and value is not None:
-                typed.add(key)
-            columns[argument.column].append(value)
-        return typed
-
-    def columns(self) -> Mapping[str, Mapping[str, list[Any]]]:
-        """Return the columns by kind and name."""
-        return self._columns
 
     def add_grids(self, grids: Grids) -> None:
         """Add the grids of the kernels and launches collected to `grids`."""
         for kind, rows in self._extents.items():
             if not rows:
                 continue
-            columns = self._columns[kind]
+            columns = self.columns[kind]
             rank = np.array(columns["rank"], dtype=np.int64)
             numbers = [MISSING if n is None else n for n in columns["correlation"]]
             correlation = np.array(numbers, dtype=np.int64)
@@ -246,14 +237,6 @@ def _axes(value: Any) -> list[int] | None:
     return [*numbers, *[1] * (3 - len(value))] if len(numbers) == len(value) else None
 
 
-def _launch(columns: dict[str, list[Any]], event: Event, _args: Event) -> None:
-    columns["api"].append(plain_text(event.get("cat")).lower())
-
-
-def _copy(columns: dict[str, list[Any]], event: Event, args: Event) -> None:
-    columns["direction"].append(direction(plain_text(event.get("name")), args))
-
-
 def direction(name: str, args: Event) -> str:
     """Return the direction of a copy, such as ``HtoD``, or ``memset``.
 
@@ -271,21 +254,14 @@ def direction(name: str, args: Event) -> str:
     return kind or "unknown"
 
 
-def _sync(columns: dict[str, list[Any]], event: Event, args: Event) -> None:
-    columns["sync"].append(plain_text(args.get("cuda_sync_kind", event.get("name"))))
-    for column in ("stream", "wait_on_stream", "event", "event_correlation"):
-        if columns[column][-1] == -1:
-            columns[column][-1] = None
-
-
-def _category(columns: dict[str, list[Any]], event: Event, _args: Event) -> None:
-    columns["category"].append(plain_text(event.get("cat")).lower())
-
-
-_ADD_SPECIAL: Mapping[str, Callable[[dict[str, list[Any]], Event, Event], None]] = {
-    "launches": _launch,
-    "copies": _copy,
-    "syncs": _sync,
-    "ranges": _category,
-    "counters": _category,
-}
+def _add_special(kind: str, columns: dict[str, list[Any]], event: Event, args: Event) -> None:
+    """Add the columns of `kind` that hold no argument as it is."""
+    if kind in ("launches", "ranges", "counters"):
+        columns["api" if kind == "launches" else "category"].append(plain_text(event.get("cat")).lower())
+    elif kind == "copies":
+        columns["direction"].append(direction(plain_text(event.get("name")), args))
+    elif kind == "syncs":
+        columns["sync"].append(plain_text(args.get("cuda_sync_kind", event.get("name"))))
+        for column in SYNC_COLUMNS:
+            if columns[column][-1] == -1:
+                columns[column][-1] = None

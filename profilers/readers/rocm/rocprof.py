@@ -88,11 +88,11 @@ def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
     BrokenFileError
         The file is no JSON, or unpacks to more than the limit.
     """
-    source = read_source(path, out.sink.limit_bytes)
-    document = Document(source.content.decode("utf-8-sig", "replace"), path.name)
+    content, truncated = read_source(path, out.sink.limit_bytes)
+    document = Document(content.decode("utf-8-sig", "replace"), path.name)
     lanes = _Lanes()
     out.skip(sum(not lanes.add(event) for event in document), "skipped_flow")  # a loop over the events, 5 us each
-    out.counts["truncated_files"] += bool(source.truncated or document.counts["truncated_files"])
+    out.counts["truncated_files"] += bool(truncated or document.counts["truncated_files"])
     out.skip(document.counts["dropped_broken"], "dropped_broken")
     for name in ("repaired_nan", "repaired_escape"):
         out.counts[name] += document.counts[name]
