@@ -143,14 +143,12 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     --------
     A kernel of 1 us waits for another of 2 us, and for 100 ns more:
 
-    >>> from replay.from_trace.draft import Draft
-    >>> from replay.graph import EdgeKind, Hardware, TaskKind
-    >>> from replay.engine.timeline import replay
-    >>> draft, device = Draft(names={"a": 0, "b": 1}, devices={(0, 0): 0}), {"kind": TaskKind.KERNEL, "device": 0}
-    >>> times = {"measured_start_ns": [0, 2100], "measured_end_ns": [2000, 3100]}
-    >>> first, second = draft.tasks(2, {**device, **times, "name": [0, 1]})
-    >>> draft.edge(first, second, 100, EdgeKind.STREAM)
-    >>> path = critical_path(replay(draft.freeze(Hardware())))
+    >>> from replay.engine import replay
+    >>> from replay.graph import Assembly
+    >>> assembly = Assembly()
+    >>> kernels = assembly.tasks("kernel", assembly.lane(device=0), {"duration_ns": [2000, 1000]})
+    >>> assembly.chain(kernels, lag_ns=100)
+    >>> path = critical_path(replay(assembly.graph()))
     >>> [(Part(part).name, ns) for part, ns in zip(path.part, path.ns.tolist())]
     [('WORK', 2000.0), ('LAG', 100.0), ('WORK', 1000.0)]
     """

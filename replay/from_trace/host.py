@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from profilers.ingest.iterations import WHOLE_TRACE
 from profilers.trace.arrays import MISSING, Bools, Ints, strings
-from replay.from_trace.draft import Draft, NewEdges
 from replay.from_trace.index import LOADER_PREFIX
 from replay.from_trace.window import Calls, Window
+from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_THREAD, EdgeKind, Lane, TaskKind
 
 #: Calls that can wait for the device; device work that ends inside a call shows that it did.
@@ -164,7 +164,7 @@ def loader_calls(window: Window) -> tuple[Bools, Bools]:
     return loads_batch, loads_batch & in_other_process[calls.name] & (calls.end - calls.start >= _WAITED_NS)
 
 
-def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, Ints]) -> None:
+def add_batches(assembly: Assembly, window: Window, waited: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Append a mark for each batch; a call that waited for its batch returns at its mark.
 
     The time between two batches is the time between the returns of two calls that waited, since the pipeline then had
@@ -176,20 +176,23 @@ def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, I
         if not len(of_rank):
             continue
         of_rank = of_rank[np.argsort(calls.end[of_rank], kind="stable")]
-        columns = {
-            "kind": int(TaskKind.MARK),
-            "name": draft.name("batch is ready"),
-            "lane": draft.lane(Lane(rank, None, LOADER_THREAD))[0],
-            "measured_start_ns": calls.end[of_rank],
-            "measured_end_ns": calls.end[of_rank],
-            "iteration": calls.iteration[of_rank],
-        }
-        ready = draft.tasks(len(of_rank), columns)
-        draft.release(ready[:1], calls.end[of_rank[:1]].astype(np.float64))
-        interval = np.diff(calls.end[of_rank])
-        draft.edges(NewEdges(ready[:-1], ready[1:], interval, int(EdgeKind.LOADER)))
-        draft.edges(NewEdges(ready, done[of_rank], 0.0, int(EdgeKind.LOADER)))
-        draft.edges(NewEdges(begin[of_rank], done[of_rank], 0.0, int(EdgeKind.HOST)))
+        lane = assembly.number_lane(Lane(rank, None, LOADER_THREAD))
+        ready = assembly.tasks("batch is ready", lane, mark_columns(calls.end[of_rank], calls.iteration[of_rank]))
+        assembly.release(ready[:1], calls.end[of_rank[:1]])
+        assembly.edges(ready[:-1], ready[1:], lag_ns=np.diff(calls.end[of_rank]), kind=EdgeKind.LOADER)
+        assembly.edges(ready, done[of_rank], kind=EdgeKind.LOADER)
+        assembly.edges(begin[of_rank], done[of_rank], kind=EdgeKind.HOST)
+
+
+def mark_columns(time_ns: npt.ArrayLike, iteration: npt.ArrayLike) -> dict[str, npt.ArrayLike]:
+    """Return the columns of marks, which stand for no event, at their measured times."""
+    return {
+        "kind": int(TaskKind.MARK),
+        "measured_start_ns": time_ns,
+        "measured_end_ns": time_ns,
+        "iteration": iteration,
+        "event": -1,
+    }
 
 
 #: A thread is taken to have waited for another thread whose calls fill at least this share of its gap.
@@ -208,7 +211,7 @@ class HostTasks:
     blocking: Blocking
 
 
-def add_host(draft: Draft, window: Window) -> HostTasks:
+def add_host(assembly: Assembly, window: Window) -> HostTasks:
     """Append the host's tasks and the order among them; the time between calls becomes the lag of an edge.
 
     Calls that neither launch, nor wait, nor load a batch are part of the time between other calls.
@@ -221,15 +224,15 @@ def add_host(draft: Draft, window: Window) -> HostTasks:
     waits = (blocking.waits_for >= 0) | waited_for_batch
     kept = np.flatnonzero(launching | waits | is_load) if len(device_work) else np.arange(len(calls))
     issued = np.where(waits, np.minimum(calls.end, calls.start + blocking.issue_ns), calls.end)
-    tasks = _add_calls(draft, window, kept, (waits, issued))
-    _order_calls(draft, window, kept, tasks)
-    _mark_step_ends(draft, window, kept, tasks)
-    add_batches(draft, window, np.flatnonzero(waited_for_batch), tasks)
+    tasks = _add_calls(assembly, window, kept, (waits, issued))
+    _order_calls(assembly, window, kept, tasks)
+    _mark_step_ends(assembly, window, kept, tasks)
+    add_batches(assembly, window, np.flatnonzero(waited_for_batch), tasks)
     return HostTasks(*tasks, issued, blocking)
 
 
 def _add_calls(
-    draft: Draft, window: Window, kept: Ints, timing: tuple[npt.NDArray[np.bool_], Ints]
+    assembly: Assembly, window: Window, kept: Ints, timing: tuple[npt.NDArray[np.bool_], Ints]
 ) -> tuple[Ints, Ints]:
     """Append a task for each call, and after each call that waits a mark for its return."""
     calls, (waits, issued) = window.calls, timing
@@ -238,14 +241,13 @@ def _add_calls(
     is_return[1:] = rows[1:] == rows[:-1]
     names = window.index.calls.names
     name = np.zeros(len(rows), dtype=np.int64)
-    name[~is_return] = draft.named(calls.name[rows[~is_return]], names)
-    name[is_return] = draft.named(calls.name[rows[is_return]], names, " returns")
-    numbers = draft.tasks(
-        len(rows),
+    name[~is_return] = assembly.number_names(calls.name[rows[~is_return]], names)
+    name[is_return] = assembly.number_names(calls.name[rows[is_return]], names, " returns")
+    numbers = assembly.tasks(
+        name,
+        _thread_lanes(assembly, calls, rows),
         {
             "kind": np.where(is_return, int(TaskKind.MARK), int(TaskKind.HOST)),
-            "name": name,
-            "lane": _thread_lanes(draft, calls, rows),
             "measured_start_ns": np.where(is_return, calls.end[rows], calls.start[rows]),
             "measured_end_ns": np.where(is_return, calls.end[rows], issued[rows]),
             "event": np.maximum(calls.id[rows], -1),
@@ -258,7 +260,7 @@ def _add_calls(
     return begin, done
 
 
-def _thread_lanes(draft: Draft, calls: Calls, rows: Ints) -> Ints:
+def _thread_lanes(assembly: Assembly, calls: Calls, rows: Ints) -> Ints:
     """Return the lane of each row; lanes are numbered in the order in which threads first appear."""
     if not len(rows):
         return rows
@@ -266,11 +268,11 @@ def _thread_lanes(draft: Draft, calls: Calls, rows: Ints) -> Ints:
     distinct, first, index = np.unique(threads, axis=0, return_index=True, return_inverse=True)
     lanes = np.zeros(len(distinct), dtype=np.int64)
     for number in np.argsort(first).tolist():  # a few threads
-        lanes[number] = draft.lane(Lane(int(distinct[number, 0]), None, int(distinct[number, 1])))[0]
+        lanes[number] = assembly.number_lane(Lane(int(distinct[number, 0]), None, int(distinct[number, 1])))
     return lanes[index.ravel()]
 
 
-def _order_calls(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
+def _order_calls(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Append the edges between the calls of each thread, and the handoffs between threads."""
     calls, (begin, done) = window.calls, tasks
     before, neighbour = _calls_before(calls, kept)
@@ -279,20 +281,18 @@ def _order_calls(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, In
     first, second = kept[before[has_before]], kept[has_before]
     inside = calls.start[second] < calls.end[first]  # one call inside another
     pause = np.where(source[has_before] >= 0, 0, calls.start[second] - calls.end[first])
-    draft.edges(
-        NewEdges(
-            np.where(inside, begin[first], done[first]),
-            begin[second],
-            np.where(inside, calls.start[second] - calls.start[first], pause),
-            int(EdgeKind.HOST),
-            inside,
-        )
+    assembly.edges(
+        np.where(inside, begin[first], done[first]),
+        begin[second],
+        lag_ns=np.where(inside, calls.start[second] - calls.start[first], pause),
+        kind=EdgeKind.HOST,
+        from_start=inside,
     )
     first_of_handoff, second_of_handoff = kept[source[has_source]], kept[has_source]
     handoff_lag = calls.start[second_of_handoff] - calls.end[first_of_handoff]
-    draft.edges(NewEdges(done[first_of_handoff], begin[second_of_handoff], handoff_lag, kind[has_source]))
+    assembly.edges(done[first_of_handoff], begin[second_of_handoff], lag_ns=handoff_lag, kind=kind[has_source])
     unordered = kept[(before < 0) & (source < 0)]
-    draft.release(begin[unordered], calls.start[unordered].astype(np.float64))
+    assembly.release(begin[unordered], calls.start[unordered])
 
 
 def _handoff_sources(window: Window, kept: Ints, before: Ints, neighbour: Ints) -> tuple[Ints, Ints]:
@@ -370,30 +370,27 @@ def _handoff_call(calls: Calls, kept: Ints, position: int, gap_start: int) -> in
     return last if filled >= _HANDOFF_SHARE * max(start - gap_start, 1) else -1
 
 
-def _mark_step_ends(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
+def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Append a mark at the end of each iteration on each rank's host: after its last call, before the next's calls."""
     calls, (begin, done) = window.calls, tasks
-    name = draft.name("end of the step on the host")
     before: dict[int, tuple[int, int]] = {}
     device_only = _ranks_without_host(window)
     for step in window.steps:
-        end, lane = step.end, draft.lane(Lane(step.rank, None, 0))[0]
-        columns = {"measured_start_ns": end, "measured_end_ns": end, "iteration": step.iteration}
-        mark = draft.tasks(1, {"kind": int(TaskKind.MARK), "name": name, "lane": lane, **columns})
+        end, lane = step.end, assembly.number_lane(Lane(step.rank, None, 0))
+        mark = assembly.tasks("end of the step on the host", lane, mark_columns(end, step.iteration))
         calls_before = kept[(calls.rank[kept] == step.rank) & (calls.end[kept] <= end)]
         previous, previous_end = before.get(step.rank, (-1, 0))
         before[step.rank] = (int(mark[0]), end)
         if previous >= 0 and not (calls.iteration[calls_before] == step.iteration).any():
             # A step without recorded calls keeps its measured time.
-            draft.edge(previous, int(mark[0]), end - previous_end, EdgeKind.HOST)
+            assembly.edges(previous, mark, lag_ns=end - previous_end, kind=EdgeKind.HOST)
         elif len(calls_before):
             last = calls_before[np.argmax(calls.end[calls_before])]
-            draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)
+            assembly.edges(done[last], mark, lag_ns=end - calls.end[last], kind=EdgeKind.HOST)
         elif step.rank not in device_only:
-            draft.release(mark, np.array([float(end)]))
-        calls_after = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)]
-        if len(calls_after):
-            draft.edge(int(mark[0]), int(begin[calls_after[0]]), calls.start[calls_after[0]] - end, EdgeKind.HOST)
+            assembly.release(mark, end)
+        calls_after = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)][:1]
+        assembly.edges(mark, begin[calls_after], lag_ns=calls.start[calls_after] - end, kind=EdgeKind.HOST)
 
 
 def _ranks_without_host(window: Window) -> set[int]:
@@ -407,14 +404,14 @@ def _ranks_without_host(window: Window) -> set[int]:
     return set(window.device_work.rank.tolist()) - set(window.calls.rank.tolist())
 
 
-def add_returns(draft: Draft, window: Window, host: HostTasks, device_tasks: Ints) -> None:
+def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_tasks: Ints) -> None:
     """Append the edges by which every blocking call returns after the device work that it waited for."""
     blocking, calls = host.blocking, window.calls
     rows = np.flatnonzero(blocking.waits_for >= 0)
     waited, blocked = blocking.waits_for[rows], blocking.blocked[rows]
     idle_lag = np.where(blocked, 0, calls.end[rows] - host.issued[rows])
-    draft.edges(NewEdges(host.begin[rows], host.done[rows], idle_lag, int(EdgeKind.HOST)))
+    assembly.edges(host.begin[rows], host.done[rows], lag_ns=idle_lag, kind=EdgeKind.HOST)
     return_lag = np.where(blocked, calls.end[rows] - window.device_work.end[waited], 0)
-    draft.edges(NewEdges(device_tasks[waited], host.done[rows], return_lag, blocking.kind[rows]))
+    assembly.edges(device_tasks[waited], host.done[rows], lag_ns=return_lag, kind=blocking.kind[rows])
     ended = device_tasks[blocking.ended]
-    draft.edges(NewEdges(ended, host.done[blocking.calls], 0.0, blocking.kind[blocking.calls]))
+    assembly.edges(ended, host.done[blocking.calls], kind=blocking.kind[blocking.calls])

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints
-from replay.from_trace.draft import Draft, NewEdges
 from replay.from_trace.host import HostTasks
 from replay.from_trace.window import Window
+from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind
 
 #: A task is taken to have waited for a task of another stream that ended at most this long before its start (ns), if it
@@ -207,8 +207,8 @@ class _Bounds:
     from_start: Bools
 
 
-def add_starts(draft: Draft, window: Window, host: HostTasks, tasks: tuple[Ints, Ints]) -> None:
-    """Append an edge for each bound on the start of device work.
+def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple[Ints, Ints]) -> list[str]:
+    """Append an edge for each bound on the start of device work; return notes on unexplained waits.
 
     The time from the latest bound to the measured start becomes the lag of its edge, so that an unchanged graph
     replays as measured. A row without a bound is released at its measured start.
@@ -224,9 +224,9 @@ def add_starts(draft: Draft, window: Window, host: HostTasks, tasks: tuple[Ints,
     row, source = just_ended(window, rows, delay[rows])
     inferred = np.full(len(row), int(EdgeKind.WAIT_INFERRED))
     bounds = _concatenate([bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred)])
-    _add_edges(draft, window, bounds, (begin, host))
     unbound = np.flatnonzero(~has_bound)
-    draft.release(begin[unbound], device_work.start[unbound].astype(np.float64))
+    assembly.release(begin[unbound], device_work.start[unbound])
+    return _add_edges(assembly, window, bounds, (begin, host))
 
 
 def _concatenate(blocks: list[_Bounds]) -> _Bounds:
@@ -314,8 +314,13 @@ def _wait_bounds(window: Window, done: Ints) -> _Bounds:
     return _bounds_after_end(waits.row, done[waits.source], window.device_work.end[waits.source], waits.kind)
 
 
-def _add_edges(draft: Draft, window: Window, bounds: _Bounds, tasks_and_host: tuple[Ints, HostTasks]) -> None:
-    """Append an edge for each bound. A row's latest bound, the first of equals, gets the rest to the measured start."""
+def _add_edges(
+    assembly: Assembly, window: Window, bounds: _Bounds, tasks_and_host: tuple[Ints, HostTasks]
+) -> list[str]:
+    """Append an edge for each bound. A row's latest bound, the first of equals, gets the rest to the measured start.
+
+    Return a note on each stream whose first work starts late without a reason.
+    """
     (begin, host), device_work = tasks_and_host, window.device_work
     start = device_work.start[bounds.row]
     order = np.lexsort((np.arange(len(bounds.row)), -bounds.time, bounds.row))
@@ -326,13 +331,13 @@ def _add_edges(draft: Draft, window: Window, bounds: _Bounds, tasks_and_host: tu
     backlog = np.flatnonzero(_is_backlog(window, bounds, host, extra))
     kind[backlog], from_start[backlog] = int(EdgeKind.BACKLOG), False
     lag[backlog] = start[backlog] - host.issued[device_work.launch[bounds.row[backlog]]]
-    draft.edges(NewEdges(bounds.source, begin[bounds.row], lag, kind, from_start))
-    for row, wait in zip(bounds.row[backlog].tolist(), lag[backlog].tolist(), strict=True):
-        draft.notes.append(
-            f"rank {device_work.rank[row]}: GPU {device_work.device[row]} starts its first work on stream "
-            f"{device_work.stream[row]} {wait / 1e6:.1f} ms after the launch, and nothing in the trace says "
-            "why (work older than the recording, or clocks that disagree); the wait stays as it is"
-        )
+    assembly.edges(bounds.source, begin[bounds.row], lag_ns=lag, kind=kind, from_start=from_start)
+    return [
+        f"rank {device_work.rank[row]}: GPU {device_work.device[row]} starts its first work on stream "
+        f"{device_work.stream[row]} {wait / 1e6:.1f} ms after the launch, and nothing in the trace says "
+        "why (work older than the recording, or clocks that disagree); the wait stays as it is"
+        for row, wait in zip(bounds.row[backlog].tolist(), lag[backlog].tolist(), strict=True)
+    ]
 
 
 def _edge_kinds(window: Window, bounds: _Bounds, extra: Floats) -> Ints:

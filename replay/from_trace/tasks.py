@@ -11,18 +11,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
-from replay.from_trace.draft import Draft, NewEdges, window_dtypes, window_operators
-from replay.from_trace.host import HostTasks, add_host, add_returns
+from replay.costs.operators import Call, operator_of
+from replay.from_trace.host import HostTasks, add_host, add_returns, mark_columns
 from replay.from_trace.index import TraceIndex, index_trace
 from replay.from_trace.starts import add_starts
 from replay.from_trace.window import Window, clock_notes, open_window
+from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, Hardware, KernelGraph, Lane, TaskKind
+from replay.graph.operators import Operator
 
 
 @dataclass(frozen=True)
@@ -109,40 +112,37 @@ def _clock_notes(window: Window, groups: list[Ints]) -> list[str]:
     ]
 
 
-def add_meetings(draft: Draft, window: Window, meetings: Meetings, tasks: tuple[Ints, Ints]) -> None:
+def add_meetings(assembly: Assembly, window: Window, meetings: Meetings, tasks: tuple[Ints, Ints]) -> None:
     """Append a mark for each meeting, so that a collective starts on every rank when all ranks have arrived."""
     if not meetings.rows:
         return
-    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings.rows], dtype=np.float64)
-    columns: Mapping[str, object] = {
-        "kind": int(TaskKind.MARK),
-        "name": draft.name("all ranks have arrived"),
-        "measured_start_ns": meeting_ns,
-        "measured_end_ns": meeting_ns,
-        "iteration": np.array([window.device_work.iteration[rows].max() for rows in meetings.rows]),
-    }
-    marks = draft.tasks(len(meeting_ns), columns)
+    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings.rows])
+    iteration = np.array([window.device_work.iteration[rows].max() for rows in meetings.rows])
+    marks = assembly.tasks("all ranks have arrived", -1, mark_columns(meeting_ns, iteration))
     rows = np.concatenate(meetings.rows)
     mark = np.repeat(marks, [len(members) for members in meetings.rows])
     begin, done = tasks
-    draft.edges(NewEdges(begin[rows], mark, 0.0, int(EdgeKind.RENDEZVOUS)))
-    draft.edges(NewEdges(mark, done[rows], 0.0, int(EdgeKind.RENDEZVOUS)))
+    assembly.edges(begin[rows], mark, kind=EdgeKind.RENDEZVOUS)
+    assembly.edges(mark, done[rows], kind=EdgeKind.RENDEZVOUS)
 
 
 _CLASS_INDEX = {name: index for index, name in enumerate(CLASSES)}
 
 
-def add_device(draft: Draft, window: Window, host: HostTasks) -> Ints:
-    """Append the device's tasks and the edges that they wait for; return the task of each row of device work."""
+def add_device(assembly: Assembly, window: Window, host: HostTasks) -> tuple[Ints, tuple[Operator, ...], list[str]]:
+    """Append the device's tasks and the edges that they wait for.
+
+    Return the task of each row of device work, the distinct operators, and notes.
+    """
     meetings = find_meetings(window)
-    draft.notes.extend(meetings.notes)
-    begin, done = _add_tasks(draft, window, meetings.times(window.device_work.start))
-    add_starts(draft, window, host, (begin, done))
-    add_meetings(draft, window, meetings, (begin, done))
-    return done
+    operator, operators = window_operators(window)
+    tasks = _add_tasks(assembly, window, operator, meetings.times(window.device_work.start))
+    notes = add_starts(assembly, window, host, tasks)
+    add_meetings(assembly, window, meetings, tasks)
+    return tasks[1], operators, [*meetings.notes, *notes]
 
 
-def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, Ints]:
+def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: Ints) -> tuple[Ints, Ints]:
     """Append a task for each row, and before each collective of a meeting a mark for its arrival.
 
     Return the first and the last task of each row. The wait of a rank before all have arrived is not part of the
@@ -153,22 +153,18 @@ def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, In
     rows = np.repeat(np.arange(len(device_work)), 1 + is_meeting)
     is_arrival = np.zeros(len(rows), dtype=bool)
     is_arrival[:-1] = rows[1:] == rows[:-1]
-    name = draft.named(device_work.name, window.index.device_work.names.text)[rows]
-    if is_meeting.any():
-        name[is_arrival] = draft.name("arrives")
+    name = assembly.number_names(device_work.name, window.index.device_work.names.text)[rows]
+    name[is_arrival] = assembly.number_names(np.zeros(int(is_arrival.any()), np.int64), ["arrives"])
     start = np.where(is_meeting, meeting_ns, device_work.start)[rows]
-    lane, device = _lanes_and_devices(draft, window)
     columns = {
-        name: np.where(is_arrival, default, values[rows])
-        for name, (values, default) in _task_columns(draft, window).items()
+        column: np.where(is_arrival, default, values[rows])
+        for column, (values, default) in _task_columns(window, operator).items()
     }
-    numbers = draft.tasks(
-        len(rows),
+    numbers = assembly.tasks(
+        name,
+        _stream_lanes(assembly, window)[rows],
         {
             **columns,
-            "name": name,
-            "lane": lane[rows],
-            "device": device[rows],
             "measured_start_ns": np.where(is_arrival, device_work.start[rows], start),
             "measured_end_ns": np.where(is_arrival, device_work.start[rows], device_work.end[rows]),
             "iteration": device_work.iteration[rows],
@@ -181,32 +177,24 @@ def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, In
     return begin, done
 
 
-def _task_columns(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
+def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]:
     """Return the columns that describe each row, and the value that an arrival has in each."""
     device_work, table = window.device_work, window.trace.collectives
     table_row = window.index.collectives.find(device_work.collective)
     is_collective = device_work.collective != MISSING
-    kind = np.where(
-        device_work.is_copy, int(TaskKind.COPY), np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
-    )
+    kind = np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
     class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.names.class_], dtype=np.int64)
-    size, ranks = np.zeros(len(device_work), dtype=np.int64), np.zeros(len(device_work), dtype=np.int64)
-    if is_collective.any():
-        has_row = table_row != MISSING
-        columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row[has_row]))
-        size[has_row], ranks[has_row] = integers(columns, "bytes"), integers(columns, "group_size")
-    operator = np.full(len(device_work), -1)
-    for row, operator_of_row in window_operators(window).items():
-        operator[row] = draft.operator(operator_of_row)
+    columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row, table_row == MISSING))
+    size, ranks = (np.maximum(integers(columns, name), 0) for name in ("bytes", "group_size"))
     return {
-        "kind": (kind, int(TaskKind.MARK)),
+        "kind": (np.where(device_work.is_copy, int(TaskKind.COPY), kind), int(TaskKind.MARK)),
         "class_": (np.where(device_work.is_copy, -1, class_of_name[device_work.name]), -1),
         "workgroups": (np.maximum(device_work.workgroups, 0), 0),
-        "bytes": (np.maximum(np.where(is_collective, size, device_work.bytes), 0).astype(np.int64), 0),
+        "bytes": (np.where(is_collective, size, np.maximum(device_work.bytes, 0)), 0),
         "dtype": (window_dtypes(window), -1),
         "collective": (np.where(is_collective, _collective_kinds(window, table_row), -1), -1),
         "operator": (operator, -1),
-        "ranks": (np.maximum(ranks, 0), 0),
+        "ranks": (ranks, 0),
     }
 
 
@@ -222,15 +210,88 @@ def _collective_kinds(window: Window, table_row: Ints) -> Ints:
     return result
 
 
-def _lanes_and_devices(draft: Draft, window: Window) -> tuple[Ints, Ints]:
-    """Return the numbers of each row's lane and device."""
+def _stream_lanes(assembly: Assembly, window: Window) -> Ints:
+    """Return the lane of each row."""
     device_work = window.device_work
     first = device_work.queue_starts()
     heads = np.flatnonzero(first)
     columns = (device_work.rank[heads], device_work.device[heads], device_work.stream[heads])
-    lanes = [draft.lane(Lane(*stream)) for stream in zip(*(c.tolist() for c in columns), strict=True)]
-    numbers = np.array(lanes, dtype=np.int64).reshape(-1, 2)[np.cumsum(first) - 1]
-    return numbers[:, 0], numbers[:, 1]
+    streams = zip(*(column.tolist() for column in columns), strict=True)
+    lanes = np.array([assembly.number_lane(Lane(*stream)) for stream in streams], dtype=np.int64)
+    return np.asarray(lanes[np.cumsum(first) - 1])
+
+
+#: Kinds of operators whose FLOP the kernels of a class compute. A copy or a sum that the operator launches beside them
+#: is not counted.
+_OPERATOR_KINDS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("matmul", "batched_matmul", "convolution"),
+    "convolution": ("convolution",),
+    "attention": ("attention",),
+}
+_CALL_COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
+
+
+def window_operators(window: Window) -> tuple[Ints, tuple[Operator, ...]]:
+    """Return the operator of each row of device work, -1 if unknown, and the distinct operators.
+
+    Equal calls share one operator, so that a job of many layers has few of them.
+    """
+    device_work, ops = window.device_work, window.trace.ops
+    classes = window.index.device_work.names.class_[device_work.name]
+    candidates = np.flatnonzero(np.isin(classes, tuple(_OPERATOR_KINDS)))
+    rows = window.index.ops.find(device_work.op[candidates])
+    candidates, rows = candidates[rows != MISSING], rows[rows != MISSING]
+    distinct, index = np.unique(rows, return_inverse=True)
+    calls = ops.select(list(_CALL_COLUMNS)).take(arrow_array(distinct)).to_pylist() if len(distinct) else []
+    keys = [tuple(call[column] for column in _CALL_COLUMNS) for call in calls]
+    operator_of_call = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
+    numbers: dict[Operator, int] = {}
+    result = np.full(len(device_work), -1)
+    for row, i in zip(candidates.tolist(), index.tolist(), strict=True):
+        operator = operator_of_call[keys[i]]
+        if operator is not None and operator.kind in _OPERATOR_KINDS[classes[row]]:
+            result[row] = numbers.setdefault(operator, len(numbers))
+    return result, tuple(numbers)
+
+
+_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
+#: Data types by the profiler's names for an operator's inputs.
+_DTYPE_OF_INPUT = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+}
+
+
+def window_dtypes(window: Window) -> Ints:
+    """Return the data type of each row of device work, as an index into `tuple(DTYPES)`; -1 if unknown.
+
+    The kernel's name tells it, else the inputs of its operator.
+    """
+    names = window.index.device_work.names
+    by_name = names.dtype[window.device_work.name]
+    unnamed = np.flatnonzero(by_name < 0)
+    rows = window.index.ops.find(window.device_work.op[unnamed])
+    distinct, index = np.unique(rows, return_inverse=True)
+    has_op = distinct != MISSING
+    texts = window.trace.ops["dtypes"].take(arrow_array(distinct[has_op])).to_pylist() if has_op.any() else []
+    dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
+    by_row = np.full(len(distinct), -1)
+    by_row[has_op] = [dtype_of_text[text] for text in texts]
+    result = by_name.copy()
+    result[unnamed] = by_row[index]
+    return result
+
+
+def _dtype_of_inputs(text: str | None) -> int:
+    """Return the data type of the first floating-point input; -1 without one."""
+    types = json.loads(text) if text else []
+    dtypes = (_DTYPE_OF_INPUT.get(t) for t in types if isinstance(t, str)) if isinstance(types, list) else ()
+    return next((_DTYPE_INDEX[t] for t in dtypes if t is not None), -1)
 
 
 def build_graph(
@@ -267,10 +328,17 @@ def build_graph(
         raise InvalidInputError("a graph needs at least one iteration; name one")
     index = trace if isinstance(trace, TraceIndex) else index_trace(trace)
     window = open_window(index, numbers)
-    draft = Draft(notes=clock_notes(window))
-    host = add_host(draft, window)
-    device = add_device(draft, window, host)
-    add_returns(draft, window, host, device)
-    graph = draft.freeze(hardware or index.hardware, numbers)
-    origin = Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED
-    return isolate(replace(graph, origin=origin), parameters)
+    assembly = Assembly()
+    host = add_host(assembly, window)
+    device_tasks, operators, notes = add_device(assembly, window, host)
+    add_returns(assembly, window, host, device_tasks)
+    graph = assembly.graph(hardware or index.hardware)
+    graph = replace(
+        graph,
+        measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.own], initial=0.0)),
+        origin=Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED,
+        notes=(*clock_notes(window), *notes),
+        operators=operators,
+        iterations=numbers,
+    )
+    return isolate(graph, parameters)
