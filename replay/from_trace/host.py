@@ -132,7 +132,7 @@ def _recorded_syncs(window: Window) -> dict[int, _Sync]:
     """Return the recorded synchronisations by row of their call; without a recorded stream a call is left out."""
     syncs = window.index.syncs
     by_call: dict[int, _Sync] = {}
-    for call, row in zip(*(side.tolist() for side in syncs.of(window.calls.id)), strict=True):
+    for call, row in zip(*(side.tolist() for side in syncs.by_call.pairs(window.calls.id)), strict=True):
         kind, stream, source = syncs.kind[row], int(syncs.stream[row]), int(syncs.source[row])
         if kind == "Context Sync":
             by_call[call] = _Sync()
@@ -322,14 +322,18 @@ def _forward_call(window: Window, kept: Ints, position: int, gap_start: int) -> 
     """
     calls, row = window.calls, kept[position]
     start, thread = int(calls.start[row]), (int(calls.rank[row]), int(calls.thread[row]))
-    forward = window.index.backward.at(thread, start + window.origin_ns)
-    if forward is None or not gap_start <= forward.end_ns - window.origin_ns <= start:
+    operators, time_ns = window.index.backward.get(thread, np.zeros((4, 0), np.int64)), start + window.origin_ns
+    last = int(np.searchsorted(operators[0], time_ns, side="right")) - 1
+    if last < 0 or operators[1, last] < time_ns:
+        return -1
+    forward_thread, forward_end = operators[2:, last].tolist()
+    if not gap_start <= forward_end - window.origin_ns <= start:
         return -1
     for i in range(position - 1, -1, -1):  # stops at the first call of that thread
         earlier = kept[i]
         if calls.start[earlier] < gap_start:
             break
-        if calls.rank[earlier] == thread[0] and calls.thread[earlier] == forward.thread and calls.end[earlier] <= start:
+        if calls.rank[earlier] == thread[0] and calls.thread[earlier] == forward_thread and calls.end[earlier] <= start:
             return i
     return -1
 

@@ -78,7 +78,7 @@ def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int
     streams: _Streams | None = None
     waits: dict[tuple[int, int], int] = {}
     recorded_calls: set[int] = set()
-    for call, sync in zip(*(side.tolist() for side in syncs.of(calls.id)), strict=True):
+    for call, sync in zip(*(side.tolist() for side in syncs.by_call.pairs(calls.id)), strict=True):
         if syncs.kind[sync] != "Stream Wait Event" or syncs.stream[sync] == MISSING:
             continue
         streams = streams or _Streams(window)
@@ -283,7 +283,7 @@ def _is_staged_copy(window: Window, row: Ints, ready: Floats) -> Bools:
         Earliest start that the launch of each allows.
     """
     device_work, calls = window.device_work, window.calls
-    pageable = np.array(["Pageable -> Device" in name for name in window.index.device_work.names.text], dtype=bool)
+    pageable = np.array(["Pageable -> Device" in name for name in window.index.device_work.names], dtype=bool)
     stream_free = np.where(device_work.queue_starts(), np.iinfo(np.int64).min, np.roll(device_work.end, 1))[row]
     start = device_work.start[row]
     idle = start - np.maximum(ready, stream_free) > _PAUSE_NS

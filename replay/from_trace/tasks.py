@@ -104,7 +104,7 @@ def _clock_notes(window: Window, groups: list[Ints]) -> list[str]:
     gaps = [int(device_work.start[rows].max() - device_work.end[rows].min()) for rows in groups]
     worst = groups[int(np.argmax(gaps))]
     first, last = worst[np.argmin(device_work.end[worst])], worst[np.argmax(device_work.start[worst])]
-    name = window.index.device_work.names.text[device_work.name[first]][:60]
+    name = window.index.device_work.names[device_work.name[first]][:60]
     return [
         f"clocks of ranks disagree: {len(groups)} collectives end on one rank before another begins them, by up to "
         f"{max(gaps) / 1e3:.1f} us (rank {device_work.rank[first]} before rank {device_work.rank[last]}, {name}, "
@@ -153,7 +153,7 @@ def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: I
     rows = np.repeat(np.arange(len(device_work)), 1 + is_meeting)
     is_arrival = np.zeros(len(rows), dtype=bool)
     is_arrival[:-1] = rows[1:] == rows[:-1]
-    name = assembly.number_names(device_work.name, window.index.device_work.names.text)[rows]
+    name = assembly.number_names(device_work.name, window.index.device_work.names)[rows]
     name[is_arrival] = assembly.number_names(np.zeros(int(is_arrival.any()), np.int64), ["arrives"])
     start = np.where(is_meeting, meeting_ns, device_work.start)[rows]
     columns = {
@@ -183,7 +183,7 @@ def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]
     table_row = window.index.collectives.find(device_work.collective)
     is_collective = device_work.collective != MISSING
     kind = np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
-    class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.names.class_], dtype=np.int64)
+    class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.classes], dtype=np.int64)
     columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row, table_row == MISSING))
     size, ranks = (np.maximum(integers(columns, name), 0) for name in ("bytes", "group_size"))
     return {
@@ -237,7 +237,7 @@ def window_operators(window: Window) -> tuple[Ints, tuple[Operator, ...]]:
     Equal calls share one operator, so that a job of many layers has few of them.
     """
     device_work, ops = window.device_work, window.trace.ops
-    classes = window.index.device_work.names.class_[device_work.name]
+    classes = window.index.device_work.classes[device_work.name]
     candidates = np.flatnonzero(np.isin(classes, tuple(_OPERATOR_KINDS)))
     rows = window.index.ops.find(device_work.op[candidates])
     candidates, rows = candidates[rows != MISSING], rows[rows != MISSING]
@@ -272,8 +272,7 @@ def window_dtypes(window: Window) -> Ints:
 
     The kernel's name tells it, else the inputs of its operator.
     """
-    names = window.index.device_work.names
-    by_name = names.dtype[window.device_work.name]
+    by_name = window.index.device_work.dtypes[window.device_work.name]
     unnamed = np.flatnonzero(by_name < 0)
     rows = window.index.ops.find(window.device_work.op[unnamed])
     distinct, index = np.unique(rows, return_inverse=True)

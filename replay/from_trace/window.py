@@ -13,7 +13,7 @@ import numpy.typing as npt
 from profilers.trace.arrays import MISSING, Ints, ends, integers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
-from replay.from_trace.index import Groups, TraceIndex
+from replay.from_trace.index import SortedRows, TraceIndex
 
 _NEVER = int(np.iinfo(np.int64).max)
 _FAR_PAST = int(np.iinfo(np.int64).min)
@@ -24,8 +24,8 @@ class DeviceWork:
     """Kernels and copies of a window, ordered by (rank, device, stream, start, id): columns of equal length.
 
     `launch` is the row of `Calls`, -1 if the launch is not in the window. `iteration` is the position in
-    `Window.iterations`, -1 for work of none of them. `name` and `direction` are indices into the names and directions
-    of the index. `opens` marks the first row of a stream in the whole trace. Times are ns after the window's origin.
+    `Window.iterations`, -1 for work of none of them. `name` is an index into the names of the index. `opens` marks the
+    first row of a stream in the whole trace. Times are ns after the window's origin.
     """
 
     id: Ints
@@ -40,9 +40,7 @@ class DeviceWork:
     is_copy: npt.NDArray[np.bool_]
     collective: Ints
     name: Ints
-    direction: Ints
     workgroups: Ints
-    workgroup_size: Ints
     bytes: Ints
     opens: npt.NDArray[np.bool_]
 
@@ -73,9 +71,7 @@ class Calls:
 
     id: Ints
     rank: Ints
-    process: Ints
     thread: Ints
-    op: Ints
     start: Ints
     end: Ints
     name: Ints
@@ -183,7 +179,7 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     )
 
 
-def _in_iterations(groups: Groups, numbers: Ints) -> tuple[Ints, Ints]:
+def _in_iterations(groups: SortedRows, numbers: Ints) -> tuple[Ints, Ints]:
     """Return the rows of the iterations `numbers` in their own order, and the position of each row's iteration."""
     blocks = [groups.of(number) for number in numbers.tolist()]
     rows = np.concatenate(blocks)
@@ -237,10 +233,9 @@ def _work_rows(index: TraceIndex, numbers: Ints, call_rows: tuple[Ints, Ints]) -
 def _select_calls(index: TraceIndex, call_rows: tuple[Ints, Ints], origin: int) -> Calls:
     """Return the calls of a window."""
     rows, position = call_rows
-    columns = index.calls.columns
-    start, end = columns["start"][rows] - origin, columns["end"][rows] - origin
-    columns_kept = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name", "unblocked")}
-    return Calls(**columns_kept, op=columns["op_id"][rows], start=start, end=end, iteration=position)
+    columns = {name: values[rows] for name, values in index.calls.columns.items() if name != "process"}
+    shifted = {name: columns[name] - origin for name in ("start", "end")}
+    return Calls(**{**columns, **shifted, "iteration": position})
 
 
 def _outermost(index: TraceIndex, rows: Ints) -> Ints:
@@ -325,7 +320,7 @@ def clock_notes(window: Window) -> list[str]:
         rows = np.flatnonzero((device_work.rank == rank) & (early > _RESOLUTION_NS))
         if len(rows):
             worst = rows[np.argmax(early[rows])]
-            name = window.index.device_work.names.text[device_work.name[worst]][:60]
+            name = window.index.device_work.names[device_work.name[worst]][:60]
             notes.append(
                 f"rank {rank}: the clocks of host and GPU {device_work.device[worst]} disagree: {len(rows)} kernels "
                 f"or copies start before the call that launched them, by up to {early[worst] / 1e3:.1f} us ({name}, "
