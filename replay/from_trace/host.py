@@ -18,12 +18,12 @@ from replay.from_trace.window import Calls, Window
 from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_THREAD, EdgeKind, Lane, TaskKind
 
-#: Calls that can wait for the device; device work that ends inside a call shows that it did.
-_MAY_BLOCK = re.compile(r"Synchronize|Memcpy|Free")
+#: Names of calls that can wait for the device; device work that ends inside a call shows that it did.
+_MAY_BLOCK = r"Synchronize|Memcpy|Free"
 #: Time that a blocking call takes if there is nothing to wait for (ns; assumed to be that of any call).
 _ISSUE_NS = 1000
-#: Calls that wait for all work launched before, by their name alone.
-_WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context)Synchronize")
+#: Names of calls that wait for all work launched before.
+_WAITS_FOR_ALL = r"(?:Device|Ctx|Context)Synchronize"
 
 
 @dataclass(frozen=True)
@@ -61,31 +61,19 @@ def blocked_calls(window: Window) -> Blocking:
     """
     calls, device_work = window.calls, window.device_work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
-    issue_ns, names = np.full(len(calls), _ISSUE_NS), window.index.calls.names
-    may_block = np.array([_MAY_BLOCK.search(name) is not None for name in names], dtype=bool)
-    waits_for_all = np.array([_WAITS_FOR_ALL.search(name) is not None for name in names], dtype=bool)
-    empty = np.zeros(0, dtype=np.int64)
-    if not len(calls) or not len(device_work):
-        return Blocking(waits_for, kind, issue_ns, waits_for >= 0, empty, empty)
-    kind[waits_for_all[calls.name]] = int(EdgeKind.SYNC)
+    issue_ns, waits_for_all = np.full(len(calls), _ISSUE_NS), window.calls_named(_WAITS_FOR_ALL)
+    kind[waits_for_all] = int(EdgeKind.SYNC)
     queue_full = calls.unblocked > 0
     kind[queue_full], issue_ns[queue_full] = int(EdgeKind.QUEUE), calls.unblocked[queue_full]
     recorded = _recorded_syncs(window)
     kind[list(recorded)] = int(EdgeKind.SYNC)
     order = np.argsort(device_work.end, kind="stable")
-    end, rank, stream, launched = (
-        device_work.end[order],
-        device_work.rank[order],
-        device_work.stream[order],
-        window.launched()[order],
-    )
-    candidates = np.flatnonzero(may_block[calls.name] | queue_full)
+    columns = (device_work.end, device_work.rank, device_work.stream, window.launched())
+    end, rank, stream, launched = (column[order] for column in columns)
+    candidates = np.flatnonzero(window.calls_named(_MAY_BLOCK) | queue_full)
     low, high = (np.searchsorted(end, times[candidates], side="right") for times in (calls.start, calls.end))
-    has_ends = high > low
-    for row, first, last in zip(
-        candidates[has_ends].tolist(), low[has_ends].tolist(), high[has_ends].tolist(), strict=True
-    ):
-        # A Python loop over calls inside which work ends, about 10 us each.
+    ranges = np.stack([candidates, low, high], axis=1)[high > low]
+    for row, first, last in ranges.tolist():  # a Python loop over calls inside which work ends, about 10 us each
         is_possible = (rank[first:last] == calls.rank[row]) & (launched[first:last] <= calls.start[row])
         sync = recorded.get(row, _Sync())
         if sync.stream is not None:
@@ -94,10 +82,7 @@ def blocked_calls(window: Window) -> Blocking:
             is_possible &= launched[first:last] <= sync.until
         if is_possible.any():
             waits_for[row] = order[first + int(np.flatnonzero(is_possible)[-1])]
-    known_syncs = {
-        int(row): recorded.get(int(row), _Sync()) for row in np.flatnonzero(waits_for_all[calls.name])
-    } | recorded
-    pairs = _work_ended_before(window, known_syncs)
+    pairs = _work_ended_before(window, {**dict.fromkeys(np.flatnonzero(waits_for_all).tolist(), _Sync()), **recorded})
     blocked = waits_for >= 0
     # A synchronisation that did not block waits for the last work that had ended before.
     order = np.lexsort((device_work.end[pairs[1]], pairs[0]))
@@ -111,10 +96,9 @@ def _work_ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, I
     """Return pairs of a synchronisation and the last work launched before it on each stream that it waits for."""
     calls, device_work, launched = window.calls, window.device_work, window.launched()
     streams: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-    for rank, stream in set(zip(device_work.rank.tolist(), device_work.stream.tolist(), strict=True)):
-        rows = np.flatnonzero((device_work.rank == rank) & (device_work.stream == stream))
-        rows = rows[np.argsort(launched[rows], kind="stable")]
-        streams[rank, stream] = (rows, launched[rows])
+    for stream_of_rank, rows in window.stream_rows.items():
+        by_launch = rows[np.argsort(launched[rows], kind="stable")]
+        streams[stream_of_rank] = (by_launch, launched[by_launch])
     pairs: list[tuple[int, int]] = []
     for call, sync in sorted(syncs.items()):  # a few streams a synchronisation, 2 us each
         until = int(calls.start[call]) if sync.until is None else min(sync.until, int(calls.start[call]))
@@ -155,13 +139,10 @@ def loader_calls(window: Window) -> tuple[Bools, Bools]:
 
     A pipeline in the host's own process makes its batch inside the call, which is work of the host.
     """
-    calls, names = window.calls, window.index.calls.names
-    is_loader = np.array([str(name).startswith(LOADER_PREFIX) for name in names], dtype=bool)
-    in_other_process = np.array([_IN_OTHER_PROCESSES in str(name) for name in names], dtype=bool)
-    if window.index.on_host_alone or not len(calls):
-        return np.zeros(len(calls), dtype=bool), np.zeros(len(calls), dtype=bool)
-    loads_batch = is_loader[calls.name]
-    return loads_batch, loads_batch & in_other_process[calls.name] & (calls.end - calls.start >= _WAITED_NS)
+    calls = window.calls
+    loads_batch = window.calls_named(f"^{re.escape(LOADER_PREFIX)}") & (not window.index.on_host_alone)
+    is_long = calls.end - calls.start >= _WAITED_NS
+    return loads_batch, loads_batch & window.calls_named(_IN_OTHER_PROCESSES) & is_long
 
 
 def add_batches(assembly: Assembly, window: Window, waited: Ints, tasks: tuple[Ints, Ints]) -> None:

@@ -22,7 +22,8 @@ from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
 from replay.graph.graph import Hardware, hardware_of
 
-_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
+#: Numbers of the data types.
+DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
 #: Data types in kernel names: spelled out, in Tensile's letters (BBS: two bf16 inputs, fp32 sum), in CUTLASS
 #: instructions.
 _NAME_PATTERNS: tuple[tuple[str, str], ...] = (
@@ -33,7 +34,7 @@ _NAME_PATTERNS: tuple[tuple[str, str], ...] = (
     ("fp64", r"fp64|f64f64|double|dgemm|_DB_|d884"),
     ("fp32", r"f32f32|sgemm|_SB_|_S_B|float(?!\d)|fp32"),
 )
-_COMPILED_PATTERNS = tuple((_DTYPE_INDEX[name], re.compile(pattern)) for name, pattern in _NAME_PATTERNS)
+_COMPILED_PATTERNS = tuple((DTYPE_INDEX[name], re.compile(pattern)) for name, pattern in _NAME_PATTERNS)
 
 
 def dtype_of_name(name: str) -> int:

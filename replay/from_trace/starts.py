@@ -23,49 +23,17 @@ WAIT_NS = 10_000
 _COVERED_NS, _COVERED = 25_000, 0.5
 
 
-@dataclass(frozen=True)
-class Waits:
-    """Pairs of rows of device work: `row` waits for the end of `source`; sorted, each pair once."""
+def find_waits(window: Window) -> tuple[Ints, Ints, Ints]:
+    """Return the waits between streams: row, source and kind of each, sorted, each pair once.
 
-    row: Ints
-    source: Ints
-    kind: Ints
-
-
-def find_waits(window: Window) -> Waits:
-    """Return the waits between streams; a wait that the measured times contradict is left out."""
+    A row of device work waits for the end of its source. A wait that the measured times contradict is left out.
+    """
     recorded, recorded_calls = _recorded_waits(window)
     pairs = {**dict.fromkeys(_inferred_waits(window, recorded_calls), int(EdgeKind.WAIT_INFERRED)), **recorded}
     end, start = window.device_work.end, window.device_work.start
     in_order = sorted((row, source, kind) for (row, source), kind in pairs.items() if end[source] <= start[row])
-    columns = np.array(in_order, dtype=np.int64).reshape(-1, 3)
-    return Waits(columns[:, 0], columns[:, 1], columns[:, 2])
-
-
-class _Streams:
-    """Rows of device work of each stream in order, with their launch times."""
-
-    def __init__(self, window: Window) -> None:
-        device_work = window.device_work
-        self._launched = window.launched()
-        rows = np.flatnonzero(device_work.in_window)
-        self._rows: dict[tuple[int, int], Ints] = {}
-        streams = np.stack([device_work.rank[rows], device_work.stream[rows]], axis=1)
-        distinct, index = np.unique(streams, axis=0, return_inverse=True)
-        for number, (rank, stream) in enumerate(distinct.tolist()):
-            self._rows[rank, stream] = rows[index.ravel() == number]
-
-    def first_after(self, stream: tuple[int, int], time: int) -> int | None:
-        """Return the first row of a stream that was launched at `time` or later."""
-        rows = self._rows.get(stream, np.zeros(0, np.int64))
-        later = rows[self._launched[rows] >= time]
-        return int(later[0]) if len(later) else None
-
-    def last_before(self, stream: tuple[int, int], time: int) -> int | None:
-        """Return the last row of a stream that was launched at `time` or before."""
-        rows = self._rows.get(stream, np.zeros(0, np.int64))
-        earlier = rows[self._launched[rows] <= time]
-        return int(earlier[-1]) if len(earlier) else None
+    row, source, kind = np.array(in_order, dtype=np.int64).reshape(-1, 3).T
+    return row, source, kind
 
 
 def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int]]:
@@ -74,42 +42,45 @@ def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int
     If the profiler wrote the waiting stream but not the event, the last event that the same thread recorded is taken.
     It follows the last work that the thread launched.
     """
-    syncs, calls = window.index.syncs, window.calls
-    streams: _Streams | None = None
+    syncs, calls, launched = window.index.syncs, window.calls, window.launched()
     waits: dict[tuple[int, int], int] = {}
     recorded_calls: set[int] = set()
+
+    def rows_of(rank: int, stream: int) -> Ints:
+        rows = window.stream_rows.get((rank, stream), np.zeros(0, np.int64))
+        return rows[window.device_work.in_window[rows]]
+
     for call, sync in zip(*(side.tolist() for side in syncs.by_call.pairs(calls.id)), strict=True):
         if syncs.kind[sync] != "Stream Wait Event" or syncs.stream[sync] == MISSING:
             continue
-        streams = streams or _Streams(window)
         rank = int(calls.rank[call])
-        waiting = streams.first_after((rank, int(syncs.stream[sync])), int(calls.start[call]))
+        waiting = rows_of(rank, int(syncs.stream[sync]))
+        waiting = waiting[launched[waiting] >= calls.start[call]][:1]
         source, recorded = int(syncs.source[sync]), int(syncs.recorded_ns[sync])
         if MISSING not in (source, recorded):
-            before, kind = streams.last_before((rank, source), recorded - window.origin_ns), EdgeKind.WAIT
+            before, kind = rows_of(rank, source), EdgeKind.WAIT
+            before = before[launched[before] <= recorded - window.origin_ns][-1:]
         else:
             before, kind = _last_recorded(window, call), EdgeKind.WAIT_INFERRED
-        if before is None and kind is EdgeKind.WAIT_INFERRED:
-            continue
+            if not len(before):
+                continue
         recorded_calls.add(call)
-        if None not in (waiting, before) and waiting != before:
-            waits[int(waiting or 0), int(before or 0)] = int(kind)
+        if len(waiting) and len(before) and waiting[0] != before[0]:
+            waits[int(waiting[0]), int(before[0])] = int(kind)
     return waits, recorded_calls
 
 
-def _last_recorded(window: Window, call: int) -> int | None:
-    """Return the row that the call's thread launched last before it recorded its latest event; None without one."""
+def _last_recorded(window: Window, call: int) -> Ints:
+    """Return the row that the call's thread launched last before it recorded its latest event; empty without one."""
     calls, device_work = window.calls, window.device_work
     thread_calls = np.flatnonzero((calls.thread[:call] == calls.thread[call]) & (calls.rank[:call] == calls.rank[call]))
     records = [
         row for row in thread_calls[::-1][:64].tolist() if "EventRecord" in window.index.calls.names[calls.name[row]]
     ]
-    if not records:
-        return None
-    launched = np.flatnonzero((device_work.launch >= 0) & (device_work.launch < records[0]) & device_work.in_window)
-    launched = launched[calls.thread[device_work.launch[launched]] == calls.thread[call]]
-    launched = launched[calls.rank[device_work.launch[launched]] == calls.rank[call]]
-    return int(launched[np.argmax(device_work.launch[launched])]) if len(launched) else None
+    launch, last = device_work.launch, records[0] if records else 0
+    launched = np.flatnonzero((launch >= 0) & (launch < last) & device_work.in_window)
+    launched = launched[np.isin(launch[launched], thread_calls)]
+    return launched[np.argmax(launch[launched])][None] if len(launched) else launched
 
 
 def _inferred_waits(window: Window, recorded_calls: set[int]) -> set[tuple[int, int]]:
@@ -119,8 +90,7 @@ def _inferred_waits(window: Window, recorded_calls: set[int]) -> set[tuple[int, 
     launch on the same stream waits for the newest work of every other stream, as on the way out of it.
     """
     device_work, calls = window.device_work, window.calls
-    is_wait = np.array(["WaitEvent" in name for name in window.index.calls.names], dtype=bool)
-    wait_calls = set(np.flatnonzero(is_wait[calls.name]).tolist()) - recorded_calls if len(calls) else set()
+    wait_calls = set(np.flatnonzero(window.calls_named("WaitEvent")).tolist()) - recorded_calls
     if not wait_calls:
         return set()
     rows = np.flatnonzero((device_work.launch >= 0) & device_work.in_window)
@@ -187,6 +157,8 @@ def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tup
 #: Time from a launch to its kernel (ns): the assumed one if no kernel was launched into an idle stream, and the
 #: longest that counts.
 _LAUNCH_NS, _LAUNCH_NS_MAX = 10_000, 100_000
+#: Names of calls that launch a graph.
+_GRAPH_LAUNCH = "GraphLaunch"
 #: A pause up to this long between two tasks of a stream needs no explanation (ns).
 _PAUSE_NS = 10_000
 _BOUND_COLUMNS = ("row", "source", "time", "lag", "kind", "from_start")
@@ -215,7 +187,9 @@ def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple
     """
     begin, done = tasks
     device_work = window.device_work
-    bounds = _concatenate([_stream_bounds(window, tasks), _launch_bounds(window, host), _wait_bounds(window, done)])
+    row, source, kind = find_waits(window)
+    waits = _bounds_after_end(row, done[source], device_work.end[source], kind)
+    bounds = _concatenate([_stream_bounds(window, tasks), _launch_bounds(window, host), waits])
     latest = np.full(len(device_work), -np.inf)
     np.maximum.at(latest, bounds.row, bounds.time)
     has_bound = np.isfinite(latest)
@@ -261,9 +235,8 @@ def _launch_bounds(window: Window, host: HostTasks) -> _Bounds:
     lags = _launch_lag(window)
     usual = np.array([lags[rank] for rank in device_work.rank[row].tolist()], dtype=np.float64)
     lag = np.minimum(usual, device_work.start[row] - calls.start[call])
-    kind = np.full(len(row), int(EdgeKind.LAUNCH))
-    if len(row):
-        kind[_graph_calls(window)[call]] = int(EdgeKind.GRAPH_LAUNCH)
+    in_graph = window.calls_named(_GRAPH_LAUNCH)[call]
+    kind = np.where(in_graph, int(EdgeKind.GRAPH_LAUNCH), int(EdgeKind.LAUNCH))
     is_staged = _is_staged_copy(window, row, calls.start[call] + lag)
     lag[is_staged] = (device_work.start[row] - calls.start[call])[is_staged]
     kind[is_staged] = int(EdgeKind.GAP)
@@ -284,9 +257,8 @@ def _is_staged_copy(window: Window, row: Ints, ready: Floats) -> Bools:
     """
     device_work, calls = window.device_work, window.calls
     pageable = np.array(["Pageable -> Device" in name for name in window.index.device_work.names], dtype=bool)
-    stream_free = np.where(device_work.queue_starts(), np.iinfo(np.int64).min, np.roll(device_work.end, 1))[row]
     start = device_work.start[row]
-    idle = start - np.maximum(ready, stream_free) > _PAUSE_NS
+    idle = start - np.maximum(ready, device_work.stream_free_ns()[row]) > _PAUSE_NS
     return np.asarray(pageable[device_work.name[row]] & idle & (start <= calls.end[device_work.launch[row]]))
 
 
@@ -299,19 +271,13 @@ def _launch_lag(window: Window) -> dict[int, float]:
     device_work, calls = window.device_work, window.calls
     rows = np.flatnonzero(device_work.launch >= 0)
     call_start = calls.start[device_work.launch[rows]]
-    before = np.where(device_work.queue_starts(), np.iinfo(np.int64).min, np.roll(device_work.end, 1))[rows]
-    lag, idle, ranks = device_work.start[rows] - call_start, before <= call_start, device_work.rank[rows]
+    idle = device_work.stream_free_ns()[rows] <= call_start
+    lag, ranks = device_work.start[rows] - call_start, device_work.rank[rows]
     lags = {}
     for rank in np.unique(ranks).tolist():
         into_idle = lag[(ranks == rank) & idle & (lag < _LAUNCH_NS_MAX)]
         lags[rank] = max(float(np.percentile(into_idle, 5)), 0.0) if len(into_idle) else _LAUNCH_NS
     return lags
-
-
-def _wait_bounds(window: Window, done: Ints) -> _Bounds:
-    """Return the bounds of waits between streams."""
-    waits = find_waits(window)
-    return _bounds_after_end(waits.row, done[waits.source], window.device_work.end[waits.source], waits.kind)
 
 
 def _add_edges(
@@ -351,7 +317,7 @@ def _edge_kinds(window: Window, bounds: _Bounds, extra: Floats) -> Ints:
         return kind
     # A call that copies in pieces prepares each piece on the host.
     same_call = (call >= 0) & (call == device_work.launch[bounds.row - 1])
-    in_graph = (call >= 0) & _graph_calls(window)[call]
+    in_graph = (call >= 0) & window.calls_named(_GRAPH_LAUNCH)[call]
     kind = np.where(has_pause & same_call, int(EdgeKind.GAP), kind)
     return np.where(has_pause & in_graph, int(EdgeKind.GRAPH_GAP), kind)
 
@@ -363,9 +329,3 @@ def _is_backlog(window: Window, bounds: _Bounds, host: HostTasks, extra: Floats)
     is_backlog = waits_for_launch & device_work.opens[bounds.row]
     is_backlog[is_backlog] = device_work.start[bounds.row[is_backlog]] >= host.issued[call[is_backlog]]
     return np.asarray(is_backlog)
-
-
-def _graph_calls(window: Window) -> Bools:
-    """Return the mask of calls that launch a graph."""
-    graphs = np.array(["GraphLaunch" in name for name in window.index.calls.names], dtype=bool)
-    return np.asarray(graphs[window.calls.name])

@@ -7,11 +7,10 @@ whose ranks are all in the window gets a mark at which all have arrived.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, integers, strings
 from profilers.trace.kernels import CLASSES
@@ -20,7 +19,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.costs.operators import Call, operator_of
 from replay.from_trace.host import HostTasks, add_host, add_returns, mark_columns
-from replay.from_trace.index import TraceIndex, index_trace
+from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
 from replay.from_trace.starts import add_starts
 from replay.from_trace.window import Window, clock_notes, open_window
 from replay.graph.assembly import Assembly
@@ -28,38 +27,15 @@ from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, Hardware, Kern
 from replay.graph.operators import Operator
 
 
-@dataclass(frozen=True)
-class Meetings:
-    """Collectives that all their ranks take part in, within the window.
-
-    Parameters
-    ----------
-    rows : list of array of int64
-        Rows of device work, one array a collective.
-    notes : list of str
-        Notes on collectives that were left out, and why.
-    """
-
-    rows: list[Ints]
-    notes: list[str]
-
-    def times(self, start: Ints) -> Ints:
-        """Return when the last rank of each row's collective arrives; `MISSING` for rows of no meeting."""
-        meeting_ns = np.full(len(start), MISSING)
-        for rows in self.rows:
-            meeting_ns[rows] = start[rows].max()
-        return meeting_ns
-
-
-def find_meetings(window: Window) -> Meetings:
-    """Return the collectives that all their ranks take part in, and notes on the others.
+def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
+    """Return the rows of each collective that all its ranks take part in, and notes on the others.
 
     A collective with a missing rank is left out, since the trace does not show when that rank arrived. So is a
     collective that one rank ends before another begins it, which only clocks that disagree can show.
     """
     device_work, table = window.device_work, window.trace.collectives
     if not table.num_rows:
-        return Meetings([], [])
+        return [], []
     table_row = window.index.collectives.find(device_work.collective)
     rows = np.flatnonzero((table_row != MISSING) & device_work.in_window)
     columns = table.select(["match_id", "group_size"]).take(arrow_array(table_row[rows]))
@@ -83,7 +59,7 @@ def find_meetings(window: Window) -> Meetings:
         "time"
         for reason, count in sorted(incomplete.items())
     ]
-    return Meetings(meetings, notes + _clock_notes(window, disjoint))
+    return meetings, notes + _clock_notes(window, disjoint)
 
 
 def _describe_missing_ranks(window: Window, row: int, present: set[int], size: int) -> str:
@@ -112,15 +88,15 @@ def _clock_notes(window: Window, groups: list[Ints]) -> list[str]:
     ]
 
 
-def add_meetings(assembly: Assembly, window: Window, meetings: Meetings, tasks: tuple[Ints, Ints]) -> None:
+def add_meetings(assembly: Assembly, window: Window, meetings: list[Ints], tasks: tuple[Ints, Ints]) -> None:
     """Append a mark for each meeting, so that a collective starts on every rank when all ranks have arrived."""
-    if not meetings.rows:
+    if not meetings:
         return
-    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings.rows])
-    iteration = np.array([window.device_work.iteration[rows].max() for rows in meetings.rows])
+    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings])
+    iteration = np.array([window.device_work.iteration[rows].max() for rows in meetings])
     marks = assembly.tasks("all ranks have arrived", -1, mark_columns(meeting_ns, iteration))
-    rows = np.concatenate(meetings.rows)
-    mark = np.repeat(marks, [len(members) for members in meetings.rows])
+    rows = np.concatenate(meetings)
+    mark = np.repeat(marks, [len(members) for members in meetings])
     begin, done = tasks
     assembly.edges(begin[rows], mark, kind=EdgeKind.RENDEZVOUS)
     assembly.edges(mark, done[rows], kind=EdgeKind.RENDEZVOUS)
@@ -134,12 +110,15 @@ def add_device(assembly: Assembly, window: Window, host: HostTasks) -> tuple[Int
 
     Return the task of each row of device work, the distinct operators, and notes.
     """
-    meetings = find_meetings(window)
+    meetings, meeting_notes = find_meetings(window)
     operator, operators = window_operators(window)
-    tasks = _add_tasks(assembly, window, operator, meetings.times(window.device_work.start))
+    meeting_ns = np.full(len(window.device_work), MISSING)  # when the last rank arrives
+    for rows in meetings:
+        meeting_ns[rows] = window.device_work.start[rows].max()
+    tasks = _add_tasks(assembly, window, operator, meeting_ns)
     notes = add_starts(assembly, window, host, tasks)
     add_meetings(assembly, window, meetings, tasks)
-    return tasks[1], operators, [*meetings.notes, *notes]
+    return tasks[1], operators, [*meeting_notes, *notes]
 
 
 def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: Ints) -> tuple[Ints, Ints]:
@@ -254,7 +233,6 @@ def window_operators(window: Window) -> tuple[Ints, tuple[Operator, ...]]:
     return result, tuple(numbers)
 
 
-_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
 #: Data types by the profiler's names for an operator's inputs.
 _DTYPE_OF_INPUT = {
     "c10::BFloat16": "bf16",
@@ -276,13 +254,10 @@ def window_dtypes(window: Window) -> Ints:
     unnamed = np.flatnonzero(by_name < 0)
     rows = window.index.ops.find(window.device_work.op[unnamed])
     distinct, index = np.unique(rows, return_inverse=True)
-    has_op = distinct != MISSING
-    texts = window.trace.ops["dtypes"].take(arrow_array(distinct[has_op])).to_pylist() if has_op.any() else []
+    texts = window.trace.ops["dtypes"].take(arrow_array(distinct, distinct == MISSING)).to_pylist()
     dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
-    by_row = np.full(len(distinct), -1)
-    by_row[has_op] = [dtype_of_text[text] for text in texts]
     result = by_name.copy()
-    result[unnamed] = by_row[index]
+    result[unnamed] = np.array([dtype_of_text[text] for text in texts], dtype=np.int64)[index]
     return result
 
 
@@ -290,7 +265,7 @@ def _dtype_of_inputs(text: str | None) -> int:
     """Return the data type of the first floating-point input; -1 without one."""
     types = json.loads(text) if text else []
     dtypes = (_DTYPE_OF_INPUT.get(t) for t in types if isinstance(t, str)) if isinstance(types, list) else ()
-    return next((_DTYPE_INDEX[t] for t in dtypes if t is not None), -1)
+    return next((DTYPE_INDEX[t] for t in dtypes if t is not None), -1)
 
 
 def build_graph(
