@@ -83,29 +83,22 @@ def _cover(orders, device, label, devices, labels):  # type: ignore[no-untyped-d
     since = np.zeros((devices, labels))
     # Number of labels active on a device, and their sum: if one label is active, the sum is that label.
     n_labels, label_sum = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
-    i = 0
-    for j in range(len(by_end)):
-        while i < len(by_start) and start[by_start[i]] < end[by_end[j]]:
-            task = by_start[i]
-            d, k, now = device[task], label[task], start[task]
-            if n_labels[d] == 1:
-                alone[d, label_sum[d]] += now - before[d]
-            if n_labels[d] > 0:
-                busy[d] += now - before[d]
-            before[d] = now
-            if count[d, k] == 0:
-                n_labels[d] += 1
-                label_sum[d] += k
-                since[d, k] = now
-            count[d, k] += 1
-            i += 1
-        task = by_end[j]
-        d, k, now = device[task], label[task], end[task]
+    i = j = 0
+    while j < len(by_end):
+        starts = i < len(by_start) and start[by_start[i]] < end[by_end[j]]
+        task = by_start[i] if starts else by_end[j]
+        d, k, now = device[task], label[task], start[task] if starts else end[task]
         if n_labels[d] == 1:
             alone[d, label_sum[d]] += now - before[d]
-        busy[d] += now - before[d]
+        if n_labels[d] > 0:
+            busy[d] += now - before[d]
         before[d] = now
-        count[d, k] -= 1
+        if starts and count[d, k] == 0:
+            n_labels[d] += 1
+            label_sum[d] += k
+            since[d, k] = now
+        count[d, k] += 1 if starts else -1
+        i, j = i + starts, j + (not starts)
         if count[d, k] == 0:
             n_labels[d] -= 1
             label_sum[d] -= k

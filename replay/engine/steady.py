@@ -230,7 +230,7 @@ def _anchors(graph: KernelGraph, rows: Ints, inner: Edges, carried: CarriedEdges
     is_root = np.ones(len(rows), dtype=bool)
     is_root[inner.target] = False
     is_root[carried.edges.target] = False
-    rank = _ranks_of(graph, rows)
+    rank = graph.ranks()[rows]
     start = tasks.measured_start_ns[rows]
     sources, targets, lags = [], [], []
     for root in np.flatnonzero(is_root & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
@@ -258,7 +258,7 @@ def _launch_queue_edges(graph: KernelGraph, task_rows: Ints, inner: Edges) -> Ca
     The queue has `Hardware.launch_queue` entries, or more if the trace shows more launches waiting. Nodes of launched
     graphs take no entry. An edge with distance 0 stays in its cycle.
     """
-    depth, rank = graph.hardware.launch_queue, _ranks_of(graph, task_rows)
+    depth, rank = graph.hardware.launch_queue, graph.ranks()[task_rows]
     launches = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
     no_edges = inner.select(launches[:0])
     queue = CarriedEdges(no_edges, launches[:0])
@@ -290,12 +290,6 @@ def _most_launches_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
     called, started = np.sort(tasks.measured_start_ns[calls]), np.sort(tasks.measured_start_ns[launched])
     waiting = np.arange(1, len(called) + 1) - np.searchsorted(started, called, side="right")
     return int(waiting.max(initial=0))
-
-
-def _ranks_of(graph: KernelGraph, rows: Ints) -> Ints:
-    """Return the rank of each task; -1 for marks between ranks."""
-    ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
-    return np.asarray(ranks[graph.tasks.lane[rows]])
 
 
 def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:

@@ -465,6 +465,11 @@ class KernelGraph:
         """Return the mask of tasks that run on a device and are no marks."""
         return np.asarray((self.tasks.device >= 0) & (self.tasks.kind != TaskKind.MARK))
 
+    def ranks(self) -> Ints:
+        """Return the rank of each task; -1 for marks between ranks."""
+        ranks = np.array([*(lane.rank for lane in self.lanes), -1], dtype=np.int64)
+        return np.asarray(ranks[self.tasks.lane])
+
     def with_notes(self, notes: Sequence[str]) -> "KernelGraph":
         """Return a copy of the graph with `notes` added."""
         return replace(self, notes=(*self.notes, *notes))
