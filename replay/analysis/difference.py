@@ -7,7 +7,7 @@ import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
 from replay.analysis.critical_path import LABELS, Attribution, attribution, critical_path, task_labels
-from replay.analysis.idle import cover, sweep_of
+from replay.analysis.idle import cover
 from replay.engine.timeline import Timeline
 from replay.graph.graph import TaskKind
 
@@ -120,7 +120,7 @@ def _totals(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Flo
     rows = np.flatnonzero(tasks.own & inside & (tasks.kind != TaskKind.MARK) & (label >= 0))
     time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
     count = np.bincount(label[rows], minlength=labels).astype(np.int64)
-    exposed = cover(sweep_of(line, line.graph.on_device() & tasks.own & (label >= 0)), label, labels).alone
+    exposed = cover(line, line.graph.on_device() & tasks.own & (label >= 0), label, labels)[1]
     return time.astype(np.float64), count, np.asarray(exposed.sum(axis=0))
 
 
