@@ -23,7 +23,6 @@ from replay.graph.graph import (
 )
 
 _NAN = float("nan")
-_EDGE_TYPES = (np.int64, np.int64, np.float64, np.bool_, np.int64)
 #: Type and default of each column of a task, its demands on `RESOURCES` included. `link` is the demand on a link, and
 #: `link_number` names the link.
 _TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
@@ -58,7 +57,7 @@ class Assembly:
     _lanes: dict[Lane, int] = field(default_factory=dict)
     _devices: dict[tuple[int, int], int] = field(default_factory=dict)
     _tasks: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
-    _edges: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+    _edges: list[Edges] = field(default_factory=list)
     _releases: list[tuple[Ints, npt.ArrayLike]] = field(default_factory=list)
     _count: int = 0
 
@@ -132,11 +131,7 @@ class Assembly:
         from_start: npt.ArrayLike = False,
     ) -> None:
         """Append edges from `source` to `target` tasks, pair by pair. A single task on one side is paired with all."""
-        columns = (source, target, lag_ns, from_start, kind)
-        arrays: list[npt.NDArray[Any]] = [
-            np.asarray(column, dtype=type_) for column, type_ in zip(columns, _EDGE_TYPES, strict=True)
-        ]
-        self._edges.append(tuple(np.broadcast_arrays(np.zeros(1, np.int64), *arrays)[1:]))
+        self._edges.append(Edges.of(source, target, kind=kind, lag_ns=lag_ns, from_start=from_start))
 
     def chain(self, tasks: Ints, lag_ns: float = 0.0) -> None:
         """Append edges that let each task wait for the one before it."""
@@ -164,9 +159,7 @@ class Assembly:
         devices = [-1 if k.device is None else self._devices[k.rank, k.device] for k in self._lanes]
         device = np.array([*devices, -1], dtype=np.int64)[columns["lane"]]
         tasks = Tasks(link=columns.pop("link_number"), **columns, device=device, demand=demand)
-        edges = Edges(
-            *(np.concatenate([np.zeros(0, t), *(block[i] for block in self._edges)]) for i, t in enumerate(_EDGE_TYPES))
-        )
+        edges = Edges.of([], [], kind=EdgeKind.STREAM).joined(*self._edges)
         names = (tuple(self._names), tuple(self._lanes), tuple(self._devices))
         return KernelGraph(
             tasks, edges, *names, 0.0, hardware or Hardware(), Basis.DERIVED, policy=policy or SharingPolicy()

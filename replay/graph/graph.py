@@ -335,6 +335,12 @@ class Tasks:
         return np.asarray(self.iteration >= 0)
 
 
+_EDGE_TYPES: Mapping[str, type] = {
+    **{"source": np.int64, "target": np.int64},
+    **{"lag_ns": np.float64, "from_start": np.bool_, "kind": np.int64},
+}
+
+
 @dataclass(frozen=True)
 class Edges:
     """Edges of a graph: columns of equal length, one row an edge.
@@ -357,6 +363,21 @@ class Edges:
     from_start: Bools
     kind: Ints
 
+    @classmethod
+    def of(
+        cls,
+        source: npt.ArrayLike,
+        target: npt.ArrayLike,
+        *,
+        kind: npt.ArrayLike,
+        lag_ns: npt.ArrayLike = 0.0,
+        from_start: npt.ArrayLike = False,
+    ) -> "Edges":
+        """Return edges from columns, each an array or one value for all."""
+        columns = zip((source, target, lag_ns, from_start, kind), _EDGE_TYPES.values(), strict=True)
+        arrays: list[npt.NDArray[Any]] = [np.asarray(column, dtype=type_) for column, type_ in columns]
+        return cls(*np.broadcast_arrays(np.zeros(1), *arrays)[1:])
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -364,10 +385,10 @@ class Edges:
         """Return the edges in `rows` (a mask or an index)."""
         return Edges(self.source[rows], self.target[rows], self.lag_ns[rows], self.from_start[rows], self.kind[rows])
 
-    def joined(self, other: "Edges") -> "Edges":
-        """Return these edges followed by `other`."""
-        pairs = ((getattr(self, n), getattr(other, n)) for n in ("source", "target", "lag_ns", "from_start", "kind"))
-        return Edges(*(np.concatenate(pair) for pair in pairs))
+    def joined(self, *others: "Edges") -> "Edges":
+        """Return these edges followed by `others`."""
+        blocks = (self, *others)
+        return Edges(*(np.concatenate([getattr(block, name) for block in blocks]) for name in _EDGE_TYPES))
 
 
 @dataclass(frozen=True)
