@@ -25,7 +25,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import FAIR, N_FAIR, SharingState, lay_out, plain
+from replay.engine.layout import CU, FAIR, N_FAIR, POWER, SharingState, lay_out, plain
 from replay.engine.sharing import activate, share
 from replay.graph.graph import RESOURCES, KernelGraph
 
@@ -40,7 +40,6 @@ _DONE_NS = 1e-3
 _AT_START, _AT_END = np.bool_(True), np.bool_(False)
 #: Relative rounding of a time after an addition, with room for the product with a rate.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
-_CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 
 #: Rows of `State.size`: elements in use of the heap, `State.changed`, `State.resolved` and `State.arriving`.
 _HEAP, _CHANGED, _RESOLVED, _ARRIVING = range(4)
@@ -460,8 +459,8 @@ def _log_usage(in_use, index, sharing, count):  # type: ignore[no-untyped-def]
     """Write a row of zeros of the log: compute units as active tasks hold them, other resources as they draw them."""
     for i in range(count):
         row = sharing.active[i]
-        in_use[index, _CU] += row.granted_cu
-        in_use[index, _POWER] += row.rate * sharing.demand[row.task, _POWER]
+        in_use[index, CU] += row.granted_cu
+        in_use[index, POWER] += row.rate * sharing.demand[row.task, POWER]
         for c in range(N_FAIR):
             # A task that is alone has the whole cache, so that its demands are those of the graph.
             demand = row.demand[c] if count > 1 else sharing.demand[row.task, FAIR[c]]
