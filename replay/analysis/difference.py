@@ -99,15 +99,9 @@ def _by_lane(before: Timeline, after: Timeline) -> tuple[DifferenceRow, ...]:
 def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[Ints]) -> tuple[DifferenceRow, ...]:
     """Return a row for each label that has tasks in either timeline, the largest change first."""
     sides = [_totals(line, label, len(names)) for line, label in zip((before, after), labels, strict=True)]
-    (time, count, exposed), (new_time, new_count, new_exposed) = sides
     rows = [
-        DifferenceRow(
-            names[i],
-            *(float(time[i]), float(new_time[i])),
-            *(int(count[i]), int(new_count[i])),
-            *(float(exposed[i]), float(new_exposed[i])),
-        )
-        for i in np.flatnonzero(count + new_count).tolist()
+        DifferenceRow(names[i], *(column[i].item() for pair in zip(*sides, strict=True) for column in pair))
+        for i in np.flatnonzero(sides[0][1] + sides[1][1]).tolist()
     ]
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.label)))
 

@@ -1,8 +1,8 @@
 """Idle time of devices by cause, exposed communication and copies, and the use of resources over time.
 
 `cover` sweeps over a timeline and returns how long tasks of each label are active, and how long they alone. `exposure`
-uses it to tell how much communication and copying hides behind compute. `idle_by_cause` follows back what the next task
-waited for in each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
+uses it to tell how much communication and copying hides behind compute. `idle_by_cause` follows the waits of the next
+task back through each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
 """
 
 from dataclasses import dataclass

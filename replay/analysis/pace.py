@@ -48,7 +48,7 @@ class Pace:
         Share by which hosts, or devices, could become slower without making the step longer; up to 3. Zero if they are
         on the critical path.
     host_bound, device_bound : float
-        How many times as fast a cycle would be if hosts, or devices, took no time: the most that can be gained there.
+        Speed-up of a cycle if hosts, or devices, took no time: an upper limit of the gain there.
         It is below the time on the critical path if another path is nearly as long.
     """
 

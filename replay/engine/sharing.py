@@ -7,8 +7,8 @@ as they are until a task arrives, ends, or comes to its last wave of workgroups;
 
 `share` works in four steps:
 
-1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival, and are
-   never preempted by tasks of the same or a lower priority: a kernel that fills the device leaves nothing to later
+1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival. No
+   task of the same or a lower priority preempts them: a kernel that fills the device leaves nothing to later
    tasks until its last wave. A task of a higher priority takes units at once. The units that a task is granted cap
    its rate.
 2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.

@@ -149,19 +149,15 @@ def _nth_of_group(
 
     By default n is the row's own position in its group and iteration.
     """
+    nth = np.full(len(rows), n or 0)
     if n is None:
-        order = np.lexsort((np.arange(len(group)), group, iteration))
+        number = np.arange(len(group))
+        order = np.lexsort((-number if from_end else number, group, iteration))
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = (group[order][1:] != group[order][:-1]) | (iteration[order][1:] != iteration[order][:-1])
-        starts = np.flatnonzero(is_first)
-        size = np.diff(np.append(starts, len(order)))
-        of_group = np.cumsum(is_first) - 1
         position_in_group = np.empty(len(order), dtype=np.int64)
-        from_first = np.arange(len(order)) - starts[of_group]
-        position_in_group[order] = size[of_group] - 1 - from_first if from_end else from_first
+        position_in_group[order] = number - np.maximum.accumulate(np.where(is_first, number, 0))
         nth = position_in_group[rows]
-    else:
-        nth = np.full(len(rows), n)
     candidates = np.flatnonzero(iteration == position)
     candidates = candidates[np.argsort(group[candidates], kind="stable")]
     low, high = (np.searchsorted(group[candidates], group[rows], side=side) for side in ("left", "right"))

@@ -20,7 +20,7 @@ from replay.graph.graph import LOADER_THREAD, EdgeKind, Lane, TaskKind
 
 #: Names of calls that can wait for the device; device work that ends inside a call shows that it did.
 _MAY_BLOCK = r"Synchronize|Memcpy|Free"
-#: Time that a blocking call takes if there is nothing to wait for (ns; assumed to be that of any call).
+#: Time that a blocking call takes if no work is left to wait for (ns; assumed, the same for every call).
 _ISSUE_NS = 1000
 #: Names of calls that wait for all work launched before.
 _WAITS_FOR_ALL = r"(?:Device|Ctx|Context)Synchronize"
@@ -45,10 +45,10 @@ class Blocking:
 
 @dataclass(frozen=True)
 class _Sync:
-    """A recorded synchronisation: the stream waited for, and the launch time up to which work counts; None for all."""
+    """A recorded synchronisation: the stream waited for, None for all, and the launch time up to which work counts."""
 
     stream: int | None = None
-    until: int | None = None
+    until: int = int(np.iinfo(np.int64).max)
 
 
 def blocked_calls(window: Window) -> Blocking:
@@ -74,20 +74,19 @@ def blocked_calls(window: Window) -> Blocking:
     low, high = (np.searchsorted(end, times[candidates], side="right") for times in (calls.start, calls.end))
     ranges = np.stack([candidates, low, high], axis=1)[high > low]
     for row, first, last in ranges.tolist():  # a Python loop over calls inside which work ends, about 10 us each
-        is_possible = (rank[first:last] == calls.rank[row]) & (launched[first:last] <= calls.start[row])
         sync = recorded.get(row, _Sync())
+        is_possible = rank[first:last] == calls.rank[row]
+        is_possible &= launched[first:last] <= min(sync.until, int(calls.start[row]))
         if sync.stream is not None:
             is_possible &= stream[first:last] == sync.stream
-        if sync.until is not None:
-            is_possible &= launched[first:last] <= sync.until
         if is_possible.any():
             waits_for[row] = order[first + int(np.flatnonzero(is_possible)[-1])]
     pairs = _work_ended_before(window, {**dict.fromkeys(np.flatnonzero(waits_for_all).tolist(), _Sync()), **recorded})
     blocked = waits_for >= 0
     # A synchronisation that did not block waits for the last work that had ended before.
     order = np.lexsort((device_work.end[pairs[1]], pairs[0]))
-    for call, row in zip(pairs[0][order].tolist(), pairs[1][order].tolist(), strict=True):  # a few a synchronisation
-        waits_for[call] = waits_for[call] if blocked[call] else row
+    order = order[~blocked[pairs[0][order]]]
+    waits_for[pairs[0][order]] = pairs[1][order]  # of several, the last stays
     is_other = pairs[1] != waits_for[pairs[0]]
     return Blocking(waits_for, kind, issue_ns, blocked, pairs[0][is_other], pairs[1][is_other])
 
@@ -101,7 +100,7 @@ def _work_ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, I
         streams[stream_of_rank] = (by_launch, launched[by_launch])
     pairs: list[tuple[int, int]] = []
     for call, sync in sorted(syncs.items()):  # a few streams a synchronisation, 2 us each
-        until = int(calls.start[call]) if sync.until is None else min(sync.until, int(calls.start[call]))
+        until = min(sync.until, int(calls.start[call]))
         for (rank, stream), (rows, times) in streams.items():
             if rank != calls.rank[call] or sync.stream not in (None, stream):
                 continue

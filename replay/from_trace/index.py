@@ -1,7 +1,7 @@
-"""`TraceIndex`: a trace arranged once, so that the graph of any of its iterations costs what the iteration holds.
+"""`TraceIndex`: a trace arranged once, so that the graph of an iteration costs time in proportion to the iteration.
 
-The index sorts events by iteration, time and call. It also holds what is found for the whole trace: data types by
-kernel name, the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
+The index sorts events by iteration, time and call. It also holds facts of the whole trace: data types by kernel name,
+the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
 launches that found the launch queue full.
 """
 
@@ -261,7 +261,7 @@ class CallColumns:
 
 @dataclass(frozen=True)
 class TraceIndex:
-    """A trace, arranged so that building the graph of an iteration costs what that iteration holds.
+    """A trace, arranged so that building the graph of an iteration costs time in proportion to the iteration.
 
     Parameters
     ----------

@@ -5,7 +5,7 @@ on the start of a row of device work: order on its stream, its launch, waits for
 The time from it to the measured start becomes the lag of its edge, so that an unchanged graph replays as measured.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,7 @@ def _inferred_waits(window: Window, recorded_calls: set[int]) -> set[tuple[int, 
     """Return waits inferred from ``StreamWaitEvent`` calls without recorded streams.
 
     A launch on another stream than the thread's last launch waits for that launch, as on the way into a collective. A
-    launch on the same stream waits for the newest work of every other stream, as on the way out of it.
+    launch on the same stream waits for the newest work of every other stream, as after a collective.
     """
     device_work, calls = window.device_work, window.calls
     wait_calls = set(np.flatnonzero(window.calls_named("WaitEvent")).tolist()) - recorded_calls
@@ -161,11 +161,9 @@ _LAUNCH_NS, _LAUNCH_NS_MAX = 10_000, 100_000
 _GRAPH_LAUNCH = "GraphLaunch"
 #: A pause up to this long between two tasks of a stream needs no explanation (ns).
 _PAUSE_NS = 10_000
-_BOUND_COLUMNS = ("row", "source", "time", "lag", "kind", "from_start")
 
 
-@dataclass(frozen=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     """Bounds on the starts of rows of device work: columns of equal length, one row a bound.
 
     `source` is a task. `time` is the earliest start that the bound allows, `lag` after the source ends (or starts).
@@ -189,7 +187,7 @@ def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple
     device_work = window.device_work
     row, source, kind = find_waits(window)
     waits = _bounds_after_end(row, done[source], device_work.end[source], kind)
-    bounds = _concatenate([_stream_bounds(window, tasks), _launch_bounds(window, host), waits])
+    bounds = _concatenate(_stream_bounds(window, tasks), _launch_bounds(window, host), waits)
     latest = np.full(len(device_work), -np.inf)
     np.maximum.at(latest, bounds.row, bounds.time)
     has_bound = np.isfinite(latest)
@@ -197,15 +195,15 @@ def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple
     rows = np.flatnonzero(delay > WAIT_NS)
     row, source = just_ended(window, rows, delay[rows])
     inferred = np.full(len(row), int(EdgeKind.WAIT_INFERRED))
-    bounds = _concatenate([bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred)])
+    bounds = _concatenate(bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred))
     unbound = np.flatnonzero(~has_bound)
     assembly.release(begin[unbound], device_work.start[unbound])
     return _add_edges(assembly, window, bounds, (begin, host))
 
 
-def _concatenate(blocks: list[_Bounds]) -> _Bounds:
+def _concatenate(*blocks: _Bounds) -> _Bounds:
     """Return several bounds as one table."""
-    return _Bounds(*(np.concatenate([getattr(block, name) for block in blocks]) for name in _BOUND_COLUMNS))
+    return _Bounds(*(np.concatenate(columns) for columns in zip(*blocks, strict=True)))
 
 
 def _bounds_after_end(row: Ints, source: Ints, time: Ints, kind: Ints) -> _Bounds:

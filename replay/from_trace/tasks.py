@@ -63,7 +63,7 @@ def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
 
 
 def _describe_missing_ranks(window: Window, row: int, present: set[int], size: int) -> str:
-    """Return the words of a note for collectives whose group lacks ranks."""
+    """Return the reason why collectives of a group without all its ranks are left out, for a note."""
     text = window.trace.collectives["group_ranks"][row].as_py()
     ranks = json.loads(text) if text else []
     missing = sorted(set(ranks) - present) if isinstance(ranks, list) else []
@@ -288,7 +288,7 @@ def build_graph(
     iterations : int or sequence of int
         Consecutive numbers of iterations, in order.
     hardware : Hardware, optional
-        Hardware of the devices; by default that of the trace.
+        Hardware of the devices; by default the hardware that the trace names.
     parameters : Parameters
         Parameters of the contention model, by which measured durations are isolated.
 

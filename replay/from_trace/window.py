@@ -147,7 +147,7 @@ class Window:
         return {(r, s): np.flatnonzero(index.ravel() == i) for i, (r, s) in enumerate(distinct.tolist())}
 
     def calls_named(self, pattern: str) -> npt.NDArray[np.bool_]:
-        """Return the mask of calls in whose name a regular expression is found."""
+        """Return the mask of calls that have a match of a regular expression in their name."""
         has_pattern = [re.search(pattern, str(name)) is not None for name in self.index.calls.names]
         return np.array(has_pattern, dtype=bool)[self.calls.name]
 

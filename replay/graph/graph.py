@@ -263,8 +263,8 @@ class Tasks:
     cu_mask : array of int64, optional
         Partitions that it may run on, a bit each; -1 for all.
     interleaved : array of bool, optional
-        Whether the dispatcher runs its workgroups beside those of earlier tasks. The trace shows this of tasks that
-        started while others ran.
+        Whether the dispatcher runs its workgroups beside the workgroups of earlier tasks. In a trace, a task is
+        interleaved if it started while another ran.
     link, engine : array of int64, optional
         Number of the link or DMA engine that its demand is on. All tasks with -1 share one further link or engine.
     footprint : array of float64, optional

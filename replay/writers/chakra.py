@@ -68,7 +68,7 @@ class Meetings:
 
 
 def ranks_of(graph: KernelGraph) -> Ints:
-    """Return the rank of each task. A mark between ranks has that of the first task it waits for, else the lowest."""
+    """Return the rank of each task. A mark between ranks has the rank of its first source, else the lowest."""
     tasks, edges = graph.tasks, graph.edges
     of_device = np.array([*(rank for rank, _ in graph.devices), -1], dtype=np.int64)
     rank = np.where(tasks.lane >= 0, graph.ranks(), of_device[tasks.device])
@@ -118,7 +118,7 @@ def _meeting_marks(graph: KernelGraph) -> Ints:
 
 
 def _sender(graph: KernelGraph, rows: Ints) -> int | None:
-    """Return which of two transfers sends, by their names; None if they do not tell."""
+    """Return the one of two transfers that sends, by their names; None if the names do not tell."""
     names = [graph.names[graph.tasks.name[row]].lower() for row in rows]
     directions = [(("send" in name), ("recv" in name or "receive" in name)) for name in names]
     return int(rows[directions.index((True, False))]) if sorted(directions) == [(False, True), (True, False)] else None
@@ -236,7 +236,7 @@ _MOST_OPERATIONS = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class ChakraFiles:
-    """Files that `write_chakra` wrote, and counts of what they hold.
+    """Files that `write_chakra` wrote, and counts of their nodes.
 
     Parameters
     ----------
