@@ -45,20 +45,17 @@ def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int
     syncs, calls, launched = window.index.syncs, window.calls, window.launched()
     waits: dict[tuple[int, int], int] = {}
     recorded_calls: set[int] = set()
-
-    def rows_of(rank: int, stream: int) -> Ints:
-        rows = window.stream_rows.get((rank, stream), np.zeros(0, np.int64))
-        return rows[window.device_work.in_window[rows]]
-
+    in_window, no_rows = window.device_work.in_window, np.zeros(0, np.int64)
+    streams = {stream: rows[in_window[rows]] for stream, rows in window.stream_rows.items()}
     for call, sync in zip(*(side.tolist() for side in syncs.by_call.pairs(calls.id)), strict=True):
         if syncs.kind[sync] != "Stream Wait Event" or syncs.stream[sync] == MISSING:
             continue
         rank = int(calls.rank[call])
-        waiting = rows_of(rank, int(syncs.stream[sync]))
+        waiting = streams.get((rank, int(syncs.stream[sync])), no_rows)
         waiting = waiting[launched[waiting] >= calls.start[call]][:1]
         source, recorded = int(syncs.source[sync]), int(syncs.recorded_ns[sync])
         if MISSING not in (source, recorded):
-            before, kind = rows_of(rank, source), EdgeKind.WAIT
+            before, kind = streams.get((rank, source), no_rows), EdgeKind.WAIT
             before = before[launched[before] <= recorded - window.origin_ns][-1:]
         else:
             before, kind = _last_recorded(window, call), EdgeKind.WAIT_INFERRED
@@ -73,14 +70,14 @@ def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int
 def _last_recorded(window: Window, call: int) -> Ints:
     """Return the row that the call's thread launched last before it recorded its latest event; empty without one."""
     calls, device_work = window.calls, window.device_work
-    thread_calls = np.flatnonzero((calls.thread[:call] == calls.thread[call]) & (calls.rank[:call] == calls.rank[call]))
-    records = [
-        row for row in thread_calls[::-1][:64].tolist() if "EventRecord" in window.index.calls.names[calls.name[row]]
-    ]
+    same_thread = (calls.thread == calls.thread[call]) & (calls.rank == calls.rank[call])
+    recent = np.flatnonzero(same_thread[:call])[::-1][:64].tolist()
+    records = [row for row in recent if "EventRecord" in window.index.calls.names[calls.name[row]]]
     launch, last = device_work.launch, records[0] if records else 0
     launched = np.flatnonzero((launch >= 0) & (launch < last) & device_work.in_window)
-    launched = launched[np.isin(launch[launched], thread_calls)]
-    return launched[np.argmax(launch[launched])][None] if len(launched) else launched
+    launched = launched[same_thread[launch[launched]]]
+    newest = int(np.argmax(launch[launched])) if len(launched) else 0
+    return np.asarray(launched[newest : newest + 1])
 
 
 def _inferred_waits(window: Window, recorded_calls: set[int]) -> set[tuple[int, int]]:
@@ -131,21 +128,18 @@ def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tup
         Time from the latest bound of each to its start, in ns.
     """
     device_work, launched = window.device_work, window.launched()
+    rank, device, stream, start = device_work.rank, device_work.device, device_work.stream, device_work.start
     by_end = np.argsort(device_work.end, kind="stable")
     ends = device_work.end[by_end]
-    low, high = (np.searchsorted(ends, device_work.start[rows] - back, side="right") for back in (_COVERED_NS, 0))
+    low, high = (np.searchsorted(ends, start[rows] - back, side="right") for back in (_COVERED_NS, 0))
     has_candidates = high > low
     pairs: list[tuple[int, int]] = []
     columns_of_rows = (column[has_candidates].tolist() for column in (rows, late, low, high))
     for row, delay, first, last in zip(*columns_of_rows, strict=True):  # work that waited long: about 20 us each
-        recent, start = by_end[first:last], int(device_work.start[row])
-        is_possible = (device_work.rank[recent] == device_work.rank[row]) & (
-            device_work.device[recent] == device_work.device[row]
-        )
-        is_possible &= (device_work.stream[recent] != device_work.stream[row]) & (device_work.start[recent] < start)
-        is_possible &= (device_work.end[recent] > start - WAIT_NS) | (
-            device_work.start[recent] <= start - _COVERED * delay
-        )
+        recent, since = by_end[first:last], int(start[row])
+        is_possible = (rank[recent] == rank[row]) & (device[recent] == device[row]) & (stream[recent] != stream[row])
+        is_possible &= start[recent] < since
+        is_possible &= (device_work.end[recent] > since - WAIT_NS) | (start[recent] <= since - _COVERED * delay)
         if device_work.launch[row] >= 0:
             is_possible &= launched[recent] < launched[row]
         if is_possible.any():
