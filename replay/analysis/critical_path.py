@@ -8,7 +8,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -143,14 +142,12 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     --------
     A kernel of 1 us waits for another of 2 us, and for 100 ns more:
 
-    >>> from replay.from_trace.draft import Draft
-    >>> from replay.graph import EdgeKind, Hardware, TaskKind
-    >>> from replay.engine.timeline import replay
-    >>> draft, device = Draft(names={"a": 0, "b": 1}, devices={(0, 0): 0}), {"kind": TaskKind.KERNEL, "device": 0}
-    >>> times = {"measured_start_ns": [0, 2100], "measured_end_ns": [2000, 3100]}
-    >>> first, second = draft.tasks(2, {**device, **times, "name": [0, 1]})
-    >>> draft.edge(first, second, 100, EdgeKind.STREAM)
-    >>> path = critical_path(replay(draft.freeze(Hardware())))
+    >>> from replay.engine import replay
+    >>> from replay.graph import Assembly
+    >>> assembly = Assembly()
+    >>> kernels = assembly.tasks("kernel", assembly.lane(device=0), {"duration_ns": [2000, 1000]})
+    >>> assembly.chain(kernels, lag_ns=100)
+    >>> path = critical_path(replay(assembly.graph()))
     >>> [(Part(part).name, ns) for part, ns in zip(path.part, path.ns.tolist())]
     [('WORK', 2000.0), ('LAG', 100.0), ('WORK', 1000.0)]
     """
@@ -230,57 +227,31 @@ def task_labels(graph: KernelGraph) -> npt.NDArray[np.int64]:
     return np.asarray(label)
 
 
+#: Kinds of edges by the cause of the time of their lag. The lag between two host calls is host code that the trace
+#: has no task for.
+_LAG_CAUSES: Mapping[str, tuple[EdgeKind, ...]] = {
+    "host": (EdgeKind.HOST, EdgeKind.HANDOFF, EdgeKind.AUTOGRAD),
+    "launch lag": (EdgeKind.LAUNCH, EdgeKind.GRAPH_LAUNCH),
+    "stream lag": (EdgeKind.STREAM,),
+    "wait lag": (EdgeKind.WAIT,),
+    "inferred wait lag": (EdgeKind.WAIT_INFERRED,),
+    "sync lag": (EdgeKind.SYNC, EdgeKind.SYNC_INFERRED),
+    "rendezvous lag": (EdgeKind.RENDEZVOUS,),
+    "gap for the host": (EdgeKind.GAP,),
+    "backlog": (EdgeKind.BACKLOG,),
+    "gap in a graph": (EdgeKind.GRAPH_GAP,),
+    "launch queue": (EdgeKind.QUEUE,),
+    "loader": (EdgeKind.LOADER,),
+}
 #: Causes of the time on a critical path, in the order of tables.
 PATH_CAUSES: tuple[str, ...] = (
-    "kernel",
-    "collective",
-    "copy",
-    "contention",
-    "host",
-    "launch lag",
-    "stream lag",
-    "wait lag",
-    "inferred wait lag",
-    "sync lag",
-    "rendezvous lag",
-    "gap for the host",
-    "backlog",
-    "gap in a graph",
-    "launch queue",
-    "loader",
-    "ready",
-    "release",
+    *("kernel", "collective", "copy", "contention"),
+    *_LAG_CAUSES,
+    *("ready", "release"),
 )
-_CAUSE_OF_TASK: Mapping[TaskKind, str] = MappingProxyType(
-    {
-        TaskKind.HOST: "host",
-        TaskKind.KERNEL: "kernel",
-        TaskKind.COPY: "copy",
-        TaskKind.COLLECTIVE: "collective",
-        TaskKind.MARK: "host",
-    }
-)
-#: The lag between two host calls is host code that the trace has no task for.
-_CAUSE_OF_LAG: Mapping[EdgeKind, str] = MappingProxyType(
-    {
-        EdgeKind.STREAM: "stream lag",
-        EdgeKind.LAUNCH: "launch lag",
-        EdgeKind.HOST: "host",
-        EdgeKind.HANDOFF: "host",
-        EdgeKind.WAIT: "wait lag",
-        EdgeKind.WAIT_INFERRED: "inferred wait lag",
-        EdgeKind.SYNC: "sync lag",
-        EdgeKind.RENDEZVOUS: "rendezvous lag",
-        EdgeKind.GRAPH_LAUNCH: "launch lag",
-        EdgeKind.AUTOGRAD: "host",
-        EdgeKind.SYNC_INFERRED: "sync lag",
-        EdgeKind.GAP: "gap for the host",
-        EdgeKind.BACKLOG: "backlog",
-        EdgeKind.GRAPH_GAP: "gap in a graph",
-        EdgeKind.QUEUE: "launch queue",
-        EdgeKind.LOADER: "loader",
-    }
-)
+_CAUSE_OF_LAG = {kind: cause for cause, kinds in _LAG_CAUSES.items() for kind in kinds}
+#: Causes of the tasks that are not host calls or marks.
+_CAUSE_OF_TASK = {TaskKind.KERNEL: "kernel", TaskKind.COPY: "copy", TaskKind.COLLECTIVE: "collective"}
 
 
 @dataclass(frozen=True)
@@ -316,11 +287,12 @@ def attribution(path: CriticalPath) -> Attribution:
     n = len(PATH_CAUSES)
     by_class = np.where(on_device, n + label[path.task], cause)
     by_name = np.where(is_work & (graph.tasks.kind[path.task] != TaskKind.MARK), n + graph.tasks.name[path.task], cause)
+    class_sums = _sum_by_name((*PATH_CAUSES, *LABELS), by_class, path.ns)
+    name_sums = _sum_by_name((*PATH_CAUSES, *graph.names), by_name, path.ns)
     return Attribution(
         float(path.ns.sum()),
         _sum_by_name(PATH_CAUSES, cause, path.ns),
-        _longest_first(_sum_by_name((*PATH_CAUSES, *LABELS), by_class, path.ns)),
-        _longest_first(_sum_by_name((*PATH_CAUSES, *graph.names), by_name, path.ns)),
+        *(dict(sorted(sums.items(), key=lambda item: (-item[1], item[0]))) for sums in (class_sums, name_sums)),
     )
 
 
@@ -328,7 +300,7 @@ def path_causes(path: CriticalPath) -> Ints:
     """Return the cause of every piece of a path, as an index into `PATH_CAUSES`."""
     graph = path.timeline.graph
     index = {name: i for i, name in enumerate(PATH_CAUSES)}
-    task_cause = np.array([index[_CAUSE_OF_TASK[kind]] for kind in TaskKind])[graph.tasks.kind[path.task]]
+    task_cause = np.array([index[_CAUSE_OF_TASK.get(kind, "host")] for kind in TaskKind])[graph.tasks.kind[path.task]]
     lags = np.array([index[_CAUSE_OF_LAG[kind]] for kind in EdgeKind])
     lag_cause = lags[graph.edges.kind[path.edge]] if len(graph.edges) else task_cause
     of_host = (graph.tasks.device[path.task] < 0) & (graph.tasks.lane[path.task] >= 0)
@@ -344,10 +316,6 @@ def _sum_by_name(names: Sequence[str], index: Ints, ns: Floats) -> dict[str, flo
     for i in np.flatnonzero(np.bincount(index, minlength=len(names))).tolist():
         by_name[names[i]] = by_name.get(names[i], 0.0) + float(sums[i])
     return by_name
-
-
-def _longest_first(by_name: Mapping[str, float]) -> dict[str, float]:
-    return dict(sorted(by_name.items(), key=lambda item: (-item[1], item[0])))
 
 
 #: Times this close are equal, ns: a profiler resolves 1 ns, the engine rounds below it.

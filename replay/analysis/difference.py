@@ -7,7 +7,7 @@ import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
 from replay.analysis.critical_path import LABELS, Attribution, attribution, critical_path, task_labels
-from replay.analysis.idle import cover, sweep_of
+from replay.analysis.idle import cover
 from replay.engine.timeline import Timeline
 from replay.graph.graph import TaskKind
 
@@ -99,15 +99,9 @@ def _by_lane(before: Timeline, after: Timeline) -> tuple[DifferenceRow, ...]:
 def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[Ints]) -> tuple[DifferenceRow, ...]:
     """Return a row for each label that has tasks in either timeline, the largest change first."""
     sides = [_totals(line, label, len(names)) for line, label in zip((before, after), labels, strict=True)]
-    (time, count, exposed), (new_time, new_count, new_exposed) = sides
     rows = [
-        DifferenceRow(
-            names[i],
-            *(float(time[i]), float(new_time[i])),
-            *(int(count[i]), int(new_count[i])),
-            *(float(exposed[i]), float(new_exposed[i])),
-        )
-        for i in np.flatnonzero(count + new_count).tolist()
+        DifferenceRow(names[i], *(column[i].item() for pair in zip(*sides, strict=True) for column in pair))
+        for i in np.flatnonzero(sides[0][1] + sides[1][1]).tolist()
     ]
     return tuple(sorted(rows, key=lambda row: (-abs(row.change_ns), row.label)))
 
@@ -120,7 +114,7 @@ def _totals(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Flo
     rows = np.flatnonzero(tasks.own & inside & (tasks.kind != TaskKind.MARK) & (label >= 0))
     time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
     count = np.bincount(label[rows], minlength=labels).astype(np.int64)
-    exposed = cover(sweep_of(line, line.graph.on_device() & tasks.own & (label >= 0)), label, labels).alone
+    exposed = cover(line, line.graph.on_device() & tasks.own & (label >= 0), label, labels)[1]
     return time.astype(np.float64), count, np.asarray(exposed.sum(axis=0))
 
 

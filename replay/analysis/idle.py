@@ -1,40 +1,47 @@
 """Idle time of devices by cause, exposed communication and copies, and the use of resources over time.
 
 `cover` sweeps over a timeline and returns how long tasks of each label are active, and how long they alone. `exposure`
-uses it to tell how much communication and copying hides behind compute. `idle_by_cause` follows back what the next task
-waited for in each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
+uses it to tell how much communication and copying hides behind compute. `idle_by_cause` follows the waits of the next
+task back through each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats, Ints
+from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.compiled import compiled
 from replay.analysis.critical_path import binding_edges
-from replay.engine.engine import events_of, integrate_rates, usage_log
-from replay.engine.layout import SharingState, lay_out
+from replay.engine.engine import integrate_rates
+from replay.engine.layout import lay_out
 from replay.engine.timeline import EXPLAINED_NS, Timeline
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, SYNC_EDGES, EdgeKind, TaskKind
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """Tasks of a timeline in the order of their starts, and in the order of their ends."""
-
-    timeline: Timeline
-    by_start: Ints
-    by_end: Ints
+def by_time(timeline: Timeline, rows: Bools) -> tuple[Ints, Ints]:
+    """Return the tasks in the mask `rows` that take time, by start and by end."""
+    tasks = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
+    start, end = timeline.start_ns[tasks], timeline.end_ns[tasks]
+    return tasks[np.argsort(start, kind="stable")], tasks[np.argsort(end, kind="stable")]
 
 
-@dataclass(frozen=True)
-class Cover:
-    """Time that tasks cover on each device by label, in ns; each moment counts once.
+def cover(timeline: Timeline, rows: Bools, label: Ints, labels: int) -> tuple[Floats, Floats, Floats]:
+    """Return how long each label covers each device, in ns; each moment counts once.
 
     Parameters
     ----------
+    timeline : Timeline
+        The timeline.
+    rows : array of bool, one a task
+        Mask of the tasks to count, all on devices.
+    label : array of int64, one a task
+        Label of each task, from 0.
+    labels : int
+        Number of labels.
+
+    Returns
+    -------
     active : array, shape (devices, labels)
         Time during which at least one task of the label is active.
     alone : array, shape (devices, labels)
@@ -42,40 +49,16 @@ class Cover:
     busy : array, shape (devices,)
         Time during which any task is active.
     """
-
-    active: Floats
-    alone: Floats
-    busy: Floats
-
-
-def sweep_of(timeline: Timeline, rows: npt.NDArray[np.bool_]) -> Sweep:
-    """Return the tasks in `rows` that take time, sorted for a sweep."""
-    tasks = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
-    start, end = timeline.start_ns[tasks], timeline.end_ns[tasks]
-    return Sweep(timeline, tasks[np.argsort(start, kind="stable")], tasks[np.argsort(end, kind="stable")])
-
-
-def cover(sweep: Sweep, label: Ints, labels: int) -> Cover:
-    """Return how long each label covers each device.
-
-    Parameters
-    ----------
-    sweep : Sweep
-        Sorted tasks on devices.
-    label : array of int64, one a task of the graph
-        Label of each task, from 0.
-    labels : int
-        Number of labels.
-    """
-    line = sweep.timeline
-    devices = len(line.graph.devices)
-    orders = (sweep.by_start, sweep.by_end, line.start_ns, line.end_ns)
-    return Cover(*_cover(orders, line.graph.tasks.device, label, devices, labels))
+    orders = (*by_time(timeline, rows), timeline.start_ns, timeline.end_ns)
+    covered: tuple[Floats, Floats, Floats] = _cover(
+        orders, timeline.graph.tasks.device, label, len(timeline.graph.devices), labels
+    )
+    return covered
 
 
 @compiled
 def _cover(orders, device, label, devices, labels):  # type: ignore[no-untyped-def]
-    """Return the columns of `Cover`; one pass over starts and ends in the order of time."""
+    """Return what `cover` returns; one pass over starts and ends in the order of time."""
     by_start, by_end, start, end = orders
     active, alone = np.zeros((devices, labels)), np.zeros((devices, labels))
     busy, before = np.zeros(devices), np.zeros(devices)
@@ -83,29 +66,22 @@ def _cover(orders, device, label, devices, labels):  # type: ignore[no-untyped-d
     since = np.zeros((devices, labels))
     # Number of labels active on a device, and their sum: if one label is active, the sum is that label.
     n_labels, label_sum = np.zeros(devices, np.int64), np.zeros(devices, np.int64)
-    i = 0
-    for j in range(len(by_end)):
-        while i < len(by_start) and start[by_start[i]] < end[by_end[j]]:
-            task = by_start[i]
-            d, k, now = device[task], label[task], start[task]
-            if n_labels[d] == 1:
-                alone[d, label_sum[d]] += now - before[d]
-            if n_labels[d] > 0:
-                busy[d] += now - before[d]
-            before[d] = now
-            if count[d, k] == 0:
-                n_labels[d] += 1
-                label_sum[d] += k
-                since[d, k] = now
-            count[d, k] += 1
-            i += 1
-        task = by_end[j]
-        d, k, now = device[task], label[task], end[task]
+    i = j = 0
+    while j < len(by_end):
+        starts = i < len(by_start) and start[by_start[i]] < end[by_end[j]]
+        task = by_start[i] if starts else by_end[j]
+        d, k, now = device[task], label[task], start[task] if starts else end[task]
         if n_labels[d] == 1:
             alone[d, label_sum[d]] += now - before[d]
-        busy[d] += now - before[d]
+        if n_labels[d] > 0:
+            busy[d] += now - before[d]
         before[d] = now
-        count[d, k] -= 1
+        if starts and count[d, k] == 0:
+            n_labels[d] += 1
+            label_sum[d] += k
+            since[d, k] = now
+        count[d, k] += 1 if starts else -1
+        i, j = i + starts, j + (not starts)
         if count[d, k] == 0:
             n_labels[d] -= 1
             label_sum[d] -= k
@@ -165,24 +141,24 @@ def exposure(timeline: Timeline) -> Exposure:
     """
     graph, timeline = timeline.graph, timeline.clipped()
     tasks = graph.tasks
-    sweep = sweep_of(timeline, graph.on_device() & tasks.own)
+    rows = graph.on_device() & tasks.own
     label = np.full(len(tasks), _COMPUTE)
     label[tasks.kind == TaskKind.COLLECTIVE] = _COMMUNICATION
     label[tasks.kind == TaskKind.COPY] = _COPY
-    times = cover(sweep, label, 3)
-    active, alone = times.active.T, times.alone.T
+    active, alone, busy = (times.T for times in cover(timeline, rows, label, 3))
     first, last = np.full(len(graph.devices), np.inf), np.full(len(graph.devices), -np.inf)
-    np.minimum.at(first, tasks.device[sweep.by_start], timeline.start_ns[sweep.by_start])
-    np.maximum.at(last, tasks.device[sweep.by_end], timeline.end_ns[sweep.by_end])
+    busy_tasks = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
+    np.minimum.at(first, tasks.device[busy_tasks], timeline.start_ns[busy_tasks])
+    np.maximum.at(last, tasks.device[busy_tasks], timeline.end_ns[busy_tasks])
     return Exposure(
         graph.devices,
         np.where(last > first, last - first, 0.0),
-        times.busy,
+        busy,
         active[_COMPUTE],
         active[_COMMUNICATION],
         active[_COPY],
         alone[_COMMUNICATION],
-        active[_COMPUTE] + active[_COMMUNICATION] - (times.busy - alone[_COPY]),
+        active[_COMPUTE] + active[_COMMUNICATION] - (busy - alone[_COPY]),
         alone[_COPY],
     )
 
@@ -240,7 +216,7 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     """
     graph, edges = timeline.graph, timeline.graph.edges
     tasks, devices = graph.tasks, len(graph.devices)
-    sweep = sweep_of(timeline, graph.on_device())
+    by_start, _ = by_time(timeline, graph.on_device())
     cause_of_lag = np.where(edges.lag_ns > EXPLAINED_NS, _UNEXPLAINED, _PAUSE)
     # The host prepares a copy inside its call; other gaps only stand for the host.
     is_prepared = (edges.kind == EdgeKind.GAP) & edges.from_start
@@ -250,7 +226,7 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     cause_of_release = np.where(on_host, _HOST, _UNEXPLAINED)
     times = (timeline.start_ns, timeline.end_ns, binding_edges(timeline))
     busy, earlier, causes = _gaps(
-        (sweep.by_start, tasks.device, tasks.own, devices, timeline.begin_ns, timeline.until_ns),
+        (by_start, tasks.device, tasks.own, devices, timeline.begin_ns, timeline.until_ns),
         times,
         (edges.source, edges.lag_ns, edges.from_start),
         (cause_of_task, cause_of_lag, cause_of_release),
@@ -358,14 +334,16 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
     """
     if bins < 1:
         raise InvalidInputError(f"resource use over {bins} intervals: give one or more")
-    devices = timeline.graph.devices
+    graph, devices = timeline.graph, timeline.graph.devices
     edges = np.linspace(0.0, timeline.makespan_ns, bins + 1)
     use = np.zeros((len(devices), bins, len(RESOURCES)))
-    inputs = _usage_inputs(timeline)
-    busy = np.flatnonzero(_takes_time(timeline))
-    by_device = np.split(*_group_by_device(busy, timeline.graph.tasks.device[busy], len(devices)))
+    sharing, work_ns = lay_out(graph.tasks, graph.policy), np.zeros(len(graph.tasks))
+    events = (timeline.start_ns, timeline.end_ns, timeline.arrivals_ns())
+    busy = np.flatnonzero(graph.on_device() & (timeline.end_ns > timeline.start_ns))
+    busy = busy[np.argsort(graph.tasks.device[busy], kind="stable")]
+    by_device = np.split(busy, np.searchsorted(graph.tasks.device[busy], np.arange(1, len(devices))))
     for device, rows in enumerate(by_device if edges[-1] > 0 else ()):
-        times, steps = _usage_of(timeline, inputs, rows)
+        times, steps = integrate_rates(sharing, events, rows, work_ns, log_rows=4 * len(rows) + 1)
         if len(times):
             cumulative = np.zeros_like(steps)
             cumulative[1:] = np.cumsum(steps[:-1] * np.diff(times)[:, None], axis=0)
@@ -373,33 +351,3 @@ def resource_use(timeline: Timeline, bins: int = 200) -> ResourceUse:
                 integral = np.interp(edges, times, cumulative[:, resource])
                 use[device, :, resource] = np.diff(integral) * bins / edges[-1]
     return ResourceUse(devices, RESOURCES, edges, np.maximum(use, 0.0))
-
-
-def _group_by_device(rows: Ints, device: Ints, devices: int) -> tuple[Ints, Ints]:
-    """Return the rows sorted by device, and where the rows of each device but the first begin."""
-    order = np.argsort(device, kind="stable")
-    return rows[order], np.searchsorted(device[order], np.arange(1, devices))
-
-
-def _takes_time(timeline: Timeline) -> npt.NDArray[np.bool_]:
-    """Return the tasks that take time on a device."""
-    return np.asarray(timeline.graph.on_device() & (timeline.end_ns > timeline.start_ns))
-
-
-def _usage_of(timeline: Timeline, inputs: tuple[SharingState, Floats, Floats], rows: Ints) -> tuple[Floats, Floats]:
-    """Return the times at which the use of resources changes on the device of the tasks `rows`, and the use after each.
-
-    `inputs` is what `_usage_inputs` returns, shared by all devices.
-    """
-    sharing, arrival, work_ns = inputs
-    log = usage_log(4 * len(rows) + 1)
-    logged = integrate_rates(
-        events_of((timeline.start_ns, timeline.end_ns), rows, arrival[rows]), sharing, work_ns, log
-    )
-    return log.time_ns[:logged], log.in_use[:logged]
-
-
-def _usage_inputs(timeline: Timeline) -> tuple[SharingState, Floats, Floats]:
-    """Return the sharing state of a timeline's graph, the arrival of each task, and an array for the work of each."""
-    graph = timeline.graph
-    return lay_out(graph.tasks, graph.policy), timeline.arrivals_ns(), np.zeros(len(graph.tasks))

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -10,34 +9,24 @@ import numpy.typing as npt
 from replay.analysis.critical_path import PATH_CAUSES, CriticalPath, Part, critical_path, path_causes
 from replay.engine.steady import SETTLED, SteadyState, room, without
 from replay.from_trace.index import LOADER_PREFIX
-from replay.graph.graph import KernelGraph, TaskKind
+from replay.graph.graph import TaskKind
 
+#: Causes of the time on a critical path by the resource that limits it there.
+_CAUSES_OF_RESOURCE: Mapping[str, tuple[str, ...]] = {
+    "host": ("host", "launch lag", "sync lag", "gap for the host"),
+    "loader": ("loader",),
+    "device": (
+        *("kernel", "contention", "launch queue", "stream lag", "wait lag", "inferred wait lag"),
+        *("gap in a graph", "ready"),
+    ),
+    "communication": ("collective", "rendezvous lag"),
+    "copies": ("copy",),
+    "unexplained": ("backlog", "release"),
+}
 #: What can set the pace, in the order of tables.
-PACE_RESOURCES: tuple[str, ...] = ("host", "loader", "device", "communication", "copies", "unexplained")
+PACE_RESOURCES: tuple[str, ...] = tuple(_CAUSES_OF_RESOURCE)
 #: Resources that a slower host makes longer, and resources that a slower device makes longer.
 _HOST_AND_DEVICE = (("host",), ("device", "communication", "copies"))
-_RESOURCE_OF_CAUSE: Mapping[str, str] = MappingProxyType(
-    {
-        "kernel": "device",
-        "contention": "device",
-        "collective": "communication",
-        "copy": "copies",
-        "host": "host",
-        "launch lag": "host",
-        "launch queue": "device",
-        "loader": "loader",
-        "stream lag": "device",
-        "wait lag": "device",
-        "inferred wait lag": "device",
-        "sync lag": "host",
-        "rendezvous lag": "communication",
-        "gap for the host": "host",
-        "backlog": "unexplained",
-        "gap in a graph": "device",
-        "ready": "device",
-        "release": "unexplained",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -59,7 +48,7 @@ class Pace:
         Share by which hosts, or devices, could become slower without making the step longer; up to 3. Zero if they are
         on the critical path.
     host_bound, device_bound : float
-        How many times as fast a cycle would be if hosts, or devices, took no time: the most that can be gained there.
+        Speed-up of a cycle if hosts, or devices, took no time: an upper limit of the gain there.
         It is below the time on the critical path if another path is nearly as long.
     """
 
@@ -87,7 +76,6 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
     path = critical_path(line)
     graph = line.graph
     iteration = int(np.searchsorted(line.completions_ns(), line.until_ns)) if state.repeats else 0
-    ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
     resources = resources_of(path)
     by_resource = {
         name: float(path.ns[resources == i].sum()) for i, name in enumerate(PACE_RESOURCES) if (resources == i).any()
@@ -98,7 +86,7 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
     return Pace(
         line.span_ns,
         by_resource,
-        _sum_by_key(ranks[graph.tasks.lane[path.task]], path.ns),
+        _sum_by_key(graph.ranks()[path.task], path.ns),
         _sum_by_key(graph.tasks.iteration[path.task] - iteration, path.ns),
         0.0 if on_host else room(state, on_device=False),
         0.0 if on_device else room(state, on_device=True),
@@ -112,14 +100,11 @@ def _sum_by_key(key: npt.NDArray[np.int64], ns: npt.NDArray[np.float64]) -> dict
 
 def resources_of(path: CriticalPath) -> npt.NDArray[np.int64]:
     """Return the resource of every piece of a path, as an index into `PACE_RESOURCES`."""
-    of_cause = np.array([PACE_RESOURCES.index(_RESOURCE_OF_CAUSE[cause]) for cause in PATH_CAUSES])
+    resource = {cause: i for i, causes in enumerate(_CAUSES_OF_RESOURCE.values()) for cause in causes}
+    of_cause = np.array([resource[cause] for cause in PATH_CAUSES])
     resources = of_cause[path_causes(path)]
-    is_loader = _is_loader(path.timeline.graph)
+    tasks, names = path.timeline.graph.tasks, path.timeline.graph.names
+    has_prefix = np.array([name.startswith(LOADER_PREFIX) for name in names], dtype=bool)
+    is_loader = has_prefix[tasks.name] & (tasks.kind == TaskKind.HOST)
     is_work = (path.part == Part.WORK) | (path.part == Part.CONTENTION)
     return np.asarray(np.where(is_work & is_loader[path.task], PACE_RESOURCES.index("loader"), resources))
-
-
-def _is_loader(graph: KernelGraph) -> npt.NDArray[np.bool_]:
-    """Return the tasks of the input pipeline."""
-    has_prefix = np.array([name.startswith(LOADER_PREFIX) for name in graph.names], dtype=bool)
-    return np.asarray(has_prefix[graph.tasks.name] & (graph.tasks.kind == TaskKind.HOST))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from profilers.trace.arrays import Bools, Floats
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.engine.engine import events_of, integrate_rates, usage_log
+from replay.engine.engine import integrate_rates
 from replay.engine.layout import lay_out
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind
 
@@ -31,10 +31,10 @@ def isolated_durations(graph: KernelGraph) -> Floats:
     tasks = graph.tasks
     is_measured = _measured_tasks(graph)
     sharing, work_ns = lay_out(tasks, graph.policy), np.zeros(len(tasks))
+    events = (tasks.measured_start_ns, tasks.measured_end_ns, np.arange(len(tasks)))
     for device in np.unique(tasks.device[is_measured]):
         rows = np.flatnonzero(is_measured & (tasks.device == device))
-        events = events_of((tasks.measured_start_ns, tasks.measured_end_ns), rows, rows)
-        integrate_rates(events, sharing, work_ns, usage_log(0))
+        integrate_rates(sharing, events, rows, work_ns)
     return np.where(is_measured, work_ns, tasks.duration_ns)
 
 

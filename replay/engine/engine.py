@@ -25,7 +25,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import FAIR, N_FAIR, lay_out, plain
+from replay.engine.layout import CU, FAIR, N_FAIR, POWER, SharingState, lay_out, plain
 from replay.engine.sharing import activate, share
 from replay.graph.graph import RESOURCES, KernelGraph
 
@@ -40,7 +40,6 @@ _DONE_NS = 1e-3
 _AT_START, _AT_END = np.bool_(True), np.bool_(False)
 #: Relative rounding of a time after an addition, with room for the product with a rate.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
-_CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 
 #: Rows of `State.size`: elements in use of the heap, `State.changed`, `State.resolved` and `State.arriving`.
 _HEAP, _CHANGED, _RESOLVED, _ARRIVING = range(4)
@@ -378,52 +377,43 @@ def _circle(graph: KernelGraph, stuck: npt.NDArray[np.bool_]) -> str:
     return " -> ".join(f"{graph.names[graph.tasks.name[t]][:60]} (task {t})" for t in circle[:8])
 
 
-class UsageLog(NamedTuple):
-    """Resources in use over time. Empty unless recording is on.
-
-    Each task writes four rows at most: started, last wave, finished, idle.
-    """
-
-    time_ns: Floats
-    in_use: Floats  #: shares of the device, shape (rows, len(RESOURCES))
-
-
-def usage_log(rows: int) -> UsageLog:
-    """Return a log with room for `rows` rows; with 0 rows nothing is recorded."""
-    return UsageLog(np.zeros(rows), np.zeros((rows, len(RESOURCES))))
-
-
-def events_of(times: tuple[Floats, Floats], rows: Ints, arrival: npt.NDArray[Any]) -> tuple[Ints, Any, Floats]:
-    """Return the starts and ends of the tasks `rows` of a device in the order of time.
+def integrate_rates(
+    sharing: SharingState, times: tuple[Floats, Floats, Ints | Floats], rows: Ints, work_ns: Floats, log_rows: int = 0
+) -> tuple[Floats, Floats]:
+    """Add to `work_ns` the rate times the time of each task of a device; return the use of its resources over time.
 
     Parameters
     ----------
-    times : (start, end)
-        Times of all tasks of the graph, ns.
+    sharing : SharingState
+        Sharing state of the graph.
+    times : (start, end, arrival)
+        Starts and ends of all tasks of the graph in ns. Their arrivals decide between tasks that start together.
     rows : array of int64
         Tasks of the device.
-    arrival : array
-        Order of arrival of each of `rows`: decides between tasks that start at the same time.
+    work_ns : array of float64, one a task
+        Work of each task, in ns at full rate; changed in place.
+    log_rows : int
+        Most changes of use to log. A task makes four at most: started, last wave, finished, idle.
 
     Returns
     -------
-    task, is_start, time_ns : arrays
-        Task, kind and time of each event.
+    time_ns, in_use : arrays of float64
+        Times at which the use changes, and the shares of the device in use from then on, of shape
+        (times, len(RESOURCES)).
     """
     task = np.concatenate([rows, rows])
     is_start = np.arange(len(task)) < len(rows)
     time_ns = np.where(is_start, times[0][task], times[1][task])
-    order = np.lexsort((task, np.concatenate([arrival, arrival]), is_start, time_ns))
-    return task[order], is_start[order], time_ns[order]
+    order = np.lexsort((task, times[2][task], is_start, time_ns))
+    log = (np.zeros(log_rows), np.zeros((log_rows, len(RESOURCES))))
+    logged = _integrate((task[order], is_start[order], time_ns[order]), sharing, work_ns, log)
+    return log[0][:logged], log[1][:logged]
 
 
 @bare
-def integrate_rates(events, sharing, work_ns, log):  # type: ignore[no-untyped-def]
-    """Add to `work_ns` the rate times the time of each task of a device, and log the resources in use.
-
-    `events` is what `events_of` returns. Return the number of rows logged.
-    """
-    tasks, is_start, time_ns = events
+def _integrate(events, sharing, work_ns, log):  # type: ignore[no-untyped-def]
+    """Integrate the rates over starts and ends in the order of time; return the number of rows logged."""
+    (tasks, is_start, time_ns), (log_ns, in_use) = events, log
     active = sharing.active
     # Typed numbers: a literal would have numba compile the sharing once more.
     first, count, logged, before = np.int64(0), np.int64(0), np.int64(0), 0.0
@@ -431,8 +421,9 @@ def integrate_rates(events, sharing, work_ns, log):  # type: ignore[no-untyped-d
         task, now = tasks[k], time_ns[k]
         while count > 0 and before < now:
             is_short = share(sharing, first, count)
-            if logged < len(log.time_ns):
-                _log_usage(log, logged, before, sharing, count)
+            if logged < len(log_ns):
+                log_ns[logged] = before
+                _log_usage(in_use, logged, sharing, count)
                 logged += 1
             step = now - before
             for i in range(count):
@@ -457,23 +448,20 @@ def integrate_rates(events, sharing, work_ns, log):  # type: ignore[no-untyped-d
             count -= 1
             for j in range(i, count):
                 active[j] = active[j + 1]
-        if count == 0 and logged < len(log.time_ns):
-            log.time_ns[logged] = now
-            log.in_use[logged, :] = 0.0
+        if count == 0 and logged < len(log_ns):
+            log_ns[logged] = now
             logged += 1
     return logged
 
 
 @bare
-def _log_usage(log, index, time, sharing, count):  # type: ignore[no-untyped-def]
-    """Write a row of the log: compute units as the active tasks hold them, other resources as they draw them."""
-    log.time_ns[index] = time
-    log.in_use[index, :] = 0.0
+def _log_usage(in_use, index, sharing, count):  # type: ignore[no-untyped-def]
+    """Write a row of zeros of the log: compute units as active tasks hold them, other resources as they draw them."""
     for i in range(count):
         row = sharing.active[i]
-        log.in_use[index, _CU] += row.granted_cu
-        log.in_use[index, _POWER] += row.rate * sharing.demand[row.task, _POWER]
+        in_use[index, CU] += row.granted_cu
+        in_use[index, POWER] += row.rate * sharing.demand[row.task, POWER]
         for c in range(N_FAIR):
             # A task that is alone has the whole cache, so that its demands are those of the graph.
             demand = row.demand[c] if count > 1 else sharing.demand[row.task, FAIR[c]]
-            log.in_use[index, FAIR[c]] += row.rate * demand
+            in_use[index, FAIR[c]] += row.rate * demand

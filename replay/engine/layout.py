@@ -19,7 +19,8 @@ FAIR = tuple(i for i, name in enumerate(RESOURCES) if name not in ("cu", "power"
 N_FAIR = len(FAIR)
 #: Positions in `FAIR`.
 HBM_COLUMN, _LINK_COLUMN, _DMA_COLUMN = (FAIR.index(RESOURCES.index(name)) for name in ("hbm", "link", "dma"))
-_CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
+#: Columns of `RESOURCES`.
+CU, POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 _MARK = int(TaskKind.MARK)
 
 #: A row of the table of active tasks. All compute units are shares of the device's units.
@@ -42,6 +43,13 @@ ACTIVE_TASK = np.dtype(
         ("demand", np.float64, N_FAIR),  # demand on each fair resource at full rate
     ]
 )
+#: Features of `SharingState` in the order in which `_check_columns` writes them.
+_FEATURES = ("has_priorities", "has_waves", "has_interleaving", "has_footprints", "has_power")
+#: Columns of tasks that sharing reads, in the order in which `_check_columns` takes them.
+_TASK_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("demand", "occupies", "waves", "footprint", "hit_share"), np.float64),
+    **{"priority": np.int64, "cu_mask": np.int64, "interleaved": np.bool_},
+}
 #: Links and DMA engines that can be told apart: each takes a bit of `resource_bits`, beside the fair columns.
 _MAX_NUMBERED = 62 - N_FAIR
 
@@ -65,7 +73,7 @@ class SharingState(NamedTuple):
     resource_of: Any  #: shape (tasks, `N_FAIR`): resource of each fair column; None if every column is one resource
     has_priorities: Any  #: whether priorities differ
     has_waves: Any  #: whether any task has a known number of waves
-    has_interleaving: Any  #: whether any task gets units beside earlier tasks
+    has_interleaving: Any  #: whether any task is interleaved
     has_footprints: Any  #: whether footprints can exceed the cache
     has_power: Any  #: whether any task has a power demand
     is_undivided: Any  #: whether there is one partition, of all compute units
@@ -89,34 +97,18 @@ def lay_out(tasks: Tasks, policy: SharingPolicy) -> SharingState:
         A demand or share is not within 0 to 1, or a task may run on no partition.
     """
     resource_of, n_resources = _numbered_resources(tasks)
-    demand, duration, occupies = plain(tasks.demand), plain(tasks.duration_ns), plain(tasks.occupies)
-    waves, footprint, hit_share = plain(tasks.waves), plain(tasks.footprint), plain(tasks.hit_share)
-    priority, cu_mask = plain(tasks.priority, np.int64), plain(tasks.cu_mask, np.int64)
-    interleaved, device = plain(tasks.interleaved, np.bool_), np.empty(len(tasks), np.int64)
+    columns = {name: plain(getattr(tasks, name), type_) for name, type_ in _TASK_COLUMNS.items()}
+    device, duration = np.empty(len(tasks), np.int64), plain(tasks.duration_ns)
     placement = (device, duration, plain(tasks.kind, np.int64), plain(tasks.device, np.int64))
-    shares = (demand, occupies, waves, footprint, hit_share)
-    all_partitions = (1 << len(policy.partitions)) - 1
-    invalid, features = _check_columns(placement, shares, (priority, cu_mask, interleaved), all_partitions)
+    invalid, features = _check_columns(placement, tuple(columns.values()), (1 << len(policy.partitions)) - 1)
     if invalid >= 0:
         _refuse(tasks, policy, invalid)
-    has_priorities, has_waves, has_interleaving, has_footprints, has_power = features
     return SharingState(
+        **columns,
+        **dict(zip(_FEATURES, features, strict=True)),
         device=device,
         duration=duration,
-        demand=demand,
-        occupies=occupies,
-        waves=waves,
-        footprint=footprint,
-        hit_share=hit_share,
-        priority=priority,
-        cu_mask=cu_mask,
-        interleaved=interleaved,
         resource_of=resource_of,
-        has_priorities=has_priorities,
-        has_waves=has_waves,
-        has_interleaving=has_interleaving or not policy.in_order,
-        has_footprints=has_footprints,
-        has_power=has_power,
         is_undivided=policy.partitions == (1.0,),
         in_order=policy.in_order,
         quantised=policy.quantised,
@@ -134,18 +126,17 @@ def plain(column: npt.NDArray[Any], dtype: type = np.float64) -> npt.NDArray[Any
 
 
 @compiled
-def _check_columns(placement, shares, dispatch, all_partitions):  # type: ignore[no-untyped-def]
+def _check_columns(placement, columns, all_partitions):  # type: ignore[no-untyped-def]
     """Write the device that each task shares, and check the columns.
 
-    Return the first task with an invalid value (-1: none), and which features of sharing the tasks use.
+    Return the first task with an invalid value (-1: none), and which `_FEATURES` of sharing the tasks use.
     """
     shared_device, duration, kind, device = placement
-    demand, occupies, waves, footprint, hit_share = shares
-    priority, cu_mask, interleaved = dispatch
+    demand, occupies, waves, footprint, hit_share, priority, cu_mask, interleaved = columns
     has_priorities, has_waves, has_interleaving, has_footprints, has_power = False, False, False, False, False
     for task in range(len(duration)):
         shared_device[task] = -1 if kind[task] == _MARK or duration[task] <= 0.0 else device[task]
-        needed, power = demand[task, _CU], demand[task, _POWER]
+        needed, power = demand[task, CU], demand[task, POWER]
         occupied = max(occupies[task], needed)
         valid = (occupied >= 0.0) & (occupied <= 1.0) & (needed >= 0.0) & (power >= 0.0) & (power <= 1.0)
         valid &= (footprint[task] >= 0.0) & (hit_share[task] >= 0.0) & (hit_share[task] < 1.0) & (waves[task] >= 0.0)

@@ -7,8 +7,8 @@ as they are until a task arrives, ends, or comes to its last wave of workgroups;
 
 `share` works in four steps:
 
-1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival, and are
-   never preempted by tasks of the same or a lower priority: a kernel that fills the device leaves nothing to later
+1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival. No
+   task of the same or a lower priority preempts them: a kernel that fills the device leaves nothing to later
    tasks until its last wave. A task of a higher priority takes units at once. The units that a task is granted cap
    its rate.
 2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
@@ -24,12 +24,10 @@ dispatch. `replay.engine.layout` describes the columns. Compute units are shares
 import numpy as np
 
 from profilers.trace.compiled import bare, inlined
-from replay.engine.layout import FAIR, FREE, HBM_COLUMN, N_FAIR, RISING
-from replay.graph.graph import RESOURCES
+from replay.engine.layout import CU, FAIR, FREE, HBM_COLUMN, N_FAIR, POWER, RISING
 
 #: Shares closer than this are equal.
 _ROUNDING = 1e-12
-_CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
 
 
 @inlined
@@ -48,7 +46,7 @@ def _write_row(state, index, task):  # type: ignore[no-untyped-def]
     row = state.active[index]
     row.task, row.started, row.resource_bits = task, 0, 0
     row.remaining_ns, row.rate, row.granted_cu, row.last_wave_ns = state.duration[task], 0.0, 0.0, 0.0
-    row.needed_cu = state.demand[task, _CU]
+    row.needed_cu = state.demand[task, CU]
     row.occupied_cu = max(state.occupies[task], row.needed_cu)
     row.last_wave_cu = row.occupied_cu
     if state.has_waves and state.waves[task] > 0.0:
@@ -326,7 +324,7 @@ def _throttle(state, first, count):  # type: ignore[no-untyped-def]
     """Lower the clock if the tasks draw more power than the device may; rate caps drop with it, bandwidths do not."""
     power = 0.0
     for k in range(first, first + count):
-        power += state.demand[state.active[k].task, _POWER] * state.active[k].rate
+        power += state.demand[state.active[k].task, POWER] * state.active[k].rate
     if power <= 1.0 + _ROUNDING:
         return
     clock = power ** (-1.0 / state.power_exponent)

@@ -8,35 +8,13 @@ a steady state could become slower, and what making them faster could gain.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
 from replay.engine.timeline import Timeline, replay
 from replay.graph.graph import HOST_TIME_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
-
-_EDGE_COLUMNS = tuple(field.name for field in fields(Edges))
-
-
-@dataclass(frozen=True)
-class CarriedEdges:
-    """Edges from one cycle to a later one.
-
-    Parameters
-    ----------
-    edges : Edges
-        Edges whose source and target are positions in `Pattern.tasks`.
-    distance : array of int64
-        Number of cycles from the source to the target, 1 or more.
-    """
-
-    edges: Edges
-    distance: Ints
-
-    def joined(self, other: "CarriedEdges") -> "CarriedEdges":
-        """Return these edges followed by `other`."""
-        return CarriedEdges(self.edges.joined(other.edges), np.concatenate([self.distance, other.distance]))
 
 
 @dataclass(frozen=True)
@@ -47,17 +25,17 @@ class Pattern:
     ----------
     tasks : array of int64
         Rows of the graph's tasks that belong to its iterations.
-    inner : Edges
-        Edges with both ends in one cycle, as positions in `tasks`.
-    carried : CarriedEdges
-        Edges from one cycle to a later one.
+    edges : Edges
+        Edges whose source and target are positions in `tasks`.
+    distance : array of int64
+        Number of cycles from the source of each edge to its target; 0 within a cycle.
     cycle_ns : float
         Measured time of a cycle.
     """
 
     tasks: Ints
-    inner: Edges
-    carried: CarriedEdges
+    edges: Edges
+    distance: Ints
     cycle_ns: float
 
 
@@ -78,21 +56,16 @@ def pattern_of(graph: KernelGraph) -> Pattern | None:
     local = np.full(len(tasks), -1)
     local[rows] = np.arange(len(rows))
     is_inner = (local[edges.source] >= 0) & (local[edges.target] >= 0)
-    inner = _with_ends(edges.select(is_inner), local[edges.source[is_inner]], local[edges.target[is_inner]])
+    inner = replace(edges.select(is_inner), source=local[edges.source[is_inner]], target=local[edges.target[is_inner]])
     inner = inner.joined(_handoffs(graph, local, inner))
-    carried = _carried_edges(graph, local)
-    carried = carried.joined(_queue_order(graph, rows, carried))
-    inner = inner.joined(_anchors(graph, rows, inner, carried))
-    launch_queue = _launch_queue_edges(graph, rows, inner)
-    same_cycle = launch_queue.distance == 0
-    inner = inner.joined(launch_queue.edges.select(same_cycle))
-    carried = carried.joined(CarriedEdges(launch_queue.edges.select(~same_cycle), launch_queue.distance[~same_cycle]))
-    return Pattern(rows, inner, carried, _measured_cycle(graph))
-
-
-def _with_ends(edges: Edges, source: Ints, target: Ints) -> Edges:
-    """Return a copy of `edges` between other tasks."""
-    return replace(edges, source=source, target=target)
+    carried, distance = _carried_edges(graph, local)
+    queue_order = _queue_order(graph, rows, carried)
+    carried = carried.joined(queue_order)
+    inner = inner.joined(_anchors(graph, rows, np.concatenate([inner.target, carried.target])))
+    launch_queue, queue_distance = _launch_queue_edges(graph, rows, inner)
+    within, next_cycle = np.zeros(len(inner), np.int64), np.ones(len(queue_order), np.int64)
+    distances = np.concatenate([within, distance, next_cycle, queue_distance])
+    return Pattern(rows, inner.joined(carried, launch_queue), distances, _measured_cycle(graph))
 
 
 def _handoffs(graph: KernelGraph, local: Ints, inner: Edges) -> Edges:
@@ -112,7 +85,7 @@ def _handoffs(graph: KernelGraph, local: Ints, inner: Edges) -> Edges:
     rows = np.flatnonzero(is_handoff & (first_of_last[edges.target] >= 0))
     source, target = _counterparts(graph, edges.source[rows], 0, from_end=False), first_of_last[edges.target[rows]]
     in_order = (source >= 0) & (tasks.measured_end_ns[source] <= tasks.measured_start_ns[target])
-    return _with_ends(edges.select(rows[in_order]), local[source[in_order]], local[target[in_order]])
+    return replace(edges.select(rows[in_order]), source=local[source[in_order]], target=local[target[in_order]])
 
 
 def _measured_cycle(graph: KernelGraph) -> float:
@@ -125,8 +98,11 @@ def _measured_cycle(graph: KernelGraph) -> float:
     return cycle_ns if np.isfinite(cycle_ns) else 0.0
 
 
-def _carried_edges(graph: KernelGraph, local: Ints) -> CarriedEdges:
-    """Return the edges into the last iteration, moved so that they lead from the end of the cycle to its beginning."""
+def _carried_edges(graph: KernelGraph, local: Ints) -> tuple[Edges, Ints]:
+    """Return the edges into the last iteration, moved to lead from the end of the cycle to its beginning.
+
+    The second result is the number of cycles from the source of each edge to its target.
+    """
     iteration, edges = graph.tasks.iteration, graph.edges
     n_iterations = len(graph.iterations)
     into_last = np.flatnonzero(
@@ -135,7 +111,7 @@ def _carried_edges(graph: KernelGraph, local: Ints) -> CarriedEdges:
         & (iteration[edges.source] < n_iterations - 1)
     )
     back = n_iterations - 1 - iteration[edges.source[into_last]]
-    moved = [CarriedEdges(edges.select(into_last[:0]), into_last[:0])]
+    moved, cycles = [edges.select(into_last[:0])], [into_last[:0]]
     for first in range(int(back.max(initial=0))):
         rows, steps = into_last[back > first], back[back > first]
         source, target = edges.source[rows], edges.target[rows]
@@ -147,13 +123,9 @@ def _carried_edges(graph: KernelGraph, local: Ints) -> CarriedEdges:
             )
         targets = _counterparts(graph, target, first, from_end=False)
         both = (sources >= 0) & (targets >= 0)
-        ends = (local[sources[both]], local[targets[both]])
-        cycles = -((first - steps[both]) // n_iterations)
-        moved.append(CarriedEdges(_with_ends(edges.select(rows[both]), *ends), cycles))
-    carried = moved[0]
-    for batch in moved[1:]:
-        carried = carried.joined(batch)
-    return carried
+        moved.append(replace(edges.select(rows[both]), source=local[sources[both]], target=local[targets[both]]))
+        cycles.append(-((first - steps[both]) // n_iterations))
+    return moved[0].joined(*moved[1:]), np.concatenate(cycles)
 
 
 def _counterparts(graph: KernelGraph, rows: Ints, position: int, *, from_end: bool) -> Ints:
@@ -177,19 +149,15 @@ def _nth_of_group(
 
     By default n is the row's own position in its group and iteration.
     """
+    nth = np.full(len(rows), n or 0)
     if n is None:
-        order = np.lexsort((np.arange(len(group)), group, iteration))
+        number = np.arange(len(group))
+        order = np.lexsort((-number if from_end else number, group, iteration))
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = (group[order][1:] != group[order][:-1]) | (iteration[order][1:] != iteration[order][:-1])
-        starts = np.flatnonzero(is_first)
-        size = np.diff(np.append(starts, len(order)))
-        of_group = np.cumsum(is_first) - 1
         position_in_group = np.empty(len(order), dtype=np.int64)
-        from_first = np.arange(len(order)) - starts[of_group]
-        position_in_group[order] = size[of_group] - 1 - from_first if from_end else from_first
+        position_in_group[order] = number - np.maximum.accumulate(np.where(is_first, number, 0))
         nth = position_in_group[rows]
-    else:
-        nth = np.full(len(rows), n)
     candidates = np.flatnonzero(iteration == position)
     candidates = candidates[np.argsort(group[candidates], kind="stable")]
     low, high = (np.searchsorted(group[candidates], group[rows], side=side) for side in ("left", "right"))
@@ -199,13 +167,12 @@ def _nth_of_group(
     )
 
 
-def _queue_order(graph: KernelGraph, rows: Ints, carried: CarriedEdges) -> CarriedEdges:
+def _queue_order(graph: KernelGraph, rows: Ints, carried: Edges) -> Edges:
     """Return an edge from the last task of each queue to its first, if no carried edge orders the first task."""
     tasks = graph.tasks
     lane, kind = tasks.lane[rows], tasks.kind[rows]
     has_edge = np.zeros(len(rows), dtype=bool)
-    in_order = np.isin(carried.edges.kind, sorted(STREAM_EDGES | {EdgeKind.HOST}))
-    has_edge[carried.edges.target[in_order]] = True
+    has_edge[carried.target[np.isin(carried.kind, sorted(STREAM_EDGES | {EdgeKind.HOST}))]] = True
     first, last = [], []
     for lane_number in np.unique(lane[(lane >= 0) & (kind != TaskKind.MARK)]).tolist():  # a few queues
         members = np.flatnonzero(lane == lane_number)
@@ -213,58 +180,49 @@ def _queue_order(graph: KernelGraph, rows: Ints, carried: CarriedEdges) -> Carri
             first.append(members[0])
             last.append(members[-1])
     on_device = tasks.device[rows[np.array(first, dtype=np.int64)]] >= 0
-    n = len(first)
-    edges = Edges(
-        np.array(last, dtype=np.int64),
-        np.array(first, dtype=np.int64),
-        np.zeros(n),
-        np.zeros(n, dtype=bool),
-        np.where(on_device, int(EdgeKind.STREAM), int(EdgeKind.HOST)),
-    )
-    return CarriedEdges(edges, np.ones(n, dtype=np.int64))
+    return Edges.of(last, first, kind=np.where(on_device, int(EdgeKind.STREAM), int(EdgeKind.HOST)))
 
 
-def _anchors(graph: KernelGraph, rows: Ints, inner: Edges, carried: CarriedEdges) -> Edges:
-    """Return edges from the first host call of a rank to its tasks that wait for no other, at the measured distance."""
+def _anchors(graph: KernelGraph, rows: Ints, targets: Ints) -> Edges:
+    """Return edges from the first host call of a rank to its tasks that wait for no other, at the measured distance.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph.
+    rows : array of int64
+        Tasks of the cycle.
+    targets : array of int64
+        Positions in `rows` of the tasks that wait for another.
+    """
     tasks = graph.tasks
     is_root = np.ones(len(rows), dtype=bool)
-    is_root[inner.target] = False
-    is_root[carried.edges.target] = False
-    rank = _ranks_of(graph, rows)
+    is_root[targets] = False
+    rank = graph.ranks()[rows]
     start = tasks.measured_start_ns[rows]
-    sources, targets, lags = [], [], []
+    anchors, roots, lags = [], [], []
     for root in np.flatnonzero(is_root & (rank >= 0) & ~np.isnan(start)).tolist():  # a few tasks
         earlier = np.flatnonzero((rank == rank[root]) & ~np.isnan(start) & (start <= start[root]))
         on_host = earlier[tasks.device[rows[earlier]] < 0]
         earlier = on_host if len(on_host) else earlier
         anchor = int(earlier[np.argmin(start[earlier])]) if len(earlier) else root
         if anchor != root:
-            sources.append(anchor)
-            targets.append(root)
+            anchors.append(anchor)
+            roots.append(root)
             lags.append(float(start[root] - start[anchor]))
-    n = len(sources)
-    return Edges(
-        np.array(sources, dtype=np.int64),
-        np.array(targets, dtype=np.int64),
-        np.array(lags, dtype=np.float64),
-        np.ones(n, dtype=bool),
-        np.full(n, int(EdgeKind.HANDOFF)),
-    )
+    return Edges.of(anchors, roots, lag_ns=lags, kind=EdgeKind.HANDOFF, from_start=True)
 
 
-def _launch_queue_edges(graph: KernelGraph, task_rows: Ints, inner: Edges) -> CarriedEdges:
+def _launch_queue_edges(graph: KernelGraph, task_rows: Ints, inner: Edges) -> tuple[Edges, Ints]:
     """Return edges by which a launch waits for the launch queue: until enough launched tasks have started.
 
     The queue has `Hardware.launch_queue` entries, or more if the trace shows more launches waiting. Nodes of launched
-    graphs take no entry. An edge with distance 0 stays in its cycle.
+    graphs take no entry. The second result is the number of cycles from the source of each edge to its target.
     """
-    depth, rank = graph.hardware.launch_queue, _ranks_of(graph, task_rows)
+    depth, rank = graph.hardware.launch_queue, graph.ranks()[task_rows]
     launches = np.flatnonzero(inner.kind == EdgeKind.LAUNCH)
-    no_edges = inner.select(launches[:0])
-    queue = CarriedEdges(no_edges, launches[:0])
-    if not depth:
-        return queue
-    for rank_number in np.unique(rank[rank >= 0]).tolist():
+    queue, cycles = inner.select(launches[:0]), launches[:0]
+    for rank_number in np.unique(rank[rank >= 0]).tolist() if depth else ():
         of_rank = launches[rank[inner.source[launches]] == rank_number]
         if not len(of_rank):
             continue
@@ -274,15 +232,9 @@ def _launch_queue_edges(graph: KernelGraph, task_rows: Ints, inner: Edges) -> Ca
         launched = launched[np.argsort(start[launched], kind="stable")]
         slots = max(depth, _most_launches_waiting(graph.tasks, task_rows[call], task_rows[launched]))
         back = np.arange(len(of_rank)) - slots
-        edges = Edges(
-            launched[back % len(of_rank)],
-            call,
-            np.zeros(len(of_rank)),
-            np.ones(len(of_rank), dtype=bool),
-            np.full(len(of_rank), int(EdgeKind.QUEUE)),
-        )
-        queue = queue.joined(CarriedEdges(edges, -(back // len(of_rank))))
-    return queue
+        edges = Edges.of(launched[back % len(of_rank)], call, kind=EdgeKind.QUEUE, from_start=True)
+        queue, cycles = queue.joined(edges), np.concatenate([cycles, -(back // len(of_rank))])
+    return queue, cycles
 
 
 def _most_launches_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
@@ -290,12 +242,6 @@ def _most_launches_waiting(tasks: Tasks, calls: Ints, launched: Ints) -> int:
     called, started = np.sort(tasks.measured_start_ns[calls]), np.sort(tasks.measured_start_ns[launched])
     waiting = np.arange(1, len(called) + 1) - np.searchsorted(started, called, side="right")
     return int(waiting.max(initial=0))
-
-
-def _ranks_of(graph: KernelGraph, rows: Ints) -> Ints:
-    """Return the rank of each task; -1 for marks between ranks."""
-    ranks = np.array([*(lane.rank for lane in graph.lanes), -1], dtype=np.int64)
-    return np.asarray(ranks[graph.tasks.lane[rows]])
 
 
 def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
@@ -319,18 +265,14 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
     later = cycle * pattern.cycle_ns
     columns |= {name: columns[name] + later for name in ("measured_start_ns", "measured_end_ns")}
     columns |= {"iteration": columns["iteration"] + cycle * iterations, "release_ns": np.zeros(n * cycles)}
-    blocks = [_shift(pattern.inner, c * n, c * n) for c in range(cycles)]
-    for c in range(1, cycles):
-        rows = pattern.carried.distance <= c
-        distance = pattern.carried.distance[rows]
-        blocks.append(_shift(pattern.carried.edges.select(rows), (c - distance) * n, c * n))
-    edges = Edges(*(np.concatenate([getattr(block, name) for block in blocks]) for name in _EDGE_COLUMNS))
+    # All edges within cycles come first.
+    edge_cycle, row = np.divmod(np.arange(cycles * len(pattern.edges)), max(len(pattern.edges), 1))
+    distance = pattern.distance[row]
+    kept = np.flatnonzero(distance <= edge_cycle)
+    kept = kept[np.argsort(distance[kept] > 0, kind="stable")]
+    edges, edge_cycle, distance = pattern.edges.select(row[kept]), edge_cycle[kept], distance[kept]
+    edges = replace(edges, source=edges.source + (edge_cycle - distance) * n, target=edges.target + edge_cycle * n)
     return replace(graph, tasks=Tasks(**columns), edges=edges, iterations=graph.iterations * cycles)
-
-
-def _shift(edges: Edges, source: Ints | int, target: Ints | int) -> Edges:
-    """Return a copy of `edges` with offsets added to their sources and targets."""
-    return _with_ends(edges, edges.source + source, edges.target + target)
 
 
 #: A what-if with its parameters bound.
@@ -459,7 +401,10 @@ def _state_of_repeated(graph: KernelGraph, size: int) -> SteadyState:
     same_begin = _state_of_run(replay(graph), size)
     if same_begin.host_period_ns >= (1 - SETTLED) * _slowest_queue_ns(same_begin):
         return same_begin
-    host_ahead = _state_of_run(replay(_devices_later(graph, float(same_begin.timeline.end_ns.max()))), size)
+    tasks, later_ns = graph.tasks, float(same_begin.timeline.end_ns.max())
+    is_first = (tasks.iteration == 0) & (tasks.device >= 0)
+    later = graph.with_tasks(release_ns=np.where(is_first, tasks.release_ns + later_ns, tasks.release_ns))
+    host_ahead = _state_of_run(replay(later), size)
     return same_begin if _slowest_queue_ns(host_ahead) >= (1 - SETTLED) * _slowest_queue_ns(same_begin) else host_ahead
 
 
@@ -476,12 +421,10 @@ def room(state: SteadyState, *, on_device: bool) -> float:
     on_device : bool
         Whether to scale kernels, copies and collectives, rather than host calls and the time between them.
     """
-    graph, size = state.timeline.graph, len(state.step_ns)
     limit = (1 + SETTLED) * state.period_ns
 
     def fits(factor: float) -> bool:
-        scaled = _scaled(graph, factor, on_device=on_device)
-        return (_state_of_repeated(scaled, size) if state.repeats else _state_of_single(scaled)).period_ns <= limit
+        return _scaled_period(state, factor, on_device=on_device) <= limit
 
     low, high = 0.0, math.log(_MOST_ROOM)
     if fits(_MOST_ROOM):
@@ -494,19 +437,21 @@ def room(state: SteadyState, *, on_device: bool) -> float:
 
 def without(state: SteadyState, *, on_device: bool) -> float:
     """Return the period if hosts, or devices, took no time: the most that making them faster can gain."""
-    freed = _scaled(state.timeline.graph, 0.0, on_device=on_device)
-    return (_state_of_repeated(freed, len(state.step_ns)) if state.repeats else _state_of_single(freed)).period_ns
+    return _scaled_period(state, 0.0, on_device=on_device)
 
 
-def _scaled(graph: KernelGraph, factor: float, *, on_device: bool) -> KernelGraph:
-    """Return a copy of `graph` with the times of hosts, or of devices, multiplied by `factor`."""
+def _scaled_period(state: SteadyState, factor: float, *, on_device: bool) -> float:
+    """Return the period with the times of hosts, or of devices, multiplied by `factor`."""
+    graph = state.timeline.graph
     tasks, edges = graph.tasks, graph.edges
     is_scaled = graph.on_device() if on_device else tasks.kind == TaskKind.HOST
     graph = graph.with_tasks(duration_ns=np.where(is_scaled, tasks.duration_ns * factor, tasks.duration_ns))
-    if on_device:
-        return graph
-    is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
-    return replace(graph, edges=replace(edges, lag_ns=np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)))
+    if not on_device:
+        is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
+        lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
+        graph = replace(graph, edges=replace(edges, lag_ns=lag_ns))
+    scaled = _state_of_repeated(graph, len(state.step_ns)) if state.repeats else _state_of_single(graph)
+    return scaled.period_ns
 
 
 def _slowest_queue_ns(state: SteadyState) -> float:
@@ -526,13 +471,6 @@ def _state_of_run(line: Timeline, size: int) -> SteadyState:
     step_ns = (intervals[:, 1] - intervals[:, 0])[-(width + 1) * size : -size].reshape(width, size).mean(axis=0)
     interval = (float(intervals[-2 * size, 0]), float(intervals[-size - 1, 1]))
     return SteadyState(replace(line, interval=interval), step_ns, host, device, bool(settled))
-
-
-def _devices_later(graph: KernelGraph, by_ns: float) -> KernelGraph:
-    """Return a copy of `graph` in which device tasks of the first iteration are released `by_ns` later."""
-    tasks = graph.tasks
-    first = (tasks.iteration == 0) & (tasks.device >= 0)
-    return graph.with_tasks(release_ns=np.where(first, tasks.release_ns + by_ns, tasks.release_ns))
 
 
 def _queue_ends(line: Timeline) -> Floats:

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from profilers.trace.arrays import Bools, Floats, Ints, union_length
+from profilers.trace.arrays import Bools, Floats, union_length
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 
@@ -95,28 +94,24 @@ class Timeline:
         A collective counts from its arrival: while it waits for other ranks, its kernel occupies the device.
         """
         tasks = self.graph.tasks
-        rows = self.graph.on_device()
         start = self.start_ns.copy()
         marks = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
         marks = marks[(tasks.kind[marks] == TaskKind.MARK) & (tasks.event[marks] == tasks.event[marks + 1])]
         start[marks + 1] = self.start_ns[marks]
-        line = replace(self, start_ns=start)
-        return np.array([line._covered_ns(r) for r in self._rows_by_device(rows, tasks.device)])
+        return replace(self, start_ns=start)._covered_ns(self.graph.on_device())
 
     def communication_ns(self) -> tuple[Floats, Floats]:
         """Return for each device how long collectives are active, and how long only they are."""
-        tasks = self.graph.tasks
-        in_iteration = self.graph.on_device() & tasks.own
-        compute = in_iteration & (tasks.kind != TaskKind.COLLECTIVE)
-        collective_ns = [self._covered_ns(r) for r in self._rows_by_device(in_iteration & ~compute, tasks.device)]
-        any_ns = [self._covered_ns(r) for r in self._rows_by_device(in_iteration, tasks.device)]
-        compute_ns = [self._covered_ns(r) for r in self._rows_by_device(compute, tasks.device)]
-        return np.array(collective_ns), np.array(any_ns) - np.array(compute_ns)
+        in_iteration = self.graph.on_device() & self.graph.tasks.own
+        is_collective = self.graph.tasks.kind == TaskKind.COLLECTIVE
+        any_ns, compute_ns = self._covered_ns(in_iteration), self._covered_ns(in_iteration & ~is_collective)
+        return self._covered_ns(in_iteration & is_collective), any_ns - compute_ns
 
-    def _covered_ns(self, rows: npt.NDArray[np.intp]) -> float:
-        """Return the time of the interval that the tasks `rows` cover."""
-        start, end = (np.clip(times[rows], self.begin_ns, self.until_ns) for times in (self.start_ns, self.end_ns))
-        return union_length(start, end)
+    def _covered_ns(self, rows: Bools) -> Floats:
+        """Return for each device the time of the interval that its tasks in the mask `rows` cover."""
+        line, device = self.clipped(), self.graph.tasks.device
+        of_devices = (rows & (device == d) for d in range(len(self.graph.devices)))
+        return np.array([union_length(line.start_ns[mask], line.end_ns[mask]) for mask in of_devices])
 
     def unexplained_ns(self) -> float:
         """Return the time that a device waits without a recorded reason, for the device that waits longest.
@@ -131,10 +126,6 @@ class Timeline:
         since = np.maximum(until - edges.lag_ns[rows], 0.0)
         each = [union_length(since[devices == d], until[devices == d]) for d in np.unique(devices).tolist()]
         return max(each, default=0.0)
-
-    def _rows_by_device(self, rows: Bools, devices: Ints) -> list[npt.NDArray[np.intp]]:
-        """Return the tasks in the mask `rows`, device by device."""
-        return [np.flatnonzero(rows & (devices == d)) for d in range(len(self.graph.devices))]
 
 
 def replay(graph: KernelGraph) -> Timeline:

@@ -1,8 +1,8 @@
 """From a `Trace` to a `KernelGraph`.
 
 `index` arranges a trace once. `window` cuts consecutive iterations out of it. `tasks.build_graph` then appends their
-tasks and edges to a `draft`: host calls (`host`), device work and collectives (`tasks`), and the edges into each kernel
-(`starts`).
+tasks and edges to a `replay.graph.Assembly`: host calls (`host`), device work and collectives (`tasks`), and the edges
+into each kernel (`starts`).
 """
 
 from replay.from_trace.index import TraceIndex, index_trace

@@ -13,17 +13,17 @@ import numpy.typing as npt
 
 from profilers.ingest.iterations import WHOLE_TRACE
 from profilers.trace.arrays import MISSING, Bools, Ints, strings
-from replay.from_trace.draft import Draft, NewEdges
 from replay.from_trace.index import LOADER_PREFIX
 from replay.from_trace.window import Calls, Window
+from replay.graph.assembly import Assembly
 from replay.graph.graph import LOADER_THREAD, EdgeKind, Lane, TaskKind
 
-#: Calls that can wait for the device; device work that ends inside a call shows that it did.
-_MAY_BLOCK = re.compile(r"Synchronize|Memcpy|Free")
-#: Time that a blocking call takes if there is nothing to wait for (ns; assumed to be that of any call).
+#: Names of calls that can wait for the device; device work that ends inside a call shows that it did.
+_MAY_BLOCK = r"Synchronize|Memcpy|Free"
+#: Time that a blocking call takes if no work is left to wait for (ns; assumed, the same for every call).
 _ISSUE_NS = 1000
-#: Calls that wait for all work launched before, by their name alone.
-_WAITS_FOR_ALL = re.compile(r"(?:Device|Ctx|Context)Synchronize")
+#: Names of calls that wait for all work launched before.
+_WAITS_FOR_ALL = r"(?:Device|Ctx|Context)Synchronize"
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Blocking:
 
 @dataclass(frozen=True)
 class _Sync:
-    """A recorded synchronisation: the stream waited for, and the launch time up to which work counts; None for all."""
+    """A recorded synchronisation: the stream waited for, None for all, and the launch time up to which work counts."""
 
     stream: int | None = None
-    until: int | None = None
+    until: int = int(np.iinfo(np.int64).max)
 
 
 def blocked_calls(window: Window) -> Blocking:
@@ -61,48 +61,32 @@ def blocked_calls(window: Window) -> Blocking:
     """
     calls, device_work = window.calls, window.device_work
     waits_for, kind = np.full(len(calls), -1), np.full(len(calls), int(EdgeKind.SYNC_INFERRED))
-    issue_ns, names = np.full(len(calls), _ISSUE_NS), window.index.calls.names
-    may_block = np.array([_MAY_BLOCK.search(name) is not None for name in names], dtype=bool)
-    waits_for_all = np.array([_WAITS_FOR_ALL.search(name) is not None for name in names], dtype=bool)
-    empty = np.zeros(0, dtype=np.int64)
-    if not len(calls) or not len(device_work):
-        return Blocking(waits_for, kind, issue_ns, waits_for >= 0, empty, empty)
-    kind[waits_for_all[calls.name]] = int(EdgeKind.SYNC)
+    issue_ns, waits_for_all = np.full(len(calls), _ISSUE_NS), window.calls_named(_WAITS_FOR_ALL)
+    kind[waits_for_all] = int(EdgeKind.SYNC)
     queue_full = calls.unblocked > 0
     kind[queue_full], issue_ns[queue_full] = int(EdgeKind.QUEUE), calls.unblocked[queue_full]
     recorded = _recorded_syncs(window)
     kind[list(recorded)] = int(EdgeKind.SYNC)
     order = np.argsort(device_work.end, kind="stable")
-    end, rank, stream, launched = (
-        device_work.end[order],
-        device_work.rank[order],
-        device_work.stream[order],
-        window.launched()[order],
-    )
-    candidates = np.flatnonzero(may_block[calls.name] | queue_full)
+    columns = (device_work.end, device_work.rank, device_work.stream, window.launched())
+    end, rank, stream, launched = (column[order] for column in columns)
+    candidates = np.flatnonzero(window.calls_named(_MAY_BLOCK) | queue_full)
     low, high = (np.searchsorted(end, times[candidates], side="right") for times in (calls.start, calls.end))
-    has_ends = high > low
-    for row, first, last in zip(
-        candidates[has_ends].tolist(), low[has_ends].tolist(), high[has_ends].tolist(), strict=True
-    ):
-        # A Python loop over calls inside which work ends, about 10 us each.
-        is_possible = (rank[first:last] == calls.rank[row]) & (launched[first:last] <= calls.start[row])
+    ranges = np.stack([candidates, low, high], axis=1)[high > low]
+    for row, first, last in ranges.tolist():  # a Python loop over calls inside which work ends, about 10 us each
         sync = recorded.get(row, _Sync())
+        is_possible = rank[first:last] == calls.rank[row]
+        is_possible &= launched[first:last] <= min(sync.until, int(calls.start[row]))
         if sync.stream is not None:
             is_possible &= stream[first:last] == sync.stream
-        if sync.until is not None:
-            is_possible &= launched[first:last] <= sync.until
         if is_possible.any():
             waits_for[row] = order[first + int(np.flatnonzero(is_possible)[-1])]
-    known_syncs = {
-        int(row): recorded.get(int(row), _Sync()) for row in np.flatnonzero(waits_for_all[calls.name])
-    } | recorded
-    pairs = _work_ended_before(window, known_syncs)
+    pairs = _work_ended_before(window, {**dict.fromkeys(np.flatnonzero(waits_for_all).tolist(), _Sync()), **recorded})
     blocked = waits_for >= 0
     # A synchronisation that did not block waits for the last work that had ended before.
     order = np.lexsort((device_work.end[pairs[1]], pairs[0]))
-    for call, row in zip(pairs[0][order].tolist(), pairs[1][order].tolist(), strict=True):  # a few a synchronisation
-        waits_for[call] = waits_for[call] if blocked[call] else row
+    order = order[~blocked[pairs[0][order]]]
+    waits_for[pairs[0][order]] = pairs[1][order]  # of several, the last stays
     is_other = pairs[1] != waits_for[pairs[0]]
     return Blocking(waits_for, kind, issue_ns, blocked, pairs[0][is_other], pairs[1][is_other])
 
@@ -111,13 +95,12 @@ def _work_ended_before(window: Window, syncs: dict[int, _Sync]) -> tuple[Ints, I
     """Return pairs of a synchronisation and the last work launched before it on each stream that it waits for."""
     calls, device_work, launched = window.calls, window.device_work, window.launched()
     streams: dict[tuple[int, int], tuple[Ints, Ints]] = {}
-    for rank, stream in set(zip(device_work.rank.tolist(), device_work.stream.tolist(), strict=True)):
-        rows = np.flatnonzero((device_work.rank == rank) & (device_work.stream == stream))
-        rows = rows[np.argsort(launched[rows], kind="stable")]
-        streams[rank, stream] = (rows, launched[rows])
+    for stream_of_rank, rows in window.stream_rows.items():
+        by_launch = rows[np.argsort(launched[rows], kind="stable")]
+        streams[stream_of_rank] = (by_launch, launched[by_launch])
     pairs: list[tuple[int, int]] = []
     for call, sync in sorted(syncs.items()):  # a few streams a synchronisation, 2 us each
-        until = int(calls.start[call]) if sync.until is None else min(sync.until, int(calls.start[call]))
+        until = min(sync.until, int(calls.start[call]))
         for (rank, stream), (rows, times) in streams.items():
             if rank != calls.rank[call] or sync.stream not in (None, stream):
                 continue
@@ -132,7 +115,7 @@ def _recorded_syncs(window: Window) -> dict[int, _Sync]:
     """Return the recorded synchronisations by row of their call; without a recorded stream a call is left out."""
     syncs = window.index.syncs
     by_call: dict[int, _Sync] = {}
-    for call, row in zip(*(side.tolist() for side in syncs.of(window.calls.id)), strict=True):
+    for call, row in zip(*(side.tolist() for side in syncs.by_call.pairs(window.calls.id)), strict=True):
         kind, stream, source = syncs.kind[row], int(syncs.stream[row]), int(syncs.source[row])
         if kind == "Context Sync":
             by_call[call] = _Sync()
@@ -155,16 +138,13 @@ def loader_calls(window: Window) -> tuple[Bools, Bools]:
 
     A pipeline in the host's own process makes its batch inside the call, which is work of the host.
     """
-    calls, names = window.calls, window.index.calls.names
-    is_loader = np.array([str(name).startswith(LOADER_PREFIX) for name in names], dtype=bool)
-    in_other_process = np.array([_IN_OTHER_PROCESSES in str(name) for name in names], dtype=bool)
-    if window.index.on_host_alone or not len(calls):
-        return np.zeros(len(calls), dtype=bool), np.zeros(len(calls), dtype=bool)
-    loads_batch = is_loader[calls.name]
-    return loads_batch, loads_batch & in_other_process[calls.name] & (calls.end - calls.start >= _WAITED_NS)
+    calls = window.calls
+    loads_batch = window.calls_named(f"^{re.escape(LOADER_PREFIX)}") & (not window.index.on_host_alone)
+    is_long = calls.end - calls.start >= _WAITED_NS
+    return loads_batch, loads_batch & window.calls_named(_IN_OTHER_PROCESSES) & is_long
 
 
-def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, Ints]) -> None:
+def add_batches(assembly: Assembly, window: Window, waited: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Append a mark for each batch; a call that waited for its batch returns at its mark.
 
     The time between two batches is the time between the returns of two calls that waited, since the pipeline then had
@@ -176,20 +156,23 @@ def add_batches(draft: Draft, window: Window, waited: Ints, tasks: tuple[Ints, I
         if not len(of_rank):
             continue
         of_rank = of_rank[np.argsort(calls.end[of_rank], kind="stable")]
-        columns = {
-            "kind": int(TaskKind.MARK),
-            "name": draft.name("batch is ready"),
-            "lane": draft.lane(Lane(rank, None, LOADER_THREAD))[0],
-            "measured_start_ns": calls.end[of_rank],
-            "measured_end_ns": calls.end[of_rank],
-            "iteration": calls.iteration[of_rank],
-        }
-        ready = draft.tasks(len(of_rank), columns)
-        draft.release(ready[:1], calls.end[of_rank[:1]].astype(np.float64))
-        interval = np.diff(calls.end[of_rank])
-        draft.edges(NewEdges(ready[:-1], ready[1:], interval, int(EdgeKind.LOADER)))
-        draft.edges(NewEdges(ready, done[of_rank], 0.0, int(EdgeKind.LOADER)))
-        draft.edges(NewEdges(begin[of_rank], done[of_rank], 0.0, int(EdgeKind.HOST)))
+        lane = assembly.number_lane(Lane(rank, None, LOADER_THREAD))
+        ready = assembly.tasks("batch is ready", lane, mark_columns(calls.end[of_rank], calls.iteration[of_rank]))
+        assembly.release(ready[:1], calls.end[of_rank[:1]])
+        assembly.edges(ready[:-1], ready[1:], lag_ns=np.diff(calls.end[of_rank]), kind=EdgeKind.LOADER)
+        assembly.edges(ready, done[of_rank], kind=EdgeKind.LOADER)
+        assembly.edges(begin[of_rank], done[of_rank], kind=EdgeKind.HOST)
+
+
+def mark_columns(time_ns: npt.ArrayLike, iteration: npt.ArrayLike) -> dict[str, npt.ArrayLike]:
+    """Return the columns of marks, which stand for no event, at their measured times."""
+    return {
+        "kind": int(TaskKind.MARK),
+        "measured_start_ns": time_ns,
+        "measured_end_ns": time_ns,
+        "iteration": iteration,
+        "event": -1,
+    }
 
 
 #: A thread is taken to have waited for another thread whose calls fill at least this share of its gap.
@@ -208,7 +191,7 @@ class HostTasks:
     blocking: Blocking
 
 
-def add_host(draft: Draft, window: Window) -> HostTasks:
+def add_host(assembly: Assembly, window: Window) -> HostTasks:
     """Append the host's tasks and the order among them; the time between calls becomes the lag of an edge.
 
     Calls that neither launch, nor wait, nor load a batch are part of the time between other calls.
@@ -221,15 +204,15 @@ def add_host(draft: Draft, window: Window) -> HostTasks:
     waits = (blocking.waits_for >= 0) | waited_for_batch
     kept = np.flatnonzero(launching | waits | is_load) if len(device_work) else np.arange(len(calls))
     issued = np.where(waits, np.minimum(calls.end, calls.start + blocking.issue_ns), calls.end)
-    tasks = _add_calls(draft, window, kept, (waits, issued))
-    _order_calls(draft, window, kept, tasks)
-    _mark_step_ends(draft, window, kept, tasks)
-    add_batches(draft, window, np.flatnonzero(waited_for_batch), tasks)
+    tasks = _add_calls(assembly, window, kept, (waits, issued))
+    _order_calls(assembly, window, kept, tasks)
+    _mark_step_ends(assembly, window, kept, tasks)
+    add_batches(assembly, window, np.flatnonzero(waited_for_batch), tasks)
     return HostTasks(*tasks, issued, blocking)
 
 
 def _add_calls(
-    draft: Draft, window: Window, kept: Ints, timing: tuple[npt.NDArray[np.bool_], Ints]
+    assembly: Assembly, window: Window, kept: Ints, timing: tuple[npt.NDArray[np.bool_], Ints]
 ) -> tuple[Ints, Ints]:
     """Append a task for each call, and after each call that waits a mark for its return."""
     calls, (waits, issued) = window.calls, timing
@@ -238,14 +221,13 @@ def _add_calls(
     is_return[1:] = rows[1:] == rows[:-1]
     names = window.index.calls.names
     name = np.zeros(len(rows), dtype=np.int64)
-    name[~is_return] = draft.named(calls.name[rows[~is_return]], names)
-    name[is_return] = draft.named(calls.name[rows[is_return]], names, " returns")
-    numbers = draft.tasks(
-        len(rows),
+    name[~is_return] = assembly.number_names(calls.name[rows[~is_return]], names)
+    name[is_return] = assembly.number_names(calls.name[rows[is_return]], names, " returns")
+    numbers = assembly.tasks(
+        name,
+        _thread_lanes(assembly, calls, rows),
         {
             "kind": np.where(is_return, int(TaskKind.MARK), int(TaskKind.HOST)),
-            "name": name,
-            "lane": _thread_lanes(draft, calls, rows),
             "measured_start_ns": np.where(is_return, calls.end[rows], calls.start[rows]),
             "measured_end_ns": np.where(is_return, calls.end[rows], issued[rows]),
             "event": np.maximum(calls.id[rows], -1),
@@ -258,7 +240,7 @@ def _add_calls(
     return begin, done
 
 
-def _thread_lanes(draft: Draft, calls: Calls, rows: Ints) -> Ints:
+def _thread_lanes(assembly: Assembly, calls: Calls, rows: Ints) -> Ints:
     """Return the lane of each row; lanes are numbered in the order in which threads first appear."""
     if not len(rows):
         return rows
@@ -266,11 +248,11 @@ def _thread_lanes(draft: Draft, calls: Calls, rows: Ints) -> Ints:
     distinct, first, index = np.unique(threads, axis=0, return_index=True, return_inverse=True)
     lanes = np.zeros(len(distinct), dtype=np.int64)
     for number in np.argsort(first).tolist():  # a few threads
-        lanes[number] = draft.lane(Lane(int(distinct[number, 0]), None, int(distinct[number, 1])))[0]
+        lanes[number] = assembly.number_lane(Lane(int(distinct[number, 0]), None, int(distinct[number, 1])))
     return lanes[index.ravel()]
 
 
-def _order_calls(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
+def _order_calls(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Append the edges between the calls of each thread, and the handoffs between threads."""
     calls, (begin, done) = window.calls, tasks
     before, neighbour = _calls_before(calls, kept)
@@ -279,20 +261,18 @@ def _order_calls(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, In
     first, second = kept[before[has_before]], kept[has_before]
     inside = calls.start[second] < calls.end[first]  # one call inside another
     pause = np.where(source[has_before] >= 0, 0, calls.start[second] - calls.end[first])
-    draft.edges(
-        NewEdges(
-            np.where(inside, begin[first], done[first]),
-            begin[second],
-            np.where(inside, calls.start[second] - calls.start[first], pause),
-            int(EdgeKind.HOST),
-            inside,
-        )
+    assembly.edges(
+        np.where(inside, begin[first], done[first]),
+        begin[second],
+        lag_ns=np.where(inside, calls.start[second] - calls.start[first], pause),
+        kind=EdgeKind.HOST,
+        from_start=inside,
     )
     first_of_handoff, second_of_handoff = kept[source[has_source]], kept[has_source]
     handoff_lag = calls.start[second_of_handoff] - calls.end[first_of_handoff]
-    draft.edges(NewEdges(done[first_of_handoff], begin[second_of_handoff], handoff_lag, kind[has_source]))
+    assembly.edges(done[first_of_handoff], begin[second_of_handoff], lag_ns=handoff_lag, kind=kind[has_source])
     unordered = kept[(before < 0) & (source < 0)]
-    draft.release(begin[unordered], calls.start[unordered].astype(np.float64))
+    assembly.release(begin[unordered], calls.start[unordered])
 
 
 def _handoff_sources(window: Window, kept: Ints, before: Ints, neighbour: Ints) -> tuple[Ints, Ints]:
@@ -322,14 +302,18 @@ def _forward_call(window: Window, kept: Ints, position: int, gap_start: int) -> 
     """
     calls, row = window.calls, kept[position]
     start, thread = int(calls.start[row]), (int(calls.rank[row]), int(calls.thread[row]))
-    forward = window.index.backward.at(thread, start + window.origin_ns)
-    if forward is None or not gap_start <= forward.end_ns - window.origin_ns <= start:
+    operators, time_ns = window.index.backward.get(thread, np.zeros((4, 0), np.int64)), start + window.origin_ns
+    last = int(np.searchsorted(operators[0], time_ns, side="right")) - 1
+    if last < 0 or operators[1, last] < time_ns:
+        return -1
+    forward_thread, forward_end = operators[2:, last].tolist()
+    if not gap_start <= forward_end - window.origin_ns <= start:
         return -1
     for i in range(position - 1, -1, -1):  # stops at the first call of that thread
         earlier = kept[i]
         if calls.start[earlier] < gap_start:
             break
-        if calls.rank[earlier] == thread[0] and calls.thread[earlier] == forward.thread and calls.end[earlier] <= start:
+        if calls.rank[earlier] == thread[0] and calls.thread[earlier] == forward_thread and calls.end[earlier] <= start:
             return i
     return -1
 
@@ -370,30 +354,27 @@ def _handoff_call(calls: Calls, kept: Ints, position: int, gap_start: int) -> in
     return last if filled >= _HANDOFF_SHARE * max(start - gap_start, 1) else -1
 
 
-def _mark_step_ends(draft: Draft, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
+def _mark_step_ends(assembly: Assembly, window: Window, kept: Ints, tasks: tuple[Ints, Ints]) -> None:
     """Append a mark at the end of each iteration on each rank's host: after its last call, before the next's calls."""
     calls, (begin, done) = window.calls, tasks
-    name = draft.name("end of the step on the host")
     before: dict[int, tuple[int, int]] = {}
     device_only = _ranks_without_host(window)
     for step in window.steps:
-        end, lane = step.end, draft.lane(Lane(step.rank, None, 0))[0]
-        columns = {"measured_start_ns": end, "measured_end_ns": end, "iteration": step.iteration}
-        mark = draft.tasks(1, {"kind": int(TaskKind.MARK), "name": name, "lane": lane, **columns})
+        end, lane = step.end, assembly.number_lane(Lane(step.rank, None, 0))
+        mark = assembly.tasks("end of the step on the host", lane, mark_columns(end, step.iteration))
         calls_before = kept[(calls.rank[kept] == step.rank) & (calls.end[kept] <= end)]
         previous, previous_end = before.get(step.rank, (-1, 0))
         before[step.rank] = (int(mark[0]), end)
         if previous >= 0 and not (calls.iteration[calls_before] == step.iteration).any():
             # A step without recorded calls keeps its measured time.
-            draft.edge(previous, int(mark[0]), end - previous_end, EdgeKind.HOST)
+            assembly.edges(previous, mark, lag_ns=end - previous_end, kind=EdgeKind.HOST)
         elif len(calls_before):
             last = calls_before[np.argmax(calls.end[calls_before])]
-            draft.edge(int(done[last]), int(mark[0]), end - calls.end[last], EdgeKind.HOST)
+            assembly.edges(done[last], mark, lag_ns=end - calls.end[last], kind=EdgeKind.HOST)
         elif step.rank not in device_only:
-            draft.release(mark, np.array([float(end)]))
-        calls_after = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)]
-        if len(calls_after):
-            draft.edge(int(mark[0]), int(begin[calls_after[0]]), calls.start[calls_after[0]] - end, EdgeKind.HOST)
+            assembly.release(mark, end)
+        calls_after = kept[(calls.rank[kept] == step.rank) & (calls.start[kept] >= end)][:1]
+        assembly.edges(mark, begin[calls_after], lag_ns=calls.start[calls_after] - end, kind=EdgeKind.HOST)
 
 
 def _ranks_without_host(window: Window) -> set[int]:
@@ -407,14 +388,14 @@ def _ranks_without_host(window: Window) -> set[int]:
     return set(window.device_work.rank.tolist()) - set(window.calls.rank.tolist())
 
 
-def add_returns(draft: Draft, window: Window, host: HostTasks, device_tasks: Ints) -> None:
+def add_returns(assembly: Assembly, window: Window, host: HostTasks, device_tasks: Ints) -> None:
     """Append the edges by which every blocking call returns after the device work that it waited for."""
     blocking, calls = host.blocking, window.calls
     rows = np.flatnonzero(blocking.waits_for >= 0)
     waited, blocked = blocking.waits_for[rows], blocking.blocked[rows]
     idle_lag = np.where(blocked, 0, calls.end[rows] - host.issued[rows])
-    draft.edges(NewEdges(host.begin[rows], host.done[rows], idle_lag, int(EdgeKind.HOST)))
+    assembly.edges(host.begin[rows], host.done[rows], lag_ns=idle_lag, kind=EdgeKind.HOST)
     return_lag = np.where(blocked, calls.end[rows] - window.device_work.end[waited], 0)
-    draft.edges(NewEdges(device_tasks[waited], host.done[rows], return_lag, blocking.kind[rows]))
+    assembly.edges(device_tasks[waited], host.done[rows], lag_ns=return_lag, kind=blocking.kind[rows])
     ended = device_tasks[blocking.ended]
-    draft.edges(NewEdges(ended, host.done[blocking.calls], 0.0, blocking.kind[blocking.calls]))
+    assembly.edges(ended, host.done[blocking.calls], kind=blocking.kind[blocking.calls])

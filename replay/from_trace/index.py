@@ -1,7 +1,7 @@
-"""`TraceIndex`: a trace arranged once, so that the graph of any of its iterations costs what the iteration holds.
+"""`TraceIndex`: a trace arranged once, so that the graph of an iteration costs time in proportion to the iteration.
 
-The index sorts events by iteration, time and call. It also holds what is found for the whole trace: data types by
-kernel name, the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
+The index sorts events by iteration, time and call. It also holds facts of the whole trace: data types by kernel name,
+the forward operator of each backward operator, and recorded synchronisations. `unblocked_ns` finds the
 launches that found the launch queue full.
 """
 
@@ -22,7 +22,8 @@ from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
 from replay.graph.graph import Hardware, hardware_of
 
-_DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
+#: Numbers of the data types.
+DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
 #: Data types in kernel names: spelled out, in Tensile's letters (BBS: two bf16 inputs, fp32 sum), in CUTLASS
 #: instructions.
 _NAME_PATTERNS: tuple[tuple[str, str], ...] = (
@@ -33,7 +34,7 @@ _NAME_PATTERNS: tuple[tuple[str, str], ...] = (
     ("fp64", r"fp64|f64f64|double|dgemm|_DB_|d884"),
     ("fp32", r"f32f32|sgemm|_SB_|_S_B|float(?!\d)|fp32"),
 )
-_COMPILED_PATTERNS = tuple((_DTYPE_INDEX[name], re.compile(pattern)) for name, pattern in _NAME_PATTERNS)
+_COMPILED_PATTERNS = tuple((DTYPE_INDEX[name], re.compile(pattern)) for name, pattern in _NAME_PATTERNS)
 
 
 def dtype_of_name(name: str) -> int:
@@ -48,35 +49,44 @@ def dtype_of_name(name: str) -> int:
 
 
 @dataclass(frozen=True)
-class ForwardEnd:
-    """Thread on which a forward operator ran, and its end on the trace's clock."""
+class SortedRows:
+    """Rows of a table sorted by a column of keys, for fast lookups; rows of one key keep their order."""
 
-    thread: int
-    end_ns: int
+    keys: Ints
+    rows: Ints
+
+    @classmethod
+    def by(cls, keys: Ints) -> "SortedRows":
+        """Sort the rows of a column of keys."""
+        order = np.argsort(keys, kind="stable")
+        return cls(keys[order], order)
+
+    def of(self, key: int) -> Ints:
+        """Return the rows of one key."""
+        low, high = np.searchsorted(self.keys, [key, key + 1])
+        return self.rows[low:high]
+
+    def find(self, keys: Ints) -> Ints:
+        """Return the row of each key; `MISSING` for a key that the table lacks."""
+        if not len(self.keys):
+            return np.full(len(keys), MISSING)
+        position = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where((self.keys[position] == keys) & (keys != MISSING), self.rows[position], MISSING)
+
+    def pairs(self, keys: Ints) -> tuple[Ints, Ints]:
+        """Return pairs of a position in `keys` and a row with that key."""
+        low, high = (np.searchsorted(self.keys, keys, side=side) for side in ("left", "right"))
+        counts = high - low
+        position = np.repeat(np.arange(len(keys)), counts)
+        return position, self.rows[np.arange(len(position)) - np.repeat(np.cumsum(counts) - counts - low, counts)]
 
 
-@dataclass(frozen=True)
-class BackwardOps:
-    """Backward operators of each (rank, thread) in order of start: rows start, end, forward thread, forward end."""
-
-    of_thread: Mapping[tuple[int, int], Ints]
-
-    def at(self, thread: tuple[int, int], time_ns: int) -> ForwardEnd | None:
-        """Return the forward operator of the backward operator on a (rank, thread) at a time; None if unknown."""
-        rows = self.of_thread.get(thread)
-        if rows is None:
-            return None
-        last = int(np.searchsorted(rows[0], time_ns, side="right")) - 1
-        if last < 0 or rows[1, last] < time_ns:
-            return None
-        return ForwardEnd(int(rows[2, last]), int(rows[3, last]))
-
-
-def backward_ops(trace: Trace) -> BackwardOps:
-    """Return the backward operators of a trace whose forward operator ran on another thread.
+def backward_ops(trace: Trace) -> dict[tuple[int, int], Ints]:
+    """Return the backward operators of each (rank, thread) whose forward operator ran on another thread.
 
     Kineto gives a backward operator the sequence number of its forward operator. Its ``Fwd thread id`` is above 0, and
-    is the framework's number of the thread, not the system's.
+    is the framework's number of the thread, not the system's. The arrays have the rows start, end, forward thread and
+    forward end, and a column for each operator in order of start.
     """
     ops = trace.ops
     rank, thread, number = (integers(ops, name) for name in ("rank", "thread", "sequence_number"))
@@ -86,9 +96,7 @@ def backward_ops(trace: Trace) -> BackwardOps:
     backward = np.flatnonzero(numbered & (logical > 0))
     forward_key, backward_key = dense_keys((rank[forward], number[forward]), (rank[backward], number[backward]))
     partner = lookup(forward_key, forward, backward_key)
-    has_partner = partner != MISSING
-    backward, partner = backward[has_partner], partner[has_partner]
-    crosses = thread[backward] != thread[partner]
+    crosses = (partner != MISSING) & (thread[backward] != thread[np.maximum(partner, 0)])
     backward, partner = backward[crosses], partner[crosses]
     start, end = integers(ops, "start_ns"), ends(ops)
     rows = np.stack([start[backward], end[backward], thread[partner], end[partner]])
@@ -96,17 +104,17 @@ def backward_ops(trace: Trace) -> BackwardOps:
     threads = np.stack([rank[backward], thread[backward]], axis=1)[order]
     distinct, first = np.unique(threads, axis=0, return_index=True)
     blocks = np.split(rows[:, order], first[1:], axis=1)
-    return BackwardOps({(int(r), int(t)): block for (r, t), block in zip(distinct, blocks, strict=False)})
+    return {(int(r), int(t)): block for (r, t), block in zip(distinct, blocks, strict=False)}
 
 
 @dataclass(frozen=True)
 class RecordedSyncs:
-    """Recorded synchronisations that name their call: columns of equal length, `MISSING` for unknown.
+    """Recorded synchronisations: columns of equal length, `MISSING` for unknown.
 
     Parameters
     ----------
-    call : array of int64
-        Id of the waiting call, sorted.
+    by_call : SortedRows
+        Rows by the id of the waiting call.
     kind : array of str
         ``"Stream Wait Event"``, ``"Event Sync"``, ``"Stream Sync"`` or ``"Context Sync"``.
     stream : array of int64
@@ -117,36 +125,25 @@ class RecordedSyncs:
         Begin of the call that recorded the event, on the trace's clock.
     """
 
-    call: Ints
+    by_call: SortedRows
     kind: npt.NDArray[np.object_]
     stream: Ints
     source: Ints
     recorded_ns: Ints
 
-    def of(self, calls: Ints) -> tuple[Ints, Ints]:
-        """Return pairs of a row of `calls`, which holds ids, and a row of this table with that id."""
-        low, high = (np.searchsorted(self.call, calls, side=side) for side in ("left", "right"))
-        counts = high - low
-        call_row = np.repeat(np.arange(len(calls)), counts)
-        return call_row, np.arange(len(call_row)) - np.repeat(np.cumsum(counts) - counts, counts) + np.repeat(
-            low, counts
-        )
-
 
 def recorded_syncs(trace: Trace) -> RecordedSyncs:
     """Return the recorded synchronisations of a trace, with the time at which their event was recorded."""
     syncs, launches = trace.syncs, trace.launches
-    call = integers(syncs, "launch_id")
-    order = np.argsort(call, kind="stable")
-    order = order[call[order] != MISSING]
+    call, stream, source, event = (
+        integers(syncs, name) for name in ("launch_id", "stream", "wait_on_stream", "event_correlation")
+    )
     record_key, event_key = dense_keys(
-        (integers(launches, "rank"), integers(launches, "correlation")),
-        (integers(syncs, "rank"), integers(syncs, "event_correlation")),
+        (integers(launches, "rank"), integers(launches, "correlation")), (integers(syncs, "rank"), event)
     )
     recorded = lookup(record_key, integers(launches, "start_ns"), event_key)
-    recorded = np.where(integers(syncs, "event_correlation") == MISSING, MISSING, recorded)
-    stream, source = integers(syncs, "stream"), integers(syncs, "wait_on_stream")
-    return RecordedSyncs(call[order], strings(syncs, "sync")[order], stream[order], source[order], recorded[order])
+    recorded = np.where(event == MISSING, MISSING, recorded)
+    return RecordedSyncs(SortedRows.by(call), strings(syncs, "sync"), stream, source, recorded)
 
 
 #: Calls that put one kernel or copy into the launch queue, and block while it is full.
@@ -220,72 +217,32 @@ _FIRST, _LAST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Rows of a table grouped by a key, in their own order."""
-
-    order: Ints
-    keys: Ints
-
-    @classmethod
-    def by(cls, keys: Ints) -> "Groups":
-        """Group the rows of a column of keys."""
-        order = np.argsort(keys, kind="stable")
-        return cls(order, keys[order])
-
-    def of(self, key: int) -> Ints:
-        """Return the rows of one key."""
-        low, high = np.searchsorted(self.keys, [key, key + 1])
-        return self.order[low:high]
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Rows of a table by id, sorted once for fast lookups."""
-
-    sorted: Ints
-    rows: Ints
-
-    @classmethod
-    def of(cls, ids: Ints) -> "Keys":
-        """Sort the ids of a table."""
-        order = np.argsort(ids, kind="stable")
-        return cls(ids[order], order)
-
-    def find(self, ids: Ints) -> Ints:
-        """Return the row of each id; `MISSING` for an id that the table lacks."""
-        if not len(self.sorted):
-            return np.full(len(ids), MISSING)
-        position = np.minimum(np.searchsorted(self.sorted, ids), len(self.sorted) - 1)
-        return np.where((self.sorted[position] == ids) & (ids != MISSING), self.rows[position], MISSING)
-
-
-@dataclass(frozen=True)
-class Names:
-    """Distinct names of a trace's device work, with the class and data type that each tells.
-
-    They are found once a name, since regular expressions cost 10 to 30 us each.
-    """
-
-    text: npt.NDArray[np.object_]
-    class_: npt.NDArray[np.object_]
-    dtype: Ints
-
-
-@dataclass(frozen=True)
 class WorkColumns:
-    """Kernels and copies of all ranks, ordered by start: columns of equal length, in ns on the trace's clock.
+    """Kernels and copies of all ranks, ordered by start.
 
-    `began` is the begin of the row's iteration on its rank: the far past without an iteration, the far future if the
-    trace lacks that iteration. `reach` is the latest end up to each row; a bisection finds the work that still runs at
-    a time.
+    Parameters
+    ----------
+    columns : dict of str to array
+        Columns of equal length, in ns on the trace's clock; ``name`` is an index into `names`.
+    names, classes, dtypes : array
+        Distinct names, and the class and data type that each tells. They are found once a name, since regular
+        expressions cost 10 to 30 us each.
+    began : array of int64
+        Begin of the row's iteration on its rank: the far past without an iteration, the far future if the trace lacks
+        that iteration.
+    reach : array of int64
+        Latest end up to each row; a bisection finds the work that still runs at a time.
+    iterations : SortedRows
+        Rows by iteration.
     """
 
     columns: dict[str, npt.NDArray[Any]]
-    names: Names
-    directions: npt.NDArray[np.object_]
+    names: npt.NDArray[np.object_]
+    classes: npt.NDArray[np.object_]
+    dtypes: Ints
     began: Ints
     reach: Ints
-    iterations: Groups
+    iterations: SortedRows
 
     def running(self, first: int, last: int) -> slice:
         """Return a range of rows that contains all work that ends after `first` and begins before `last`."""
@@ -299,12 +256,12 @@ class CallColumns:
 
     columns: dict[str, Ints]
     names: npt.NDArray[np.object_]
-    iterations: Groups
+    iterations: SortedRows
 
 
 @dataclass(frozen=True)
 class TraceIndex:
-    """A trace, arranged so that building the graph of an iteration costs what that iteration holds.
+    """A trace, arranged so that building the graph of an iteration costs time in proportion to the iteration.
 
     Parameters
     ----------
@@ -314,12 +271,12 @@ class TraceIndex:
         Kernels and copies.
     calls : CallColumns
         Calls of the runtime; on a job without devices, operators.
-    ops, collectives : Keys
+    ops, collectives : SortedRows
         Rows of these tables by id.
     syncs : RecordedSyncs
         Recorded synchronisations.
-    backward : BackwardOps
-        Backward operators with their forward operators.
+    backward : mapping of (rank, thread) to array
+        Backward operators with their forward operators, as `backward_ops` returns them.
     launching_ranks : frozenset of int
         Ranks with at least one recorded launch; on the others, gaps stand for the host.
     hardware : Hardware
@@ -329,10 +286,10 @@ class TraceIndex:
     trace: Trace
     device_work: WorkColumns
     calls: CallColumns
-    ops: Keys
-    collectives: Keys
+    ops: SortedRows
+    collectives: SortedRows
     syncs: RecordedSyncs
-    backward: BackwardOps
+    backward: Mapping[tuple[int, int], Ints]
     launching_ranks: frozenset[int]
     hardware: Hardware
 
@@ -365,16 +322,16 @@ def index_trace(trace: Trace) -> TraceIndex:
     device_work = _index_device_work(trace)
     calls = _index_calls(trace.launches, _loader_calls(trace)) if len(device_work.reach) else _index_calls(trace.ops)
     hardware = hardware_of(trace)
-    queued = unblocked_ns(calls.columns, calls.names, device_work.columns) if hardware.launch_queue else None
-    queued = np.zeros(len(calls.columns["id"]), np.int64) if queued is None else queued
-    calls = replace(calls, columns={**calls.columns, "unblocked": queued})
+    unblocked = np.zeros(len(calls.columns["id"]), np.int64)
+    if hardware.launch_queue:
+        unblocked = unblocked_ns(calls.columns, calls.names, device_work.columns)
     ranks, launched = device_work.columns["rank"], device_work.columns["launch_id"] != MISSING
     return TraceIndex(
         trace,
         device_work,
-        calls,
-        Keys.of(integers(trace.ops, "id")),
-        Keys.of(integers(trace.collectives, "id")),
+        replace(calls, columns={**calls.columns, "unblocked": unblocked}),
+        SortedRows.by(integers(trace.ops, "id")),
+        SortedRows.by(integers(trace.collectives, "id")),
         recorded_syncs(trace),
         backward_ops(trace),
         frozenset(np.unique(ranks[launched]).tolist()),
@@ -384,56 +341,20 @@ def index_trace(trace: Trace) -> TraceIndex:
 
 def _index_device_work(trace: Trace) -> WorkColumns:
     """Return the kernels and copies of a trace, ordered by start."""
-    kernels, copies = trace.kernels, trace.copies
-    blocks = [_work_columns(kernels, is_copy=False), _work_columns(copies, is_copy=True)]
-    merged = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-    (kernel_code, kernel_names), (copy_code, copy_names) = _encode_text(kernels["name"]), _encode_text(copies["name"])
-    merged["name"] = np.concatenate([kernel_code, copy_code + len(kernel_names)])
-    direction, directions = _encode_text(copies["direction"])
-    merged["direction"] = np.concatenate([np.full(kernels.num_rows, -1), direction])
+    tables = (trace.kernels, trace.copies)
+    merged, names = _joined_columns(tables, _WORK_COLUMNS)
+    merged |= {name: np.where(merged[name] == MISSING, -1, merged[name]) for name in ("device", "stream")}
+    merged["is_copy"] = np.repeat([False, True], [table.num_rows for table in tables])
     order = np.argsort(merged["start"], kind="stable")
     columns = {name: values[order] for name, values in merged.items()}
-    text = np.concatenate([kernel_names, copy_names])
-    columns["opens"] = _opens_stream(columns)
-    names = _index_names(text)
-    reach = np.maximum.accumulate(columns["end"]) if len(order) else columns["end"]
-    return WorkColumns(
-        columns, names, directions, _iteration_begin(trace, columns), reach, Groups.by(columns["iteration"])
-    )
-
-
-def _opens_stream(columns: dict[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
-    """Return the mask of rows, in order of start, that are the first of their stream in the whole trace."""
-    opens = np.zeros(len(columns["id"]), dtype=bool)
+    columns["opens"] = np.zeros(len(order), dtype=bool)
     streams = np.stack([columns["rank"], columns["device"], columns["stream"]], axis=1)
-    opens[np.unique(streams, axis=0, return_index=True)[1]] = True
-    return opens
-
-
-def _index_names(text: npt.NDArray[np.object_]) -> Names:
-    """Return the class and data type that each name tells."""
-    class_ = np.empty(len(text), object)
-    class_[:] = [classify(name) for name in text]
-    return Names(text, class_, np.array([dtype_of_name(name) for name in text], dtype=np.int64))
-
-
-def _work_columns(table: pa.Table, *, is_copy: bool) -> dict[str, npt.NDArray[Any]]:
-    """Return the columns of device work from the table of kernels or of copies."""
-    n = table.num_rows
-    absent = np.full(n, MISSING)
-    location = {name: integers(table, name) for name in ("device", "stream")}
-    return {
-        **{name: integers(table, name) for name in ("id", "rank", "iteration", "launch_id")},
-        "op": integers(table, "op_id"),
-        **{name: np.where(values == MISSING, -1, values) for name, values in location.items()},
-        "start": integers(table, "start_ns"),
-        "end": ends(table),
-        "is_copy": np.full(n, is_copy),
-        "collective": absent if is_copy else integers(table, "collective_id"),
-        "workgroups": absent if is_copy else integers(table, "workgroups"),
-        "workgroup_size": absent if is_copy else integers(table, "workgroup_size"),
-        "bytes": integers(table, "bytes") if is_copy else absent,
-    }
+    columns["opens"][np.unique(streams, axis=0, return_index=True)[1]] = True
+    classes = np.array([classify(name) for name in names], dtype=object)
+    dtypes = np.array([dtype_of_name(name) for name in names], dtype=np.int64)
+    reach = np.maximum.accumulate(columns["end"])
+    began = _iteration_begin(trace, columns)
+    return WorkColumns(columns, names, classes, dtypes, began, reach, SortedRows.by(columns["iteration"]))
 
 
 def _iteration_begin(trace: Trace, columns: dict[str, npt.NDArray[Any]]) -> Ints:
@@ -462,21 +383,38 @@ def _loader_calls(trace: Trace) -> pa.Table:
 
 def _index_calls(*tables: pa.Table) -> CallColumns:
     """Return calls from one or more tables, ordered by (start, id)."""
-    names = [name for name in ("id", "rank", "process", "thread", "op_id", "iteration")
-             if name in tables[0].schema.names]  # fmt: skip
-    columns = {name: np.concatenate([integers_or_missing(table, name) for table in tables]) for name in names}
-    columns["start"] = np.concatenate([integers(table, "start_ns") for table in tables])
-    columns["end"] = np.concatenate([ends(table) for table in tables])
-    columns.setdefault("op_id", columns["id"])
-    coded = [_encode_text(table["name"]) for table in tables]
-    before = np.cumsum([0, *(len(text) for _, text in coded)])
-    columns["name"] = np.concatenate(
-        [np.where(codes < 0, -1, codes + offset) for (codes, _), offset in zip(coded, before, strict=False)]
-    )
-    text = np.concatenate([text for _, text in coded])
+    columns, names = _joined_columns(tables, _CALL_COLUMNS)
     order = np.lexsort((columns["id"], columns["start"]))
     columns = {name: values[order] for name, values in columns.items()}
-    return CallColumns(columns, text, Groups.by(columns["iteration"]))
+    return CallColumns(columns, names, SortedRows.by(columns["iteration"]))
+
+
+#: Columns of device work and of calls in the index, by the column of the trace.
+_WORK_COLUMNS = {
+    **{name: name for name in ("id", "rank", "iteration", "launch_id", "device", "stream", "workgroups", "bytes")},
+    **{"start_ns": "start", "op_id": "op", "collective_id": "collective"},
+}
+_CALL_COLUMNS = {**{name: name for name in ("id", "rank", "process", "thread", "iteration")}, "start_ns": "start"}
+
+
+def _joined_columns(
+    tables: Sequence[pa.Table], columns: Mapping[str, str]
+) -> tuple[dict[str, npt.NDArray[Any]], npt.NDArray[np.object_]]:
+    """Return columns of several tables with the ends and the codes of the names, and the name of each code.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Tables of a trace; a column that one of them lacks is `MISSING` there.
+    columns : mapping of str to str
+        New name of each column to join.
+    """
+    joined = {new: np.concatenate([integers_or_missing(t, name) for t in tables]) for name, new in columns.items()}
+    joined["end"] = np.concatenate([ends(table) for table in tables])
+    codes, texts = zip(*(_encode_text(table["name"]) for table in tables), strict=True)
+    first = np.cumsum([0, *map(len, texts[:-1])])
+    joined["name"] = np.concatenate([np.where(c < 0, -1, c + offset) for c, offset in zip(codes, first, strict=True)])
+    return joined, np.concatenate(texts)
 
 
 def _encode_text(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:

@@ -5,15 +5,15 @@ on the start of a row of device work: order on its stream, its launch, waits for
 The time from it to the measured start becomes the lag of its edge, so that an unchanged graph replays as measured.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints
-from replay.from_trace.draft import Draft, NewEdges
 from replay.from_trace.host import HostTasks
 from replay.from_trace.window import Window
+from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind
 
 #: A task is taken to have waited for a task of another stream that ended at most this long before its start (ns), if it
@@ -23,49 +23,17 @@ WAIT_NS = 10_000
 _COVERED_NS, _COVERED = 25_000, 0.5
 
 
-@dataclass(frozen=True)
-class Waits:
-    """Pairs of rows of device work: `row` waits for the end of `source`; sorted, each pair once."""
+def find_waits(window: Window) -> tuple[Ints, Ints, Ints]:
+    """Return the waits between streams: row, source and kind of each, sorted, each pair once.
 
-    row: Ints
-    source: Ints
-    kind: Ints
-
-
-def find_waits(window: Window) -> Waits:
-    """Return the waits between streams; a wait that the measured times contradict is left out."""
+    A row of device work waits for the end of its source. A wait that the measured times contradict is left out.
+    """
     recorded, recorded_calls = _recorded_waits(window)
     pairs = {**dict.fromkeys(_inferred_waits(window, recorded_calls), int(EdgeKind.WAIT_INFERRED)), **recorded}
     end, start = window.device_work.end, window.device_work.start
     in_order = sorted((row, source, kind) for (row, source), kind in pairs.items() if end[source] <= start[row])
-    columns = np.array(in_order, dtype=np.int64).reshape(-1, 3)
-    return Waits(columns[:, 0], columns[:, 1], columns[:, 2])
-
-
-class _Streams:
-    """Rows of device work of each stream in order, with their launch times."""
-
-    def __init__(self, window: Window) -> None:
-        device_work = window.device_work
-        self._launched = window.launched()
-        rows = np.flatnonzero(device_work.in_window)
-        self._rows: dict[tuple[int, int], Ints] = {}
-        streams = np.stack([device_work.rank[rows], device_work.stream[rows]], axis=1)
-        distinct, index = np.unique(streams, axis=0, return_inverse=True)
-        for number, (rank, stream) in enumerate(distinct.tolist()):
-            self._rows[rank, stream] = rows[index.ravel() == number]
-
-    def first_after(self, stream: tuple[int, int], time: int) -> int | None:
-        """Return the first row of a stream that was launched at `time` or later."""
-        rows = self._rows.get(stream, np.zeros(0, np.int64))
-        later = rows[self._launched[rows] >= time]
-        return int(later[0]) if len(later) else None
-
-    def last_before(self, stream: tuple[int, int], time: int) -> int | None:
-        """Return the last row of a stream that was launched at `time` or before."""
-        rows = self._rows.get(stream, np.zeros(0, np.int64))
-        earlier = rows[self._launched[rows] <= time]
-        return int(earlier[-1]) if len(earlier) else None
+    row, source, kind = np.array(in_order, dtype=np.int64).reshape(-1, 3).T
+    return row, source, kind
 
 
 def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int]]:
@@ -74,53 +42,52 @@ def _recorded_waits(window: Window) -> tuple[dict[tuple[int, int], int], set[int
     If the profiler wrote the waiting stream but not the event, the last event that the same thread recorded is taken.
     It follows the last work that the thread launched.
     """
-    syncs, calls = window.index.syncs, window.calls
-    streams: _Streams | None = None
+    syncs, calls, launched = window.index.syncs, window.calls, window.launched()
     waits: dict[tuple[int, int], int] = {}
     recorded_calls: set[int] = set()
-    for call, sync in zip(*(side.tolist() for side in syncs.of(calls.id)), strict=True):
+    in_window, no_rows = window.device_work.in_window, np.zeros(0, np.int64)
+    streams = {stream: rows[in_window[rows]] for stream, rows in window.stream_rows.items()}
+    for call, sync in zip(*(side.tolist() for side in syncs.by_call.pairs(calls.id)), strict=True):
         if syncs.kind[sync] != "Stream Wait Event" or syncs.stream[sync] == MISSING:
             continue
-        streams = streams or _Streams(window)
         rank = int(calls.rank[call])
-        waiting = streams.first_after((rank, int(syncs.stream[sync])), int(calls.start[call]))
+        waiting = streams.get((rank, int(syncs.stream[sync])), no_rows)
+        waiting = waiting[launched[waiting] >= calls.start[call]][:1]
         source, recorded = int(syncs.source[sync]), int(syncs.recorded_ns[sync])
         if MISSING not in (source, recorded):
-            before, kind = streams.last_before((rank, source), recorded - window.origin_ns), EdgeKind.WAIT
+            before, kind = streams.get((rank, source), no_rows), EdgeKind.WAIT
+            before = before[launched[before] <= recorded - window.origin_ns][-1:]
         else:
             before, kind = _last_recorded(window, call), EdgeKind.WAIT_INFERRED
-        if before is None and kind is EdgeKind.WAIT_INFERRED:
-            continue
+            if not len(before):
+                continue
         recorded_calls.add(call)
-        if None not in (waiting, before) and waiting != before:
-            waits[int(waiting or 0), int(before or 0)] = int(kind)
+        if len(waiting) and len(before) and waiting[0] != before[0]:
+            waits[int(waiting[0]), int(before[0])] = int(kind)
     return waits, recorded_calls
 
 
-def _last_recorded(window: Window, call: int) -> int | None:
-    """Return the row that the call's thread launched last before it recorded its latest event; None without one."""
+def _last_recorded(window: Window, call: int) -> Ints:
+    """Return the row that the call's thread launched last before it recorded its latest event; empty without one."""
     calls, device_work = window.calls, window.device_work
-    thread_calls = np.flatnonzero((calls.thread[:call] == calls.thread[call]) & (calls.rank[:call] == calls.rank[call]))
-    records = [
-        row for row in thread_calls[::-1][:64].tolist() if "EventRecord" in window.index.calls.names[calls.name[row]]
-    ]
-    if not records:
-        return None
-    launched = np.flatnonzero((device_work.launch >= 0) & (device_work.launch < records[0]) & device_work.in_window)
-    launched = launched[calls.thread[device_work.launch[launched]] == calls.thread[call]]
-    launched = launched[calls.rank[device_work.launch[launched]] == calls.rank[call]]
-    return int(launched[np.argmax(device_work.launch[launched])]) if len(launched) else None
+    same_thread = (calls.thread == calls.thread[call]) & (calls.rank == calls.rank[call])
+    recent = np.flatnonzero(same_thread[:call])[::-1][:64].tolist()
+    records = [row for row in recent if "EventRecord" in window.index.calls.names[calls.name[row]]]
+    launch, last = device_work.launch, records[0] if records else 0
+    launched = np.flatnonzero((launch >= 0) & (launch < last) & device_work.in_window)
+    launched = launched[same_thread[launch[launched]]]
+    newest = int(np.argmax(launch[launched])) if len(launched) else 0
+    return np.asarray(launched[newest : newest + 1])
 
 
 def _inferred_waits(window: Window, recorded_calls: set[int]) -> set[tuple[int, int]]:
     """Return waits inferred from ``StreamWaitEvent`` calls without recorded streams.
 
     A launch on another stream than the thread's last launch waits for that launch, as on the way into a collective. A
-    launch on the same stream waits for the newest work of every other stream, as on the way out of it.
+    launch on the same stream waits for the newest work of every other stream, as after a collective.
     """
     device_work, calls = window.device_work, window.calls
-    is_wait = np.array(["WaitEvent" in name for name in window.index.calls.names], dtype=bool)
-    wait_calls = set(np.flatnonzero(is_wait[calls.name]).tolist()) - recorded_calls if len(calls) else set()
+    wait_calls = set(np.flatnonzero(window.calls_named("WaitEvent")).tolist()) - recorded_calls
     if not wait_calls:
         return set()
     rows = np.flatnonzero((device_work.launch >= 0) & device_work.in_window)
@@ -161,21 +128,18 @@ def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tup
         Time from the latest bound of each to its start, in ns.
     """
     device_work, launched = window.device_work, window.launched()
+    rank, device, stream, start = device_work.rank, device_work.device, device_work.stream, device_work.start
     by_end = np.argsort(device_work.end, kind="stable")
     ends = device_work.end[by_end]
-    low, high = (np.searchsorted(ends, device_work.start[rows] - back, side="right") for back in (_COVERED_NS, 0))
+    low, high = (np.searchsorted(ends, start[rows] - back, side="right") for back in (_COVERED_NS, 0))
     has_candidates = high > low
     pairs: list[tuple[int, int]] = []
     columns_of_rows = (column[has_candidates].tolist() for column in (rows, late, low, high))
     for row, delay, first, last in zip(*columns_of_rows, strict=True):  # work that waited long: about 20 us each
-        recent, start = by_end[first:last], int(device_work.start[row])
-        is_possible = (device_work.rank[recent] == device_work.rank[row]) & (
-            device_work.device[recent] == device_work.device[row]
-        )
-        is_possible &= (device_work.stream[recent] != device_work.stream[row]) & (device_work.start[recent] < start)
-        is_possible &= (device_work.end[recent] > start - WAIT_NS) | (
-            device_work.start[recent] <= start - _COVERED * delay
-        )
+        recent, since = by_end[first:last], int(start[row])
+        is_possible = (rank[recent] == rank[row]) & (device[recent] == device[row]) & (stream[recent] != stream[row])
+        is_possible &= start[recent] < since
+        is_possible &= (device_work.end[recent] > since - WAIT_NS) | (start[recent] <= since - _COVERED * delay)
         if device_work.launch[row] >= 0:
             is_possible &= launched[recent] < launched[row]
         if is_possible.any():
@@ -187,13 +151,13 @@ def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tup
 #: Time from a launch to its kernel (ns): the assumed one if no kernel was launched into an idle stream, and the
 #: longest that counts.
 _LAUNCH_NS, _LAUNCH_NS_MAX = 10_000, 100_000
+#: Names of calls that launch a graph.
+_GRAPH_LAUNCH = "GraphLaunch"
 #: A pause up to this long between two tasks of a stream needs no explanation (ns).
 _PAUSE_NS = 10_000
-_BOUND_COLUMNS = ("row", "source", "time", "lag", "kind", "from_start")
 
 
-@dataclass(frozen=True)
-class _Bounds:
+class _Bounds(NamedTuple):
     """Bounds on the starts of rows of device work: columns of equal length, one row a bound.
 
     `source` is a task. `time` is the earliest start that the bound allows, `lag` after the source ends (or starts).
@@ -207,15 +171,17 @@ class _Bounds:
     from_start: Bools
 
 
-def add_starts(draft: Draft, window: Window, host: HostTasks, tasks: tuple[Ints, Ints]) -> None:
-    """Append an edge for each bound on the start of device work.
+def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple[Ints, Ints]) -> list[str]:
+    """Append an edge for each bound on the start of device work; return notes on unexplained waits.
 
     The time from the latest bound to the measured start becomes the lag of its edge, so that an unchanged graph
     replays as measured. A row without a bound is released at its measured start.
     """
     begin, done = tasks
     device_work = window.device_work
-    bounds = _concatenate([_stream_bounds(window, tasks), _launch_bounds(window, host), _wait_bounds(window, done)])
+    row, source, kind = find_waits(window)
+    waits = _bounds_after_end(row, done[source], device_work.end[source], kind)
+    bounds = _concatenate(_stream_bounds(window, tasks), _launch_bounds(window, host), waits)
     latest = np.full(len(device_work), -np.inf)
     np.maximum.at(latest, bounds.row, bounds.time)
     has_bound = np.isfinite(latest)
@@ -223,15 +189,15 @@ def add_starts(draft: Draft, window: Window, host: HostTasks, tasks: tuple[Ints,
     rows = np.flatnonzero(delay > WAIT_NS)
     row, source = just_ended(window, rows, delay[rows])
     inferred = np.full(len(row), int(EdgeKind.WAIT_INFERRED))
-    bounds = _concatenate([bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred)])
-    _add_edges(draft, window, bounds, (begin, host))
+    bounds = _concatenate(bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred))
     unbound = np.flatnonzero(~has_bound)
-    draft.release(begin[unbound], device_work.start[unbound].astype(np.float64))
+    assembly.release(begin[unbound], device_work.start[unbound])
+    return _add_edges(assembly, window, bounds, (begin, host))
 
 
-def _concatenate(blocks: list[_Bounds]) -> _Bounds:
+def _concatenate(*blocks: _Bounds) -> _Bounds:
     """Return several bounds as one table."""
-    return _Bounds(*(np.concatenate([getattr(block, name) for block in blocks]) for name in _BOUND_COLUMNS))
+    return _Bounds(*(np.concatenate(columns) for columns in zip(*blocks, strict=True)))
 
 
 def _bounds_after_end(row: Ints, source: Ints, time: Ints, kind: Ints) -> _Bounds:
@@ -261,9 +227,8 @@ def _launch_bounds(window: Window, host: HostTasks) -> _Bounds:
     lags = _launch_lag(window)
     usual = np.array([lags[rank] for rank in device_work.rank[row].tolist()], dtype=np.float64)
     lag = np.minimum(usual, device_work.start[row] - calls.start[call])
-    kind = np.full(len(row), int(EdgeKind.LAUNCH))
-    if len(row):
-        kind[_graph_calls(window)[call]] = int(EdgeKind.GRAPH_LAUNCH)
+    in_graph = window.calls_named(_GRAPH_LAUNCH)[call]
+    kind = np.where(in_graph, int(EdgeKind.GRAPH_LAUNCH), int(EdgeKind.LAUNCH))
     is_staged = _is_staged_copy(window, row, calls.start[call] + lag)
     lag[is_staged] = (device_work.start[row] - calls.start[call])[is_staged]
     kind[is_staged] = int(EdgeKind.GAP)
@@ -283,10 +248,9 @@ def _is_staged_copy(window: Window, row: Ints, ready: Floats) -> Bools:
         Earliest start that the launch of each allows.
     """
     device_work, calls = window.device_work, window.calls
-    pageable = np.array(["Pageable -> Device" in name for name in window.index.device_work.names.text], dtype=bool)
-    stream_free = np.where(device_work.queue_starts(), np.iinfo(np.int64).min, np.roll(device_work.end, 1))[row]
+    pageable = np.array(["Pageable -> Device" in name for name in window.index.device_work.names], dtype=bool)
     start = device_work.start[row]
-    idle = start - np.maximum(ready, stream_free) > _PAUSE_NS
+    idle = start - np.maximum(ready, device_work.stream_free_ns()[row]) > _PAUSE_NS
     return np.asarray(pageable[device_work.name[row]] & idle & (start <= calls.end[device_work.launch[row]]))
 
 
@@ -299,8 +263,8 @@ def _launch_lag(window: Window) -> dict[int, float]:
     device_work, calls = window.device_work, window.calls
     rows = np.flatnonzero(device_work.launch >= 0)
     call_start = calls.start[device_work.launch[rows]]
-    before = np.where(device_work.queue_starts(), np.iinfo(np.int64).min, np.roll(device_work.end, 1))[rows]
-    lag, idle, ranks = device_work.start[rows] - call_start, before <= call_start, device_work.rank[rows]
+    idle = device_work.stream_free_ns()[rows] <= call_start
+    lag, ranks = device_work.start[rows] - call_start, device_work.rank[rows]
     lags = {}
     for rank in np.unique(ranks).tolist():
         into_idle = lag[(ranks == rank) & idle & (lag < _LAUNCH_NS_MAX)]
@@ -308,14 +272,13 @@ def _launch_lag(window: Window) -> dict[int, float]:
     return lags
 
 
-def _wait_bounds(window: Window, done: Ints) -> _Bounds:
-    """Return the bounds of waits between streams."""
-    waits = find_waits(window)
-    return _bounds_after_end(waits.row, done[waits.source], window.device_work.end[waits.source], waits.kind)
+def _add_edges(
+    assembly: Assembly, window: Window, bounds: _Bounds, tasks_and_host: tuple[Ints, HostTasks]
+) -> list[str]:
+    """Append an edge for each bound. A row's latest bound, the first of equals, gets the rest to the measured start.
 
-
-def _add_edges(draft: Draft, window: Window, bounds: _Bounds, tasks_and_host: tuple[Ints, HostTasks]) -> None:
-    """Append an edge for each bound. A row's latest bound, the first of equals, gets the rest to the measured start."""
+    Return a note on each stream whose first work starts late without a reason.
+    """
     (begin, host), device_work = tasks_and_host, window.device_work
     start = device_work.start[bounds.row]
     order = np.lexsort((np.arange(len(bounds.row)), -bounds.time, bounds.row))
@@ -326,13 +289,13 @@ def _add_edges(draft: Draft, window: Window, bounds: _Bounds, tasks_and_host: tu
     backlog = np.flatnonzero(_is_backlog(window, bounds, host, extra))
     kind[backlog], from_start[backlog] = int(EdgeKind.BACKLOG), False
     lag[backlog] = start[backlog] - host.issued[device_work.launch[bounds.row[backlog]]]
-    draft.edges(NewEdges(bounds.source, begin[bounds.row], lag, kind, from_start))
-    for row, wait in zip(bounds.row[backlog].tolist(), lag[backlog].tolist(), strict=True):
-        draft.notes.append(
-            f"rank {device_work.rank[row]}: GPU {device_work.device[row]} starts its first work on stream "
-            f"{device_work.stream[row]} {wait / 1e6:.1f} ms after the launch, and nothing in the trace says "
-            "why (work older than the recording, or clocks that disagree); the wait stays as it is"
-        )
+    assembly.edges(bounds.source, begin[bounds.row], lag_ns=lag, kind=kind, from_start=from_start)
+    return [
+        f"rank {device_work.rank[row]}: GPU {device_work.device[row]} starts its first work on stream "
+        f"{device_work.stream[row]} {wait / 1e6:.1f} ms after the launch, and nothing in the trace says "
+        "why (work older than the recording, or clocks that disagree); the wait stays as it is"
+        for row, wait in zip(bounds.row[backlog].tolist(), lag[backlog].tolist(), strict=True)
+    ]
 
 
 def _edge_kinds(window: Window, bounds: _Bounds, extra: Floats) -> Ints:
@@ -346,7 +309,7 @@ def _edge_kinds(window: Window, bounds: _Bounds, extra: Floats) -> Ints:
         return kind
     # A call that copies in pieces prepares each piece on the host.
     same_call = (call >= 0) & (call == device_work.launch[bounds.row - 1])
-    in_graph = (call >= 0) & _graph_calls(window)[call]
+    in_graph = (call >= 0) & window.calls_named(_GRAPH_LAUNCH)[call]
     kind = np.where(has_pause & same_call, int(EdgeKind.GAP), kind)
     return np.where(has_pause & in_graph, int(EdgeKind.GRAPH_GAP), kind)
 
@@ -358,9 +321,3 @@ def _is_backlog(window: Window, bounds: _Bounds, host: HostTasks, extra: Floats)
     is_backlog = waits_for_launch & device_work.opens[bounds.row]
     is_backlog[is_backlog] = device_work.start[bounds.row[is_backlog]] >= host.issued[call[is_backlog]]
     return np.asarray(is_backlog)
-
-
-def _graph_calls(window: Window) -> Bools:
-    """Return the mask of calls that launch a graph."""
-    graphs = np.array(["GraphLaunch" in name for name in window.index.calls.names], dtype=bool)
-    return np.asarray(graphs[window.calls.name])

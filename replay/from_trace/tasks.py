@@ -7,7 +7,7 @@ whose ranks are all in the window gets a mark at which all have arrived.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -17,46 +17,25 @@ from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
-from replay.from_trace.draft import Draft, NewEdges, window_dtypes, window_operators
-from replay.from_trace.host import HostTasks, add_host, add_returns
-from replay.from_trace.index import TraceIndex, index_trace
+from replay.costs.operators import Call, operator_of
+from replay.from_trace.host import HostTasks, add_host, add_returns, mark_columns
+from replay.from_trace.index import DTYPE_INDEX, TraceIndex, index_trace
 from replay.from_trace.starts import add_starts
 from replay.from_trace.window import Window, clock_notes, open_window
+from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, Hardware, KernelGraph, Lane, TaskKind
+from replay.graph.operators import Operator
 
 
-@dataclass(frozen=True)
-class Meetings:
-    """Collectives that all their ranks take part in, within the window.
-
-    Parameters
-    ----------
-    rows : list of array of int64
-        Rows of device work, one array a collective.
-    notes : list of str
-        Notes on collectives that were left out, and why.
-    """
-
-    rows: list[Ints]
-    notes: list[str]
-
-    def times(self, start: Ints) -> Ints:
-        """Return when the last rank of each row's collective arrives; `MISSING` for rows of no meeting."""
-        meeting_ns = np.full(len(start), MISSING)
-        for rows in self.rows:
-            meeting_ns[rows] = start[rows].max()
-        return meeting_ns
-
-
-def find_meetings(window: Window) -> Meetings:
-    """Return the collectives that all their ranks take part in, and notes on the others.
+def find_meetings(window: Window) -> tuple[list[Ints], list[str]]:
+    """Return the rows of each collective that all its ranks take part in, and notes on the others.
 
     A collective with a missing rank is left out, since the trace does not show when that rank arrived. So is a
     collective that one rank ends before another begins it, which only clocks that disagree can show.
     """
     device_work, table = window.device_work, window.trace.collectives
     if not table.num_rows:
-        return Meetings([], [])
+        return [], []
     table_row = window.index.collectives.find(device_work.collective)
     rows = np.flatnonzero((table_row != MISSING) & device_work.in_window)
     columns = table.select(["match_id", "group_size"]).take(arrow_array(table_row[rows]))
@@ -80,11 +59,11 @@ def find_meetings(window: Window) -> Meetings:
         "time"
         for reason, count in sorted(incomplete.items())
     ]
-    return Meetings(meetings, notes + _clock_notes(window, disjoint))
+    return meetings, notes + _clock_notes(window, disjoint)
 
 
 def _describe_missing_ranks(window: Window, row: int, present: set[int], size: int) -> str:
-    """Return the words of a note for collectives whose group lacks ranks."""
+    """Return the reason why collectives of a group without all its ranks are left out, for a note."""
     text = window.trace.collectives["group_ranks"][row].as_py()
     ranks = json.loads(text) if text else []
     missing = sorted(set(ranks) - present) if isinstance(ranks, list) else []
@@ -101,7 +80,7 @@ def _clock_notes(window: Window, groups: list[Ints]) -> list[str]:
     gaps = [int(device_work.start[rows].max() - device_work.end[rows].min()) for rows in groups]
     worst = groups[int(np.argmax(gaps))]
     first, last = worst[np.argmin(device_work.end[worst])], worst[np.argmax(device_work.start[worst])]
-    name = window.index.device_work.names.text[device_work.name[first]][:60]
+    name = window.index.device_work.names[device_work.name[first]][:60]
     return [
         f"clocks of ranks disagree: {len(groups)} collectives end on one rank before another begins them, by up to "
         f"{max(gaps) / 1e3:.1f} us (rank {device_work.rank[first]} before rank {device_work.rank[last]}, {name}, "
@@ -109,40 +88,40 @@ def _clock_notes(window: Window, groups: list[Ints]) -> list[str]:
     ]
 
 
-def add_meetings(draft: Draft, window: Window, meetings: Meetings, tasks: tuple[Ints, Ints]) -> None:
+def add_meetings(assembly: Assembly, window: Window, meetings: list[Ints], tasks: tuple[Ints, Ints]) -> None:
     """Append a mark for each meeting, so that a collective starts on every rank when all ranks have arrived."""
-    if not meetings.rows:
+    if not meetings:
         return
-    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings.rows], dtype=np.float64)
-    columns: Mapping[str, object] = {
-        "kind": int(TaskKind.MARK),
-        "name": draft.name("all ranks have arrived"),
-        "measured_start_ns": meeting_ns,
-        "measured_end_ns": meeting_ns,
-        "iteration": np.array([window.device_work.iteration[rows].max() for rows in meetings.rows]),
-    }
-    marks = draft.tasks(len(meeting_ns), columns)
-    rows = np.concatenate(meetings.rows)
-    mark = np.repeat(marks, [len(members) for members in meetings.rows])
+    meeting_ns = np.array([window.device_work.start[rows].max() for rows in meetings])
+    iteration = np.array([window.device_work.iteration[rows].max() for rows in meetings])
+    marks = assembly.tasks("all ranks have arrived", -1, mark_columns(meeting_ns, iteration))
+    rows = np.concatenate(meetings)
+    mark = np.repeat(marks, [len(members) for members in meetings])
     begin, done = tasks
-    draft.edges(NewEdges(begin[rows], mark, 0.0, int(EdgeKind.RENDEZVOUS)))
-    draft.edges(NewEdges(mark, done[rows], 0.0, int(EdgeKind.RENDEZVOUS)))
+    assembly.edges(begin[rows], mark, kind=EdgeKind.RENDEZVOUS)
+    assembly.edges(mark, done[rows], kind=EdgeKind.RENDEZVOUS)
 
 
 _CLASS_INDEX = {name: index for index, name in enumerate(CLASSES)}
 
 
-def add_device(draft: Draft, window: Window, host: HostTasks) -> Ints:
-    """Append the device's tasks and the edges that they wait for; return the task of each row of device work."""
-    meetings = find_meetings(window)
-    draft.notes.extend(meetings.notes)
-    begin, done = _add_tasks(draft, window, meetings.times(window.device_work.start))
-    add_starts(draft, window, host, (begin, done))
-    add_meetings(draft, window, meetings, (begin, done))
-    return done
+def add_device(assembly: Assembly, window: Window, host: HostTasks) -> tuple[Ints, tuple[Operator, ...], list[str]]:
+    """Append the device's tasks and the edges that they wait for.
+
+    Return the task of each row of device work, the distinct operators, and notes.
+    """
+    meetings, meeting_notes = find_meetings(window)
+    operator, operators = window_operators(window)
+    meeting_ns = np.full(len(window.device_work), MISSING)  # when the last rank arrives
+    for rows in meetings:
+        meeting_ns[rows] = window.device_work.start[rows].max()
+    tasks = _add_tasks(assembly, window, operator, meeting_ns)
+    notes = add_starts(assembly, window, host, tasks)
+    add_meetings(assembly, window, meetings, tasks)
+    return tasks[1], operators, [*meeting_notes, *notes]
 
 
-def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, Ints]:
+def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: Ints) -> tuple[Ints, Ints]:
     """Append a task for each row, and before each collective of a meeting a mark for its arrival.
 
     Return the first and the last task of each row. The wait of a rank before all have arrived is not part of the
@@ -153,22 +132,18 @@ def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, In
     rows = np.repeat(np.arange(len(device_work)), 1 + is_meeting)
     is_arrival = np.zeros(len(rows), dtype=bool)
     is_arrival[:-1] = rows[1:] == rows[:-1]
-    name = draft.named(device_work.name, window.index.device_work.names.text)[rows]
-    if is_meeting.any():
-        name[is_arrival] = draft.name("arrives")
+    name = assembly.number_names(device_work.name, window.index.device_work.names)[rows]
+    name[is_arrival] = assembly.number_names(np.zeros(int(is_arrival.any()), np.int64), ["arrives"])
     start = np.where(is_meeting, meeting_ns, device_work.start)[rows]
-    lane, device = _lanes_and_devices(draft, window)
     columns = {
-        name: np.where(is_arrival, default, values[rows])
-        for name, (values, default) in _task_columns(draft, window).items()
+        column: np.where(is_arrival, default, values[rows])
+        for column, (values, default) in _task_columns(window, operator).items()
     }
-    numbers = draft.tasks(
-        len(rows),
+    numbers = assembly.tasks(
+        name,
+        _stream_lanes(assembly, window)[rows],
         {
             **columns,
-            "name": name,
-            "lane": lane[rows],
-            "device": device[rows],
             "measured_start_ns": np.where(is_arrival, device_work.start[rows], start),
             "measured_end_ns": np.where(is_arrival, device_work.start[rows], device_work.end[rows]),
             "iteration": device_work.iteration[rows],
@@ -181,32 +156,24 @@ def _add_tasks(draft: Draft, window: Window, meeting_ns: Ints) -> tuple[Ints, In
     return begin, done
 
 
-def _task_columns(draft: Draft, window: Window) -> dict[str, tuple[Ints, int]]:
+def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]:
     """Return the columns that describe each row, and the value that an arrival has in each."""
     device_work, table = window.device_work, window.trace.collectives
     table_row = window.index.collectives.find(device_work.collective)
     is_collective = device_work.collective != MISSING
-    kind = np.where(
-        device_work.is_copy, int(TaskKind.COPY), np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
-    )
-    class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.names.class_], dtype=np.int64)
-    size, ranks = np.zeros(len(device_work), dtype=np.int64), np.zeros(len(device_work), dtype=np.int64)
-    if is_collective.any():
-        has_row = table_row != MISSING
-        columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row[has_row]))
-        size[has_row], ranks[has_row] = integers(columns, "bytes"), integers(columns, "group_size")
-    operator = np.full(len(device_work), -1)
-    for row, operator_of_row in window_operators(window).items():
-        operator[row] = draft.operator(operator_of_row)
+    kind = np.where(is_collective, int(TaskKind.COLLECTIVE), int(TaskKind.KERNEL))
+    class_of_name = np.array([_CLASS_INDEX[name] for name in window.index.device_work.classes], dtype=np.int64)
+    columns = table.select(["bytes", "group_size"]).take(arrow_array(table_row, table_row == MISSING))
+    size, ranks = (np.maximum(integers(columns, name), 0) for name in ("bytes", "group_size"))
     return {
-        "kind": (kind, int(TaskKind.MARK)),
+        "kind": (np.where(device_work.is_copy, int(TaskKind.COPY), kind), int(TaskKind.MARK)),
         "class_": (np.where(device_work.is_copy, -1, class_of_name[device_work.name]), -1),
         "workgroups": (np.maximum(device_work.workgroups, 0), 0),
-        "bytes": (np.maximum(np.where(is_collective, size, device_work.bytes), 0).astype(np.int64), 0),
+        "bytes": (np.where(is_collective, size, np.maximum(device_work.bytes, 0)), 0),
         "dtype": (window_dtypes(window), -1),
         "collective": (np.where(is_collective, _collective_kinds(window, table_row), -1), -1),
         "operator": (operator, -1),
-        "ranks": (np.maximum(ranks, 0), 0),
+        "ranks": (ranks, 0),
     }
 
 
@@ -222,15 +189,83 @@ def _collective_kinds(window: Window, table_row: Ints) -> Ints:
     return result
 
 
-def _lanes_and_devices(draft: Draft, window: Window) -> tuple[Ints, Ints]:
-    """Return the numbers of each row's lane and device."""
+def _stream_lanes(assembly: Assembly, window: Window) -> Ints:
+    """Return the lane of each row."""
     device_work = window.device_work
     first = device_work.queue_starts()
     heads = np.flatnonzero(first)
     columns = (device_work.rank[heads], device_work.device[heads], device_work.stream[heads])
-    lanes = [draft.lane(Lane(*stream)) for stream in zip(*(c.tolist() for c in columns), strict=True)]
-    numbers = np.array(lanes, dtype=np.int64).reshape(-1, 2)[np.cumsum(first) - 1]
-    return numbers[:, 0], numbers[:, 1]
+    streams = zip(*(column.tolist() for column in columns), strict=True)
+    lanes = np.array([assembly.number_lane(Lane(*stream)) for stream in streams], dtype=np.int64)
+    return np.asarray(lanes[np.cumsum(first) - 1])
+
+
+#: Kinds of operators whose FLOP the kernels of a class compute. A copy or a sum that the operator launches beside them
+#: is not counted.
+_OPERATOR_KINDS: Mapping[str, tuple[str, ...]] = {
+    "gemm": ("matmul", "batched_matmul", "convolution"),
+    "convolution": ("convolution",),
+    "attention": ("attention",),
+}
+_CALL_COLUMNS = ("name", "shapes", "dtypes", "concrete_inputs")
+
+
+def window_operators(window: Window) -> tuple[Ints, tuple[Operator, ...]]:
+    """Return the operator of each row of device work, -1 if unknown, and the distinct operators.
+
+    Equal calls share one operator, so that a job of many layers has few of them.
+    """
+    device_work, ops = window.device_work, window.trace.ops
+    classes = window.index.device_work.classes[device_work.name]
+    candidates = np.flatnonzero(np.isin(classes, tuple(_OPERATOR_KINDS)))
+    rows = window.index.ops.find(device_work.op[candidates])
+    candidates, rows = candidates[rows != MISSING], rows[rows != MISSING]
+    distinct, index = np.unique(rows, return_inverse=True)
+    calls = ops.select(list(_CALL_COLUMNS)).take(arrow_array(distinct)).to_pylist() if len(distinct) else []
+    keys = [tuple(call[column] for column in _CALL_COLUMNS) for call in calls]
+    operator_of_call = {key: operator_of(Call.of_row(*key)) for key in dict.fromkeys(keys)}
+    numbers: dict[Operator, int] = {}
+    result = np.full(len(device_work), -1)
+    for row, i in zip(candidates.tolist(), index.tolist(), strict=True):
+        operator = operator_of_call[keys[i]]
+        if operator is not None and operator.kind in _OPERATOR_KINDS[classes[row]]:
+            result[row] = numbers.setdefault(operator, len(numbers))
+    return result, tuple(numbers)
+
+
+#: Data types by the profiler's names for an operator's inputs.
+_DTYPE_OF_INPUT = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "fp16",
+    "float": "fp32",
+    "double": "fp64",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+    "c10::Float8_e4m3fnuz": "fp8",
+}
+
+
+def window_dtypes(window: Window) -> Ints:
+    """Return the data type of each row of device work, as an index into `tuple(DTYPES)`; -1 if unknown.
+
+    The kernel's name tells it, else the inputs of its operator.
+    """
+    by_name = window.index.device_work.dtypes[window.device_work.name]
+    unnamed = np.flatnonzero(by_name < 0)
+    rows = window.index.ops.find(window.device_work.op[unnamed])
+    distinct, index = np.unique(rows, return_inverse=True)
+    texts = window.trace.ops["dtypes"].take(arrow_array(distinct, distinct == MISSING)).to_pylist()
+    dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
+    result = by_name.copy()
+    result[unnamed] = np.array([dtype_of_text[text] for text in texts], dtype=np.int64)[index]
+    return result
+
+
+def _dtype_of_inputs(text: str | None) -> int:
+    """Return the data type of the first floating-point input; -1 without one."""
+    types = json.loads(text) if text else []
+    dtypes = (_DTYPE_OF_INPUT.get(t) for t in types if isinstance(t, str)) if isinstance(types, list) else ()
+    return next((DTYPE_INDEX[t] for t in dtypes if t is not None), -1)
 
 
 def build_graph(
@@ -253,7 +288,7 @@ def build_graph(
     iterations : int or sequence of int
         Consecutive numbers of iterations, in order.
     hardware : Hardware, optional
-        Hardware of the devices; by default that of the trace.
+        Hardware of the devices; by default the hardware that the trace names.
     parameters : Parameters
         Parameters of the contention model, by which measured durations are isolated.
 
@@ -267,10 +302,17 @@ def build_graph(
         raise InvalidInputError("a graph needs at least one iteration; name one")
     index = trace if isinstance(trace, TraceIndex) else index_trace(trace)
     window = open_window(index, numbers)
-    draft = Draft(notes=clock_notes(window))
-    host = add_host(draft, window)
-    device = add_device(draft, window, host)
-    add_returns(draft, window, host, device)
-    graph = draft.freeze(hardware or index.hardware, numbers)
-    origin = Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED
-    return isolate(replace(graph, origin=origin), parameters)
+    assembly = Assembly()
+    host = add_host(assembly, window)
+    device_tasks, operators, notes = add_device(assembly, window, host)
+    add_returns(assembly, window, host, device_tasks)
+    graph = assembly.graph(hardware or index.hardware)
+    graph = replace(
+        graph,
+        measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.own], initial=0.0)),
+        origin=Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED,
+        notes=(*clock_notes(window), *notes),
+        operators=operators,
+        iterations=numbers,
+    )
+    return isolate(graph, parameters)

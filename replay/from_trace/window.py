@@ -3,8 +3,10 @@
 `clock_notes` says where clocks disagree, of ranks or of host and device: how often, by how much, and where.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from profilers.trace.arrays import MISSING, Ints, ends, integers
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
-from replay.from_trace.index import Groups, TraceIndex
+from replay.from_trace.index import SortedRows, TraceIndex
 
 _NEVER = int(np.iinfo(np.int64).max)
 _FAR_PAST = int(np.iinfo(np.int64).min)
@@ -24,8 +26,8 @@ class DeviceWork:
     """Kernels and copies of a window, ordered by (rank, device, stream, start, id): columns of equal length.
 
     `launch` is the row of `Calls`, -1 if the launch is not in the window. `iteration` is the position in
-    `Window.iterations`, -1 for work of none of them. `name` and `direction` are indices into the names and directions
-    of the index. `opens` marks the first row of a stream in the whole trace. Times are ns after the window's origin.
+    `Window.iterations`, -1 for work of none of them. `name` is an index into the names of the index. `opens` marks the
+    first row of a stream in the whole trace. Times are ns after the window's origin.
     """
 
     id: Ints
@@ -40,9 +42,7 @@ class DeviceWork:
     is_copy: npt.NDArray[np.bool_]
     collective: Ints
     name: Ints
-    direction: Ints
     workgroups: Ints
-    workgroup_size: Ints
     bytes: Ints
     opens: npt.NDArray[np.bool_]
 
@@ -61,6 +61,10 @@ class DeviceWork:
         first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
         return first
 
+    def stream_free_ns(self) -> Ints:
+        """Return when the stream of each row is done with the row before; the far past for the first row."""
+        return np.where(self.queue_starts(), _FAR_PAST, np.roll(self.end, 1))
+
 
 @dataclass(frozen=True)
 class Calls:
@@ -73,9 +77,7 @@ class Calls:
 
     id: Ints
     rank: Ints
-    process: Ints
     thread: Ints
-    op: Ints
     start: Ints
     end: Ints
     name: Ints
@@ -137,6 +139,18 @@ class Window:
         """Return the start of a rank's first step on the host, ns after the origin; 0 for a rank without a step."""
         return next((step.start for step in self.steps if step.rank == rank), 0)
 
+    @cached_property
+    def stream_rows(self) -> dict[tuple[int, int], Ints]:
+        """Rows of device work by (rank, stream)."""
+        streams = np.stack([self.device_work.rank, self.device_work.stream], axis=1)
+        distinct, index = np.unique(streams, axis=0, return_inverse=True)
+        return {(r, s): np.flatnonzero(index.ravel() == i) for i, (r, s) in enumerate(distinct.tolist())}
+
+    def calls_named(self, pattern: str) -> npt.NDArray[np.bool_]:
+        """Return the mask of calls that have a match of a regular expression in their name."""
+        has_pattern = [re.search(pattern, str(name)) is not None for name in self.index.calls.names]
+        return np.array(has_pattern, dtype=bool)[self.calls.name]
+
     def launched(self) -> Ints:
         """Return the launch time of each row of device work, ns after the origin; the far past if unknown."""
         launch = self.device_work.launch
@@ -158,61 +172,50 @@ def open_window(index: TraceIndex, iterations: Sequence[int]) -> Window:
     table = index.trace.iterations
     numbers = integers(table, "iteration")
     index.check_iterations(iterations)
-    wanted_numbers = np.array(iterations, dtype=np.int64)
-    rows = np.flatnonzero(np.isin(numbers, wanted_numbers))
+    selected_numbers = np.array(iterations, dtype=np.int64)
+    rows = np.flatnonzero(np.isin(numbers, selected_numbers))
     starts, stops, ranks = integers(table, "start_ns")[rows], ends(table)[rows], integers(table, "rank")[rows]
-    position = lookup(wanted_numbers, np.arange(len(wanted_numbers)), numbers[rows])
+    position = lookup(selected_numbers, np.arange(len(selected_numbers)), numbers[rows])
     order = np.lexsort((starts, ranks))
     host_steps = [
         Step(*columns) for columns in zip(*(c[order].tolist() for c in (ranks, position, starts, stops)), strict=True)
     ]
-    call_rows = _in_iterations(index.calls.iterations, wanted_numbers)
-    all_call_rows = _with_calls_between(index, host_steps, call_rows)
-    work_rows = _work_rows(index, wanted_numbers, all_call_rows)
+    call_rows = _call_rows(index, selected_numbers, host_steps)
+    work_rows = _work_rows(index, selected_numbers, call_rows)
     # Clocks that disagree can put the device's work before the host's step.
     origin = min(int(starts.min()), int(index.device_work.columns["start"][work_rows[0]].min(initial=_NEVER)))
     steps = tuple(Step(s.rank, s.iteration, s.start - origin, s.end - origin) for s in host_steps)
-    window_calls = _select_calls(index, all_call_rows, origin)
-    return Window(
-        index,
-        _select_work(index, work_rows, window_calls, (steps, origin)),
-        window_calls,
-        tuple(iterations),
-        steps,
-        origin,
-    )
+    calls = _select_calls(index, call_rows, origin)
+    device_work = _select_work(index, work_rows, calls, (steps, origin))
+    return Window(index, device_work, calls, tuple(iterations), steps, origin)
 
 
-def _in_iterations(groups: Groups, numbers: Ints) -> tuple[Ints, Ints]:
-    """Return the rows of the iterations `numbers` in their own order, and the position of each row's iteration."""
+def _in_iterations(groups: SortedRows, numbers: Ints) -> list[tuple[Ints, Ints]]:
+    """Return the rows of each of the iterations `numbers`, and the position of the iteration for each row."""
     blocks = [groups.of(number) for number in numbers.tolist()]
-    rows = np.concatenate(blocks)
-    position = np.repeat(np.arange(len(blocks)), [len(block) for block in blocks])
+    return [(rows, np.full(len(rows), position)) for position, rows in enumerate(blocks)]
+
+
+def _in_order(blocks: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
+    """Return blocks of rows and positions as one, in the order of rows."""
+    rows, position = (np.concatenate(side) for side in zip(*blocks, strict=True))
     order = np.argsort(rows, kind="stable")
     return rows[order], position[order]
 
 
-def _with_calls_between(
-    index: TraceIndex, host_steps: Sequence[Step], call_rows: tuple[Ints, Ints]
-) -> tuple[Ints, Ints]:
+def _call_rows(index: TraceIndex, numbers: Ints, host_steps: Sequence[Step]) -> tuple[Ints, Ints]:
     """Return the calls of the iterations and of the time between them, with the positions of their iterations.
 
     A job on the host alone has its outermost operators only.
     """
-    rows, position = call_rows
-    columns = index.calls.columns
+    blocks = _in_iterations(index.calls.iterations, numbers)
     unassigned = index.calls.iterations.of(MISSING)
+    start, rank = (index.calls.columns[name][unassigned] for name in ("start", "rank"))
     for before, after in pairwise(host_steps):
-        if before.rank != after.rank or not len(unassigned):
-            continue
-        start = columns["start"][unassigned]
-        between = unassigned[
-            (columns["rank"][unassigned] == after.rank) & (start >= before.end) & (start < after.start)
-        ]
-        rows = np.concatenate([rows, between])
-        position = np.concatenate([position, np.full(len(between), after.iteration)])
-    order = np.argsort(rows, kind="stable")
-    rows, position = rows[order], position[order]
+        if before.rank == after.rank:
+            between = unassigned[(rank == after.rank) & (start >= before.end) & (start < after.start)]
+            blocks.append((between, np.full(len(between), after.iteration)))
+    rows, position = _in_order(blocks)
     if index.on_host_alone:
         outer = _outermost(index, rows)
         return outer, position[np.searchsorted(rows, outer)]
@@ -221,26 +224,23 @@ def _with_calls_between(
 
 def _work_rows(index: TraceIndex, numbers: Ints, call_rows: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
     """Return the device work of the iterations and of the calls between them, with positions of iterations."""
-    rows, position = _in_iterations(index.device_work.iterations, numbers)
+    blocks = _in_iterations(index.device_work.iterations, numbers)
     between = index.calls.columns["iteration"][call_rows[0]] == MISSING
-    if not between.any():
-        return rows, position
-    unassigned = index.device_work.iterations.of(MISSING)
-    ids, positions = index.calls.columns["id"][call_rows[0][between]], call_rows[1][between]
-    launch_position = lookup(ids, positions, index.device_work.columns["launch_id"][unassigned])
-    rows = np.concatenate([rows, unassigned[launch_position != MISSING]])
-    position = np.concatenate([position, launch_position[launch_position != MISSING]])
-    order = np.argsort(rows, kind="stable")
-    return rows[order], position[order]
+    if between.any():
+        unassigned = index.device_work.iterations.of(MISSING)
+        ids, positions = index.calls.columns["id"][call_rows[0][between]], call_rows[1][between]
+        launch_position = lookup(ids, positions, index.device_work.columns["launch_id"][unassigned])
+        is_launched = launch_position != MISSING
+        blocks.append((unassigned[is_launched], launch_position[is_launched]))
+    return _in_order(blocks)
 
 
 def _select_calls(index: TraceIndex, call_rows: tuple[Ints, Ints], origin: int) -> Calls:
     """Return the calls of a window."""
     rows, position = call_rows
-    columns = index.calls.columns
-    start, end = columns["start"][rows] - origin, columns["end"][rows] - origin
-    columns_kept = {name: columns[name][rows] for name in ("id", "rank", "process", "thread", "name", "unblocked")}
-    return Calls(**columns_kept, op=columns["op_id"][rows], start=start, end=end, iteration=position)
+    columns = {name: values[rows] for name, values in index.calls.columns.items() if name != "process"}
+    shifted = {name: columns[name] - origin for name in ("start", "end")}
+    return Calls(**{**columns, **shifted, "iteration": position})
 
 
 def _outermost(index: TraceIndex, rows: Ints) -> Ints:
@@ -251,9 +251,8 @@ def _outermost(index: TraceIndex, rows: Ints) -> Ints:
     columns = (column[order].tolist() for column in (rank, process, thread, start, end))
     kept: list[int] = []
     until, current_thread = -1, None
-    for row, *thread_key, begin, stop in zip(
-        order.tolist(), *columns, strict=True
-    ):  # operators of one step, < 1 us each
+    # A Python loop over the operators of the window, less than 1 us each.
+    for row, *thread_key, begin, stop in zip(order.tolist(), *columns, strict=True):
         if thread_key != current_thread or begin >= until:
             kept.append(row)
             until, current_thread = stop, thread_key
@@ -265,42 +264,26 @@ def _select_work(
 ) -> DeviceWork:
     """Return the device work of a window, the backlog included."""
     steps, origin = timing
-    columns = index.device_work.columns
-    begin_of: dict[int, int] = {}
-    for step in steps:
-        begin_of.setdefault(step.rank, step.start + origin)
-    window_rows, position = work_rows
-    last = int(columns["end"][window_rows].max(initial=0))
-    earlier = np.setdiff1d(_still_running(index, begin_of, last), window_rows)
-    rows = np.concatenate([window_rows, earlier])
+    columns, (window_rows, position) = index.device_work.columns, work_rows
+    ranks, first = np.unique([step.rank for step in steps], return_index=True)
+    begins = np.array([step.start for step in steps])[first] + origin
+    # The backlog: rows of earlier iterations, or of none, that run when the first begins on their rank.
+    near = index.device_work.running(int(begins.min()), int(columns["end"][window_rows].max(initial=0)))
+    begin = lookup(ranks, begins, columns["rank"][near])
+    is_earlier = (columns["iteration"][near] == MISSING) | (index.device_work.began[near] < begin)
+    is_running = (begin != MISSING) & is_earlier & (columns["end"][near] > begin)
+    backlog = np.setdiff1d(near.start + np.flatnonzero(is_running), window_rows)
+    rows = np.concatenate([window_rows, backlog])
     selected = {name: values[rows] for name, values in columns.items()}
-    selected["iteration"] = np.concatenate([position, np.full(len(earlier), -1)])
+    selected["iteration"] = np.concatenate([position, np.full(len(backlog), -1)])
     # The backlog counts from the start of the first iteration on.
-    begin = _by_rank(selected["rank"], begin_of, _NEVER)
-    is_own = selected["iteration"] >= 0
-    selected["start"] = np.where(is_own, selected["start"], np.maximum(selected["start"], begin)) - origin
+    begin = np.where(selected["iteration"] >= 0, _FAR_PAST, lookup(ranks, begins, selected["rank"]))
+    selected["start"] = np.maximum(selected["start"], begin) - origin
     selected["end"] = selected["end"] - origin
     order = np.lexsort([selected[name] for name in ("id", "start", "stream", "device", "rank")])
     selected = {name: values[order] for name, values in selected.items()}
     launch = lookup(calls.id, np.arange(len(calls)), selected.pop("launch_id"))
     return DeviceWork(launch=np.where(launch == MISSING, -1, launch), **selected)
-
-
-def _still_running(index: TraceIndex, begin_of: dict[int, int], last: int) -> Ints:
-    """Return the backlog: rows of earlier iterations, or of none, that run when the first begins on their rank."""
-    columns = index.device_work.columns
-    near = index.device_work.running(min(begin_of.values()), last)
-    begin = _by_rank(columns["rank"][near], begin_of, _NEVER)
-    before = _by_rank(columns["rank"][near], begin_of, _FAR_PAST)
-    earlier = (columns["iteration"][near] == MISSING) | (index.device_work.began[near] < before)
-    return np.asarray(near.start + np.flatnonzero(earlier & (columns["end"][near] > begin)), dtype=np.int64)
-
-
-def _by_rank(ranks: Ints, values: dict[int, int], default: int) -> Ints:
-    """Return the value of each of `ranks`; `default` for a rank without one."""
-    keys = np.array(sorted(values), dtype=np.int64)
-    value = lookup(keys, np.array([values[key] for key in keys.tolist()], dtype=np.int64), ranks)
-    return np.where(value == MISSING, default, value)
 
 
 #: Resolution of a profiler's clock (ns): a start this much before its launch is no disagreement.
@@ -311,11 +294,9 @@ def clock_notes(window: Window) -> list[str]:
     """Return notes on clocks: how far ranks were aligned, and on which ranks work starts before its launch."""
     device_work, calls = window.device_work, window.calls
     shift = window.trace.meta.quality.counts.get("clock_shift_max_ns", 0)
-    notes = (
-        [f"clocks of ranks disagreed by up to {shift / 1e3:.1f} us; matched collectives brought them together"]
-        if shift and len(window.ranks) > 1
-        else []
-    )
+    notes = []
+    if shift and len(window.ranks) > 1:
+        notes = [f"clocks of ranks disagreed by up to {shift / 1e3:.1f} us; matched collectives brought them together"]
     if not len(calls):
         return notes
     early = np.where(
@@ -325,7 +306,7 @@ def clock_notes(window: Window) -> list[str]:
         rows = np.flatnonzero((device_work.rank == rank) & (early > _RESOLUTION_NS))
         if len(rows):
             worst = rows[np.argmax(early[rows])]
-            name = window.index.device_work.names.text[device_work.name[worst]][:60]
+            name = window.index.device_work.names[device_work.name[worst]][:60]
             notes.append(
                 f"rank {rank}: the clocks of host and GPU {device_work.device[worst]} disagree: {len(rows)} kernels "
                 f"or copies start before the call that launched them, by up to {early[worst] / 1e3:.1f} us ({name}, "

@@ -1,6 +1,6 @@
-"""`Assembly`: build a graph from models, without a trace."""
+"""`Assembly`: build a graph block by block, from the events of a trace or from models."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,11 +28,11 @@ _NAN = float("nan")
 _TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
     "kind": (np.int64, float(TaskKind.KERNEL)),
     **dict.fromkeys(
-        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine"), (np.int64, -1.0)
+        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine", "event"), (np.int64, -1.0)
     ),
-    **dict.fromkeys(("workgroups", "bytes", "ranks", "priority"), (np.int64, 0.0)),
+    **dict.fromkeys(("workgroups", "bytes", "ranks", "priority", "iteration"), (np.int64, 0.0)),
     **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),
-    "occupies": (np.float64, _NAN),
+    **dict.fromkeys(("occupies", "measured_start_ns", "measured_end_ns"), (np.float64, _NAN)),
     "basis": (np.int64, float(Basis.DERIVED)),
     **dict.fromkeys(RESOURCES, (np.float64, 0.0)),
 }
@@ -57,28 +57,42 @@ class Assembly:
     _lanes: dict[Lane, int] = field(default_factory=dict)
     _devices: dict[tuple[int, int], int] = field(default_factory=dict)
     _tasks: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list)
-    _edges: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
+    _edges: list[Edges] = field(default_factory=list)
+    _releases: list[tuple[Ints, npt.ArrayLike]] = field(default_factory=list)
     _count: int = 0
 
     def lane(self, *, device: int, stream: int = 0) -> int:
         """Return the number of a stream of a device; each device is a rank of its own."""
-        lane = Lane(device, device, stream)
-        self._devices.setdefault((device, device), len(self._devices))
+        return self.number_lane(Lane(device, device, stream))
+
+    def number_lane(self, lane: Lane) -> int:
+        """Return the number of any stream or host thread."""
+        if lane.device is not None:
+            self._devices.setdefault((lane.rank, lane.device), len(self._devices))
         return self._lanes.setdefault(lane, len(self._lanes))
 
-    def tasks(self, name: str, lane: npt.ArrayLike, columns: Mapping[str, Any]) -> Ints:
+    def number_names(self, codes: Ints, texts: Sequence[object] | npt.NDArray[np.object_], suffix: str = "") -> Ints:
+        """Return the numbers of the names ``texts[codes]``, each with `suffix`."""
+        distinct, index = np.unique(codes, return_inverse=True)
+        numbers = [self._number_name(f"{texts[code]}{suffix}") for code in distinct.tolist()]
+        return np.array(numbers, dtype=np.int64)[index]
+
+    def _number_name(self, text: str) -> int:
+        return self._names.setdefault(text, len(self._names))
+
+    def tasks(self, name: str | Ints, lane: npt.ArrayLike, columns: Mapping[str, Any]) -> Ints:
         """Append tasks and return their numbers.
 
         Parameters
         ----------
-        name : str
-            Name of the tasks.
+        name : str or array of int, shape (n,)
+            Name of the tasks, or the numbers of their names.
         lane : int or array of int, shape (n,)
-            Numbers of streams, as `lane` returned them.
+            Numbers of streams or threads, as `lane` and `number_lane` return them; -1 for marks between lanes.
         columns : mapping
             Columns of `replay.graph.Tasks` and demands on `RESOURCES` by name, each an array of length n or one value
             for all. ``"link"`` is the demand on a link, ``"link_number"`` names the link. By default a task occupies
-            the compute units that it demands.
+            the compute units that it demands, and its event is its own number.
 
         Raises
         ------
@@ -88,7 +102,8 @@ class Assembly:
         unknown = sorted(columns.keys() - _TASK_COLUMNS.keys())
         if unknown:
             raise InvalidInputError(f"tasks have no column {unknown[0]!r}; there are {', '.join(_TASK_COLUMNS)}")
-        arrays = {key: np.asarray(value) for key, value in (*columns.items(), ("lane", lane))}
+        name_number = self._number_name(name) if isinstance(name, str) else name
+        arrays = {key: np.asarray(value) for key, value in {**columns, "lane": lane, "name": name_number}.items()}
         try:
             (n,) = np.broadcast_shapes((1,), *(value.shape for value in arrays.values()))
             block: dict[str, npt.NDArray[Any]] = {
@@ -98,11 +113,13 @@ class Assembly:
         except ValueError as error:
             raise InvalidInputError(f"columns of the tasks {name!r} differ in length: {error}") from error
         block["occupies"] = np.where(np.isnan(block["occupies"]), block["cu"], block["occupies"])
-        block["lane"] = np.broadcast_to(arrays["lane"].astype(np.int64), n)
-        block["name"] = np.full(n, self._names.setdefault(name, len(self._names)))
+        numbers = np.arange(self._count, self._count + n)
+        block |= {key: np.broadcast_to(arrays[key].astype(np.int64), n) for key in ("lane", "name")}
+        if "event" not in columns:
+            block["event"] = numbers
         self._tasks.append(block)
         self._count += n
-        return np.arange(self._count - n, self._count)
+        return numbers
 
     def edges(
         self,
@@ -110,24 +127,23 @@ class Assembly:
         target: npt.ArrayLike,
         *,
         lag_ns: npt.ArrayLike = 0.0,
-        kind: EdgeKind = EdgeKind.STREAM,
+        kind: EdgeKind | Ints = EdgeKind.STREAM,
         from_start: npt.ArrayLike = False,
     ) -> None:
         """Append edges from `source` to `target` tasks, pair by pair. A single task on one side is paired with all."""
-        columns = (source, target, lag_ns, from_start, int(kind))
-        types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
-        arrays: list[npt.NDArray[Any]] = [
-            np.asarray(column, dtype=type_) for column, type_ in zip(columns, types, strict=True)
-        ]
-        self._edges.append(tuple(np.broadcast_arrays(np.zeros(1, np.int64), *arrays)[1:]))
+        self._edges.append(Edges.of(source, target, kind=kind, lag_ns=lag_ns, from_start=from_start))
 
     def chain(self, tasks: Ints, lag_ns: float = 0.0) -> None:
         """Append edges that let each task wait for the one before it."""
         if len(tasks) > 1:
             self.edges(tasks[:-1], tasks[1:], lag_ns=lag_ns)
 
+    def release(self, tasks: Ints, times_ns: npt.ArrayLike) -> None:
+        """Let each of `tasks` start no earlier than its time."""
+        self._releases.append((tasks, times_ns))
+
     def graph(self, hardware: Hardware | None = None, policy: SharingPolicy | None = None) -> KernelGraph:
-        """Return the graph. It has no measured times.
+        """Return the graph.
 
         Raises
         ------
@@ -137,31 +153,14 @@ class Assembly:
         if not self._tasks:
             raise InvalidInputError("the graph has no task; add one with `tasks` first")
         columns = {key: np.concatenate([block[key] for block in self._tasks]) for key in self._tasks[0]}
-        n = self._count
+        for rows, times_ns in self._releases:
+            np.maximum.at(columns["release_ns"], rows, times_ns)
         demand = np.stack([columns.pop(name) for name in RESOURCES], axis=1)
-        lane_device = np.array([self._devices[(lane.rank, lane.rank)] for lane in self._lanes], dtype=np.int64)
-        tasks = Tasks(
-            link=columns.pop("link_number"),
-            **columns,
-            device=lane_device[columns["lane"]],
-            demand=demand,
-            measured_start_ns=np.full(n, _NAN),
-            measured_end_ns=np.full(n, _NAN),
-            iteration=np.zeros(n, dtype=np.int64),
-            event=np.arange(n),
-        )
-        types = (np.int64, np.int64, np.float64, np.bool_, np.int64)
-        edges = Edges(
-            *(np.concatenate([np.zeros(0, t), *(block[i] for block in self._edges)]) for i, t in enumerate(types))
-        )
+        devices = [-1 if k.device is None else self._devices[k.rank, k.device] for k in self._lanes]
+        device = np.array([*devices, -1], dtype=np.int64)[columns["lane"]]
+        tasks = Tasks(link=columns.pop("link_number"), **columns, device=device, demand=demand)
+        edges = Edges.of([], [], kind=EdgeKind.STREAM).joined(*self._edges)
+        names = (tuple(self._names), tuple(self._lanes), tuple(self._devices))
         return KernelGraph(
-            tasks,
-            edges,
-            tuple(self._names),
-            tuple(self._lanes),
-            tuple(self._devices),
-            0.0,
-            hardware or Hardware(),
-            Basis.DERIVED,
-            policy=policy or SharingPolicy(),
+            tasks, edges, *names, 0.0, hardware or Hardware(), Basis.DERIVED, policy=policy or SharingPolicy()
         )

@@ -7,7 +7,6 @@ A graph holds frozen arrays: `Tasks` with one row a task, `Edges` with one row a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy.typing as npt
 from profilers.devices.catalogue import Device, devices_in_name, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
-from profilers.trace.trace import Trace, TraceMeta
+from profilers.trace.trace import Trace
 from replay.graph.operators import Operator
 
 
@@ -204,26 +203,13 @@ class Lane:
 
 
 #: Value of a column that is left out, until `Tasks` fills in its default.
-_ABSENT: Any = np.zeros(0)
-
-
-def _absent() -> Any:
-    return _ABSENT
-
-
-_DEFAULTS: Mapping[str, float | int | bool] = MappingProxyType(
-    {
-        "waves": 0.0,
-        "priority": 0,
-        "cu_mask": -1,
-        "interleaved": False,
-        "link": -1,
-        "engine": -1,
-        "footprint": 0.0,
-        "hit_share": 0.0,
-        "ranks": 0,
-    }
-)
+_ABSENT: Any = None
+_DEFAULTS: Mapping[str, float | int | bool] = {
+    **dict.fromkeys(("waves", "footprint", "hit_share"), 0.0),
+    **dict.fromkeys(("priority", "ranks"), 0),
+    **dict.fromkeys(("cu_mask", "link", "engine"), -1),
+    "interleaved": False,
+}
 
 
 @dataclass(frozen=True)
@@ -277,8 +263,8 @@ class Tasks:
     cu_mask : array of int64, optional
         Partitions that it may run on, a bit each; -1 for all.
     interleaved : array of bool, optional
-        Whether the dispatcher runs its workgroups beside those of earlier tasks. The trace shows this of tasks that
-        started while others ran.
+        Whether the dispatcher runs its workgroups beside the workgroups of earlier tasks. In a trace, a task is
+        interleaved if it started while another ran.
     link, engine : array of int64, optional
         Number of the link or DMA engine that its demand is on. All tasks with -1 share one further link or engine.
     footprint : array of float64, optional
@@ -307,24 +293,24 @@ class Tasks:
     dtype: Ints
     collective: Ints
     operator: Ints
-    occupies: Floats = field(default_factory=_absent)
-    waves: Floats = field(default_factory=_absent)
-    priority: Ints = field(default_factory=_absent)
-    cu_mask: Ints = field(default_factory=_absent)
-    interleaved: Bools = field(default_factory=_absent)
-    link: Ints = field(default_factory=_absent)
-    engine: Ints = field(default_factory=_absent)
-    footprint: Floats = field(default_factory=_absent)
-    hit_share: Floats = field(default_factory=_absent)
-    ranks: Ints = field(default_factory=_absent)
+    occupies: Floats = _ABSENT
+    waves: Floats = _ABSENT
+    priority: Ints = _ABSENT
+    cu_mask: Ints = _ABSENT
+    interleaved: Bools = _ABSENT
+    link: Ints = _ABSENT
+    engine: Ints = _ABSENT
+    footprint: Floats = _ABSENT
+    hit_share: Floats = _ABSENT
+    ranks: Ints = _ABSENT
 
     def __post_init__(self) -> None:
-        defaults = {**_DEFAULTS, "occupies": self.demand[:, RESOURCES.index("cu")].copy() if len(self) else 0.0}
-        for name, value in defaults.items():
+        for name, value in _DEFAULTS.items():
             if getattr(self, name) is _ABSENT:
-                default = np.asarray(value)
-                column = default if default.ndim else np.full(len(self), value)
-                object.__setattr__(self, name, column)
+                object.__setattr__(self, name, np.full(len(self), value))
+        if self.occupies is _ABSENT:
+            demand_cu = self.demand[:, RESOURCES.index("cu")].copy() if len(self) else np.zeros(0)
+            object.__setattr__(self, "occupies", demand_cu)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -333,6 +319,12 @@ class Tasks:
     def own(self) -> Bools:
         """Mask of the tasks that belong to an iteration of the graph; the others are earlier work."""
         return np.asarray(self.iteration >= 0)
+
+
+_EDGE_TYPES: Mapping[str, type] = {
+    **{"source": np.int64, "target": np.int64},
+    **{"lag_ns": np.float64, "from_start": np.bool_, "kind": np.int64},
+}
 
 
 @dataclass(frozen=True)
@@ -357,6 +349,21 @@ class Edges:
     from_start: Bools
     kind: Ints
 
+    @classmethod
+    def of(
+        cls,
+        source: npt.ArrayLike,
+        target: npt.ArrayLike,
+        *,
+        kind: npt.ArrayLike,
+        lag_ns: npt.ArrayLike = 0.0,
+        from_start: npt.ArrayLike = False,
+    ) -> "Edges":
+        """Return edges from columns, each an array or one value for all."""
+        columns = zip((source, target, lag_ns, from_start, kind), _EDGE_TYPES.values(), strict=True)
+        arrays: list[npt.NDArray[Any]] = [np.asarray(column, dtype=type_) for column, type_ in columns]
+        return cls(*np.broadcast_arrays(np.zeros(1), *arrays)[1:])
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -364,10 +371,10 @@ class Edges:
         """Return the edges in `rows` (a mask or an index)."""
         return Edges(self.source[rows], self.target[rows], self.lag_ns[rows], self.from_start[rows], self.kind[rows])
 
-    def joined(self, other: "Edges") -> "Edges":
-        """Return these edges followed by `other`."""
-        pairs = ((getattr(self, n), getattr(other, n)) for n in ("source", "target", "lag_ns", "from_start", "kind"))
-        return Edges(*(np.concatenate(pair) for pair in pairs))
+    def joined(self, *others: "Edges") -> "Edges":
+        """Return these edges followed by `others`."""
+        blocks = (self, *others)
+        return Edges(*(np.concatenate([getattr(block, name) for block in blocks]) for name in _EDGE_TYPES))
 
 
 @dataclass(frozen=True)
@@ -465,6 +472,11 @@ class KernelGraph:
         """Return the mask of tasks that run on a device and are no marks."""
         return np.asarray((self.tasks.device >= 0) & (self.tasks.kind != TaskKind.MARK))
 
+    def ranks(self) -> Ints:
+        """Return the rank of each task; -1 for marks between ranks."""
+        ranks = np.array([*(lane.rank for lane in self.lanes), -1], dtype=np.int64)
+        return np.asarray(ranks[self.tasks.lane])
+
     def with_notes(self, notes: Sequence[str]) -> "KernelGraph":
         """Return a copy of the graph with `notes` added."""
         return replace(self, notes=(*self.notes, *notes))
@@ -484,11 +496,13 @@ def hardware_of(trace: Trace) -> Hardware:
     """
     names = {properties.name for properties in trace.meta.devices if properties.name}
     named_devices = {device.name: device for name in names if (device := _find_known_device(name)) is not None}
+    sources = trace.meta.sources
+    guesses = {device.name: device for source in sources for device in devices_in_name(source)}
     device, known_by = None, "unknown"
     if len(named_devices) == 1:
         device, known_by = next(iter(named_devices.values())), "trace"
-    elif not named_devices and (guess := _device_in_file_names(trace.meta)) is not None:
-        device, known_by = guess, "file name"
+    elif not named_devices and len(guesses) == 1:
+        device, known_by = next(iter(guesses.values())), "file name"
     recorded_units = {p.compute_units for p in trace.meta.devices if p.compute_units}
     hardware = Hardware(known_by=known_by) if device is None else hardware_named(device, known_by)
     units = recorded_units.pop() if len(recorded_units) == 1 else hardware.compute_units
@@ -513,9 +527,3 @@ def _find_known_device(name: str) -> Device | None:
         return find_device(name)
     except NotFoundError:
         return None
-
-
-def _device_in_file_names(meta: TraceMeta) -> Device | None:
-    """Return the device that the names of the trace's files name, if all name the same."""
-    devices = {device.name: device for source in meta.sources for device in devices_in_name(source)}
-    return next(iter(devices.values())) if len(devices) == 1 else None

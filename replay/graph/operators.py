@@ -14,22 +14,6 @@ DTYPE_BYTES: dict[str, int] = {
     "signed char": 1, "unsigned char": 1, "bool": 1, "int8": 1,
 }  # fmt: skip
 
-#: Kinds of operators.
-KINDS: tuple[str, ...] = (
-    "matmul",
-    "batched_matmul",
-    "convolution",
-    "attention",
-    "normalization",
-    "softmax",
-    "elementwise",
-    "reduction",
-    "embedding",
-    "rnn",
-    "optimizer",
-    "copy",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Operator:
@@ -38,7 +22,8 @@ class Operator:
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        ``"matmul"``, ``"batched_matmul"``, ``"convolution"``, ``"attention"``, ``"normalization"``, ``"softmax"``,
+        ``"elementwise"``, ``"reduction"``, ``"embedding"``, ``"rnn"``, ``"optimizer"`` or ``"copy"``.
     flops : float
         Floating-point operations; a multiply and an add count as two.
     bytes_read, bytes_written : float
@@ -92,8 +77,7 @@ def batched_matmul(
     >>> product.kind, product.flops, product.bytes_read, product.bytes_written
     ('matmul', 524288.0, 24576, 32768)
     """
-    for name, value in (("batch", batch), ("m", m), ("n", n), ("k", k)):
-        _positive(name, value)
+    _check_dims(batch=batch, m=m, n=n, k=k)
     read = batch * m * k + (1 if shared else batch) * k * n + bias
     kind = "matmul" if batch == 1 or shared else "batched_matmul"
     dims = (1, batch * m, n, k) if shared else (batch, m, n, k)
@@ -133,9 +117,7 @@ def attention(
     >>> attention((1, 2, 128, 64), (2, 128)).flops / (4 * 2 * 128 * 128 * 64)
     1.0
     """
-    for name, values in (("query", query), ("key", key)):
-        for value in values:
-            _positive(name, value)
+    _check_dims(query=query, key=key)
     (batch, heads, queries, width), (key_heads, keys) = query, key
     products = 5 if backward else 2
     flops = products * 2.0 * batch * heads * queries * keys * width * (0.5 if causal else 1.0)
@@ -169,9 +151,7 @@ def convolution(
     >>> convolution((1, 3, 8, 8), (16, 3, 3, 3), (1, 16, 8, 8)).flops
     55296.0
     """
-    for name, shape in (("images", images), ("weight", weight), ("output", output)):
-        for value in shape:
-            _positive(name, value)
+    _check_dims(images=images, weight=weight, output=output)
     flops = passes * 2.0 * prod(output) * prod(weight[1:])
     read, written = passes * (prod(images) + prod(weight)), passes * prod(output)
     dims = (1, output[0] * prod(output[2:]), weight[0], prod(weight[1:]))
@@ -190,8 +170,7 @@ def rowwise(kind: str, rows: int, columns: int, element_bytes: int = 4, *, backw
     >>> rowwise("softmax", 4, 1000).bytes_moved
     32000
     """
-    _positive("rows", rows)
-    _positive("columns", columns)
+    _check_dims(rows=rows, columns=columns)
     flops = {"normalization": (8, 11), "softmax": (5, 4)}[kind][backward]
     size = rows * columns
     return Operator(kind, float(flops * size), (2 if backward else 1) * size * element_bytes, size * element_bytes,
@@ -206,7 +185,7 @@ def streaming(
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        Kind of the operator, as in `Operator`.
     read, written : float
         Bytes read and written.
     elements : int
@@ -216,10 +195,12 @@ def streaming(
     each : float
         FLOP for each element.
     """
-    _positive("elements", elements)
+    _check_dims(elements=elements)
     return Operator(kind, each * elements, read, written, (elements,), element_bytes)
 
 
-def _positive(name: str, value: int) -> None:
-    if value < 1:
-        raise InvalidInputError(f"{name} is {value}; a dimension must be 1 or more")
+def _check_dims(**dims: int | tuple[int, ...]) -> None:
+    for name, values in dims.items():
+        for value in values if isinstance(values, tuple) else (values,):
+            if value < 1:
+                raise InvalidInputError(f"{name} is {value}; a dimension must be 1 or more")

@@ -1,12 +1,13 @@
 """Timelines as JSON for https://ui.perfetto.dev and chrome://tracing: tasks, waits, arrows, and resources in use.
 
 `waits_of` and `arrows_of` work out what a picture shows beside tasks: the time spent waiting, and arrows from the task
-that was waited for. `write_perfetto` writes all of it, in batches of events.
+that was waited for. `write_perfetto` writes tasks, waits and arrows in batches of events.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ _WAIT_NAMES = ("waits for all ranks", "waits for the device")
 def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
     """Write timelines to a file, some ten thousand events at a time; the whole file or none.
 
-    Each timeline has a process for each rank. A process has a thread for each lane, those of the host first, and for
+    Each timeline has a process for each rank. A process has a thread for each lane, host threads first, and for
     each device a counter with the share of each resource in use. Tasks and waits are complete events. Arrows (``s`` and
     ``f``) go from each launch to its task, and from a task to the stream, thread or call that waited for it. In a
     collective they go from the last rank to the others. The id of an arrow is the row of its edge.
@@ -158,26 +159,21 @@ def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
     InvalidInputError
         The file cannot be written.
     """
-    with written_whole(path) as stream:
-        _write(stream, timelines)
-
-
-def _write(out: Any, timelines: Mapping[str, Timeline]) -> None:
-    """Write every event on a line of its own, first the events that name processes."""
+    # Every event is on a line of its own; the events that name processes come first.
     headers = [header for i, (name, line) in enumerate(timelines.items()) for header in _headers(name, line, i)]
     texts = (json.dumps(header, separators=(",", ":")) for header in headers)
-    out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(texts).encode())
-    for i, line in enumerate(timelines.values()):
-        waits = waits_of(line)
-        for events in (_tasks(line, i), _waits(line, waits, i), _arrows(line, waits, i)):
-            for batch in events:
-                lines = pc.binary_join_element_wise(",\n", batch, "")
+    with written_whole(path) as out:
+        out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(texts).encode())
+        for i, line in enumerate(timelines.values()):
+            waits = waits_of(line)
+            for batch in chain(_tasks(line, i), _waits(line, waits, i), _arrows(line, waits, i)):
+                lines = _concatenate(",\n", batch)
                 _, offsets, data = lines.buffers()
                 ends = np.frombuffer(offsets, np.int32)[lines.offset : lines.offset + len(lines) + 1]
                 out.write(memoryview(data)[int(ends[0]) : int(ends[-1])])
-        for counter in _counters(line, i):
-            out.write(f",\n{json.dumps(counter, separators=(',', ':'))}".encode())
-    out.write(b"\n]}\n")
+            for counter in _counters(line, i):
+                out.write(f",\n{json.dumps(counter, separators=(',', ':'))}".encode())
+        out.write(b"\n]}\n")
 
 
 def _headers(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
@@ -192,15 +188,11 @@ def _headers(name: str, timeline: Timeline, group: int) -> Iterator[dict[str, An
     for rank, lane in sorted(ranks.items()):
         yield meta("process_name", lane, 0, name=f"{name}: rank {rank}")
         yield meta("process_sort_index", lane, 0, sort_index=group * _PROCESSES + rank)
-    order = sorted(shown, key=lambda i: (_device(lanes[i]), lanes[i].number, i))
+    devices = [-1 if lane.device is None else lane.device for lane in lanes]
+    order = sorted(shown, key=lambda i: (devices[i], lanes[i].number, i))
     for position, lane_number in enumerate(order):
         yield meta("thread_name", lanes[lane_number], lane_number, name=lanes[lane_number].label)
         yield meta("thread_sort_index", lanes[lane_number], lane_number, sort_index=position)
-
-
-def _device(lane: Lane) -> int:
-    """Return the number of a lane's device; -1 on the host."""
-    return -1 if lane.device is None else lane.device
 
 
 def _tasks(timeline: Timeline, group: int) -> Iterator[pa.Array]:
@@ -208,7 +200,10 @@ def _tasks(timeline: Timeline, group: int) -> Iterator[pa.Array]:
     graph, tasks = timeline.graph, timeline.graph.tasks
     names, kinds = _json_texts(graph.names), _json_texts([kind.name.lower() for kind in TaskKind])
     bases = _json_texts([basis.name.lower() for basis in Basis])
-    lane_arguments = pa.array([_arguments(lane) for lane in graph.lanes], pa.string())
+    lane_members = [
+        "" if lane.device is None else f',"device":{lane.device},"stream":{lane.number}' for lane in graph.lanes
+    ]
+    lane_arguments = pa.array(lane_members, pa.string())
     start, end = _whole_ns(timeline.start_ns), _whole_ns(timeline.end_ns)
     for rows in _batches(np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK))):
         yield _concatenate(
@@ -258,14 +253,9 @@ def _counters(timeline: Timeline, group: int) -> Iterator[dict[str, Any]]:
             yield {**common, "ts": round(float(use.edges_ns[k]) / 1e3, 3), "args": values}
 
 
-def _arguments(lane: Lane) -> str:
-    """Return the device and stream of a lane as JSON members."""
-    return "" if lane.device is None else f',"device":{lane.device},"stream":{lane.number}'
-
-
 def _location(timeline: Timeline, lane: Ints, group: int) -> tuple[str | pa.Array, ...]:
     """Return the process and thread of events as JSON members."""
-    ranks = np.array([group * _PROCESSES + entry.rank for entry in timeline.graph.lanes], dtype=np.int64)
+    ranks = np.array([group * _PROCESSES + queue.rank for queue in timeline.graph.lanes], dtype=np.int64)
     return ',"pid":', numbers(ranks[lane]), ',"tid":', numbers(lane)
 
 

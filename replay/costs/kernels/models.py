@@ -384,7 +384,7 @@ def _product_parameters(**priors: float) -> tuple[ModelParameter, ...]:
     )
 
 
-#: By kind of `replay.costs.operators.KINDS`.
+#: By kind of `replay.graph.Operator`.
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
         "matmul": Model(
