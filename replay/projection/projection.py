@@ -367,10 +367,10 @@ def _weighted_pace(base: "_Baseline") -> tuple[dict[str, float], dict[int, float
                 time[name] += weight * ns
             for rank, ns in step_pace.by_rank.items():
                 ranks[rank] += weight * ns
-            room["host"] += weight * step_pace.step_ns * step_pace.host_room
-            room["device"] += weight * step_pace.step_ns * step_pace.device_room
-            without_side["host"] += weight * step_pace.step_ns / step_pace.host_bound
-            without_side["device"] += weight * step_pace.step_ns / step_pace.device_bound
+            room["host"] += weight * step_pace.step_ns * step_pace.slack.host_room
+            room["device"] += weight * step_pace.step_ns * step_pace.slack.device_room
+            without_side["host"] += weight * step_pace.step_ns / step_pace.slack.host_bound
+            without_side["device"] += weight * step_pace.step_ns / step_pace.slack.device_bound
     if not total:
         return {}, {}, {}, {}
     return (
