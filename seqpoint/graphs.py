@@ -557,8 +557,7 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
 
 def _pace_facts(of_step: Pace) -> dict[str, Any]:
     shares = {name: dict(getattr(of_step, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    bounds = {name: getattr(of_step, name) for name in ("host_room", "device_room", "host_bound", "device_bound")}
-    return {"step_ns": of_step.step_ns, **shares, **bounds}
+    return {"step_ns": of_step.step_ns, **shares, **asdict(of_step.slack)}
 
 
 def _change_facts(change: Difference) -> dict[str, Any]:

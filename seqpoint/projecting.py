@@ -296,7 +296,7 @@ def slack_text(name: str, bound: float, room: float, *, steps: str = "the step")
     bound : float
         How many times as fast the step would be.
     room : float
-        Share by which they could become slower at no cost.
+        Share by which they could become slower while the step becomes at most 1 % longer.
     steps : str
         Subject of the sentence.
 
@@ -304,9 +304,13 @@ def slack_text(name: str, bound: float, room: float, *, steps: str = "the step")
     --------
     >>> slack_text("host", 1.4, 0.0)
     'if hosts took no time, the step would be 1.40 times as fast; hosts have no slack'
+    >>> slack_text("device", 1.0, 0.5)
+    'if devices took no time, the step would be 1.00 times as fast; devices 50 % slower would add at most 1 %'
     """
     gain = f"{bound:.2f} times as fast" if bound < _MOST_BOUND else "over 100 times as fast"
-    slack = f"{name}s {100 * room:.0f} % slower would cost nothing" if room >= _MIN_SHARE else f"{name}s have no slack"
+    slack = (
+        f"{name}s {100 * room:.0f} % slower would add at most 1 %" if room >= _MIN_SHARE else f"{name}s have no slack"
+    )
     return f"if {name}s took no time, {steps} would be {gain}; {slack}"
 
 

@@ -176,12 +176,12 @@ def test_what_sets_the_pace_is_named(tmp_path: Path) -> None:
         assert sum(found[name].by_iteration.values()) == pytest.approx(found[name].step_ns)
         assert max(found[name].by_resource, key=found[name].by_resource.__getitem__) == name
     assert found["device"].by_resource == {"device": pytest.approx(900_000)}
-    assert found["device"].host_room == pytest.approx(900 / 300 - 1, rel=0.07)
-    assert found["device"].device_room == 0
-    assert found["device"].host_bound == pytest.approx(1) and found["device"].device_bound == pytest.approx(3, rel=0.02)
+    device, host = found["device"].slack, found["host"].slack
+    assert device.host_room == pytest.approx(900 / 300 - 1, rel=0.07) and device.device_room == 0
+    assert device.host_bound == pytest.approx(1) and device.device_bound == pytest.approx(3, rel=0.02)
     assert found["host"].by_resource["host"] > 0.9 * 900_000
-    assert found["host"].device_room == pytest.approx(900 / 300 - 1, rel=0.07) and found["host"].host_room == 0
-    assert found["loader"].host_room > 1 and found["loader"].device_room > 0.3
+    assert host.device_room == pytest.approx(900 / 300 - 1, rel=0.07) and host.host_room == 0
+    assert found["loader"].slack.host_room > 1 and found["loader"].slack.device_room > 0.3
 
 
 @pytest.mark.parametrize("first", [1, 5])
@@ -259,3 +259,32 @@ def test_loaders_inside_loaders_are_read(tmp_path: Path) -> None:
     path.write_text(json.dumps(kineto(events)))
     (window,) = step_windows(collect([path]), [2, 3, 4])
     assert period_us(window) == pytest.approx(9000.0, rel=1e-6)
+
+
+def lone_step(tmp_path: Path, kernel_us: float) -> Trace:
+    """Return a trace with one iteration: a host that launches ten kernels and waits, after kernels launched before it.
+
+    The host takes 100 us a launch. The earlier kernels occupy the device until 300 us after the iteration begins.
+    """
+    calls_ = [launch(100.0 * i, i) for i in range(1, 11)]
+    kernels = [
+        kernel("ampere_sgemm_a", max(100.0 * i + 10, 300 + kernel_us * (i - 1)), kernel_us, i) for i in range(1, 11)
+    ]
+    done = kernels[-1]["ts"] + kernel_us
+    wait = event("cudaDeviceSynchronize", "cuda_runtime", 1010, max(done, 1100.0) - 1010 + 5)
+    before = [launch(5, 99), kernel("ampere_sgemm_b", 50, 250, 99)]
+    step = event("ProfilerStep#1", "user_annotation", 10, max(done, 1100.0) + 10)
+    (tmp_path / "lone.json").write_text(json.dumps(kineto([step, *before, *calls_, *kernels, wait])))
+    return collect([tmp_path / "lone.json"])
+
+
+@pytest.mark.parametrize("kernel_us", [20.0, 80.0, 300.0], ids=["paced by its host", "near", "paced by its device"])
+def test_a_lone_step_gains_no_more_than_its_parts_do(tmp_path: Path, kernel_us: float) -> None:
+    (window,) = step_windows(lone_step(tmp_path, kernel_us), [1])
+    base = window.steady()
+    for factor in (0.5, 0.25, 0.1):
+        host = period_us(window) / period_us(window, f"scale_host:{factor}")
+        device = period_us(window) / period_us(window, f"scale_kernels:all:{factor}")
+        assert 1 <= host <= min(1 / factor, base.slack.host_bound) * (1 + 1e-9)
+        assert 1 <= device <= min(1 / factor, base.slack.device_bound) * (1 + 1e-9)
+    assert base.slack.host_room == 0 if kernel_us == 20 else base.slack.device_room == 0

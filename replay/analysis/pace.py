@@ -1,4 +1,4 @@
-"""The pace of a steady state: which resources limit the time of a step, and how much room the others have."""
+"""The pace of a steady state: which resources limit the time of a step, and how much slack the others have."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from replay.analysis.critical_path import PATH_CAUSES, CriticalPath, Part, critical_path, path_causes
-from replay.engine.steady import SETTLED, SteadyState, room, without
+from replay.engine.steady import Slack, SteadyState
 from replay.from_trace.index import LOADER_PREFIX
 from replay.graph.graph import TaskKind
 
@@ -25,8 +25,6 @@ _CAUSES_OF_RESOURCE: Mapping[str, tuple[str, ...]] = {
 }
 #: What can set the pace, in the order of tables.
 PACE_RESOURCES: tuple[str, ...] = tuple(_CAUSES_OF_RESOURCE)
-#: Resources that a slower host makes longer, and resources that a slower device makes longer.
-_HOST_AND_DEVICE = (("host",), ("device", "communication", "copies"))
 
 
 @dataclass(frozen=True)
@@ -44,22 +42,16 @@ class Pace:
         Time on the critical path by rank; -1 for meetings of ranks.
     by_iteration : mapping of int to float
         Time on the critical path by iteration: 0 for the step's own, 1 for the next, -1 for the one before.
-    host_room, device_room : float
-        Share by which hosts, or devices, could become slower without making the step longer; up to 3. Zero if they are
-        on the critical path.
-    host_bound, device_bound : float
-        Speed-up of a cycle if hosts, or devices, took no time: an upper limit of the gain there.
-        It is below the time on the critical path if another path is nearly as long.
+    slack : Slack
+        How much slower hosts and devices could be, and the most that making them faster could gain. The gain is less
+        than the time on the critical path if another path is nearly as long.
     """
 
     step_ns: float
     by_resource: Mapping[str, float]
     by_rank: Mapping[int, float]
     by_iteration: Mapping[int, float]
-    host_room: float
-    device_room: float
-    host_bound: float
-    device_bound: float
+    slack: Slack
 
 
 def pace(state: SteadyState, position: int = 0) -> Pace:
@@ -80,17 +72,12 @@ def pace(state: SteadyState, position: int = 0) -> Pace:
     by_resource = {
         name: float(path.ns[resources == i].sum()) for i, name in enumerate(PACE_RESOURCES) if (resources == i).any()
     }
-    on_host, on_device = (
-        any(by_resource.get(n, 0.0) > SETTLED * line.span_ns for n in names) for names in _HOST_AND_DEVICE
-    )
     return Pace(
         line.span_ns,
         by_resource,
         _sum_by_key(graph.ranks()[path.task], path.ns),
         _sum_by_key(graph.tasks.iteration[path.task] - iteration, path.ns),
-        0.0 if on_host else room(state, on_device=False),
-        0.0 if on_device else room(state, on_device=True),
-        *(state.period_ns / max(without(state, on_device=side), 1.0) for side in (False, True)),
+        state.slack,
     )
 
 

@@ -2,19 +2,20 @@
 
 `pattern_of` turns the iterations of a graph into a cycle, with the edges that join it to the next (loop-carried
 dependences, in the words of compilers). `repeated` unrolls a number of cycles into one graph. `steady_states` replays
-more and more cycles until the period no longer changes. `room` and `without` tell how much the hosts or the devices of
+more and more cycles until the period no longer changes. `room` and `bound` tell how much the hosts or the devices of
 a steady state could become slower, and what making them faster could gain.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from profilers.trace.arrays import Floats, Ints
 from replay.engine.timeline import Timeline, replay
-from replay.graph.graph import HOST_TIME_EDGES, STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
+from replay.graph.graph import STREAM_EDGES, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 
 
 @dataclass(frozen=True)
@@ -284,6 +285,8 @@ SETTLED = 1e-3
 _FIRST_CYCLES, _MOST_CYCLES = 4, 34
 #: Number of cycles that most windows need.
 USUAL_CYCLES = 6
+#: Share by which a period may grow in `room`.
+ROOM_COST = 0.01
 #: Largest factor by which `room` slows hosts or devices, and how often it halves the range.
 _MOST_ROOM, _HALVINGS = 4.0, 5
 
@@ -318,12 +321,35 @@ class SteadyState:
         """Time of a cycle in the steady state."""
         return float(self.step_ns.sum())
 
+    @cached_property
+    def slack(self) -> "Slack":
+        """How much slower hosts and devices could be, and what making them faster could gain."""
+        return Slack(*(measure(self, on_device=side) for measure in (room, bound) for side in (False, True)))
+
     def at_step(self, position: int) -> Timeline:
         """Return the timeline with one step of the cycle as its interval."""
         if not self.repeats:
             return self.timeline
         first = len(self.timeline.graph.iterations) - 2 * len(self.step_ns)
         return replace(self.timeline, interval=steps_of(self.timeline)[first + position])
+
+
+@dataclass(frozen=True)
+class Slack:
+    """Room and bound of hosts and devices in a steady state.
+
+    Parameters
+    ----------
+    host_room, device_room : float
+        Share by which hosts, or devices, could become slower while steps become at most 1 % longer; up to 3.
+    host_bound, device_bound : float
+        How many times as fast a cycle would be if hosts, or devices, took no time: the most that can be gained there.
+    """
+
+    host_room: float
+    device_room: float
+    host_bound: float
+    device_bound: float
 
 
 def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence[Change]) -> list[SteadyState]:
@@ -351,7 +377,8 @@ def steady_states(graph: KernelGraph, pattern: Pattern | None, changes: Sequence
         A change refuses the graph, or tasks wait for each other in a circle.
     """
     if pattern is None:
-        return [_state_of_single(change(graph)) for change in changes]
+        base = _state_of_single(graph)
+        return [base if change is unchanged else _state_of_single(change(graph), base) for change in changes]
     states: dict[int, SteadyState] = {}
     cycles = _FIRST_CYCLES
     while len(states) < len(changes):
@@ -370,10 +397,22 @@ def unchanged(graph: KernelGraph) -> KernelGraph:
     return graph
 
 
-def _state_of_single(graph: KernelGraph) -> SteadyState:
-    """Return the step of a single iteration, which begins when its streams are done with earlier work."""
+def _state_of_single(graph: KernelGraph, base: SteadyState | None = None) -> SteadyState:
+    """Return the step of a single iteration, which begins when its streams are done with earlier work.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        The graph, with a what-if applied if `base` is given.
+    base : SteadyState, optional
+        State of the unchanged graph. If a device is busy for all of its step, earlier work stays the begin. Otherwise a
+        faster host would also have ended the earlier work sooner, and the trace does not show by how much. The step
+        then changes as its latency does: the time from the start of the iteration on the host to its completion.
+    """
     line = replay(graph)
     begin = min(_backlog_end(line), line.makespan_ns)
+    if base is not None and base.timeline.busy_ns().max(initial=0.0) < (1 - ROOM_COST) * base.period_ns:
+        begin = line.makespan_ns * base.timeline.begin_ns / base.timeline.until_ns
     line = replace(line, interval=(begin, line.makespan_ns)) if begin else line
     host, device = (max(_last_end(line, on_device=side) - begin, 0.0) for side in (False, True))
     return SteadyState(line, np.array([line.span_ns]), host, device, settled=True, repeats=False)
@@ -409,10 +448,9 @@ def _state_of_repeated(graph: KernelGraph, size: int) -> SteadyState:
 
 
 def room(state: SteadyState, *, on_device: bool) -> float:
-    """Return the share by which hosts, or devices, could become slower without a longer period.
+    """Return the share by which hosts, or devices, could become slower while the period grows by at most 1 %.
 
-    Their times are scaled by factors up to 4. The result is the largest factor at which the period is the same to
-    0.1 %, less 1; it is known to 4 %.
+    Their times are scaled by factors up to 4. The result is the largest factor, less 1; it is known to 4 %.
 
     Parameters
     ----------
@@ -421,7 +459,7 @@ def room(state: SteadyState, *, on_device: bool) -> float:
     on_device : bool
         Whether to scale kernels, copies and collectives, rather than host calls and the time between them.
     """
-    limit = (1 + SETTLED) * state.period_ns
+    limit = (1 + ROOM_COST) * state.period_ns
 
     def fits(factor: float) -> bool:
         return _scaled_period(state, factor, on_device=on_device) <= limit
@@ -435,23 +473,22 @@ def room(state: SteadyState, *, on_device: bool) -> float:
     return math.exp(low) - 1
 
 
-def without(state: SteadyState, *, on_device: bool) -> float:
-    """Return the period if hosts, or devices, took no time: the most that making them faster can gain."""
-    return _scaled_period(state, 0.0, on_device=on_device)
+def bound(state: SteadyState, *, on_device: bool) -> float:
+    """Return the speed-up of the period if hosts, or devices, took no time: the most that can be gained there."""
+    return state.period_ns / max(_scaled_period(state, 0.0, on_device=on_device), 1.0)
 
 
 def _scaled_period(state: SteadyState, factor: float, *, on_device: bool) -> float:
     """Return the period with the times of hosts, or of devices, multiplied by `factor`."""
     graph = state.timeline.graph
-    tasks, edges = graph.tasks, graph.edges
-    is_scaled = graph.on_device() if on_device else tasks.kind == TaskKind.HOST
-    graph = graph.with_tasks(duration_ns=np.where(is_scaled, tasks.duration_ns * factor, tasks.duration_ns))
-    if not on_device:
-        is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
-        lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
-        graph = replace(graph, edges=replace(edges, lag_ns=lag_ns))
-    scaled = _state_of_repeated(graph, len(state.step_ns)) if state.repeats else _state_of_single(graph)
-    return scaled.period_ns
+    if on_device:
+        duration_ns = graph.tasks.duration_ns
+        graph = graph.with_tasks(duration_ns=np.where(graph.on_device(), duration_ns * factor, duration_ns))
+    else:
+        graph = graph.with_host_time(factor)
+    return (
+        _state_of_repeated(graph, len(state.step_ns)) if state.repeats else _state_of_single(graph, state)
+    ).period_ns
 
 
 def _slowest_queue_ns(state: SteadyState) -> float:

@@ -444,6 +444,17 @@ class KernelGraph:
                 f"task {bad} has a duration of {self.tasks.duration_ns[bad]} ns, which is negative or not finite"
             )
 
+    def with_host_time(self, factor: float) -> "KernelGraph":
+        """Return a copy with the time of host calls, and the host time between them, multiplied by `factor`."""
+        tasks, edges = self.tasks, self.edges
+        graph = self.with_tasks(
+            duration_ns=np.where(tasks.kind == TaskKind.HOST, tasks.duration_ns * factor, tasks.duration_ns),
+            release_ns=np.where(tasks.device < 0, tasks.release_ns * factor, tasks.release_ns),
+        )
+        is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
+        lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)
+        return replace(graph, edges=replace(edges, lag_ns=lag_ns))
+
     def with_tasks(self, **columns: npt.NDArray[Any]) -> "KernelGraph":
         """Return a copy of the graph with the named task columns replaced."""
         return replace(self, tasks=replace(self.tasks, **columns))

@@ -369,8 +369,8 @@ def _weighted_pace(base: "_Baseline") -> tuple[dict[str, float], dict[int, float
             for rank, ns in step_pace.by_rank.items():
                 ranks[rank] += weight * ns
             for side in ("host", "device"):
-                room[side] += step_ns * getattr(step_pace, f"{side}_room")
-                without_side[side] += step_ns / getattr(step_pace, f"{side}_bound")
+                room[side] += step_ns * getattr(step_pace.slack, f"{side}_room")
+                without_side[side] += step_ns / getattr(step_pace.slack, f"{side}_bound")
     if not total:
         return {}, {}, {}, {}
     return (

@@ -1,12 +1,10 @@
 """Scaling what-ifs: kernels of one class, or the host, are faster or slower by a factor."""
 
-from dataclasses import replace
-
 import numpy as np
 
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import HOST_TIME_EDGES, Basis, KernelGraph, TaskKind
+from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown, written
 
 
@@ -64,14 +62,8 @@ def scale_host(factor: float) -> WhatIf:
     check_factor("scale_host", factor, zero=True)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
-        tasks, edges = graph.tasks, graph.edges
-        host = tasks.kind == TaskKind.HOST
-        between = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
-        changed = graph.with_tasks(
-            duration_ns=np.where(host, tasks.duration_ns * factor, tasks.duration_ns),
-            release_ns=np.where(tasks.device < 0, tasks.release_ns * factor, tasks.release_ns),
-            basis=np.where(host & (factor != 1.0), int(Basis.ASSUMED), tasks.basis),
-        )
-        return replace(changed, edges=replace(edges, lag_ns=np.where(between, edges.lag_ns * factor, edges.lag_ns)))
+        is_scaled = (graph.tasks.kind == TaskKind.HOST) & (factor != 1.0)
+        basis = np.where(is_scaled, int(Basis.ASSUMED), graph.tasks.basis)
+        return graph.with_tasks(basis=basis).with_host_time(factor)
 
     return WhatIf(written("scale_host", factor), transform)

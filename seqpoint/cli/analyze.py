@@ -98,7 +98,7 @@ def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], l
 
 
 def _show_pace(sides: Sequence[Pace]) -> None:
-    """Print the pace of a step by resource, and by how much hosts and devices could be slower at no cost."""
+    """Print the pace of a step by resource, and how much slower hosts and devices could be."""
     title = "What sets the pace: time on the critical path of the step"
     _show_path(title, "resource", [side.by_resource for side in sides])
     ranks = [{f"rank {rank}" if rank >= 0 else "ranks meet": ns for rank, ns in side.by_rank.items()} for side in sides]
@@ -108,7 +108,7 @@ def _show_pace(sides: Sequence[Pace]) -> None:
         _show_path("The same by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
     for label, side in zip(("", "after: "), sides, strict=False):
         for name in ("host", "device"):
-            say(label + slack_text(name, getattr(side, f"{name}_bound"), getattr(side, f"{name}_room")))
+            say(label + slack_text(name, getattr(side.slack, f"{name}_bound"), getattr(side.slack, f"{name}_room")))
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:

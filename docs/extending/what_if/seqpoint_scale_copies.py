@@ -17,7 +17,7 @@ def scale_copies(factor: float) -> WhatIf:
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         copies = TaskChoice("copies").rows(graph)
         duration_ns = np.where(copies, factor * graph.tasks.duration_ns, graph.tasks.duration_ns)
-        note = f"scale_copies: {copies.sum()} copies"
+        note = f"scale_copies:{factor}: {copies.sum()} copies"
         return graph.with_durations(duration_ns, Basis.ASSUMED).with_notes([note])
 
     return WhatIf("scale_copies", transform)
