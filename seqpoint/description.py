@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,8 @@ from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.steps import busy_in_steps, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import as_html
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.units import duration
 
 
 @dataclass(frozen=True)
@@ -127,17 +125,58 @@ class Description:
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return a row for each rank and device, with its steps; times in ns."""
-        import pandas as pd
+        return data_frame([asdict(row) for row in self.steps])
 
-        return pd.DataFrame([asdict(row) for row in self.steps])
-
-    def classes_table(self) -> "pd.DataFrame":
+    def classes_table(self) -> DataFrame:
         """Return the kernels by class, longest first; times in ns."""
-        import pandas as pd
+        return data_frame(self.to_dict()["kernel_classes"])
 
-        return pd.DataFrame(self.to_dict()["kernel_classes"])
+    def tables(self) -> tuple[Table, Table, Table, Table]:
+        """Return the devices, the steps, the kernels by class, and the counts of the reader, as text."""
+        devices = [
+            (
+                row.rank,
+                row.device,
+                duration(row.span_ns),
+                duration(row.busy_ns),
+                f"{100 * row.busy_ns / max(row.span_ns, 1):.1f}",
+                duration(row.communication_ns),
+                duration(row.exposed_ns),
+                duration(row.overlapped_ns),
+            )
+            for row in self.devices
+        ]
+        steps = [
+            (
+                row.rank,
+                "-" if row.device is None else row.device,
+                row.steps,
+                duration(row.elapsed_ns),
+                duration(row.step_ns),
+                duration(row.latency_ns),
+                "-" if row.busy_ns is None else f"{100 * row.busy_ns / max(row.elapsed_ns, 1):.1f}",
+            )
+            for row in self.steps
+        ]
+        classes = [(row.class_, row.kernels, duration(row.time_ns), f"{100 * row.share:.1f}") for row in self.classes]
+        return (
+            Table(
+                "Devices",
+                ("rank", "device", "span", "busy", "busy %", "communication", "exposed", "overlapped"),
+                devices,
+                note="Exposed: a collective and nothing else runs. Overlapped: other work runs beside it.",
+            ),
+            Table(
+                "Steps, each from one completion to the next",
+                ("rank", "device", "steps", "elapsed", "median step", "median latency", "busy %"),
+                steps,
+                note="Steps add up to the elapsed time. Latency counts from the start of the iteration on the host.",
+            ),
+            Table("Kernels by class", ("class~", "kernels", "time", "share %"), classes),
+            Table("Quality", ("count~", "n", "meaning~"), list(self.trace.meta.quality.rows())),
+        )
 
     def plot(self) -> Any:
         """Return the chart of the time in kernels by class, as a HoloViews object."""

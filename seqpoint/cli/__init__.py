@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _COMMANDS = {name: (f"seqpoint.cli.{function}", text) for name, (function, text) in COMMANDS.items()}
 
 
-@click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seqpoint")
 def cli() -> None:
     """Profile GPU jobs from their traces: select iterations, replay them, and project what-ifs.

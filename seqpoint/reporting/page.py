@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ from markupsafe import Markup, escape
 from profilers.files import write_text
 from replay.projection.projection import Projection
 from seqpoint import __version__, plots
-from seqpoint.reporting import tables
 from seqpoint.reporting.tables import (
     ReportContent,
     ReportSection,
-    Tile,
     best_row,
     clean,
     count,
     notes,
+    points_table,
+    projection_table,
     summary,
     tiles,
 )
@@ -200,29 +200,6 @@ def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping
     )
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A part of a section: a heading with charts and tables."""
-
-    heading: str
-    figures: tuple[Figure, ...]
-    tables: tuple[tables.Table, ...]
-
-
-@dataclass(frozen=True)
-class _View:
-    """The variables of a section in the template."""
-
-    heading: str
-    labels: tuple[str, ...]
-    summary: str
-    tiles: tuple[Tile, ...]
-    blocks: tuple[_Block, ...]
-    notes: tuple[str, ...]
-    quality: tables.Table
-    provenance: Markup
-
-
 def write_report(content: ReportContent, path: str | Path) -> Path:
     """Write a report as a page of HTML, and return its path; a partly written file is never visible.
 
@@ -246,52 +223,50 @@ def write_report(content: ReportContent, path: str | Path) -> Path:
 def html_page(content: ReportContent) -> str:
     """Return the page of a report; all text in it is escaped, and only its own two scripts may run."""
     figures = [section_figures(section) for section in content.sections]
-    pairs = zip(content.sections, figures, strict=True)
-    labelled = [(figure, section.labels) for section, of_section in pairs for figure in of_section]
-    script, drawn = embedded(labelled)
+    pairs = list(zip(content.sections, figures, strict=True))
+    script, drawn = embedded([(figure, section.labels) for section, of_section in pairs for figure in of_section])
     remaining = iter(drawn)
-    views = [
-        _view(section, [next(remaining) for _ in of_section])
-        for section, of_section in zip(content.sections, figures, strict=True)
-    ]
+    views = [_view(section, [next(remaining) for _ in of_section]) for section, of_section in pairs]
     return rendered("report.html", content.title, (bokeh_script(), script) if script else (), {"views": views})
 
 
-def _view(section: ReportSection, figures: list[Figure]) -> _View:
-    return _View(
-        section.heading,
-        section.labels,
-        summary(section),
-        tiles(section),
-        tuple(block for block in _blocks(section, figures) if block.figures or block.tables),
-        notes(section),
-        tables.quality_table(section.description),
-        Markup(escape(json.dumps(_provenance(section), indent=2, default=str))),
-    )
+def _view(section: ReportSection, figures: list[Figure]) -> dict[str, Any]:
+    """Return the variables of a section in the template."""
+    *_, quality = section.description.tables()
+    return {
+        "heading": section.heading,
+        "labels": section.labels,
+        "summary": summary(section),
+        "tiles": tiles(section),
+        "blocks": _blocks(section, figures),
+        "notes": notes(section),
+        "quality": quality if quality.rows else replace(quality, note="Nothing was counted."),
+        "provenance": Markup(escape(json.dumps(_provenance(section), indent=2, default=str))),
+    }
 
 
-def _blocks(section: ReportSection, figures: list[Figure]) -> list[_Block]:
-    description, selection, projection = section.description, section.selection, section.projection
-    classes = tables.classes_table(description) if description.classes else None
-    devices = tables.devices_table(description) if description.devices else None
-    steps = tables.steps_table(description) if description.steps else None
-    points = tables.points_table(selection) if selection else None
-    baselines = tables.baselines_table(selection) if selection else None
-    what_ifs = tables.projection_table(projection) if projection else None
-
-    def block(heading: str, name: str, table: tables.Table | None) -> _Block:
-        of_block = tuple(figure for figure in figures if figure.block == name)
-        return _Block(heading, of_block, () if table is None else (table,))
-
-    return [
-        block("Sequence lengths and chosen iterations", "selection", points),
-        block("Baselines", "baselines", baselines),
-        block("Where the time goes", "classes", classes),
-        block("Steps", "", steps),
-        block("Devices", "", devices),
-        block("Timeline before and after", "timeline", None),
-        block("What-ifs", "projection", what_ifs),
+def _blocks(section: ReportSection, figures: list[Figure]) -> list[dict[str, Any]]:
+    """Return the blocks of a section that are not empty: a heading with charts and tables."""
+    selection, projection = section.selection, section.projection
+    devices, steps, classes, _ = section.description.tables()
+    blocks = [
+        ("Sequence lengths and chosen iterations", "selection", points_table(selection) if selection else None),
+        ("Baselines", "baselines", selection.tables()[1] if selection else None),
+        ("Where the time goes", "classes", classes),
+        ("Steps", "", steps),
+        ("Devices", "", devices),
+        ("Timeline before and after", "timeline", None),
+        ("What-ifs", "projection", projection_table(projection) if projection else None),
     ]
+    views = [
+        {
+            "heading": heading,
+            "figures": [figure for figure in figures if figure.block == name],
+            "tables": [table] if table and table.rows else [],
+        }
+        for heading, name, table in blocks
+    ]
+    return [view for view in views if view["figures"] or view["tables"]]
 
 
 def _provenance(section: ReportSection) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from replay.costs.collectives import (
     scored_rows,
 )
 from replay.costs.collectives.measurements import holds_collectives
-from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Ways to predict a group: with its own fit; without any group of its number of workers; without its device.

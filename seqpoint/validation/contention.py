@@ -26,8 +26,9 @@ from replay.contention import (
 )
 from replay.contention.reading import TABLE
 from replay.studies.published import published_figures
+from seqpoint.notebook import Table
 from seqpoint.validation.contention_cases import ContentionCase, notes_on, predict_contention, refit_contention
-from seqpoint.validation.rows import Table, ValidationRow, summary_row, table_of
+from seqpoint.validation.rows import ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 ALL = "all"

@@ -5,20 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from replay.contention import (
-    SIMULATED,
-    TRANSFERS,
-    ContentionFit,
-    ContentionRecording,
-    RecordedScenario,
-    base_parameters,
-    calibrate_contention,
-    ceilings_of,
-    fold_of,
-    kin_of,
-    mechanism_of,
-    scenario_model,
-)
+from replay import contention
 from replay.costs.shipped import load_parameters
 from replay.projection.provenance import QUANTILES
 from seqpoint.validation.suites import Progress
@@ -119,12 +106,12 @@ class ContentionCase:
         return self.low_ns <= self.measured_ns <= self.high_ns
 
 
-def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
+def notes_on(recordings: Sequence[contention.ContentionRecording]) -> list[str]:
     """Return remarks on recordings that are of a simulated device, or of a single take."""
     notes = []
     for recording in recordings:
         source, device = recording.source, recording.device
-        if device.architecture == SIMULATED:
+        if device.architecture == contention.SIMULATED:
             notes.append(f"{source}: {device.name} is simulated; nothing of it was measured")
         if all(scenario.takes == 1 for scenario in recording.scenarios):
             notes.append(f"{source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
@@ -132,7 +119,7 @@ def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
 
 
 def predict_contention(
-    recordings: Sequence[ContentionRecording], fit: ContentionFit | None = None
+    recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None = None
 ) -> list[ContentionCase]:
     """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters.
 
@@ -146,15 +133,17 @@ def predict_contention(
     return cases
 
 
-def _fitted_groups(recordings: Sequence[ContentionRecording], fit: ContentionFit | None) -> set[str]:
+def _fitted_groups(
+    recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None
+) -> set[str]:
     """Return the groups of recordings of one device that a fit has seen, and groups that share works with them."""
-    known, kin = set(fit.groups if fit else ()), kin_of(recordings)
+    known, kin = set(fit.groups if fit else ()), contention.kin_of(recordings)
     seen = {kin[s.group] for r in recordings for s in r.scenarios if not known.isdisjoint(r.digests_of(s))}
     return {group for group, first in kin.items() if first in seen}
 
 
 def refit_contention(
-    recordings: Sequence[ContentionRecording], progress: Progress | None = None
+    recordings: Sequence[contention.ContentionRecording], progress: Progress | None = None
 ) -> list[ContentionCase]:
     """Return every scenario of two works or more, predicted with a fit to those whose works are in other parts.
 
@@ -167,38 +156,42 @@ def refit_contention(
     cases = []
     for number, device in enumerate(devices):
         mine = [recording for recording in recordings if recording.device.name == device]
-        kin = kin_of(mine)
+        kin = contention.kin_of(mine)
         for fold in range(FOLDS):
             if progress:
                 progress(number * FOLDS + fold, len(devices) * FOLDS, device)
-            fit = calibrate_contention(mine, parameters=load_parameters(), part=_others(fold))
+            fit = contention.calibrate_contention(mine, parameters=load_parameters(), part=_others(fold))
             for recording in mine:
-                out = [s for s in recording.scenarios if len(s.members) > 1 and fold_of(kin[s.group], FOLDS) == fold]
+                out = [
+                    s
+                    for s in recording.scenarios
+                    if len(s.members) > 1 and contention.fold_of(kin[s.group], FOLDS) == fold
+                ]
                 cases += _cases(recording, out, fit, [False] * len(out))
     return cases
 
 
 def _others(fold: int) -> Callable[[str], bool]:
-    return lambda kin: fold_of(kin, FOLDS) != fold
+    return lambda kin: contention.fold_of(kin, FOLDS) != fold
 
 
 def _cases(
-    recording: ContentionRecording,
-    scenarios: Sequence[RecordedScenario],
-    fit: ContentionFit | None,
+    recording: contention.ContentionRecording,
+    scenarios: Sequence[contention.RecordedScenario],
+    fit: contention.ContentionFit | None,
     fitted: Sequence[bool],
 ) -> list[ContentionCase]:
     if not scenarios:
         return []
     known = fit.parameters(load_parameters()) if fit else load_parameters()
-    model = scenario_model(recording, [s.members for s in scenarios])
-    ends = model.ends_ns(base_parameters(recording, known))
+    model = contention.scenario_model(recording, [s.members for s in scenarios])
+    ends = model.ends_ns(contention.base_parameters(recording, known))
     times, random = model.times_ns(ends), np.random.default_rng(_SEED)
-    drawn = [base_parameters(recording, known.drawn(random)) for _ in range(_DRAWS)]
+    drawn = [contention.base_parameters(recording, known.drawn(random)) for _ in range(_DRAWS)]
     low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
     room = np.exp(fit.spread if fit else 0.0)
     low, high = np.minimum(low, times) / room, np.maximum(high, times) * room
-    ceilings = ceilings_of(recording)
+    ceilings = contention.ceilings_of(recording)
     return [
         ContentionCase(
             recording.source,
@@ -206,7 +199,7 @@ def _cases(
             s.group,
             s.name,
             s.policy,
-            mechanism_of(recording, s, ceilings),
+            contention.mechanism_of(recording, s, ceilings),
             _carrier(recording, s),
             s.measured_ns,
             float(times[i]),
@@ -224,8 +217,8 @@ def _cases(
     ]
 
 
-def _carrier(recording: ContentionRecording, scenario: RecordedScenario) -> str:
+def _carrier(recording: contention.ContentionRecording, scenario: contention.RecordedScenario) -> str:
     kinds = [recording.works[member.work].kind for member in scenario.members]
-    carriers = {TRANSFERS[kind] for kind in kinds if kind in TRANSFERS}
-    computes = any(kind not in TRANSFERS for kind in kinds)
+    carriers = {contention.TRANSFERS[kind] for kind in kinds if kind in contention.TRANSFERS}
+    computes = any(kind not in contention.TRANSFERS for kind in kinds)
     return carriers.pop() if computes and len(carriers) == 1 else ""

@@ -29,7 +29,8 @@ from replay.costs.kernels import (
     read_measurements,
 )
 from replay.costs.kernels.measurements import holds_operators
-from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Devices that are left out in turn, whose mean has a limit. T4 and P4 run into their power limit and are shown apart.

@@ -17,25 +17,13 @@ import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
+from replay import workloads
 from replay.calibration.parameters import Row, measured_count, measured_rows
 from replay.costs.kernels import Calibration, load_calibration, read_calibration
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
-from replay.workloads import (
-    Pass,
-    Step,
-    Tally,
-    Timed,
-    Transformer,
-    backward,
-    find_transformer,
-    forward,
-    fused,
-    load_transformers,
-    tally,
-    time_operators,
-)
-from seqpoint.validation.rows import Table, TimedScore, ValidationRow, short_devices, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import TimedScore, ValidationRow, short_devices, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
@@ -69,8 +57,8 @@ class MeasuredModel:
     """
 
     device: Device
-    model: Transformer
-    run: Pass
+    model: workloads.Transformer
+    run: workloads.Pass
     fused: bool
     seconds: float
     source: str
@@ -86,7 +74,7 @@ class MeasuredModel:
 ModelScore = TimedScore[MeasuredModel]
 
 
-def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None) -> list[MeasuredModel]:
+def read_models(path: str | Path, known: Mapping[str, workloads.Transformer] | None = None) -> list[MeasuredModel]:
     """Read measured runs of models, from a CSV file or every fitting CSV file in a folder.
 
     Columns: ``device``, ``model``, ``mode`` (inf or train), ``seq_len``, ``batch``, ``e2e_ms``, and ``option`` (empty
@@ -105,19 +93,19 @@ def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None
         There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with what is
         accepted.
     """
-    models = load_transformers() if known is None else known
+    models = workloads.load_transformers() if known is None else known
     return measured_rows(path, _COLUMNS, lambda where, row: _row(where, row, models))
 
 
-def _row(where: str, row: Row, known: Mapping[str, Transformer]) -> MeasuredModel:
+def _row(where: str, row: Row, known: Mapping[str, workloads.Transformer]) -> MeasuredModel:
     mode, option = row["mode"] or "", row.get("option") or ""
     if mode not in _MODES or option not in _OPTIONS:
         raise InvalidInputError(
             f"{where}: mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
         )
     try:
-        run = Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
-        device, model = find_device(_name(row, "device")), find_transformer(_name(row, "model"), known)
+        run = workloads.Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
+        device, model = find_device(_name(row, "device")), workloads.find_transformer(_name(row, "model"), known)
     except (NotFoundError, InvalidInputError) as error:
         raise InvalidInputError(f"{where}: {error}") from error
     try:
@@ -171,40 +159,40 @@ def score_models(
 
 
 #: What is run, wherever: the model, how, and whether operators are fused.
-_Job = tuple[Transformer, Pass, bool]
+_Job = tuple[workloads.Transformer, workloads.Pass, bool]
 
 
 def _job(measured: MeasuredModel) -> _Job:
     return measured.model, measured.run, measured.fused
 
 
-def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, Tally]:
+def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, workloads.Tally]:
     """Count the operators of every different run; a Python loop over them, about 2 ms each."""
     jobs = list(dict.fromkeys(map(_job, measured)))
     tallies = {}
     for number, (model, run, fusing) in enumerate(jobs):
         if progress:
             progress(number, len(jobs), model.name)
-        tallies[model, run, fusing] = tally(model, partial(_steps, run, fusing))
+        tallies[model, run, fusing] = workloads.tally(model, partial(_steps, run, fusing))
     return tallies
 
 
-def _steps(run: Pass, fusing: bool, model: Transformer) -> list[Step]:
-    steps = forward(model, run)
-    first = fused(steps) if fusing else steps
-    return [*first, *backward(steps)] if run.training else first
+def _steps(run: workloads.Pass, fusing: bool, model: workloads.Transformer) -> list[workloads.Step]:
+    steps = workloads.forward(model, run)
+    first = workloads.fused(steps) if fusing else steps
+    return [*first, *workloads.backward(steps)] if run.training else first
 
 
 def _together(
-    jobs: Mapping[_Job, Tally], device: Device, known: Calibration, without: tuple[str, ...]
-) -> dict[_Job, Timed]:
+    jobs: Mapping[_Job, workloads.Tally], device: Device, known: Calibration, without: tuple[str, ...]
+) -> dict[_Job, workloads.Timed]:
     """Time the operators of several jobs; an operator of several jobs is timed once."""
     index: dict[Operator, int] = {}
     for counted in jobs.values():
         for operator in counted.operators:
             index.setdefault(operator, len(index))
     parameters = load_parameters().with_calibration(known)
-    timed = time_operators(list(index), device, parameters=parameters, without=without)
+    timed = workloads.time_operators(list(index), device, parameters=parameters, without=without)
     return {job: timed.picked([index[o] for o in counted.operators], counted.counts) for job, counted in jobs.items()}
 
 
@@ -219,7 +207,7 @@ def model_rows(scores: Sequence[ModelScore]) -> list[ValidationRow]:
 
 def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredModel]:
     """Read every source; a model is one of the shipped or of the given ones."""
-    known = load_transformers(options.models)
+    known = workloads.load_transformers(options.models)
     return [run for source in sources for run in read_models(source, known)]
 
 

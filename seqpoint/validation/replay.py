@@ -27,7 +27,8 @@ from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
 from replay.projection.projection import StepWindow, with_typical_lags
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
-from seqpoint.validation.rows import Table, ValidationRow, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 #: Limit of the error of a step that is replayed unchanged.

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from string import Formatter
 from textwrap import fill
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import Table
 
 #: Name, lower bound and upper bound of a class of sizes.
 SizeClass = tuple[str, float, float]
@@ -211,34 +209,6 @@ def accuracy(
         "covered": float(np.mean((low <= measured) & (measured <= high))),
         "by_size": {name: float(some.mean()) for name, some in by_size.items() if len(some)},
     }
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of details that a suite shows above its limits.
-
-    Parameters
-    ----------
-    title : str
-        What stands above the table.
-    columns : tuple of str
-        Headings; a heading that ends in a tilde is of text, the others are of numbers.
-    rows : sequence of tuple
-        Cells, as many as there are headings.
-    verbose : bool
-        Whether only ``--verbose`` shows it.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[object, ...]]
-    verbose: bool = False
-
-    def frame(self) -> "pd.DataFrame":
-        """Return the table for pandas; its cells stay text."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.rows), columns=[name.removesuffix("~") for name in self.columns])
 
 
 class _Cells(Formatter):

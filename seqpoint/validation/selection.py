@@ -20,9 +20,10 @@ import numpy as np
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats
 from seqpoint.iteration_table import IterationTable, read_log
+from seqpoint.notebook import Table
 from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
 from seqpoint.selection.selecting import METHODS, Budget, method_of
-from seqpoint.validation.rows import Table, ValidationRow, geometric_mean, summary_row, table_of
+from seqpoint.validation.rows import ValidationRow, geometric_mean, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: The configuration that selections are made on, and its repetition.

@@ -12,18 +12,15 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from seqpoint.notebook import as_html
-from seqpoint.validation.rows import Table, ValidationRow
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.validation.rows import ValidationRow
 
 #: Called with (steps done, steps in all, what).
 Progress = Callable[[int, int, str], None]
@@ -183,11 +180,9 @@ class Validation:
         """The rows of all suites."""
         return [row for result in self.results.values() for row in result.rows]
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return the scoreboard, a row a suite; of one suite, a row a case."""
-        import pandas as pd
-
-        return pd.DataFrame([row.content() for row in self.rows] if self.suite else self.lines)
+        return data_frame([row.content() for row in self.rows] if self.suite else self.lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint validate --json` prints."""

@@ -16,19 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
+from replay import workloads
 from replay.costs.shipped import load_parameters
-from replay.workloads import (
-    MeasuredStep,
-    TrainingFit,
-    TrainingJob,
-    as_measured,
-    load_training,
-    predict_steps,
-    read_steps,
-    read_training_fit,
-)
 from replay.workloads.training_fits import COLUMNS
-from seqpoint.validation.rows import Table, TimedScore, ValidationRow, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import TimedScore, ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
@@ -38,10 +30,10 @@ _WORST = 10
 
 
 #: A measured step, predicted.
-StepScore = TimedScore[MeasuredStep]
+StepScore = TimedScore[workloads.MeasuredStep]
 
 
-def _case(job: TrainingJob) -> str:
+def _case(job: workloads.TrainingJob) -> str:
     """Return the sizes and the parallelism of a step."""
     layout = job.layout
     return (
@@ -50,7 +42,9 @@ def _case(job: TrainingJob) -> str:
     )
 
 
-def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingFit) -> list[StepScore]:
+def score_steps(
+    measured: Sequence[workloads.MeasuredStep], device: Device, fit: workloads.TrainingFit
+) -> list[StepScore]:
     """Predict every measured step; layers are recomputed, or not, as in the runs that were fitted.
 
     Parameters
@@ -67,8 +61,8 @@ def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingF
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    jobs = as_measured([step.job for step in measured], fit)
-    predicted = predict_steps(jobs, device, fit=fit, parameters=load_parameters())
+    jobs = workloads.as_measured([step.job for step in measured], fit)
+    predicted = workloads.predict_steps(jobs, device, fit=fit, parameters=load_parameters())
     known = set(fit.digests)
     return [
         StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in known)
@@ -105,14 +99,14 @@ def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
     return rows
 
 
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredStep]:
+def _read(sources: Sequence[Path], options: SuiteOptions) -> list[workloads.MeasuredStep]:
     """Read every source."""
-    return [step for source in sources for step in read_steps(source, options.node_devices)]
+    return [step for source in sources for step in workloads.read_steps(source, options.node_devices)]
 
 
-def _scored(measured: Sequence[MeasuredStep], options: SuiteOptions) -> SuiteResult:
+def _scored(measured: Sequence[workloads.MeasuredStep], options: SuiteOptions) -> SuiteResult:
     """Score steps with the shipped or the given costs."""
-    fit = read_training_fit(options.calibration) if options.calibration else load_training()
+    fit = workloads.read_training_fit(options.calibration) if options.calibration else workloads.load_training()
     scores = score_steps(measured, find_device(options.device or fit.device), fit)
     details = {"scores": [{**score.content(), "fitted": score.fitted} for score in scores]}
     return SuiteResult(training_rows(scores), details, _tables(scores), scores)
