@@ -189,7 +189,7 @@ class Description:
         meta, iterations = self.trace.meta, self.iterations
         ranks = iterations.rank.tolist()
         return {
-            **trace_facts(meta, {kind: table.num_rows for kind, table in self.trace.tables.items()}),
+            **trace_facts(meta, row_counts(self.trace)),
             "format": meta.format,
             "synthetic": meta.synthetic,
             "devices": [{**asdict(device), "overlapped_ns": device.overlapped_ns} for device in self.devices],
@@ -218,6 +218,11 @@ class Description:
     def _repr_html_(self) -> str:
         tables = {"Steps, each from one completion to the next": self.table(), "Kernels by class": self.classes_table()}
         return as_html("Trace", self.summary(), tables)
+
+
+def row_counts(trace: Trace) -> dict[str, int]:
+    """Return the number of rows of each table of a trace."""
+    return {kind: table.num_rows for kind, table in trace.tables.items()}
 
 
 def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
@@ -266,16 +271,11 @@ def _classes(trace: Trace) -> tuple[ClassTime, ...]:
     duration = integers(trace.kernels, "dur_ns")
     duration = np.where(duration == MISSING, 0, duration)
     total = int(duration.sum())
-    rows = [
-        ClassTime(
-            class_,
-            int(in_class.sum()),
-            int(duration[in_class].sum()),
-            float(duration[in_class].sum() / total) if total else 0.0,
-        )
-        for class_ in sorted(set(class_of.values()))
-        for in_class in [classes == class_]
-    ]
+    rows = []
+    for class_ in set(class_of.values()):
+        of_class = duration[classes == class_]
+        time_ns = int(of_class.sum())
+        rows.append(ClassTime(class_, len(of_class), time_ns, time_ns / total if total else 0.0))
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
 
 

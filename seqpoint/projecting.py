@@ -34,6 +34,8 @@ from seqpoint.units import duration
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
 #: Name for all of `replay.what_ifs.OVERLAPS`, ranked by speed-up.
 ALL_OVERLAPS = "overlap:all"
+#: Numbers of a projection, by their JSON keys.
+_TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
 #: Numbers of a row of a projection, by their JSON keys.
 _ROW_FIELDS = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
 #: Smallest share of the critical path that is shown.
@@ -149,10 +151,7 @@ class TraceProjection:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
         projection = self.projection
         return {
-            "baseline_ns": projection.baseline_ns,
-            "measured_ns": projection.measured_ns,
-            "steady_ns": projection.steady_ns,
-            "device_busy_share": projection.device_busy_share,
+            **{name: getattr(projection, name) for name in _TIME_FIELDS},
             "pace": projection.pace,
             "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
             "room": projection.room,

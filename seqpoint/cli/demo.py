@@ -59,10 +59,10 @@ def command(output: str) -> None:
             f"{folder}: cannot be created ({error.strerror}); choose another with --output"
         ) from error
     message("1/4 reading an epoch of training that was recorded with the PyTorch profiler on a CPU, 112 iterations")
-    epoch, other = (_recorded(threads, folder) for threads in (1, 2))
+    epoch, faster = (_recorded(threads, folder) for threads in (1, 2))
     message("2/4 choosing the iterations that stand for it, and predicting the run on two threads from them")
     selection = front_door.select(epoch)
-    estimate = front_door.estimate(selection, other, base=epoch)
+    estimate = front_door.estimate(selection, faster, base=epoch)
     message(
         f"3/4 synthesising a transformer on 4 x {_DEVICE} with tensor-parallel all-reduce (synthetic, not measured)"
     )

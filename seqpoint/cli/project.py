@@ -67,17 +67,13 @@ def warn_of_left_out() -> None:
 
 def _content(recipe: Recipe) -> dict[str, Any]:
     return {
-        "name": recipe.name,
-        "group": recipe.group,
-        "form": recipe.form,
+        **{key: getattr(recipe, key) for key in ("name", "group", "form")},
         "arguments": [
             {name: getattr(argument, name) for name in ("name", "kind", "about")}
             | {"choices": list(argument.choices), "default": argument.default}
             for argument in recipe.arguments
         ],
-        "summary": recipe.summary,
-        "example": recipe.example,
-        "documentation": recipe.documentation,
+        **{key: getattr(recipe, key) for key in ("summary", "example", "documentation")},
         "package": recipe.package or "seqpoint",
     }
 

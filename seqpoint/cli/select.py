@@ -1,11 +1,10 @@
 """Commands on iterations: `iterations` lists them, `select` chooses points, and `estimate` totals a run from them."""
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
-import numpy as np
+import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError
 from seqpoint import front_door
@@ -160,19 +159,29 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
     print_result(result, json_, lambda estimate: say(*estimate.summary()))
 
 
+class _Point(msgspec.Struct):
+    """A selected iteration."""
+
+    iteration: int
+    rank: int
+    weight: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Selection(msgspec.Struct):
+    """The keys of a selection that an estimate reads."""
+
+    points: Annotated[list[_Point], msgspec.Meta(min_length=1)]
+    statistic: str
+    confidence: float = 0.95
+
+
 def _read(path: Path) -> dict[str, Any]:
     """Return the selection in a file that `select --json` wrote."""
     if not path.is_file():
         raise NotFoundError(f"{path}: no such selection; write one with `seqpoint select TRACE --json > {path}`")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        points = [
-            {"iteration": int(p["iteration"]), "rank": int(p["rank"]), "weight": float(p["weight"])}
-            for p in content["points"]
-        ]
-        statistic = str(content["statistic"])
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError(f"{path}: not the output of `seqpoint select --json` ({error})") from error
-    if not points or not all(np.isfinite(p["weight"]) and p["weight"] > 0 for p in points):
-        raise InvalidInputError(f"{path}: a selection needs points with weights above zero")
-    return {"points": points, "statistic": statistic, "confidence": content.get("confidence", 0.95)}
+        return dict(msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=_Selection)))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidInputError(
+            f"{path}: not the output of `seqpoint select --json`, which has points with weights above zero ({error})"
+        ) from error

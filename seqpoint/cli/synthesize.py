@@ -1,6 +1,7 @@
 """The command `synthesize`: a predicted training job, as a step time and as a trace."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,12 +102,10 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
 def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> workloads.Transformer:
     gpt = workloads.Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
     base = gpt if name == "gpt" else workloads.find_transformer(name, workloads.load_transformers(path))
-    hidden = sizes["hidden"] or base.hidden
-    wide = sizes["feedforward"] or (4 * hidden if sizes["hidden"] else base.feedforward)
-    layers, heads = sizes["layers"] or base.layers, sizes["heads"] or base.heads
-    return workloads.Transformer(
-        base.name, "megatron", layers, hidden, heads, wide, sizes["vocabulary"] or base.vocabulary
-    )
+    chosen: dict[str, Any] = {size: value for size, value in sizes.items() if value}
+    if "hidden" in chosen:
+        chosen = {"feedforward": 4 * chosen["hidden"]} | chosen
+    return replace(base, style="megatron", experts=1, source="", **chosen)
 
 
 def _parts(step: workloads.PredictedStep) -> dict[str, float]:

@@ -5,6 +5,7 @@ section, and the functions named `..._table` its tables. The first functions tur
 for people.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from profilers.trace.schema import KINDS
@@ -47,17 +48,6 @@ def count(number: float, singular: str, plural: str = "") -> str:
     ('1 file', '1,200 files')
     """
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
-def interval(low: str, high: str) -> str:
-    """Return an interval as text.
-
-    Examples
-    --------
-    >>> interval("1.0", "1.2")
-    '[1.0, 1.2]'
-    """
-    return f"[{low}, {high}]"
 
 
 SYNTHETIC = "synthetic"
@@ -152,7 +142,7 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
         numbers.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None
     if best is not None:
-        where = interval(f"{best.low:.2f}", f"{best.high:.2f}")
+        where = f"[{best.low:.2f}, {best.high:.2f}]"
         numbers.append(Tile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
     return tuple(numbers)
 
@@ -205,7 +195,7 @@ def _spent(description: Description) -> str:
 
 def _chosen(selection: SelectionResult) -> str:
     unit, estimate = selection.unit, selection.estimate
-    where = interval(quantity(estimate.low, unit), quantity(estimate.high, unit))
+    where = f"[{quantity(estimate.low, unit)}, {quantity(estimate.high, unit)}]"
     return (
         f"{len(selection.rows)} of {count(len(selection.iterations), 'iteration')} stand for the run: they estimate "
         f"its total {selection.statistic.replace('_', ' ')} at {quantity(estimate.value, unit)} {where} "
@@ -218,7 +208,7 @@ def _projected(projection: Projection) -> str:
     best = best_row(projection)
     if best is None:
         return f"The steps take {duration(projection.baseline_ns)}; no what-if was asked for."
-    where = interval(f"{best.low:.3f}", f"{best.high:.3f}")
+    where = f"[{best.low:.3f}, {best.high:.3f}]"
     sure = " (the interval holds 1: a gain is not certain)" if best.low <= 1 <= best.high else ""
     return (
         f"The best of {count(len(projection.rows), 'what-if')}, {' + '.join(best.what_if)}, projects a speed-up of "
@@ -240,12 +230,22 @@ class Shares:
         return ("measured", 100 * self.measured), ("derived", 100 * self.derived), ("assumed", 100 * self.assumed)
 
 
+def _with_column(table: Table, heading: str, cells: Iterable[str]) -> Table:
+    """Return a table with a column more."""
+    rows = [(*row, cell) for row, cell in zip(table.rows, cells, strict=True)]
+    return replace(table, columns=(*table.columns, heading), rows=rows)
+
+
 def points_table(selection: SelectionResult) -> Table:
     """Return the table of the selected iterations, with the lengths of their bins."""
-    points = selection.tables()[0]
-    bins = [f"{low:.4g} – {high:.4g}" if high > low else f"{low:.4g}" for low, high in selection.bin_edges.tolist()]
-    rows = [(*row, lengths) for row, lengths in zip(points.rows, bins, strict=True)]
-    return replace(points, title="Chosen iterations", columns=(*points.columns, "lengths in bin"), rows=rows)
+    edges = selection.bin_edges.tolist()
+    bins = (f"{low:.4g} – {high:.4g}" if high > low else f"{low:.4g}" for low, high in edges)
+    return replace(_with_column(selection.tables()[0], "lengths in bin", bins), title="Chosen iterations")
+
+
+def devices_table(description: Description) -> Table:
+    """Return the table of the activity of each device, with its name."""
+    return _with_column(description.tables()[0], "name~", (row.name or "unknown" for row in description.devices))
 
 
 def projection_table(projection: Projection) -> Table:
@@ -255,7 +255,7 @@ def projection_table(projection: Projection) -> Table:
         (
             " + ".join(row.what_if),
             f"{row.speedup:.3f}",
-            interval(f"{row.low:.3f}", f"{row.high:.3f}"),
+            f"[{row.low:.3f}, {row.high:.3f}]",
             duration(row.projected_ns),
             Shares(row.measured_share, row.derived_share, row.assumed_share),
         )

@@ -5,15 +5,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from seqpoint.selection.log import (
-    Choice,
-    Epoch,
-    Selector,
-    nearest_iterations,
-    read_epoch,
-    remember,
-    require_at_least,
-)
+from seqpoint.selection.log import Choice, Epoch, Selector, nearest_iterations, read_epoch, remember, require_at_least
 
 
 class _SingleLengthSelector(Selector):

@@ -390,9 +390,10 @@ class SelectionResult:
             for name, count, total, error in self.baseline_rows()
         ]
         title = "SeqPoints" if self.selector == "seqpoint" else "Points"
+        columns, note = ("selector~", "points", "estimate", "error %"), quantity(self.measured, self.unit)
         return (
             Table(title, ("iteration", "rank", "length", "weight", self.statistic), points),
-            Table("Against the baselines", ("selector~", "points", "estimate", "error %"), baselines),
+            Table("Against the baselines", columns, baselines, marked=0, note=f"Total in the trace: {note}."),
         )
 
     def plot(self) -> Any:
@@ -411,20 +412,13 @@ class SelectionResult:
         """Return what `seqpoint select --json` prints."""
         table, estimate = self.iterations, self.estimate
         values = table.statistic(self.statistic)
+        names = ("error", "sequential_reduction", "parallel_reduction", "without_length")
         return {
             "n_iterations": len(table),
-            "selector": self.selector,
-            "statistic": self.statistic,
-            "unit": self.unit,
-            "measured": self.measured,
+            **{name: getattr(self, name) for name in ("selector", "statistic", "unit", "measured")},
             "estimate": estimate.value,
-            "low": estimate.low,
-            "high": estimate.high,
-            "confidence": estimate.confidence,
-            "error": self.error,
-            "sequential_reduction": self.sequential_reduction,
-            "parallel_reduction": self.parallel_reduction,
-            "without_length": self.without_length,
+            **{name: getattr(estimate, name) for name in ("low", "high", "confidence")},
+            **{name: getattr(self, name) for name in names},
             "points": [
                 {
                     "iteration": int(table.iteration[row]),
@@ -489,7 +483,13 @@ def select(
     options = options or SelectOptions()
     rank = min(table.rank.tolist(), default=0) if options.rank is None else options.rank
     run = table.of_rank(rank)
-    iterations = _with_length(run)
+    has_length = np.flatnonzero(np.isfinite(run.sequence_length))
+    if not len(has_length):
+        raise InvalidInputError(
+            "no iteration has a sequence length; say where it is when the trace is read (--length, or sp.open(..., "
+            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file"
+        )
+    iterations = run.take(has_length)
     name = options.statistic or iterations.default_statistic
     y = iterations.statistic(name)
     if not y.any():
@@ -545,16 +545,6 @@ def _profile_rows(table: IterationTable, numbers: Ints, profiles: Floats) -> Flo
     rows = np.zeros((len(table), profiles.shape[1]))
     rows[has_profile] = profiles[order[np.searchsorted(numbers[order], table.iteration[has_profile])]]
     return rows
-
-
-def _with_length(table: IterationTable) -> IterationTable:
-    rows = np.flatnonzero(np.isfinite(table.sequence_length))
-    if not len(rows):
-        raise InvalidInputError(
-            "no iteration has a sequence length; say where it is when the trace is read (--length, or sp.open(..., "
-            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file"
-        )
-    return table.take(rows)
 
 
 def _baseline(name: str, selector: Any, X: Floats, y: Floats) -> BaselineResult:

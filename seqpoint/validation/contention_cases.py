@@ -1,4 +1,4 @@
-"""Scenarios of contention, predicted: with given parameters, or each with a fit that left it out."""
+"""Predicted scenarios of contention: with fixed parameters, or each with a fit that left it out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from replay.costs.shipped import load_parameters
 from replay.projection.provenance import QUANTILES
 from seqpoint.validation.suites import Progress
 
-#: Number of parts; each is predicted from a fit of the others.
+#: Number of folds; each is predicted from a fit of the other folds.
 FOLDS = 4
 #: Draws of parameters from their ranges, for intervals.
 _DRAWS, _SEED = 24, 0
@@ -18,29 +18,29 @@ _DRAWS, _SEED = 24, 0
 
 @dataclass(frozen=True)
 class ContentionCase:
-    """A scenario, predicted.
+    """A scenario with its prediction.
 
     Parameters
     ----------
     recording, device, group, scenario, policy, mechanism : str
-        Name of the recording, its device, the group of scenarios, the scenario, the policy, and what the members
-        compete for.
+        Name of the recording, its device, the group of scenarios, the scenario, the policy, and the resource that
+        the members compete for.
     carrier : str
-        What carries its transfer beside a kernel that computes: ``"copy engine"`` or ``"SM copies"``; else empty.
+        Carrier of a transfer beside a kernel that computes: ``"copy engine"`` or ``"SM copies"``; else empty.
     measured_ns, predicted_ns, low_ns, high_ns : float
-        Until all are done; central 90 % of the prediction.
+        Time until all members are done, measured and predicted, with the central 90 % of the prediction.
     alone_ns : tuple of float
-        By member: all its launches alone.
+        Time of all launches of each member alone.
     measured_ends_ns, predicted_ends_ns : tuple of float
-        By member, from the first start.
+        End of each member, from the first start.
     lags_ns : tuple of float
-        By member.
+        Delay of the start of each member.
     spread : float
-        How far takes of it differ; no claim is finer.
+        Relative difference between its takes; no error is judged below it.
     takes : int
         Number of takes.
     fitted : bool
-        Whether its group was fitted on such a device.
+        Whether its group was fitted on a device of this name.
     """
 
     recording: str
@@ -74,13 +74,13 @@ class ContentionCase:
 
     @property
     def end_errors(self) -> tuple[float, ...]:
-        """The same of each member's end."""
+        """Relative error of the end of each member."""
         pairs = zip(self.predicted_ends_ns, self.measured_ends_ns, strict=True)
         return tuple(abs(ours / theirs - 1) for ours, theirs in pairs)
 
     @property
     def serial_ns(self) -> float:
-        """One after the other, in the order of members."""
+        """Time of the members one after the other, in their order."""
         end = 0.0
         for lag, alone in zip(self.lags_ns, self.alone_ns, strict=True):
             end = max(end, lag) + alone
@@ -88,26 +88,26 @@ class ContentionCase:
 
     @property
     def free_ns(self) -> float:
-        """Side by side at no cost."""
+        """Time of the members side by side at no cost."""
         return max(lag + alone for lag, alone in zip(self.lags_ns, self.alone_ns, strict=True))
 
     @property
     def slowdown_error(self) -> float:
-        """``|predicted - measured|`` over what lies between the two baselines.
+        """``|predicted - measured|`` over the difference of the two baselines.
 
-        Where one member is far shorter than the other, the error of the time says little; this one does.
+        If one member is far shorter than the other, this says more than the error of the time.
         """
         between = self.serial_ns - self.free_ns
         return abs(self.predicted_ns - self.measured_ns) / between if between > 0 else float("nan")
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
+        """Whether the interval holds the measured time."""
         return self.low_ns <= self.measured_ns <= self.high_ns
 
 
 def notes_on(recordings: Sequence[contention.ContentionRecording]) -> list[str]:
-    """Return remarks on recordings that are of a simulated device, or of a single take."""
+    """Return remarks on recordings of a simulated device, or of a single take."""
     notes = []
     for recording in recordings:
         source, device = recording.source, recording.device
@@ -121,13 +121,14 @@ def notes_on(recordings: Sequence[contention.ContentionRecording]) -> list[str]:
 def predict_contention(
     recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None = None
 ) -> list[ContentionCase]:
-    """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters.
+    """Return every scenario of two members or more, predicted with a fit, or with the shipped parameters.
 
-    A scenario counts as fitted if the fit has seen its group, its works, or a group that shares works with it.
+    A scenario counts as fitted if the fit has seen its group, its kernels, or a group that shares kernels with it.
     """
     cases = []
     for recording in recordings:
-        fitted = _fitted_groups([other for other in recordings if other.device.name == recording.device.name], fit)
+        same_device = [r for r in recordings if r.device.name == recording.device.name]
+        fitted = _fitted_groups(same_device, fit)
         scenarios = [s for s in recording.scenarios if len(s.members) > 1]
         cases += _cases(recording, scenarios, fit, [s.group in fitted for s in scenarios])
     return cases
@@ -136,16 +137,16 @@ def predict_contention(
 def _fitted_groups(
     recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None
 ) -> set[str]:
-    """Return the groups of recordings of one device that a fit has seen, and groups that share works with them."""
-    known, kin = set(fit.groups if fit else ()), contention.kin_of(recordings)
-    seen = {kin[s.group] for r in recordings for s in r.scenarios if not known.isdisjoint(r.digests_of(s))}
-    return {group for group, first in kin.items() if first in seen}
+    """Return the groups of one device that a fit has seen, and the groups that share kernels with them."""
+    digests, group_of = set(fit.groups if fit else ()), contention.kin_of(recordings)
+    seen = {group_of[s.group] for r in recordings for s in r.scenarios if not digests.isdisjoint(r.digests_of(s))}
+    return {group for group, first in group_of.items() if first in seen}
 
 
 def refit_contention(
     recordings: Sequence[contention.ContentionRecording], progress: Progress | None = None
 ) -> list[ContentionCase]:
-    """Return every scenario of two works or more, predicted with a fit to those whose works are in other parts.
+    """Return every scenario of two members or more, predicted with a fit to the scenarios of other folds.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def refit_contention(
     cases = []
     for number, device in enumerate(devices):
         mine = [recording for recording in recordings if recording.device.name == device]
-        kin = contention.kin_of(mine)
+        group_of = contention.kin_of(mine)
         for fold in range(FOLDS):
             if progress:
                 progress(number * FOLDS + fold, len(devices) * FOLDS, device)
@@ -165,14 +166,14 @@ def refit_contention(
                 out = [
                     s
                     for s in recording.scenarios
-                    if len(s.members) > 1 and contention.fold_of(kin[s.group], FOLDS) == fold
+                    if len(s.members) > 1 and contention.fold_of(group_of[s.group], FOLDS) == fold
                 ]
                 cases += _cases(recording, out, fit, [False] * len(out))
     return cases
 
 
 def _others(fold: int) -> Callable[[str], bool]:
-    return lambda kin: contention.fold_of(kin, FOLDS) != fold
+    return lambda group_of: contention.fold_of(group_of, FOLDS) != fold
 
 
 def _cases(
@@ -183,11 +184,11 @@ def _cases(
 ) -> list[ContentionCase]:
     if not scenarios:
         return []
-    known = fit.parameters(load_parameters()) if fit else load_parameters()
+    parameters = fit.parameters(load_parameters()) if fit else load_parameters()
     model = contention.scenario_model(recording, [s.members for s in scenarios])
-    ends = model.ends_ns(contention.base_parameters(recording, known))
+    ends = model.ends_ns(contention.base_parameters(recording, parameters))
     times, random = model.times_ns(ends), np.random.default_rng(_SEED)
-    drawn = [contention.base_parameters(recording, known.drawn(random)) for _ in range(_DRAWS)]
+    drawn = [contention.base_parameters(recording, parameters.drawn(random)) for _ in range(_DRAWS)]
     low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
     room = np.exp(fit.spread if fit else 0.0)
     low, high = np.minimum(low, times) / room, np.maximum(high, times) * room

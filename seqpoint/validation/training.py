@@ -11,7 +11,6 @@ seqpoint validate training measured.csv --device H100-SXM5-80GB --json
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -23,13 +22,13 @@ from seqpoint.notebook import Table
 from seqpoint.validation.rows import TimedScore, ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
-#: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
+#: Mean error over all steps that were not fitted: the figure that vTrain's authors give for their simulator.
 _LIMIT = 0.084
 #: Steps in the table of the largest errors.
 _WORST = 10
 
 
-#: A measured step, predicted.
+#: A measured step with its prediction.
 StepScore = TimedScore[workloads.MeasuredStep]
 
 
@@ -63,15 +62,15 @@ def score_steps(
     """
     jobs = workloads.as_measured([step.job for step in measured], fit)
     predicted = workloads.predict_steps(jobs, device, fit=fit, parameters=load_parameters())
-    known = set(fit.digests)
+    digests = set(fit.digests)
     return [
-        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in known)
+        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in digests)
         for step, ours in zip(measured, predicted, strict=True)
     ]
 
 
 def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
-    """Return the scores by what sets steps apart: hidden size, each parallelism, micro-batch, devices."""
+    """Return the scores by property of the step: hidden size, each parallelism, micro-batch, devices."""
     groups: dict[str, list[StepScore]] = {}
     for score in scores:
         job, layout = score.measured.job, score.measured.job.layout
@@ -91,17 +90,12 @@ def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
 
 
 def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
-    """Return a row a step, then the mean over all that were not fitted."""
+    """Return a row for each step, then the mean over the steps that were not fitted."""
     rows = [score.row() for score in scores]
     errors = [score.error for score in scores if not score.fitted]
     if errors:
         rows.append(summary_row("steps not fitted: mean", float(np.mean(errors)), _LIMIT))
     return rows
-
-
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[workloads.MeasuredStep]:
-    """Read every source."""
-    return [step for source in sources for step in workloads.read_steps(source, options.node_devices)]
 
 
 def _scored(measured: Sequence[workloads.MeasuredStep], options: SuiteOptions) -> SuiteResult:
@@ -139,7 +133,9 @@ SUITE = Suite(
     description=__doc__,
     needs=f"CSV file of measured training steps (columns {', '.join(COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
-    read=_read,
+    read=lambda sources, options: [
+        step for path in sources for step in workloads.read_steps(path, options.node_devices)
+    ],
     score=_scored,
     options=("calibration", "device", "node_devices"),
 )
