@@ -139,12 +139,9 @@ class Description:
             (
                 row.rank,
                 row.device,
-                duration(row.span_ns),
-                duration(row.busy_ns),
+                *map(duration, (row.span_ns, row.busy_ns)),
                 f"{100 * row.busy_ns / max(row.span_ns, 1):.1f}",
-                duration(row.communication_ns),
-                duration(row.exposed_ns),
-                duration(row.overlapped_ns),
+                *map(duration, (row.communication_ns, row.exposed_ns, row.overlapped_ns)),
             )
             for row in self.devices
         ]
@@ -153,9 +150,7 @@ class Description:
                 row.rank,
                 "-" if row.device is None else row.device,
                 row.steps,
-                duration(row.elapsed_ns),
-                duration(row.step_ns),
-                duration(row.latency_ns),
+                *map(duration, (row.elapsed_ns, row.step_ns, row.latency_ns)),
                 "-" if row.busy_ns is None else f"{100 * row.busy_ns / max(row.elapsed_ns, 1):.1f}",
             )
             for row in self.steps

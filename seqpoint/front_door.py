@@ -623,11 +623,10 @@ def validate(
     SeqPointError
         There is no such suite, it has no such option, or no path holds what it reads.
     """
-    from seqpoint.validation.suites import suite_options
     from seqpoint.validation.suites import validate as run
 
     names = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    return run(suite, _expanded(names) if names else [], suite_options(suite, options or {}, progress))
+    return run(suite, _expanded(names) if names else [], options or {}, progress)
 
 
 def what_ifs() -> "Mapping[str, Recipe]":

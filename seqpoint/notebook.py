@@ -78,7 +78,7 @@ def as_text(sentences: Sequence[str], table: DataFrame) -> str:
     Parameters
     ----------
     sentences : sequence of str
-        What the result says, one line each.
+        Sentences on the result, a line each.
     table : pandas.DataFrame
         Its main table.
     """

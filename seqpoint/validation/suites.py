@@ -249,44 +249,20 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
         if not root.is_dir():
             sources[root] = None
             continue
-        for file in sorted(root.rglob("*")):  # a Python loop over files, about 0.1 ms each
-            if file.is_dir():
-                continue
-            source = suite.source(file)
-            if source is None:
-                unused.append(file)
-            else:
+        for file in sorted(path for path in root.rglob("*") if not path.is_dir()):  # about 0.1 ms a file
+            if source := suite.source(file):
                 sources[source] = None
+            else:
+                unused.append(file)
     return list(sources), unused if paths else []
 
 
-def suite_options(
-    suite: str, values: Mapping[str, Any], progress: Callable[[str], Progress | None] | None = None
-) -> SuiteOptions:
-    """Return the options of a suite from their values by name.
-
-    Raises
-    ------
-    InvalidInputError
-        The suite has no such option, or two options contradict each other.
-
-    Examples
-    --------
-    >>> suite_options("training", {"node_devices": 4}).node_devices
-    4
-    """
-    loaded = load_suite(suite) if suite else None
-    options = loaded.options if loaded else ()
-    if unknown := next((name for name in values if name not in options), None):
-        names = ", ".join(options) or "none"
-        raise InvalidInputError(f"{suite or 'the scoreboard'}: no option {unknown!r:.60}; options are {names}")
-    if loaded and loaded.exclusive and all(values.get(name) for name in loaded.exclusive[:2]):
-        raise InvalidInputError(f"{suite}: {loaded.exclusive[2]}")
-    watch: Mapping[str, Any] = {} if progress is None else {"progress": progress}
-    return SuiteOptions(**{**values, **watch})
-
-
-def validate(suite: str, paths: Sequence[Path], options: SuiteOptions) -> Validation:
+def validate(
+    suite: str,
+    paths: Sequence[Path],
+    values: Mapping[str, Any],
+    progress: Callable[[str], Progress | None] | None = None,
+) -> Validation:
     """Score the files that one suite, or every suite, knows in some paths.
 
     Parameters
@@ -295,32 +271,43 @@ def validate(suite: str, paths: Sequence[Path], options: SuiteOptions) -> Valida
         A key of `SUITES`; empty for every suite.
     paths : sequence of Path
         Files and folders of any depth. Without a path, the measurements that the project ships are read.
-    options : SuiteOptions
-        Options of the suite. A run of every suite takes the defaults and the progress alone.
+    values : mapping of str to object
+        Options of the suite by name. A run of every suite takes none.
+    progress : callable, optional
+        As in `SuiteOptions`.
 
     Raises
     ------
     SeqPointError
-        There is no such suite, it reads none of the paths, or a file is damaged.
+        There is no such suite, it has no such option, two options contradict each other, it reads none of the paths, or
+        a file is damaged.
     """
-    return _validate_one(load_suite(suite), paths, options) if suite else _validate_all(paths, options)
+    loaded = load_suite(suite) if suite else None
+    names = loaded.options if loaded else ()
+    if unknown := next((name for name in values if name not in names), None):
+        raise InvalidInputError(
+            f"{suite or 'the scoreboard'}: no option {unknown!r:.60}; options are {', '.join(names) or 'none'}"
+        )
+    if loaded and loaded.exclusive and all(values.get(name) for name in loaded.exclusive[:2]):
+        raise InvalidInputError(f"{suite}: {loaded.exclusive[2]}")
+    options = SuiteOptions(**values, progress=progress or (lambda phase: None))
+    return _validate_one(loaded, paths, options) if loaded else _validate_all(paths, options)
 
 
 def _validate_one(suite: Suite, paths: Sequence[Path], options: SuiteOptions) -> Validation:
     """Score the files that a suite knows in some paths."""
     options.progress(LOOKING)
     sources, unused = find_sources(suite, paths)
-    if not sources:
+    if sources:
+        options.progress(READING)
+        measured = suite.read(sources, options)
+        options.progress(PREDICTING)
+        result = suite.score(measured, options)
+    else:
         where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
-        lack = f"{where} no {suite.needs}"
+        result = SuiteResult((), {}, (), notes=(f"{where} no {suite.needs}",))
         if not paths or not _known_to_others(suite, paths):
-            raise NotFoundError(lack)
-        result = SuiteResult((), {}, (), notes=(lack,))
-        return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
-    options.progress(READING)
-    measured = suite.read(sources, options)
-    options.progress(PREDICTING)
-    result = suite.score(measured, options)
+            raise NotFoundError(result.notes[0])
     return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
 
 
