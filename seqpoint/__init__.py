@@ -19,28 +19,7 @@ if TYPE_CHECKING:
     from profilers.errors import SeqPointError
     from profilers.synthetic import TransformerJob
     from profilers.trace import Trace
-    from seqpoint.front_door import (
-        analyze,
-        describe,
-        devices,
-        estimate,
-        ingest,
-        iterations,
-        open,  # noqa: A004 - the verb of the front door
-        predict_collective,
-        predict_kernels,
-        predict_step,
-        project,
-        readers,
-        replay,
-        report,
-        reproduce,
-        sample_kernels,
-        select,
-        synthesize,
-        validate,
-        what_ifs,
-    )
+    from seqpoint.front_door import *
 
 __version__ = "0.1.0"
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,8 @@ from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.steps import busy_in_steps, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.iteration_table import IterationTable, iteration_table
-from seqpoint.notebook import as_html
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.units import duration
 
 
 @dataclass(frozen=True)
@@ -127,17 +125,53 @@ class Description:
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return a row for each rank and device, with its steps; times in ns."""
-        import pandas as pd
+        return data_frame([asdict(row) for row in self.steps])
 
-        return pd.DataFrame([asdict(row) for row in self.steps])
-
-    def classes_table(self) -> "pd.DataFrame":
+    def classes_table(self) -> DataFrame:
         """Return the kernels by class, longest first; times in ns."""
-        import pandas as pd
+        return data_frame(self.to_dict()["kernel_classes"])
 
-        return pd.DataFrame(self.to_dict()["kernel_classes"])
+    def tables(self) -> tuple[Table, Table, Table, Table]:
+        """Return the devices, the steps, the kernels by class, and the counts of the reader, as text."""
+        devices = [
+            (
+                row.rank,
+                row.device,
+                *map(duration, (row.span_ns, row.busy_ns)),
+                f"{100 * row.busy_ns / max(row.span_ns, 1):.1f}",
+                *map(duration, (row.communication_ns, row.exposed_ns, row.overlapped_ns)),
+            )
+            for row in self.devices
+        ]
+        steps = [
+            (
+                row.rank,
+                "-" if row.device is None else row.device,
+                row.steps,
+                *map(duration, (row.elapsed_ns, row.step_ns, row.latency_ns)),
+                "-" if row.busy_ns is None else f"{100 * row.busy_ns / max(row.elapsed_ns, 1):.1f}",
+            )
+            for row in self.steps
+        ]
+        classes = [(row.class_, row.kernels, duration(row.time_ns), f"{100 * row.share:.1f}") for row in self.classes]
+        return (
+            Table(
+                "Devices",
+                ("rank", "device", "span", "busy", "busy %", "communication", "exposed", "overlapped"),
+                devices,
+                note="Exposed: a collective and nothing else runs. Overlapped: other work runs beside it.",
+            ),
+            Table(
+                "Steps, each from one completion to the next",
+                ("rank", "device", "steps", "elapsed", "median step", "median latency", "busy %"),
+                steps,
+                note="Steps add up to the elapsed time. Latency counts from the start of the iteration on the host.",
+            ),
+            Table("Kernels by class", ("class~", "kernels", "time", "share %"), classes),
+            Table("Quality", ("count~", "n", "meaning~"), list(self.trace.meta.quality.rows())),
+        )
 
     def plot(self) -> Any:
         """Return the chart of the time in kernels by class, as a HoloViews object."""
@@ -150,7 +184,7 @@ class Description:
         meta, iterations = self.trace.meta, self.iterations
         ranks = iterations.rank.tolist()
         return {
-            **trace_facts(meta, {kind: table.num_rows for kind, table in self.trace.tables.items()}),
+            **trace_facts(meta, row_counts(self.trace)),
             "format": meta.format,
             "synthetic": meta.synthetic,
             "devices": [{**asdict(device), "overlapped_ns": device.overlapped_ns} for device in self.devices],
@@ -179,6 +213,11 @@ class Description:
     def _repr_html_(self) -> str:
         tables = {"Steps, each from one completion to the next": self.table(), "Kernels by class": self.classes_table()}
         return as_html("Trace", self.summary(), tables)
+
+
+def row_counts(trace: Trace) -> dict[str, int]:
+    """Return the number of rows of each table of a trace."""
+    return {kind: table.num_rows for kind, table in trace.tables.items()}
 
 
 def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
@@ -227,16 +266,11 @@ def _classes(trace: Trace) -> tuple[ClassTime, ...]:
     duration = integers(trace.kernels, "dur_ns")
     duration = np.where(duration == MISSING, 0, duration)
     total = int(duration.sum())
-    rows = [
-        ClassTime(
-            class_,
-            int(in_class.sum()),
-            int(duration[in_class].sum()),
-            float(duration[in_class].sum() / total) if total else 0.0,
-        )
-        for class_ in sorted(set(class_of.values()))
-        for in_class in [classes == class_]
-    ]
+    rows = []
+    for class_ in set(class_of.values()):
+        of_class = duration[classes == class_]
+        time_ns = int(of_class.sum())
+        rows.append(ClassTime(class_, len(of_class), time_ns, time_ns / total if total else 0.0))
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
 
 

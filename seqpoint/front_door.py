@@ -199,6 +199,8 @@ def select(
     InvalidInputError
         No iteration has a known length, or the statistic, selector, feature or rank is unknown.
     """
+    from profilers.trace import Trace
+    from seqpoint.iteration_table import IterationTable
     from seqpoint.selection.selecting import SelectOptions
     from seqpoint.selection.selecting import select as run
     from seqpoint.selection.stratified import kernel_profiles
@@ -206,13 +208,12 @@ def select(
     options = SelectOptions(
         statistic, max_points, tolerance, confidence, rank, selector, tuple(features), max_iterations
     )
-    is_trace = not _is_table_or_log(trace)
-    whole = _trace(trace) if is_trace else None  # type: ignore[arg-type]
-    table = iterations(trace if whole is None else whole)
-    if selector == "k-medoids" and not features and whole is not None:
-        lowest = min(table.rank.tolist(), default=0) if rank is None else rank
-        return run(table, options, kernel_profiles(whole, lowest))
-    return run(table, options)
+    is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
+    source = trace if is_table else _trace(trace)  # type: ignore[arg-type]
+    table, profiles = iterations(source), None
+    if selector == "k-medoids" and not features and isinstance(source, Trace):
+        profiles = kernel_profiles(source, min(table.rank.tolist(), default=0) if rank is None else rank)
+    return run(table, options, profiles)
 
 
 def estimate(
@@ -622,11 +623,10 @@ def validate(
     SeqPointError
         There is no such suite, it has no such option, or no path holds what it reads.
     """
-    from seqpoint.validation.suites import suite_options
     from seqpoint.validation.suites import validate as run
 
     names = [paths] if isinstance(paths, str | PathLike) else list(paths)
-    return run(suite, _expanded(names) if names else [], suite_options(suite, options or {}, progress))
+    return run(suite, _expanded(names) if names else [], options or {}, progress)
 
 
 def what_ifs() -> "Mapping[str, Recipe]":
@@ -667,12 +667,6 @@ def is_log(path: str | PathLike[str]) -> bool:
     """Return whether a path is a log of iterations (.csv or .parquet) rather than a trace."""
     path = Path(path)
     return path.suffix.lower() in _LOGS and not path.is_dir()
-
-
-def _is_table_or_log(trace: object) -> bool:
-    from seqpoint.iteration_table import IterationTable
-
-    return isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
 
 
 def _expanded(paths: Paths) -> list[Path]:

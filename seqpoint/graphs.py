@@ -7,7 +7,7 @@ with the measured ones. `analyze_trace` analyses a step in the steady state, as 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,20 +16,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.trace import Trace
-from replay.analysis import (
-    IDLE_CAUSES,
-    Attribution,
-    Difference,
-    Exposure,
-    Idle,
-    Pace,
-    attribution,
-    critical_path,
-    difference,
-    exposure,
-    idle_by_cause,
-    pace,
-)
+from replay import analysis
 from replay.analysis.critical_path import Dependencies, dependencies
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
@@ -39,11 +26,8 @@ from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
 from replay.projection.projection import StepWindow, joined_notes
 from replay.what_ifs import WhatIf
-from seqpoint.notebook import as_html
+from seqpoint.notebook import DataFrame, as_html, data_frame
 from seqpoint.units import duration
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _NO_ITERATION = "the trace has no iteration; read it again with --iterations (see docs/traces.md)"
 
@@ -232,6 +216,21 @@ class ReplayedStep:
         """Relative error of the replayed step time."""
         return self.replayed_ns / self.measured_ns - 1 if self.measured_ns else 0.0
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step as JSON with stable keys."""
+        names = ("iteration", "tasks", "edges", "measured_ns", "replayed_ns", "error", "latency_ns", "steady_ns")
+        edges = self.dependencies
+        return {name: getattr(self, name) for name in names} | {
+            "settled": self.settled,
+            "start_error": self.start_error_ns / self.measured_ns if self.measured_ns else 0.0,
+            "device_busy": self.device_busy,
+            "unexplained": self.unexplained,
+            "recorded_edges": edges.recorded_share(),
+            "recorded_binding": edges.recorded_share("binding"),
+            "recorded_critical": edges.recorded_share("critical"),
+            "notes": list(self.notes),
+        }
+
 
 @dataclass(frozen=True)
 class TraceReplay:
@@ -256,17 +255,13 @@ class TraceReplay:
         """Absolute relative error of each replayed step time."""
         return np.abs([step.error for step in self.steps])
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return a row for each step, with its measured, replayed and repeated time; times in ns."""
-        import pandas as pd
+        return data_frame(self.to_dict()["iterations"]).drop(columns="notes")
 
-        return pd.DataFrame(self.to_dict()["iterations"]).drop(columns="notes")
-
-    def edges_table(self) -> "pd.DataFrame":
+    def edges_table(self) -> DataFrame:
         """Return the number of edges of each kind, and of those that decided when a task started."""
-        import pandas as pd
-
-        return pd.DataFrame(_edge_kinds(self.dependencies))
+        return data_frame(_edge_kinds(self.dependencies))
 
     def plot(self) -> Any:
         """Return the timeline of the first window, as a HoloViews object."""
@@ -277,7 +272,7 @@ class TraceReplay:
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint replay --json` prints."""
         return {
-            "iterations": [_step_facts(step) for step in self.steps],
+            "iterations": [step.to_dict() for step in self.steps],
             "median_error": float(np.median(self.errors)),
             "worst_error": float(self.errors.max()),
             "step_time": "between completions",
@@ -301,28 +296,6 @@ class TraceReplay:
         columns = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy"]
         tables = {"Steps": self.table()[columns], "What tasks wait for": self.edges_table()}
         return as_html("Replay", [*self.summary(), *self.notes()], tables)
-
-
-def _step_facts(step: ReplayedStep) -> dict[str, Any]:
-    dependencies = step.dependencies
-    return {
-        "iteration": step.iteration,
-        "tasks": step.tasks,
-        "edges": step.edges,
-        "measured_ns": step.measured_ns,
-        "replayed_ns": step.replayed_ns,
-        "error": step.error,
-        "latency_ns": step.latency_ns,
-        "steady_ns": step.steady_ns,
-        "settled": step.settled,
-        "start_error": step.start_error_ns / step.measured_ns if step.measured_ns else 0.0,
-        "device_busy": step.device_busy,
-        "unexplained": step.unexplained,
-        "recorded_edges": dependencies.recorded_share(),
-        "recorded_binding": dependencies.recorded_share("binding"),
-        "recorded_critical": dependencies.recorded_share("critical"),
-        "notes": list(step.notes),
-    }
 
 
 def _edge_kinds(dependencies: Sequence[Dependencies]) -> list[dict[str, Any]]:
@@ -441,10 +414,10 @@ class TimelineAnalysis:
     """
 
     timeline: Timeline
-    path: Attribution
-    exposure: Exposure
-    idle: Idle
-    pace: Pace
+    path: analysis.Attribution
+    exposure: analysis.Exposure
+    idle: analysis.Idle
+    pace: analysis.Pace
 
 
 @dataclass(frozen=True)
@@ -476,7 +449,7 @@ class Analysis:
     before: TimelineAnalysis
     what_if: WhatIf | None = None
     after: TimelineAnalysis | None = None
-    difference: Difference | None = None
+    difference: analysis.Difference | None = None
 
     @property
     def sides(self) -> tuple[TimelineAnalysis, ...]:
@@ -490,12 +463,10 @@ class Analysis:
             named[f"after {self.what_if.name}"] = self.after.timeline.cut()
         return named
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return the time on the critical path by cause, with a column for each side; times in ns."""
-        import pandas as pd
-
         sides = {f"{name}_ns": side.path.by_cause for name, side in zip(("before", "after"), self.sides, strict=False)}
-        return pd.DataFrame(sides).fillna(0.0).rename_axis("cause").reset_index()
+        return data_frame(sides).fillna(0.0).rename_axis("cause").reset_index()
 
     def plot(self) -> Any:
         """Return the timeline of the step, or both one above the other, as a HoloViews object."""
@@ -536,9 +507,10 @@ class Analysis:
 
 def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
     exposed, idle = side.exposure, side.idle
+    shares = {name: dict(getattr(side.pace, name)) for name in ("by_resource", "by_rank", "by_iteration")}
     return {
         "makespan_ns": side.path.makespan_ns,
-        "pace": _pace_facts(side.pace),
+        "pace": {"step_ns": side.pace.step_ns, **shares, **asdict(side.pace.slack)},
         "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
         "devices": [
             {
@@ -546,7 +518,7 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
                 "device": device,
                 **{name: float(getattr(exposed, name)[i]) for name in _OVERLAP_FIELDS},
                 "earlier_ns": float(idle.earlier_ns[i]),
-                "idle_ns": dict(zip(IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
+                "idle_ns": dict(zip(analysis.IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
                 "slowed_ns": float(idle.slowed_ns[i]),
             }
             for i, (rank, device) in enumerate(exposed.devices)
@@ -555,12 +527,7 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
     }
 
 
-def _pace_facts(of_step: Pace) -> dict[str, Any]:
-    shares = {name: dict(getattr(of_step, name)) for name in ("by_resource", "by_rank", "by_iteration")}
-    return {"step_ns": of_step.step_ns, **shares, **asdict(of_step.slack)}
-
-
-def _change_facts(change: Difference) -> dict[str, Any]:
+def _change_facts(change: analysis.Difference) -> dict[str, Any]:
     tables = ("by_class", "by_kind", "by_lane")
     return {
         "change_ns": change.after_ns - change.before_ns,
@@ -600,13 +567,15 @@ def analyze_trace(
         return Analysis(*facts)
     changed, parameters = what_if, load_parameters()
     after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position)
-    return Analysis(*facts, what_if, after, difference(before.timeline, after.timeline))
+    return Analysis(*facts, what_if, after, analysis.difference(before.timeline, after.timeline))
 
 
 def _analyzed(state: SteadyState, position: int) -> TimelineAnalysis:
     timeline = state.at_step(position)
-    path = attribution(critical_path(timeline))
-    return TimelineAnalysis(timeline, path, exposure(timeline), idle_by_cause(timeline), pace(state, position))
+    path = analysis.attribution(analysis.critical_path(timeline))
+    return TimelineAnalysis(
+        timeline, path, analysis.exposure(timeline), analysis.idle_by_cause(timeline), analysis.pace(state, position)
+    )
 
 
 def graph_of(

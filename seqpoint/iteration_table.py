@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,7 @@ from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
 from profilers.trace.kernels import is_collective
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
-from seqpoint.notebook import as_html
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import DataFrame, as_html, data_frame
 
 #: Statistics that a trace gives for each iteration, with their units. "duration" is the step time, from the completion
 #: of the iteration before to its own. "latency" counts from the start of the iteration on the host.
@@ -34,6 +31,10 @@ UNITS: Mapping[str, str] = MappingProxyType(
         "latency": "ns",
     }
 )
+
+
+#: Factor of the rank in the code of an iteration, above any number of an iteration.
+_RANK_CODE = 1 << 32
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,10 @@ class IterationTable:
         kernel_time = self.statistics.get("kernel_time")
         return "kernel_time" if kernel_time is not None and kernel_time.any() else "duration"
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return a row for each iteration, with its length (NaN if unknown) and statistics."""
-        import pandas as pd
-
         columns = {"rank": self.rank, "iteration": self.iteration, "sequence_length": self.sequence_length}
-        return pd.DataFrame({**columns, **self.statistics, "found_by": self.found_by})
+        return data_frame({**columns, **self.statistics, "found_by": self.found_by})
 
     def plot(self, statistic: str | None = None) -> Any:
         """Return the chart of a statistic over the iterations, as a HoloViews object."""
@@ -148,7 +147,7 @@ def iteration_table(trace: Trace) -> IterationTable:
     rank, number = integers(table, "rank"), integers(table, "iteration")
     start = integers(table, "start_ns")
     order = np.lexsort((number, start, rank))
-    keys = {(int(rank[row]), int(number[row])): position for position, row in enumerate(order.tolist())}
+    keys = rank[order] * _RANK_CODE + number[order]
     length = integers(table, "sequence_length")[order]
     kernels, copies = trace.kernels, trace.copies
     communicates = {name: is_collective(name) for name in set(strings(kernels, "name"))}
@@ -179,16 +178,14 @@ def _durations(table: pa.Table) -> Ints:
     return np.where(duration == MISSING, 0, duration)
 
 
-def _sums(table: pa.Table, values: npt.NDArray[np.int64] | Floats, keys: dict[tuple[int, int], int]) -> Floats:
-    """Return the sum of `values` over the rows of each iteration, given the position of each (rank, iteration)."""
-    width = np.int64(1) << 32
-    codes = np.array(sorted(rank * int(width) + number for rank, number in keys), dtype=np.int64)
-    positions = np.array([keys[divmod(int(code), int(width))] for code in codes.tolist()], dtype=np.int64)
+def _sums(table: pa.Table, values: Ints | Floats, keys: Ints) -> Floats:
+    """Return the sum of `values` over the rows of each iteration, given the code of each (rank, iteration)."""
+    order = np.argsort(keys)
     iteration = integers(table, "iteration")
     inside = iteration != MISSING
-    row_codes = integers(table, "rank")[inside] * width + iteration[inside]
+    codes = integers(table, "rank")[inside] * _RANK_CODE + iteration[inside]
     total = np.zeros(len(keys))
-    np.add.at(total, positions[np.searchsorted(codes, row_codes)], np.asarray(values, dtype=np.float64)[inside])
+    np.add.at(total, order[np.searchsorted(keys[order], codes)], np.asarray(values, dtype=np.float64)[inside])
     return total
 
 

@@ -1,31 +1,91 @@
-"""HTML of a result in a notebook: a heading, a few sentences and tables, with all text escaped."""
+"""Results as text: tables for the terminal and for pages, and the HTML of a result in a notebook."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from pandas import DataFrame as DataFrame
+else:
+    DataFrame = Any  # pandas takes a quarter of a second to load
 
 
 #: Rows of a table that a notebook shows; `.table()` has all of them.
 _SHOWN_ROWS = 25
 
 
-def as_text(sentences: Sequence[str], table: "pd.DataFrame") -> str:
+@dataclass(frozen=True)
+class Table:
+    """A table of text, for the terminal or a page.
+
+    Parameters
+    ----------
+    title : str
+        Title above the table.
+    columns : tuple of str
+        Headings; a column whose heading ends in a tilde is text, the others are numbers, aligned to the right.
+    rows : sequence of tuple
+        Cells, as many as there are headings.
+    verbose : bool
+        Whether only ``--verbose`` shows the table.
+    marked : int
+        Row that a page highlights; -1 for none.
+    note : str
+        Text that a page shows below the table.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[object, ...]]
+    verbose: bool = False
+    marked: int = -1
+    note: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Heading of each column."""
+        return tuple(name.removesuffix("~") for name in self.columns)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """``"text"`` or ``"number"`` for each column."""
+        return tuple("text" if name.endswith("~") else "number" for name in self.columns)
+
+    def frame(self) -> DataFrame:
+        """Return the table for pandas; its cells stay text."""
+        return data_frame(self.rows, list(self.names))
+
+
+def data_frame(content: Any, columns: list[str] | None = None) -> DataFrame:
+    """Return a table of pandas, which loads when the first table is made.
+
+    Parameters
+    ----------
+    content : sequence or mapping
+        Rows, or columns by name, as `pandas.DataFrame` takes them.
+    columns : list of str, optional
+        Names of the columns of rows that have none.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(content, columns=columns)
+
+
+def as_text(sentences: Sequence[str], table: DataFrame) -> str:
     """Return a result as plain text: its sentences, then its table with every column.
 
     Parameters
     ----------
     sentences : sequence of str
-        What the result says, one line each.
+        Sentences on the result, a line each.
     table : pandas.DataFrame
         Its main table.
     """
     return "\n".join([*sentences, table.to_string(index=False, float_format="{:,.4g}".format)])
 
 
-def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.DataFrame]") -> str:
+def as_html(heading: str, sentences: Sequence[str], tables: Mapping[str, DataFrame]) -> str:
     """Return a result as HTML; all text is escaped, since names come from traces.
 
     Parameters
@@ -53,7 +113,7 @@ def as_html(heading: str, sentences: Sequence[str], tables: "Mapping[str, pd.Dat
     return "<div>" + "\n".join(parts) + "</div>"
 
 
-def _table_html(table: "pd.DataFrame") -> str:
+def _table_html(table: DataFrame) -> str:
     """Return a table as HTML, its texts in full."""
     import pandas as pd
 

@@ -10,8 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
@@ -25,16 +27,15 @@ from replay.projection.provenance import digest
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
 from seqpoint.graphs import Progress, all_iterations, step_windows
 from seqpoint.iteration_table import iteration_table
-from seqpoint.notebook import as_html, as_text
+from seqpoint.notebook import DataFrame, as_html, as_text, data_frame
 from seqpoint.units import duration
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What-ifs that are projected by default.
 DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
 #: Name for all of `replay.what_ifs.OVERLAPS`, ranked by speed-up.
 ALL_OVERLAPS = "overlap:all"
+#: Numbers of a projection, by their JSON keys.
+_TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
 #: Numbers of a row of a projection, by their JSON keys.
 _ROW_FIELDS = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
 #: Smallest share of the critical path that is shown.
@@ -125,12 +126,10 @@ class TraceProjection:
         timelines, label = self.projection.timelines, self.rows[0].label
         return {"before": timelines["baseline"], f"after {label}": timelines[label]}
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return a row for each what-if: speed-up with its interval, projected time in ns, and shares of evidence."""
-        import pandas as pd
-
         rows = [{"what_if": row.label, **{name: getattr(row, name) for name in _ROW_FIELDS}} for row in self.rows]
-        return pd.DataFrame(rows, columns=["what_if", *_ROW_FIELDS])
+        return data_frame(rows, columns=["what_if", *_ROW_FIELDS])
 
     def plot(self) -> Any:
         """Return the chart of speed-ups with their intervals, as a HoloViews object."""
@@ -152,10 +151,7 @@ class TraceProjection:
         """Return what `seqpoint project --json` prints (`datasets/schemas/project.schema.json`)."""
         projection = self.projection
         return {
-            "baseline_ns": projection.baseline_ns,
-            "measured_ns": projection.measured_ns,
-            "steady_ns": projection.steady_ns,
-            "device_busy_share": projection.device_busy_share,
+            **{name: getattr(projection, name) for name in _TIME_FIELDS},
             "pace": projection.pace,
             "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
             "room": projection.room,
@@ -196,25 +192,6 @@ class TraceProjection:
         return as_html("Projection", [*self.summary(), *self.notes()], {"What-ifs": self.table()})
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Iterations to project.
-
-    Parameters
-    ----------
-    iterations : list of int
-        Numbers of the iterations.
-    weights : list of float
-        Number of iterations that each stands for.
-    how : str
-        How they were chosen, in a few words.
-    """
-
-    iterations: list[int]
-    weights: list[float]
-    how: str
-
-
 def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
     """Return the what-ifs that texts name.
 
@@ -243,17 +220,19 @@ def _parsed(text: str) -> Sequence[WhatIf]:
     return [parse_what_if(name) for name in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
 
 
-def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int = 8) -> Chosen:
-    """Return the iterations to project.
+def choose_iterations(
+    trace: Trace, named: Sequence[int] = (), max_points: int = 8
+) -> tuple[list[int], list[float], str]:
+    """Return the iterations to project, the number of iterations that each stands for, and how they were chosen.
 
-    These are the iterations of `asked`, or all of the trace if they are few. Otherwise they are SeqPoints if sequence
+    These are the iterations of `named`, or all of the trace if they are few. Otherwise they are SeqPoints if sequence
     lengths are known, and evenly spaced iterations if not.
 
     Parameters
     ----------
     trace : Trace
         The trace.
-    asked : sequence of int, optional
+    named : sequence of int, optional
         Numbers of the iterations that a user names.
     max_points : int, default 8
         Most iterations, unless they are named.
@@ -263,22 +242,22 @@ def choose_iterations(trace: Trace, asked: Sequence[int] = (), max_points: int =
     InvalidInputError
         The trace has no iteration.
     """
-    numbers = list(dict.fromkeys(asked)) or all_iterations(trace)
-    if asked or len(numbers) <= max_points:
-        return Chosen(numbers, [1.0] * len(numbers), "as asked" if asked else "all")
+    numbers = list(dict.fromkeys(named)) or all_iterations(trace)
+    if named or len(numbers) <= max_points:
+        return numbers, [1.0] * len(numbers), "as asked" if named else "all"
     table = iteration_table(trace)
     if np.isfinite(table.sequence_length).any():
         # scikit-learn takes half a second to load.
         from seqpoint.selection.selecting import SelectOptions, select
 
         result = select(table, SelectOptions(max_points=max_points))
-        return Chosen([int(n) for n in result.iterations.iteration[result.rows]], result.weights.tolist(), "SeqPoint")
+        return result.iterations.iteration[result.rows].tolist(), result.weights.tolist(), "SeqPoint"
     # The step of an iteration that follows another is timed from its completion; the first fills the queues.
     steps = job_steps(step_times(trace))
     timed = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
     timed = sorted(timed) if len(timed) >= max_points else numbers
     spaced = [timed[i] for i in np.unique(np.linspace(0, len(timed) - 1, max_points).round().astype(int))]
-    return Chosen(spaced, [len(numbers) / len(spaced)] * len(spaced), "evenly spaced")
+    return spaced, [len(numbers) / len(spaced)] * len(spaced), "evenly spaced"
 
 
 def _steps(projection: Projection) -> str:
@@ -371,23 +350,17 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
         The device or an iteration is unknown, or a what-if cannot be applied.
     """
     options = options or ProjectOptions()
-    chosen = choose_iterations(trace, options.iterations, options.max_points)
+    chosen, weights, how = choose_iterations(trace, options.iterations, options.max_points)
     if options.weights:
-        chosen = Chosen(list(options.iterations), list(options.weights), "as asked")
+        chosen, weights, how = list(options.iterations), list(options.weights), "as asked"
     parameters = options.parameters or load_parameters()
-    building = step_windows(
-        trace,
-        chosen.iterations,
-        chosen.weights,
-        device=options.device,
-        parameters=parameters,
-        progress=options.progress,
+    windows = list(
+        step_windows(trace, chosen, weights, device=options.device, parameters=parameters, progress=options.progress)
     )
-    windows = list(building)
     numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
     drawing = ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)
     result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
-    facts = {"iterations": chosen.iterations, "weights": chosen.weights, "iterations_chosen": chosen.how}
+    facts = {"iterations": chosen, "weights": weights, "iterations_chosen": how}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
     return TraceProjection(with_provenance(result, facts))
 
@@ -426,14 +399,11 @@ def read_result(path: str | Path) -> dict[str, Any]:
     if len(content) > _MAX_BYTES:
         raise BrokenFileError(f"{path}: larger than {_MAX_BYTES} bytes, so not the result of a projection")
     result = _loaded(content, str(path))
-    facts = result.get("provenance") if isinstance(result, dict) else None
-    if not isinstance(facts, dict):
+    if not (isinstance(result, dict) and isinstance(result.get("provenance"), dict)):
         raise BrokenFileError(f"{path}: has no provenance, so it is not {_EXPECTED}")
-    for key in _COMPARED_KEYS:
-        if key not in result:
-            raise BrokenFileError(f"{path}: has no {key}, so it is not {_EXPECTED}")
-    _check_facts(facts, str(path))
-    assert isinstance(result, dict)
+    if missing := next((key for key in _COMPARED_KEYS if key not in result), None):
+        raise BrokenFileError(f"{path}: has no {missing}, so it is not {_EXPECTED}")
+    _check_facts(result["provenance"], str(path))
     return result
 
 
@@ -448,69 +418,69 @@ def _loaded(content: bytes, file: str) -> Any:
         raise BrokenFileError(f"{file}: a number has thousands of digits") from error
 
 
-def _check_facts(facts: dict[str, Any], file: str) -> None:
-    weights, iterations = facts.get("weights") or [], facts.get("iterations") or []
-    checks = {
-        "trace_fingerprint": isinstance(facts.get("trace_fingerprint"), str),
-        "draws": _whole(facts.get("draws")) and 1 <= facts["draws"] <= _MAX_DRAWS,
-        "seed": _whole(facts.get("seed")) and facts["seed"] >= 0,
-        "iterations": _is_list(iterations, _MAX_ITERATIONS) and all(map(_whole, iterations)),
-        "weights": _is_list(weights, _MAX_ITERATIONS) and all(_number(w) and w > 0 for w in weights),
-        "parameters": isinstance(facts.get("parameters"), dict),
-        "what_ifs": _is_list(facts.get("what_ifs"), _MAX_WHAT_IFS) and all(map(_is_alternative, facts["what_ifs"])),
-        "device": facts.get("device") is None or isinstance(facts["device"], str),
-        "reading": _is_reading(facts.get("reading")),
+_Number = Annotated[float, msgspec.Meta(ge=-_MAX_NUMBER, le=_MAX_NUMBER)]
+_Whole = Annotated[int, msgspec.Meta(ge=1 - 2**63, le=2**63 - 1)]
+_Text = Annotated[str, msgspec.Meta(max_length=_MAX_TEXT)]
+
+
+class _RecordedWhatIf(msgspec.Struct):
+    """A what-if of the provenance."""
+
+    title: str
+    steps: Annotated[list[str], msgspec.Meta(min_length=1, max_length=64)]
+    parameters: dict[str, _Number]
+
+
+class _Reading(msgspec.Struct):
+    """How the trace was read."""
+
+    iterations: _Text | None = None
+    length: _Text | None = None
+
+
+#: Facts of the provenance that a projection is computed from again.
+_FACTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "trace_fingerprint": str,
+        "draws": Annotated[int, msgspec.Meta(ge=1, le=_MAX_DRAWS)],
+        "seed": Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)],
+        "iterations": Annotated[list[_Whole], msgspec.Meta(max_length=_MAX_ITERATIONS)] | None,
+        "weights": Annotated[
+            list[Annotated[float, msgspec.Meta(gt=0, le=_MAX_NUMBER)]], msgspec.Meta(max_length=_MAX_ITERATIONS)
+        ]
+        | None,
+        "parameters": dict[str, Any],
+        "what_ifs": Annotated[list[_RecordedWhatIf], msgspec.Meta(max_length=_MAX_WHAT_IFS)],
+        "device": str | None,
+        "reading": _Reading | None,
     }
-    for key, passed in checks.items():
-        if not passed:
+)
+
+
+def _check_facts(facts: dict[str, Any], file: str) -> None:
+    for key, layout in _FACTS.items():
+        if not _has_layout(facts.get(key), layout):
             raise BrokenFileError(f"{file}: provenance.{key} is missing or not {_EXPECTED}")
     for name, value in facts["parameters"].items():
-        if not _is_range(value):
+        if not (_has_layout(value, tuple[_Number, _Number, _Number]) and _is_range(*value)):
             raise BrokenFileError(f"{file}: provenance.parameters.{name[:60]} is not {_EXPECTED}: value, low and high")
     if digest(facts["parameters"]) != facts.get("parameters_sha256"):
         raise BrokenFileError(f"{file}: provenance.parameters do not match parameters_sha256; the file was changed")
+    weights, iterations = facts.get("weights") or [], facts.get("iterations") or []
     if len(weights) != len(iterations):
         raise BrokenFileError(f"{file}: provenance has {len(iterations)} iterations and {len(weights)} weights")
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_NUMBER
-
-
-def _is_list(value: object, most: int) -> bool:
-    return isinstance(value, list) and len(value) <= most
-
-
-def _is_range(value: object) -> bool:
-    if not isinstance(value, list) or len(value) != 3 or not all(map(_number, value)):
+def _has_layout(value: object, layout: Any) -> bool:
+    try:
+        msgspec.convert(value, layout)
+    except msgspec.ValidationError:
         return False
-    nominal, low, high = value
-    return bool(low <= nominal <= high and (low <= 0 or high <= _MAX_RATIO * low))
+    return True
 
 
-def _is_alternative(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    steps, parameters = value.get("steps"), value.get("parameters")
-    return (
-        isinstance(value.get("title"), str)
-        and isinstance(steps, list)
-        and 1 <= len(steps) <= 64
-        and all(isinstance(step, str) for step in steps)
-        and isinstance(parameters, dict)
-        and all(map(_number, parameters.values()))
-    )
-
-
-def _is_reading(value: object) -> bool:
-    if value is None:
-        return True
-    texts = [value.get("iterations"), value.get("length")] if isinstance(value, dict) else [0]
-    return all(text is None or (isinstance(text, str) and len(text) <= _MAX_TEXT) for text in texts)
+def _is_range(nominal: float, low: float, high: float) -> bool:
+    return low <= nominal <= high and (low <= 0 or high <= _MAX_RATIO * low)
 
 
 @dataclass(frozen=True)
@@ -578,11 +548,15 @@ def reproduce(
         parameters=_parameters(facts["parameters"]),
     )
     again = json.loads(json.dumps(project_trace(trace, _what_ifs(facts), options).to_dict()))
-    leaves = list(
-        _leaves({key: recorded[key] for key in _COMPARED_KEYS}, {key: again[key] for key in _COMPARED_KEYS}, "")
-    )
+    before, after = ({key: result[key] for key in _COMPARED_KEYS} for result in (recorded, again))
+    leaves = list(_leaves(before, after, ""))
     differences = tuple(leaf for leaf in leaves if not _same(leaf[1], leaf[2]))
-    changes = tuple(_provenance_changes(facts, again["provenance"]))
+    now = again["provenance"]
+    changes = tuple(
+        f"{key} was {str(facts.get(key))[:200]} and is {str(now.get(key))[:200]}"
+        for key in ("version", "libraries", "models_sha256", "device", "device_known_by")
+        if facts.get(key) != now.get(key)
+    )
     return Reproduction(not differences, len(leaves), differences[:_MAX_DIFFERENCES], changes)
 
 
@@ -630,9 +604,3 @@ def _same(recorded: object, now: object) -> bool:
     if isinstance(now, float) and not math.isfinite(now):
         return recorded is None
     return recorded == now and isinstance(recorded, bool) == isinstance(now, bool)
-
-
-def _provenance_changes(recorded: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
-    for key in ("version", "libraries", "models_sha256", "device", "device_known_by"):
-        if recorded.get(key) != now.get(key):
-            yield f"{key} was {str(recorded.get(key))[:200]} and is {str(now.get(key))[:200]}"

@@ -50,3 +50,14 @@ def duration(ns: float) -> str:
         return "0 ns"
     unit = time_unit(ns)
     return f"{ns / unit.ns:.4g} {unit.name}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """Return the value of a statistic with its unit, as text; a unit of ``"1"`` is not shown.
+
+    Examples
+    --------
+    >>> quantity(2e9, "ns"), quantity(12.0, "1"), quantity(0.5, "GB")
+    ('2 s', '12', '0.5 GB')
+    """
+    return duration(value) if unit == "ns" else f"{value:.6g} {'' if unit == '1' else unit}".strip()

@@ -119,7 +119,7 @@ def test_many_equal_rows_and_layers_take_no_longer_than_one(tmp_path: Path, monk
         asked.append(len(operators))
         return time_operators(operators, *arguments, **options)
 
-    monkeypatch.setattr("seqpoint.validation.models.time_operators", counted)
+    monkeypatch.setattr("replay.workloads.time_operators", counted)
     models = {"deep": Transformer("deep", "switch", 10_000, 64, 4, 256, 100, experts=8)}
     rows_ = [row(model="deep", mode="train")] * 500
     found = score_models(read_models(write(tmp_path, *rows_), models))

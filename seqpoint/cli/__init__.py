@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 _COMMANDS = {name: (f"seqpoint.cli.{function}", text) for name, (function, text) in COMMANDS.items()}
 
 
-@click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="seqpoint")
 def cli() -> None:
     """Profile GPU jobs from their traces: select iterations, replay them, and project what-ifs.
@@ -67,7 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error.show()
         status = error.exit_code
     except SeqPointError as error:
-        click.echo(f"seqpoint: {_one_line(str(error))}", err=True)
+        printable = "".join(c if c.isprintable() else " " for c in str(error))
+        click.echo(f"seqpoint: {' '.join(printable.split())}", err=True)
         status = 1
     except (KeyboardInterrupt, click.Abort):
         click.echo("seqpoint: interrupted", err=True)
@@ -77,7 +78,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(word for word in "".join(c if c.isprintable() else " " for c in text).split(" ") if word)

@@ -1,7 +1,6 @@
 """The command `analyze`: where a step spends its time, printed as tables."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +8,7 @@ import click
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
-from seqpoint.cli.output import message, print_json, print_table, say
+from seqpoint.cli.output import message, print_result, print_table, say, write_timelines
 from seqpoint.graphs import Analysis
 from seqpoint.projecting import slack_text
 from seqpoint.units import duration
@@ -52,21 +51,13 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
     hardware = result.before.timeline.graph.hardware
     if hardware.known_by == "file name" and hardware.device is not None:
         message(f"note: the device {hardware.device.name} is a guess from the file's name (see --device)")
-    if options["perfetto"]:
-        from replay.writers.perfetto import write_perfetto
-
-        write_perfetto(Path(options["perfetto"]), result.timelines())
-        message(f"wrote {options['perfetto']}")
-    if json_:
-        print_json(result.to_dict())
-    else:
-        _show(result)
+    write_timelines(options["perfetto"], result.timelines)
+    print_result(result, json_, _show)
 
 
 def _show(result: Analysis) -> None:
     before, sides = result.before, result.sides
-    for sentence in result.summary():
-        say(sentence)
+    say(*result.summary())
     _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
@@ -77,8 +68,7 @@ def _show(result: Analysis) -> None:
             _show_idle(f"{label}{'w' if label else 'W'}hy devices idle", side.idle)
     if result.difference is not None and result.what_if is not None:
         _show_difference(result.what_if.name, result.difference)
-    for note in result.notes():
-        say(f"note: {note}")
+    say(*(f"note: {note}" for note in result.notes()))
 
 
 def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:

@@ -16,6 +16,11 @@ from replay.workloads import calibrate_training, read_steps, write_training_fit
 from seqpoint.cli.output import print_table, progress, say, working
 from seqpoint.validation.kernels import read_kernels
 
+_paths = click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+_output = click.option(
+    "-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write."
+)
+
 
 @click.group("calibrate")
 def command() -> None:
@@ -30,8 +35,8 @@ def command() -> None:
 
 
 @command.command("kernels")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
+@_paths
+@_output
 @click.option("--fresh", is_flag=True, help="Without the shipped fits of other devices.")
 def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     """Fit durations of operators, by kind and device, to the tables (or folders of tables) PATH.
@@ -44,25 +49,25 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
     """
     target = file_to_write(Path(output))
     with working(f"reading {len(paths)} tables"):
-        measured = [one for path in paths for one in read_kernels(path)]
+        measured = [operators for path in paths for operators in read_kernels(path)]
     with working(f"fitting {sum(map(len, measured)):,} operators"):
-        found = calibrate(measured, None if fresh else load_calibration())
-    write_calibration(target, found)
-    new = {(one.kind, one.device.name, one.dtype) for one in measured}
+        calibration = calibrate(measured, None if fresh else load_calibration())
+    write_calibration(target, calibration)
+    new = {(operators.kind, operators.device.name, operators.dtype) for operators in measured}
     print_table(
         "Fits",
         ("operator~", "device~", "type~", "measurements", "off by at most, 9 in 10"),
         [
-            (*key, one.rows, f"{100 * math.expm1(one.spread):.0f} %")
-            for key, one in sorted(found.fits.items())
+            (*key, fit.rows, f"{100 * math.expm1(fit.spread):.0f} %")
+            for key, fit in sorted(calibration.fits.items())
             if key in new
         ],
     )
 
 
 @command.command("collectives")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
+@_paths
+@_output
 @click.option("--device", metavar="NAME", help="That was measured, where neither a column nor the file's name says it.")
 @click.option(
     "--fabric", type=click.Choice(FABRICS), help="How the devices of a node are joined, where it is not said."
@@ -80,32 +85,34 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
     """
     target = file_to_write(Path(output))
     with working(f"reading {len(paths)} tables"):
-        measured = [one for path in paths for one in read_collectives(path, device, fabric)]
+        measured = [group for path in paths for group in read_collectives(path, device, fabric)]
     with working(f"fitting {sum(map(len, measured)):,} collectives"):
-        found = calibrate_collectives(measured, None if fresh else load_collectives())
-    write_fits(target, found)
-    new = {(one.kind, one.device.name, one.topology.n_workers, one.topology.devices_per_node) for one in measured}
+        calibration = calibrate_collectives(measured, None if fresh else load_collectives())
+    write_fits(target, calibration)
+    new = {
+        (group.kind, group.device.name, group.topology.n_workers, group.topology.devices_per_node) for group in measured
+    }
     print_table(
         "Fits",
         ("collective~", "device~", "fabric~", "workers", "a node", "measurements", "lines"),
         [
             (
-                one.kind,
-                one.device,
-                where.fabric,
-                where.n_workers,
-                where.devices_per_node,
-                one.rows,
-                len(one.curve.betas),
+                fit.kind,
+                fit.device,
+                topology.fabric,
+                topology.n_workers,
+                topology.devices_per_node,
+                fit.rows,
+                len(fit.curve.betas),
             )
-            for one in found.fits
-            if (one.kind, one.device, (where := one.topology).n_workers, where.devices_per_node) in new
+            for fit in calibration.fits
+            if (fit.kind, fit.device, (topology := fit.topology).n_workers, topology.devices_per_node) in new
         ],
     )
 
 
 @command.command("training")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
+@_paths
 @click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Costs to write.")
 @click.option("--device", metavar="NAME", default="A100-SXM4-80GB", show_default=True, help="That was measured.")
 @click.option("--node-devices", type=click.IntRange(1), default=8, show_default=True, help="Devices of a node.")
@@ -121,25 +128,25 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
     seqpoint calibrate training steps.csv --device H100-SXM5-80GB --share 1 -o mine.json
     """
     target = file_to_write(Path(output))
-    measured = [one for path in paths for one in read_steps(path, node_devices)]
+    measured = [step for path in paths for step in read_steps(path, node_devices)]
     with working(f"fitting a share of {share:g} of {len(measured):,} steps"):
-        found = calibrate_training(measured, find_device(device), parameters=load_parameters(), share=share)
-    write_training_fit(target, found)
-    layers = "recomputed" if found.recompute else "not recomputed"
+        fit = calibrate_training(measured, find_device(device), parameters=load_parameters(), share=share)
+    write_training_fit(target, fit)
+    layers = "recomputed" if fit.recompute else "not recomputed"
     say(
-        f"fitted to {found.source}; layers are {layers} there; off by at most {100 * math.expm1(found.spread):.0f} %, "
+        f"fitted to {fit.source}; layers are {layers} there; off by at most {100 * math.expm1(fit.spread):.0f} %, "
         "9 in 10"
     )
     print_table(
-        f"Costs on {found.device}",
+        f"Costs on {fit.device}",
         ("cost~", "value"),
-        [(name, f"{value:.4g}") for name, value in asdict(found.costs).items()],
+        [(name, f"{value:.4g}") for name, value in asdict(fit.costs).items()],
     )
 
 
 @command.command("contention")
-@click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Calibration to write.")
+@_paths
+@_output
 def contention(paths: tuple[str, ...], output: str) -> None:
     """Fit how kernels and copies slow each other to recordings of one device: folders PATH, or folders of such.
 
@@ -153,18 +160,18 @@ def contention(paths: tuple[str, ...], output: str) -> None:
     """
     target = file_to_write(Path(output))
     with working(f"reading {len(paths)} folders"):
-        recordings = [one for path in paths for one in read_contention(path)]
+        recordings = [recording for path in paths for recording in read_contention(path)]
     shipped = load_parameters()
-    found = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
-    write_contention_fit(target, found)
-    say(f"fitted to {found.source}, on {found.device}; off by at most {100 * math.expm1(found.spread):.0f} %, 9 in 10")
+    fit = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
+    write_contention_fit(target, fit)
+    say(f"fitted to {fit.source}, on {fit.device}; off by at most {100 * math.expm1(fit.spread):.0f} %, 9 in 10")
     print_table(
         "Parameters (90 % ranges)",
         ("parameter~", "value", "range", "shipped"),
         [
-            (name, f"{one.value:.3g}", f"{one.low:.3g} - {one.high:.3g}", f"{shipped[name]:.3g}")
-            for name, one in found.ranges.items()
+            (name, f"{fitted.value:.3g}", f"{fitted.low:.3g} - {fitted.high:.3g}", f"{shipped[name]:.3g}")
+            for name, fitted in fit.ranges.items()
         ],
     )
-    if found.undetermined:
-        say(f"not determined by these recordings, left as shipped: {', '.join(found.undetermined)}")
+    if fit.undetermined:
+        say(f"not determined by these recordings, left as shipped: {', '.join(fit.undetermined)}")

@@ -1,15 +1,36 @@
-"""The command `demo`: the whole path on the data that the project ships."""
+"""The command `demo`: the whole path on the data that the project ships.
+
+It selects on a recorded epoch, and projects what-ifs on a synthetic multi-GPU job.
+"""
 
 from pathlib import Path
 
 import click
 
+from profilers.errors import InvalidInputError
+from profilers.files import dataset_path
+from profilers.synthetic import TransformerJob
+from profilers.trace.store import save_trace
+from profilers.trace.trace import Trace
 from replay.writers.perfetto import write_perfetto
+from seqpoint import front_door
 from seqpoint.cli import project, select
 from seqpoint.cli.output import message, say
-from seqpoint.demo import Demo, run_demo
 from seqpoint.reporting import ReportContent, ReportSection, write_report
+from seqpoint.selection.selecting import RunEstimate
 from seqpoint.units import duration
+
+#: What-ifs that the demo projects on the synthetic job.
+_WHAT_IFS = (
+    "overlap:none",
+    "overlap:no_contention",
+    "overlap:ideal",
+    "scale_links:2",
+    "scale_kernels:gemm:0.8",
+    "scale_device:MI355X",
+    "overlap:ideal+scale_device:MI355X",
+)
+_DEVICE = "MI300X"
 
 
 @click.command("demo")
@@ -31,31 +52,53 @@ def command(output: str) -> None:
     seqpoint demo
     """
     folder = Path(output)
-    demo = run_demo(folder, message)
-    _show(demo)
-    timelines = demo.projection.projection.timelines
-    after = "overlap:ideal"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInputError(
+            f"{folder}: cannot be created ({error.strerror}); choose another with --output"
+        ) from error
+    message("1/4 reading an epoch of training that was recorded with the PyTorch profiler on a CPU, 112 iterations")
+    epoch, faster = (_recorded(threads, folder) for threads in (1, 2))
+    message("2/4 choosing the iterations that stand for it, and predicting the run on two threads from them")
+    selection = front_door.select(epoch)
+    estimate = front_door.estimate(selection, faster, base=epoch)
+    message(
+        f"3/4 synthesising a transformer on 4 x {_DEVICE} with tensor-parallel all-reduce (synthetic, not measured)"
+    )
+    job = front_door.synthesize(TransformerJob(), _DEVICE)
+    save_trace(job, folder / "synthetic.trace")
+    message(f"4/4 replaying its selected iterations under {len(_WHAT_IFS)} what-ifs")
+    job_selection = front_door.select(job)
+    result = front_door.project(job, _WHAT_IFS, max_points=len(job_selection.rows))
+    say("A recorded epoch of training on a CPU, one thread")
+    select.show(selection)
+    _show_estimate(estimate)
+    say("")
+    say(f"Transformer on 4 x {_DEVICE} (synthetic: nobody measured these times)")
+    project.show(result)
+    timelines, after = result.projection.timelines, "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
-    job = (demo.job, demo.job_selection, demo.projection.projection)
+    of_job = (front_door.describe(job), job_selection, result.projection)
     sections = (
-        ReportSection("A recorded epoch of training on a CPU", "", demo.epoch, demo.selection, None),
-        ReportSection("Transformer on 4 x MI300X", "synthetic", *job),
+        ReportSection("A recorded epoch of training on a CPU", "", front_door.describe(epoch), selection),
+        ReportSection(f"Transformer on 4 x {_DEVICE}", "synthetic", *of_job),
     )
     path = write_report(ReportContent("seqpoint demo", sections), folder / "report.html")
     say(f"timeline for https://ui.perfetto.dev: {folder / 'before_after.json'}")
     say(f"report: {path}")
 
 
-def _show(demo: Demo) -> None:
-    say("A recorded epoch of training on a CPU, one thread")
-    select.show(demo.selection)
-    estimate = demo.other
+def _recorded(threads: int, folder: Path) -> Trace:
+    trace = front_door.open(dataset_path(f"samples/cpu_epoch/epoch_threads{threads}.pt.trace.json.gz"))
+    save_trace(trace, folder / f"epoch_threads{threads}.trace")
+    return trace
+
+
+def _show_estimate(estimate: RunEstimate) -> None:
     measured, error = estimate.measured or 0.0, estimate.error or 0.0
     say(
         f"The same epoch on two threads, predicted from those iterations alone: {duration(estimate.estimate)}, "
         f"measured {duration(measured)} (error {100 * error:.2f} %); "
         f"speed-up {estimate.speedup:.3f} [{estimate.speedup_low:.3f}, {estimate.speedup_high:.3f}]"
     )
-    say("")
-    say("Transformer on 4 x MI300X (synthetic: nobody measured these times)")
-    project.show(demo.projection)

@@ -49,23 +49,23 @@ class LazyGroup(click.Group):
 
     Parameters
     ----------
-    places : mapping of str to (str, str)
+    modules : mapping of str to (str, str)
         By name of the command: ``module:name`` of its function, and its line in the help.
     """
 
-    def __init__(self, *arguments: Any, places: Mapping[str, tuple[str, str]], **options: Any) -> None:
+    def __init__(self, *arguments: Any, modules: Mapping[str, tuple[str, str]], **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._places = places
+        self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of the commands, in the order of a user's tasks."""
-        return list(self._places)
+        return list(self._modules)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load and return a command."""
-        if cmd_name not in self._places:
+        if cmd_name not in self._modules:
             return None
-        module, _, name = self._places[cmd_name][0].partition(":")
+        module, _, name = self._modules[cmd_name][0].partition(":")
         command = getattr(import_module(module), name)
         assert isinstance(command, click.Command)
         ctx.with_resource(compile_notice())
@@ -74,4 +74,4 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands, without loading any."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self._places.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in self._modules.items()])

@@ -38,44 +38,30 @@ def trace_argument(function: F) -> F:
     return click.argument("trace", type=click.Path())(reading_options(function))
 
 
-def as_json(function: F) -> F:
-    """Add the option --json."""
-    return click.option(
-        "--json", "json_", is_flag=True, help="Print the result as JSON with stable keys, with all rows and digits."
-    )(function)
+as_json = click.option(
+    "--json", "json_", is_flag=True, help="Print the result as JSON with stable keys, with all rows and digits."
+)
 
+gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")
 
-def gate_option(function: F) -> F:
-    """Add the option --gate."""
-    return click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")(function)
+verbose_option = click.option(
+    "--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too."
+)
 
+hardware_option = click.option(
+    "--device",
+    metavar="NAME",
+    help="Device that the trace was recorded on, if the trace does not say; `seqpoint devices` lists the names.",
+)
 
-def verbose_option(function: F) -> F:
-    """Add the option --verbose."""
-    return click.option("--verbose", "-v", is_flag=True, help="Print errors by size and the names of the files too.")(
-        function
-    )
-
-
-def hardware_option(function: F) -> F:
-    """Add the option --device."""
-    return click.option(
-        "--device",
-        metavar="NAME",
-        help="Device that the trace was recorded on, if the trace does not say; `seqpoint devices` lists the names.",
-    )(function)
-
-
-def iteration_option(function: F) -> F:
-    """Add the option --iteration."""
-    return click.option(
-        "--iteration",
-        "-i",
-        "iterations",
-        multiple=True,
-        type=int,
-        help="Number of an iteration to use; may be repeated.  [default: all, or representatives]",
-    )(function)
+iteration_option = click.option(
+    "--iteration",
+    "-i",
+    "iterations",
+    multiple=True,
+    type=int,
+    help="Number of an iteration to use; may be repeated.  [default: all, or representatives]",
+)
 
 
 def max_points_option(default: int) -> Callable[[F], F]:
@@ -91,37 +77,29 @@ def max_points_option(default: int) -> Callable[[F], F]:
     )
 
 
-def max_iterations_option(function: F) -> F:
-    """Add the option --max-iterations."""
-    return click.option(
-        "--max-iterations",
-        type=click.IntRange(1),
-        help="Most iterations of all points together. Several iterations of a length average its noise.  "
-        "[default: one for each point]",
-    )(function)
+max_iterations_option = click.option(
+    "--max-iterations",
+    type=click.IntRange(1),
+    help="Most iterations of all points together. Several iterations of a length average its noise.  "
+    "[default: one for each point]",
+)
 
+what_if_option = click.option(
+    "--what-if",
+    "-w",
+    "texts",
+    multiple=True,
+    metavar="NAME:ARGUMENT[+...]",
+    help="What-if to project; may be repeated. A + composes what-ifs, and @FILE.toml names a plan of several. "
+    "`seqpoint what-ifs` lists them.  [default: five common ones]",
+)
 
-def what_if_option(function: F) -> F:
-    """Add the option --what-if."""
-    return click.option(
-        "--what-if",
-        "-w",
-        "texts",
-        multiple=True,
-        metavar="NAME:ARGUMENT[+...]",
-        help="What-if to project; may be repeated. A + composes what-ifs, and @FILE.toml names a plan of several. "
-        "`seqpoint what-ifs` lists them.  [default: five common ones]",
-    )(function)
-
-
-def perfetto_option(function: F) -> F:
-    """Add the option --perfetto."""
-    return click.option(
-        "--perfetto",
-        metavar="FILE.json",
-        type=click.Path(),
-        help="Write the timelines to this file, for https://ui.perfetto.dev.",
-    )(function)
+perfetto_option = click.option(
+    "--perfetto",
+    metavar="FILE.json",
+    type=click.Path(),
+    help="Write the timelines to this file, for https://ui.perfetto.dev.",
+)
 
 
 def load(trace: str, marker: str, length: str | None) -> Trace:

@@ -10,18 +10,30 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from seqpoint.notebook import Table
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from replay.engine.timeline import Timeline
+
+
+class Result(Protocol):
+    """A result of the front door."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON of the result."""
+
 
 #: A column of text is not narrowed below this width.
 _MIN_TEXT_WIDTH = 16
@@ -29,34 +41,9 @@ _MIN_TEXT_WIDTH = 16
 _DEFAULT_WIDTH = 140
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A table with its line breaks.
-
-    Parameters
-    ----------
-    header : list of str
-        Headings of the columns.
-    rows : list of list of str
-        Cells of each row.
-    widths : list of int
-        Widths of the columns, without padding.
-    padding : int
-        Spaces at each side of a column, 1 or 0.
-    """
-
-    header: list[str]
-    rows: list[list[str]]
-    widths: list[int]
-    padding: int
-
-    @property
-    def width(self) -> int:
-        """Width of the whole table, with its lines."""
-        return sum(self.widths) + _frame(len(self.widths), self.padding)
-
-
-def fit(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool], width: int) -> Fitted:
+def fit(
+    header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bool], width: int
+) -> tuple[list[str], list[list[str]], list[int], int]:
     """Return a table with line breaks that fits a width, unless numbers and words of the header need more.
 
     Parameters
@@ -69,6 +56,17 @@ def fit(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bo
         Whether each column is text; the others are numbers.
     width : int
         Width of the table in characters, with its lines.
+
+    Returns
+    -------
+    header : list of str
+        Headings of the columns, with line breaks.
+    rows : list of list of str
+        Cells of each row, with line breaks.
+    widths : list of int
+        Widths of the columns, without padding.
+    padding : int
+        Spaces at each side of a column, 1 or 0.
     """
     names, padding = list(header), 1
     if sum(_natural_widths(names, rows)) + _frame(len(names), 1) > width:
@@ -82,7 +80,7 @@ def fit(header: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[bo
         cap -= 1
         widths = _capped(natural, least, cap)
     folded = [[_folded(cell, widths[i]) if texts[i] else cell for i, cell in enumerate(row)] for row in rows]
-    return Fitted(names, folded, widths, padding)
+    return names, folded, widths, padding
 
 
 def _frame(columns: int, padding: int) -> int:
@@ -107,13 +105,18 @@ def _least_widths(names: Sequence[str], rows: Sequence[Sequence[str]], texts: Se
     widths = _natural_widths(names, ())
     for row in rows:
         for i, cell in enumerate(row):
-            longest = min(max(map(cell_len, _words(cell)), default=0), _MIN_TEXT_WIDTH) if texts[i] else cell_len(cell)
+            longest = (
+                min(max(cell_len(word.rstrip(" ")) for word in _words(cell)), _MIN_TEXT_WIDTH)
+                if texts[i]
+                else cell_len(cell)
+            )
             widths[i] = max(widths[i], longest)
     return widths
 
 
 def _words(text: str) -> list[str]:
-    return [word.rstrip(" ") for word in re.split(r"(?<=[+: ])", text)]
+    """Return the pieces of a text that stay on a line, each with the space behind it."""
+    return re.split(r"(?<=[+: ])", text)
 
 
 def _folded(text: str, width: int) -> str:
@@ -121,7 +124,7 @@ def _folded(text: str, width: int) -> str:
     if cell_len(text) <= width:
         return text
     lines = [""]
-    for word in re.split(r"(?<=[+: ])", text):
+    for word in _words(text):
         if lines[-1] and cell_len(lines[-1] + word.rstrip(" ")) > width:
             lines.append("")
         lines[-1] += word
@@ -133,9 +136,10 @@ def clean(text: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
-def say(text: str) -> None:
-    """Print a line of data."""
-    click.echo(clean(text))
+def say(*lines: str) -> None:
+    """Print lines of data."""
+    for line in lines:
+        click.echo(clean(line))
 
 
 def message(text: str) -> None:
@@ -158,6 +162,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and value - value != 0 else value
 
 
+def print_result(result: Result, json_: bool, show: Callable[[Any], None]) -> None:
+    """Print a result, as JSON or by `show`."""
+    if json_:
+        print_json(result.to_dict())
+    else:
+        show(result)
+
+
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print a table, at most as wide as the terminal or as COLUMNS says, unless numbers and headings need more.
 
@@ -173,14 +185,20 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else _width())
     names, texts = [name.rstrip("~") for name in columns], [name.endswith("~") for name in columns]
     cells = [[clean(cell) for cell in row] for row in rows]
-    fitted = fit(names, cells, texts, console.width)
-    console.width = max(console.width, fitted.width)
-    table = Table(title=title, title_justify="left", header_style="bold", padding=(0, fitted.padding))
-    for name, is_text, width in zip(fitted.header, texts, fitted.widths, strict=True):
+    header, lines, widths, padding = fit(names, cells, texts, console.width)
+    console.width = max(console.width, sum(widths) + _frame(len(widths), padding))
+    table = RichTable(title=title, title_justify="left", header_style="bold", padding=(0, padding))
+    for name, is_text, width in zip(header, texts, widths, strict=True):
         table.add_column(Text(name), justify="left" if is_text else "right", width=width, overflow="fold")
-    for row in fitted.rows:
+    for row in lines:
         table.add_row(*map(Text, row))
     console.print(table)
+
+
+def print_tables(tables: Iterable[Table]) -> None:
+    """Print the tables of a result."""
+    for table in tables:
+        print_table(table.title, table.columns, table.rows)
 
 
 def _width() -> int:
@@ -188,6 +206,15 @@ def _width() -> int:
     columns = os.environ.get("COLUMNS", "")
     is_width = columns.isascii() and columns.isdigit() and 0 < len(columns) < 5 and int(columns)
     return int(columns) if is_width else _DEFAULT_WIDTH
+
+
+def write_timelines(path: str | None, timelines: Callable[[], "Mapping[str, Timeline]"]) -> None:
+    """Write timelines for https://ui.perfetto.dev, if the user named a file."""
+    if path:
+        from replay.writers.perfetto import write_perfetto
+
+        write_perfetto(Path(path), timelines())
+        message(f"wrote {path}")
 
 
 def byte_progress(what: str) -> Callable[[int, int, str], None] | None:

@@ -20,9 +20,22 @@ from seqpoint.cli.options import (
     trace_argument,
     what_if_option,
 )
-from seqpoint.cli.output import clean, message, print_json, print_table, progress, say, working
+from seqpoint.cli.output import (
+    clean,
+    message,
+    print_json,
+    print_result,
+    print_table,
+    progress,
+    say,
+    working,
+    write_timelines,
+)
 from seqpoint.projecting import TraceProjection, read_result
 from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from replay.contention import ContentionFit
 
 
 @click.command("what-ifs")
@@ -54,22 +67,13 @@ def warn_of_left_out() -> None:
 
 def _content(recipe: Recipe) -> dict[str, Any]:
     return {
-        "name": recipe.name,
-        "group": recipe.group,
-        "form": recipe.form,
+        **{key: getattr(recipe, key) for key in ("name", "group", "form")},
         "arguments": [
-            {
-                "name": argument.name,
-                "kind": argument.kind,
-                "about": argument.about,
-                "choices": list(argument.choices),
-                "default": argument.default,
-            }
+            {name: getattr(argument, name) for name in ("name", "kind", "about")}
+            | {"choices": list(argument.choices), "default": argument.default}
             for argument in recipe.arguments
         ],
-        "summary": recipe.summary,
-        "example": recipe.example,
-        "documentation": recipe.documentation,
+        **{key: getattr(recipe, key) for key in ("summary", "example", "documentation")},
         "package": recipe.package or "seqpoint",
     }
 
@@ -91,23 +95,14 @@ def _show(recipe: Recipe) -> None:
     for line in ["", *recipe.documentation.removeprefix(recipe.summary).strip().splitlines(), ""]:
         click.echo(clean(line))
     rows = [
-        (
-            argument.name,
-            argument.kind,
-            argument.about,
-            "required" if argument.default is None else argument.default or "-",
-        )
-        for argument in recipe.arguments
+        (row.name, row.kind, row.about, "required" if row.default is None else row.default or "-")
+        for row in recipe.arguments
     ]
     if rows:
         print_table("Arguments", ("name~", "kind~", "meaning~", "default~"), rows)
     say(f"example: seqpoint project job.trace -w '{recipe.example}'")
     if recipe.package:
         say(f"from the package {recipe.package}")
-
-
-if TYPE_CHECKING:
-    from replay.contention import ContentionFit
 
 
 @click.command("project")
@@ -169,15 +164,8 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
             message(f"note: contention was calibrated on {fit.device}, the trace is of another device or does not say")
     if result.provenance["device_known_by"] == "file name":
         message(f"note: the device {device} is a guess from the file's name (see --device)")
-    if perfetto:
-        from replay.writers.perfetto import write_perfetto
-
-        write_perfetto(Path(perfetto), result.timelines())
-        message(f"wrote {perfetto}")
-    if json_:
-        print_json(result.to_dict())
-    else:
-        show(result)
+    write_timelines(perfetto, result.timelines)
+    print_result(result, json_, show)
 
 
 def _calibrated(options: dict[str, Any]) -> "ContentionFit | None":
@@ -195,18 +183,7 @@ def _calibrated(options: dict[str, Any]) -> "ContentionFit | None":
 def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> None:
     """Compute a result again, print the differences, and exit 1 if there are any."""
     context = click.get_current_context()
-    for name in (
-        "texts",
-        "iterations",
-        "max_points",
-        "contention",
-        "draws",
-        "seed",
-        "device",
-        "perfetto",
-        "marker",
-        "length",
-    ):
+    for name in set(context.params) - {"trace", "jobs", "result", "json_"}:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError("--from takes all other options from the result; give only TRACE and --jobs with it")
     recorded = read_result(result)
@@ -222,16 +199,14 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
             print_table("Differences", ("where~", "recorded~", "now~"), check.differences)
         verdict = "identical, bit for bit" if check.identical else "not identical"
         say(f"{check.compared} numbers and texts of {result}: {verdict}")
-        for note in check.notes:
-            say(f"note: {note}")
+        say(*(f"note: {note}" for note in check.notes))
     if not check.identical:
         context.exit(1)
 
 
 def show(result: TraceProjection) -> None:
     """Print a projection as tables."""
-    for sentence in result.summary():
-        say(sentence)
+    say(*result.summary())
     print_table(
         f"What-ifs (interval: central {100 * result.provenance['confidence']:g} % over the parameters' ranges)",
         ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %"),
@@ -247,8 +222,7 @@ def show(result: TraceProjection) -> None:
             for row in result.rows
         ],
     )
-    for note in result.notes():
-        say(note)
+    say(*result.notes())
 
 
 @click.command("report")

@@ -1,14 +1,13 @@
 """The command `replay`: steps replayed unchanged against the measured ones."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
 
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
-from seqpoint.cli.output import clean, message, print_json, print_table, progress
+from seqpoint.cli.output import clean, message, print_json, print_table, progress, write_timelines
 from seqpoint.units import duration
 
 
@@ -37,11 +36,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         device=options["device"],
         progress=progress("building"),
     )
-    if options["perfetto"]:
-        from replay.writers.perfetto import write_perfetto
-
-        write_perfetto(Path(options["perfetto"]), {"replay": result.first})
-        message(f"wrote {options['perfetto']}")
+    write_timelines(options["perfetto"], lambda: {"replay": result.first})
     for note in result.notes():
         message(clean(note))
     facts = result.to_dict()

@@ -1,16 +1,15 @@
 """Commands on iterations: `iterations` lists them, `select` chooses points, and `estimate` totals a run from them."""
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
-import numpy as np
+import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
-from seqpoint.cli.output import print_json, print_table, say
+from seqpoint.cli.output import print_json, print_result, print_table, print_tables, say
 from seqpoint.front_door import is_log
 from seqpoint.iteration_table import UNITS
 from seqpoint.selection.selecting import SelectionResult
@@ -37,23 +36,17 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
         print_json(result)
         return
     times = [name for name, unit in UNITS.items() if unit == "ns"]
+    headings = [_HEADINGS.get(name, name.replace("_", " ")) for name in times]
     print_table(
         "Iterations",
-        (
-            "rank",
-            "iteration",
-            "length",
-            *(_HEADINGS.get(name, name.replace("_", " ")) for name in times),
-            "kernels",
-            "found by~",
-        ),
+        ("rank", "iteration", "length", *headings, "kernels", "found by~"),
         [
             (
                 row["rank"],
                 row["iteration"],
                 "-" if row["sequence_length"] is None else row["sequence_length"],
-                *(duration(float(str(row[name]))) for name in times),
-                int(float(str(row["kernels"]))),
+                *(duration(row[name]) for name in times),
+                int(row["kernels"]),
                 row["found_by"],
             )
             for row in result["iterations"]
@@ -113,41 +106,16 @@ def select_command(trace: str, marker: str, length: str | None, json_: bool, **c
     seqpoint select epoch.trace --selector k-medoids       # groups of iterations with like times in each kernel
     """
     source = trace if is_log(trace) else load(trace, marker, length)
-    result = front_door.select(source, **choice)
-    if json_:
-        print_json(result.to_dict())
-    else:
-        show(result)
+    print_result(front_door.select(source, **choice), json_, show)
 
 
 def show(result: SelectionResult) -> None:
     """Print a selection as tables."""
-    number = duration if result.unit == "ns" else lambda value: f"{value:.6g} {result.unit}".strip()
     total, shrinks, *left_out = result.summary()
     say(total)
     say(shrinks)
-    points = result.to_dict()["points"]
-    print_table(
-        "SeqPoints" if result.selector == "seqpoint" else "Points",
-        ("iteration", "rank", "length", "weight", result.statistic),
-        [
-            (
-                point["iteration"],
-                point["rank"],
-                f"{point['sequence_length']:g}",
-                f"{point['weight']:g}",
-                number(point["value"]),
-            )
-            for point in points
-        ],
-    )
-    print_table(
-        "Against the baselines",
-        ("selector~", "points", "estimate", "error %"),
-        [(name, count, number(total), f"{100 * error:.3f}") for name, count, total, error in result.baseline_rows()],
-    )
-    for sentence in left_out:
-        say(sentence)
+    print_tables(result.tables())
+    say(*left_out)
 
 
 @click.command("estimate")
@@ -188,11 +156,23 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
         for path in (base, trace)
     )
     result = front_door.estimate(points, run, base=origin, statistic=how["statistic"])
-    if json_:
-        print_json(result.to_dict())
-        return
-    for sentence in result.summary():
-        say(sentence)
+    print_result(result, json_, lambda estimate: say(*estimate.summary()))
+
+
+class _Point(msgspec.Struct):
+    """A selected iteration."""
+
+    iteration: int
+    rank: int
+    weight: Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Selection(msgspec.Struct):
+    """The keys of a selection that an estimate reads."""
+
+    points: Annotated[list[_Point], msgspec.Meta(min_length=1)]
+    statistic: str
+    confidence: float = 0.95
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -200,14 +180,8 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise NotFoundError(f"{path}: no such selection; write one with `seqpoint select TRACE --json > {path}`")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        points = [
-            {"iteration": int(p["iteration"]), "rank": int(p["rank"]), "weight": float(p["weight"])}
-            for p in content["points"]
-        ]
-        statistic = str(content["statistic"])
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputError(f"{path}: not the output of `seqpoint select --json` ({error})") from error
-    if not points or not all(np.isfinite(p["weight"]) and p["weight"] > 0 for p in points):
-        raise InvalidInputError(f"{path}: a selection needs points with weights above zero")
-    return {"points": points, "statistic": statistic, "confidence": content.get("confidence", 0.95)}
+        return dict(msgspec.to_builtins(msgspec.json.decode(path.read_bytes(), type=_Selection)))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidInputError(
+            f"{path}: not the output of `seqpoint select --json`, which has points with weights above zero ({error})"
+        ) from error

@@ -1,6 +1,7 @@
 """The command `synthesize`: a predicted training job, as a step time and as a trace."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -8,19 +9,8 @@ import click
 
 from profilers.devices.catalogue import find_device
 from profilers.trace.store import save_trace
+from replay import workloads
 from replay.costs.shipped import load_parameters
-from replay.workloads import (
-    Layout,
-    PredictedStep,
-    TrainingJob,
-    Transformer,
-    find_transformer,
-    load_training,
-    load_transformers,
-    predict_steps,
-    read_training_fit,
-    training_trace,
-)
 from seqpoint.cli.options import as_json
 from seqpoint.cli.output import message, print_json, print_table
 from seqpoint.units import duration
@@ -92,15 +82,15 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     seqpoint synthesize --model gpt3_27 --tp 2 --dp 4 --global-batch 128 --device H100-SXM5-80GB --json
     """
     sizes = {name: options[name] for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")}
-    layout = Layout(options["tp"], options["dp"], options["pp"], options["node_devices"])
-    job = TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],
+    layout = workloads.Layout(options["tp"], options["dp"], options["pp"], options["node_devices"])
+    job = workloads.TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],
                       options["micro_batch"], layout, options["recompute"])  # fmt: skip
-    fit = read_training_fit(options["calibration"]) if options["calibration"] else load_training()
+    fit = workloads.read_training_fit(options["calibration"]) if options["calibration"] else workloads.load_training()
     device = find_device(options["device"])
     parameters = load_parameters()
-    step = predict_steps([job], device, fit=fit, parameters=parameters)[0]
+    step = workloads.predict_steps([job], device, fit=fit, parameters=parameters)[0]
     if output:
-        made = training_trace(job, device, fit=fit, parameters=parameters, steps=options["steps"])
+        made = workloads.training_trace(job, device, fit=fit, parameters=parameters, steps=options["steps"])
         save_trace(made, Path(output))
         message(f"wrote {output}")
     if json_:
@@ -109,16 +99,16 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
         _show(step, device.name)
 
 
-def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> Transformer:
-    gpt = Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
-    base = gpt if name == "gpt" else find_transformer(name, load_transformers(path))
-    hidden = sizes["hidden"] or base.hidden
-    wide = sizes["feedforward"] or (4 * hidden if sizes["hidden"] else base.feedforward)
-    layers, heads = sizes["layers"] or base.layers, sizes["heads"] or base.heads
-    return Transformer(base.name, "megatron", layers, hidden, heads, wide, sizes["vocabulary"] or base.vocabulary)
+def _model(name: str, path: str | None, sizes: dict[str, int | None]) -> workloads.Transformer:
+    gpt = workloads.Transformer("gpt", "megatron", 24, 2048, 16, 8192, 51200)
+    base = gpt if name == "gpt" else workloads.find_transformer(name, workloads.load_transformers(path))
+    chosen: dict[str, Any] = {size: value for size, value in sizes.items() if value}
+    if "hidden" in chosen:
+        chosen = {"feedforward": 4 * chosen["hidden"]} | chosen
+    return replace(base, style="megatron", experts=1, source="", **chosen)
 
 
-def _parts(step: PredictedStep) -> dict[str, float]:
+def _parts(step: workloads.PredictedStep) -> dict[str, float]:
     parts = step.parts
     return {
         "compute": parts.compute_s,
@@ -130,7 +120,7 @@ def _parts(step: PredictedStep) -> dict[str, float]:
     }
 
 
-def _content(step: PredictedStep, device: str) -> dict[str, object]:
+def _content(step: workloads.PredictedStep, device: str) -> dict[str, object]:
     job, model = step.job, step.job.model
     return {
         "device": device,
@@ -146,7 +136,7 @@ def _content(step: PredictedStep, device: str) -> dict[str, object]:
     }
 
 
-def _show(step: PredictedStep, device: str) -> None:
+def _show(step: workloads.PredictedStep, device: str) -> None:
     took, low, high = (duration(1e9 * value) for value in (step.seconds, step.low_s, step.high_s))
     print_table(
         f"{took} a step ({low} - {high}, {step.basis}) on {step.job.layout.devices} {device}",

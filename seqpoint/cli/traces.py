@@ -12,9 +12,10 @@ from typing import Any
 import click
 
 from profilers.errors import DependencyError, InvalidInputError
+from profilers.trace.trace import Trace
 from seqpoint.cli.options import as_json, hardware_option, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_table, say
-from seqpoint.description import trace_facts
+from seqpoint.description import row_counts, trace_facts
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -133,14 +134,17 @@ def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: b
 
     opened = [open_trace(path) for path in traces]
     merged = merge(as_ranks(opened) if renumber else opened)
+    matched = merged.meta.quality["collectives_matched"]
     path = save_trace(merged, output)
+    _print_trace(path, merged, json_, f"ranks {list(merged.meta.ranks)}, {matched} collectives matched")
+
+
+def _print_trace(path: Path, trace: Trace, json_: bool, text: str) -> None:
+    """Print the facts of a trace that was written, or a line."""
     if json_:
-        rows = {kind: table.num_rows for kind, table in merged.tables.items()}
-        print_json({"path": str(path), **trace_facts(merged.meta, rows)})
+        print_json({"path": str(path), **trace_facts(trace.meta, row_counts(trace))})
     else:
-        say(
-            f"{path}: ranks {list(merged.meta.ranks)}, {merged.meta.quality['collectives_matched']} collectives matched"
-        )
+        say(f"{path}: {text}")
 
 
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
@@ -214,12 +218,10 @@ def slice_command(
     )
     kept = slice_trace(whole, options)
     path = save_trace(kept, output)
-    rows = {kind: table.num_rows for kind, table in kept.tables.items()}
-    if json_:
-        print_json({"path": str(path), **trace_facts(kept.meta, rows)})
-    else:
-        events = sum(n for kind, n in rows.items() if kind != "iterations")
-        say(f"{path}: {events} events, ranks {list(kept.meta.ranks)}, {rows['iterations']} iterations")
+    rows = row_counts(kept)
+    events = sum(rows.values()) - rows["iterations"]
+    text = f"{events} events, ranks {list(kept.meta.ranks)}, {rows['iterations']} iterations"
+    _print_trace(path, kept, json_, text)
 
 
 @click.command("export")

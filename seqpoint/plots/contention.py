@@ -9,13 +9,11 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
-from seqpoint.plots.frame import INK, NAME_LENGTH, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, hover_tips, overlay, plain_text
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
     from seqpoint.validation.contention_cases import ContentionCase
-
-Chart = Any  # HoloViews has no types
 
 #: Okabe and Ito's colours, and markers of about one area, so that mechanisms can be told apart without colour.
 _LOOKS: Mapping[str, tuple[str, str, int]] = MappingProxyType(
@@ -58,16 +56,11 @@ def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     _check(cases)
     unit = time_unit(float(np.median([case.measured_ns for case in cases])))
     times = np.array([(case.measured_ns, case.predicted_ns) for case in cases]) / unit.ns
-    return overlay(
-        [*_bands(_decades(times)), *_marks(cases, times[:, 0], times[:, 1])],
-        "Time until all are done, predicted against measured (bands: 10 and 25 %)",
-        (f"measured ({unit.name})", f"predicted ({unit.name})"),
-        height=460,
-        logx=True,
-        logy=True,
-        xlim=tuple(_decades(times)[[0, -1]]),
-        ylim=tuple(_decades(times)[[0, -1]]),
-    )
+    # A logarithmic axis with some room around all times.
+    line = np.asarray(np.geomspace(times.min() / 1.3, times.max() * 1.3, 32))
+    title = "Time until all are done, predicted against measured (bands: 10 and 25 %)"
+    labels = (f"measured ({unit.name})", f"predicted ({unit.name})")
+    return _scatter(cases, times, line, title, labels, logx=True, logy=True)
 
 
 def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
@@ -91,15 +84,9 @@ def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     _check(cases)
     slower = np.array([(case.measured_ns / case.free_ns, case.predicted_ns / case.free_ns) for case in cases])
     margin = 0.05 * max(float(np.ptp(slower)), 0.1)
-    ends = np.array([slower.min() - margin, slower.max() + margin])
-    return overlay(
-        [*_bands(np.linspace(ends[0], ends[1], 32)), *_marks(cases, slower[:, 0], slower[:, 1])],
-        "Slow-down: time over that of the longest alone, predicted against measured",
-        ("measured (1 = side by side at no cost)", "predicted"),
-        height=460,
-        xlim=tuple(ends),
-        ylim=tuple(ends),
-    )
+    line = np.linspace(slower.min() - margin, slower.max() + margin, 32)
+    title = "Slow-down: time over that of the longest alone, predicted against measured"
+    return _scatter(cases, slower, line, title, ("measured (1 = side by side at no cost)", "predicted"))
 
 
 def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
@@ -155,9 +142,13 @@ def _check(cases: "Sequence[ContentionCase]") -> None:
         raise InvalidInputError("there is no scenario to show")
 
 
-def _decades(times: Floats) -> Floats:
-    """Return evenly spaced points of a logarithmic axis, with some room around all times."""
-    return np.asarray(np.geomspace(times.min() / 1.3, times.max() * 1.3, 32))
+def _scatter(
+    cases: "Sequence[ContentionCase]", pairs: Floats, line: Floats, title: str, labels: tuple[str, str], **look: Any
+) -> Chart:
+    """Return the chart of pairs of a measured and a predicted value, with bands about the line of equal values."""
+    layers = [*_bands(line), *_marks(cases, pairs[:, 0], pairs[:, 1])]
+    ends = (line[0], line[-1])
+    return overlay(layers, title, labels, height=460, xlim=ends, ylim=ends, **look)
 
 
 def _bands(x: Floats) -> list[Chart]:

@@ -1,15 +1,12 @@
 """Charts of projections and of overlap studies: speed-ups with intervals, sweeps, choices, and lanes of pieces."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import holoviews as hv
 import numpy as np
 
 from replay.projection.projection import Projection, ProjectionRow
-from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, hover_tips, overlay, plain_text
-
-Chart = Any  # HoloViews has no types
+from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, hover_tips, overlay, plain_text
 
 
 def projection_intervals(projection: Projection) -> Chart:
@@ -32,7 +29,7 @@ def projection_intervals(projection: Projection) -> Chart:
         chosen = [row for row in rows if _verdict(row) == verdict]
         if chosen:
             layers += _intervals(chosen, [level[id(row)] for row in chosen], (verdict, colour))
-    ticks = [(level[id(row)], _ticks(row.what_if)) for row in rows]
+    ticks = [(level[id(row)], "\n+ ".join(plain_text(step, 40) for step in row.what_if)) for row in rows]
     lines = sum(max(1, label.count("\n") + 1) for _, label in ticks)
     ends = [1.0, *(row.low for row in rows), *(row.high for row in rows)]
     margin = 0.06 * (max(ends) - min(ends)) or 0.05
@@ -51,10 +48,6 @@ def _verdict(row: ProjectionRow) -> str:
     if row.low > 1:
         return "faster"
     return "slower" if row.high < 1 else "either: the interval holds 1"
-
-
-def _ticks(steps: Sequence[str]) -> str:
-    return "\n+ ".join(plain_text(step, 40) for step in steps)
 
 
 def _intervals(rows: Sequence[ProjectionRow], y: Sequence[float], look: tuple[str, str]) -> list[Chart]:

@@ -1,13 +1,13 @@
 """Charts of selections: lengths, selected iterations, and the errors and intervals of selectors."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
 
 from profilers.trace.arrays import Floats
-from seqpoint.plots.frame import BLUE, GREY, INK, RED, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import BLUE, GREY, INK, RED, Chart, bars_chart, hover_tips, overlay, plain_text
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ _LOOKS = (
 _LABEL_WIDTH = 0.05
 #: Levels that close labels are spread over.
 _LEVELS = 4
-
-
-Chart = Any  # HoloViews has no types
 
 
 def length_histogram(selection: "SelectionResult") -> Chart:
@@ -161,16 +158,14 @@ def baseline_errors(selection: "SelectionResult") -> Chart:
     holoviews.Bars
         A bar for each selector.
     """
-    selectors = [("seqpoint", len(selection.rows), selection.error)]
-    selectors += [(baseline.name, baseline.points, baseline.error) for baseline in selection.baselines]
     rows = [
         (
             f"{name}, {points} point{'s' * (points != 1)}  {100 * error:.2f} %",
             100 * error,
             points,
-            RED if name == "seqpoint" else "#9DB7D5",
+            RED if name == selection.selector else "#9DB7D5",
         )
-        for name, points, error in reversed(selectors)
+        for name, points, _, error in reversed(selection.baseline_rows())
     ]
     tips = hover_tips(("selector", "@selector"), ("error", "@error{0.[000]} %"), ("points", "@points"))
     bars = hv.Bars(rows, kdims=["selector"], vdims=["error", "points", "colour"])

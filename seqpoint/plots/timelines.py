@@ -7,7 +7,7 @@ enough to draw; the title of a chart says what was merged or left out.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import holoviews as hv
 import numpy as np
@@ -16,7 +16,7 @@ from profilers.trace.arrays import Floats, Ints
 from replay.analysis.critical_path import HOST, LABELS, MEMCPY, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import Lane, TaskKind
-from seqpoint.plots.frame import INK, NAME_LENGTH, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, bars_chart, hover_tips, overlay, plain_text
 from seqpoint.units import TimeUnit, time_unit
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def _rows(timeline: Timeline, max_lanes: int) -> tuple[Ints, Ints, tuple[Lane, .
     drawn = np.flatnonzero((tasks.lane >= 0) & (tasks.kind != TaskKind.MARK) & (timeline.end_ns > timeline.start_ns))
     busy = np.bincount(tasks.lane[drawn], weights=(timeline.end_ns - timeline.start_ns)[drawn], minlength=len(lanes))
     busiest = sorted(np.flatnonzero(busy > 0).tolist(), key=lambda i: (-busy[i], i))
-    chosen = sorted(busiest[:max_lanes], key=lambda i: _lane_order(lanes[i], i))
+    ranks = [(lane.rank, -1 if lane.device is None else lane.device, lane.number) for lane in lanes]
+    chosen = sorted(busiest[:max_lanes], key=lambda i: (ranks[i], i))
     position_of_lane = np.full(len(lanes) + 1, -1, dtype=np.int64)
     position_of_lane[chosen] = np.arange(len(chosen))
     drawn = drawn[position_of_lane[tasks.lane[drawn]] >= 0]
@@ -130,18 +131,15 @@ def _rows(timeline: Timeline, max_lanes: int) -> tuple[Ints, Ints, tuple[Lane, .
     return drawn[order], position[order], tuple(lanes[i] for i in chosen), len(busiest) - len(chosen)
 
 
-def _lane_order(lane: Lane, index: int) -> tuple[int, int, int, int]:
-    device = -1 if lane.device is None else lane.device
-    return lane.rank, device, lane.number, index
-
-
 def _groups(position: Ints, label: Ints, times: tuple[Floats, Floats], limit: int) -> Ints:
     """Return the rectangle of each task; tasks share rectangles only if there are more than `limit`."""
     if len(position) <= limit:
         return np.arange(len(position))
     start, end = times
     span = float(end.max() - start.min())
-    until = np.append(start[:1], _running_end(position, start, end)[:-1])
+    shift = position * (span + 1.0)
+    running_end = np.maximum.accumulate(end + shift) - shift  # the latest end on the lane so far
+    until = np.append(start[:1], running_end[:-1])
     starts_group = (np.diff(position, prepend=-1) != 0) | (np.diff(label, prepend=-1) != 0)
     share = _MIN_GAP
     while True:
@@ -149,12 +147,6 @@ def _groups(position: Ints, label: Ints, times: tuple[Floats, Floats], limit: in
         if group[-1] < limit or share >= _MAX_GAP:
             return group
         share *= 2
-
-
-def _running_end(position: Ints, start: Floats, end: Floats) -> Floats:
-    """Return the latest end on the lane so far."""
-    shift = position * (float(end.max() - start.min()) + 1.0)
-    return np.asarray(np.maximum.accumulate(end + shift) - shift)
 
 
 #: Colour of each class, the same in every chart. The most common classes have Okabe and Ito's eight colours. The others
@@ -181,8 +173,6 @@ CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
         HOST: "#B8C4D4",
     }
 )
-
-Chart = Any  # HoloViews has no types
 
 
 def class_breakdown(description: "Description") -> Chart:

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,26 +23,11 @@ from markupsafe import Markup, escape
 from profilers.files import write_text
 from replay.projection.projection import Projection
 from seqpoint import __version__, plots
+from seqpoint.description import row_counts, trace_facts
 from seqpoint.reporting import tables
-from seqpoint.reporting.tables import (
-    ReportContent,
-    ReportSection,
-    Tile,
-    best_row,
-    clean,
-    count,
-    notes,
-    summary,
-    tiles,
-)
 from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
 from seqpoint.validation.contention import score_by_mechanism, score_order
 from seqpoint.validation.contention_cases import ContentionCase
-
-
-def inert(script: str) -> Markup:
-    """Return a script in which no text can end the script element."""
-    return Markup(script.replace("</script", "<\\/script").replace("<!--", "<\\!--"))
 
 
 def policy_of(scripts: Sequence[Markup]) -> str:
@@ -92,7 +77,7 @@ class Figure:
     caption: str = ""
 
 
-def section_figures(section: ReportSection) -> list[Figure]:
+def section_figures(section: tables.ReportSection) -> list[Figure]:
     """Return the charts of a section as HoloViews objects."""
     selection, figures = section.selection, []
     if selection is not None:
@@ -113,7 +98,7 @@ def section_figures(section: ReportSection) -> list[Figure]:
 
 def _projection_figures(projection: Projection) -> list[Figure]:
     figures = [Figure("projection", plots.projection_intervals(projection))] if projection.rows else []
-    timelines, best = projection.timelines, best_row(projection)
+    timelines, best = projection.timelines, tables.best_row(projection)
     if "baseline" not in timelines:
         return figures
     if best is None or best.label not in timelines:
@@ -133,8 +118,8 @@ def _caption(provenance: Mapping[str, Any]) -> str:
     )
 
 
-def embedded(figures: Sequence[tuple[Figure, Sequence[str]]]) -> tuple[str, list[Figure]]:
-    """Return the script that draws all charts, and the figures with their HTML elements.
+def embedded(figures: Sequence[tuple[Figure, Sequence[str]]]) -> tuple[list[str], list[Figure]]:
+    """Return BokehJS and the script that draws all charts, and the figures with their HTML elements.
 
     Parameters
     ----------
@@ -142,11 +127,12 @@ def embedded(figures: Sequence[tuple[Figure, Sequence[str]]]) -> tuple[str, list
         Charts as HoloViews objects. Their labels are added to the titles inside, so that saved images show them too.
     """
     if not figures:
-        return "", []
+        return [], []
     models = {str(i): _model(figure.chart, labels) for i, (figure, labels) in enumerate(figures)}
+    bokeh = Resources(mode="inline", minified=True, components=["bokeh"], log_level="error")
     script, elements = components(models, wrap_script=False, theme=Theme(json=_THEME))
     drawn = [Figure(figure.block, elements[str(i)], figure.caption) for i, (figure, _) in enumerate(figures)]
-    return str(script), drawn
+    return ["\n".join(bokeh.js_raw), str(script)], drawn
 
 
 def _model(chart: Any, labels: Sequence[str]) -> Any:
@@ -159,12 +145,6 @@ def _model(chart: Any, labels: Sequence[str]) -> Any:
     if isinstance(model, GridPlot):
         model.toolbar.logo = None
     return model
-
-
-def bokeh_script() -> str:
-    """Return BokehJS, without the parts that these charts do not use."""
-    resources = Resources(mode="inline", minified=True, components=["bokeh"], log_level="error")
-    return "\n".join(resources.js_raw)
 
 
 def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping[str, Any]) -> str:
@@ -187,43 +167,21 @@ def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=lambda value: value if isinstance(value, Markup) else clean(value),
+        finalize=lambda value: value if isinstance(value, Markup) else tables.clean(value),
     )
-    inert_scripts = [inert(text) for text in scripts if text]
+    # No text in a script can end the script element.
+    inert = [Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--")) for text in scripts]
     return environment.get_template(template).render(
         content,
         title=title,
         version=__version__,
-        scripts=inert_scripts,
-        policy=policy_of(inert_scripts),
+        scripts=inert,
+        policy=policy_of(inert),
         fonts=Markup(FONTS),
     )
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A part of a section: a heading with charts and tables."""
-
-    heading: str
-    figures: tuple[Figure, ...]
-    tables: tuple[tables.Table, ...]
-
-
-@dataclass(frozen=True)
-class _View:
-    """The variables of a section in the template."""
-
-    heading: str
-    labels: tuple[str, ...]
-    summary: str
-    tiles: tuple[Tile, ...]
-    blocks: tuple[_Block, ...]
-    notes: tuple[str, ...]
-    quality: tables.Table
-    provenance: Markup
-
-
-def write_report(content: ReportContent, path: str | Path) -> Path:
+def write_report(content: tables.ReportContent, path: str | Path) -> Path:
     """Write a report as a page of HTML, and return its path; a partly written file is never visible.
 
     Parameters
@@ -243,82 +201,66 @@ def write_report(content: ReportContent, path: str | Path) -> Path:
     return target
 
 
-def html_page(content: ReportContent) -> str:
+def html_page(content: tables.ReportContent) -> str:
     """Return the page of a report; all text in it is escaped, and only its own two scripts may run."""
     figures = [section_figures(section) for section in content.sections]
-    pairs = zip(content.sections, figures, strict=True)
-    labelled = [(figure, section.labels) for section, of_section in pairs for figure in of_section]
-    script, drawn = embedded(labelled)
+    pairs = list(zip(content.sections, figures, strict=True))
+    scripts, drawn = embedded([(figure, section.labels) for section, of_section in pairs for figure in of_section])
     remaining = iter(drawn)
+    views = [_view(section, [next(remaining) for _ in of_section]) for section, of_section in pairs]
+    return rendered("report.html", content.title, scripts, {"views": views})
+
+
+def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any]:
+    """Return the variables of a section in the template."""
+    *_, quality = section.description.tables()
+    return {
+        "heading": section.heading,
+        "labels": section.labels,
+        "summary": tables.summary(section),
+        "tiles": tables.tiles(section),
+        "blocks": _blocks(section, figures),
+        "notes": tables.notes(section),
+        "quality": quality if quality.rows else replace(quality, note="Nothing was counted."),
+        "provenance": Markup(escape(json.dumps(_provenance(section), indent=2, default=str))),
+    }
+
+
+def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[str, Any]]:
+    """Return the blocks of a section that are not empty: a heading with charts and tables."""
+    selection, projection = section.selection, section.projection
+    _, steps, classes, _ = section.description.tables()
+    blocks = [
+        ("Sequence lengths and chosen iterations", "selection", tables.points_table(selection) if selection else None),
+        ("Baselines", "baselines", selection.tables()[1] if selection else None),
+        ("Where the time goes", "classes", classes),
+        ("Steps", "", steps),
+        ("Devices", "", tables.devices_table(section.description)),
+        ("Timeline before and after", "timeline", None),
+        ("What-ifs", "projection", tables.projection_table(projection) if projection else None),
+    ]
     views = [
-        _view(section, [next(remaining) for _ in of_section])
-        for section, of_section in zip(content.sections, figures, strict=True)
+        {
+            "heading": heading,
+            "figures": [figure for figure in figures if figure.block == name],
+            "tables": [table] if table and table.rows else [],
+        }
+        for heading, name, table in blocks
     ]
-    return rendered("report.html", content.title, (bokeh_script(), script) if script else (), {"views": views})
+    return [view for view in views if view["figures"] or view["tables"]]
 
 
-def _view(section: ReportSection, figures: list[Figure]) -> _View:
-    return _View(
-        section.heading,
-        section.labels,
-        summary(section),
-        tiles(section),
-        tuple(block for block in _blocks(section, figures) if block.figures or block.tables),
-        notes(section),
-        tables.quality_table(section.description),
-        Markup(escape(json.dumps(_provenance(section), indent=2, default=str))),
-    )
-
-
-def _blocks(section: ReportSection, figures: list[Figure]) -> list[_Block]:
-    description, selection, projection = section.description, section.selection, section.projection
-    classes = tables.classes_table(description) if description.classes else None
-    devices = tables.devices_table(description) if description.devices else None
-    steps = tables.steps_table(description) if description.steps else None
-    points = tables.points_table(selection) if selection else None
-    baselines = tables.baselines_table(selection) if selection else None
-    what_ifs = tables.projection_table(projection) if projection else None
-
-    def block(heading: str, name: str, table: tables.Table | None) -> _Block:
-        of_block = tuple(figure for figure in figures if figure.block == name)
-        return _Block(heading, of_block, () if table is None else (table,))
-
-    return [
-        block("Sequence lengths and chosen iterations", "selection", points),
-        block("Baselines", "baselines", baselines),
-        block("Where the time goes", "classes", classes),
-        block("Steps", "", steps),
-        block("Devices", "", devices),
-        block("Timeline before and after", "timeline", None),
-        block("What-ifs", "projection", what_ifs),
-    ]
-
-
-def _provenance(section: ReportSection) -> dict[str, Any]:
+def _provenance(section: tables.ReportSection) -> dict[str, Any]:
     """Return the facts from which the numbers of a section can be computed again."""
-    meta, selection = section.description.trace.meta, section.selection
+    trace = section.description.trace
+    meta, rows = trace.meta, row_counts(trace)
+    devices = [asdict(device) for device in meta.devices]
     facts: dict[str, Any] = {
         "seqpoint": __version__,
-        "trace": {
-            "format": meta.format,
-            "version": meta.version,
-            "sources": list(meta.sources),
-            "fingerprint": meta.fingerprint,
-            "ranks": list(meta.ranks),
-            "world_size": meta.world_size,
-            "devices": [asdict(device) for device in meta.devices],
-        },
+        "trace": {**trace_facts(meta, rows), "format": meta.format, "version": meta.version, "devices": devices},
     }
-    if selection is not None:
-        facts["selection"] = {
-            "statistic": selection.statistic,
-            "unit": selection.unit,
-            "iterations": selection.iterations.iteration[selection.rows].tolist(),
-            "weights": selection.weights.tolist(),
-            "measured": selection.measured,
-            "estimate": [selection.estimate.value, selection.estimate.low, selection.estimate.high],
-            "confidence": selection.estimate.confidence,
-        }
+    if section.selection is not None:
+        facts["selection"] = section.selection.to_dict()
     if section.projection is not None:
         facts["projection"] = section.projection.provenance
     return facts
@@ -378,16 +320,18 @@ def contention_page(cases: Sequence[ContentionCase], notes: Sequence[str] = ()) 
             "Errors below the dotted lines are within the spread of repeated takes.",
         ),
     ]
-    script, drawn = embedded([(figure, ()) for figure in figures])
+    scripts, drawn = embedded([(figure, ()) for figure in figures])
     content = {"lines": [*notes, *_lines(cases)], "figures": drawn}
-    return rendered("charts.html", _CONTENTION_TITLE, (bokeh_script(), script), content)
+    return rendered("charts.html", _CONTENTION_TITLE, scripts, content)
 
 
 def _lines(cases: Sequence[ContentionCase]) -> list[str]:
     """Return sentences on the recordings, the held-out errors and the order of policies."""
     recordings = sorted({f"{case.recording} ({case.device})" for case in cases})
     fitted = sum(case.fitted for case in cases)
-    first = f"Recorded: {', '.join(recordings)}. {count(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
+    first = (
+        f"Recorded: {', '.join(recordings)}. {tables.count(len(cases), 'scenario')}, {fitted or 'none'} of them fitted."
+    )
     held_out = [case for case in cases if not case.fitted]
     if not held_out:
         return [first, "All were fitted, so nothing says how good the predictions are."]

@@ -5,15 +5,16 @@ section, and the functions named `..._table` its tables. The first functions tur
 for people.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from profilers.trace.schema import KINDS
 from replay.projection.projection import Projection, ProjectionRow
-from seqpoint.description import Description, DeviceActivity
+from seqpoint.description import Description
+from seqpoint.notebook import Table
 from seqpoint.projecting import pace_lines
 from seqpoint.selection.selecting import SelectionResult
-from seqpoint.units import duration
+from seqpoint.units import duration, quantity
 
 
 def clean(text: object) -> str:
@@ -47,30 +48,6 @@ def count(number: float, singular: str, plural: str = "") -> str:
     ('1 file', '1,200 files')
     """
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
-
-
-def quantity(value: float, unit: str) -> str:
-    """Return the value of a statistic with its unit, as text.
-
-    Examples
-    --------
-    >>> quantity(2e9, "ns"), quantity(12.0, "1")
-    ('2 s', '12')
-    """
-    if unit == "ns":
-        return duration(value)
-    return f"{value:,.6g} {'' if unit == '1' else unit}".strip()
-
-
-def interval(low: str, high: str) -> str:
-    """Return an interval as text.
-
-    Examples
-    --------
-    >>> interval("1.0", "1.2")
-    '[1.0, 1.2]'
-    """
-    return f"[{low}, {high}]"
 
 
 SYNTHETIC = "synthetic"
@@ -165,7 +142,7 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
         numbers.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None
     if best is not None:
-        where = interval(f"{best.low:.2f}", f"{best.high:.2f}")
+        where = f"[{best.low:.2f}, {best.high:.2f}]"
         numbers.append(Tile(f"{best.speedup:.2f}×", "best what-if", f"{where} {' + '.join(best.what_if)}"))
     return tuple(numbers)
 
@@ -218,7 +195,7 @@ def _spent(description: Description) -> str:
 
 def _chosen(selection: SelectionResult) -> str:
     unit, estimate = selection.unit, selection.estimate
-    where = interval(quantity(estimate.low, unit), quantity(estimate.high, unit))
+    where = f"[{quantity(estimate.low, unit)}, {quantity(estimate.high, unit)}]"
     return (
         f"{len(selection.rows)} of {count(len(selection.iterations), 'iteration')} stand for the run: they estimate "
         f"its total {selection.statistic.replace('_', ' ')} at {quantity(estimate.value, unit)} {where} "
@@ -231,7 +208,7 @@ def _projected(projection: Projection) -> str:
     best = best_row(projection)
     if best is None:
         return f"The steps take {duration(projection.baseline_ns)}; no what-if was asked for."
-    where = interval(f"{best.low:.3f}", f"{best.high:.3f}")
+    where = f"[{best.low:.3f}, {best.high:.3f}]"
     sure = " (the interval holds 1: a gain is not certain)" if best.low <= 1 <= best.high else ""
     return (
         f"The best of {count(len(projection.rows), 'what-if')}, {' + '.join(best.what_if)}, projects a speed-up of "
@@ -253,125 +230,37 @@ class Shares:
         return ("measured", 100 * self.measured), ("derived", 100 * self.derived), ("assumed", 100 * self.assumed)
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table of a report.
-
-    Parameters
-    ----------
-    title : str
-        Title above the table.
-    columns : tuple of str
-        Headings; a column whose heading ends in a tilde is text, the others are numbers, aligned to the right.
-    rows : tuple of tuple of (str or Shares)
-        Cells of each row.
-    marked : int
-        Row to highlight; -1 for none.
-    note : str
-        Text below the table.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | Shares, ...], ...]
-    marked: int = -1
-    note: str = field(default="")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Heading of each column."""
-        return tuple(name.rstrip("~") for name in self.columns)
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """``"text"`` or ``"number"`` for each column."""
-        return tuple("text" if name.endswith("~") else "number" for name in self.columns)
+def _with_column(table: Table, heading: str, cells: Iterable[str]) -> Table:
+    """Return a table with a column more."""
+    rows = [(*row, cell) for row, cell in zip(table.rows, cells, strict=True)]
+    return replace(table, columns=(*table.columns, heading), rows=rows)
 
 
 def points_table(selection: SelectionResult) -> Table:
-    """Return the table of the selected iterations."""
-    table, values = selection.iterations, selection.iterations.statistic(selection.statistic)
-    chosen = zip(selection.rows.tolist(), selection.weights.tolist(), selection.bin_edges.tolist(), strict=True)
-    rows = tuple(
-        (
-            str(table.iteration[row]),
-            str(table.rank[row]),
-            f"{table.sequence_length[row]:g}",
-            f"{weight:g}",
-            f"{low:.4g} – {high:.4g}" if high > low else f"{low:.4g}",
-            quantity(float(values[row]), selection.unit),
-        )
-        for row, weight, (low, high) in chosen
-    )
-    name = selection.statistic.replace("_", " ")
-    return Table("Chosen iterations", ("iteration", "rank", "length", "weight", "lengths in bin", name), rows)
-
-
-def baselines_table(selection: SelectionResult) -> Table:
-    """Return the table of the errors of SeqPoint and of the baselines."""
-    selectors = [("seqpoint", len(selection.rows), selection.estimate.value, selection.error)]
-    selectors += [(b.name, b.points, b.estimate, b.error) for b in selection.baselines]
-    rows = tuple(
-        (name, str(n), quantity(value, selection.unit), percent(error, 2)) for name, n, value, error in selectors
-    )
-    note = f"Total in the trace: {quantity(selection.measured, selection.unit)}."
-    return Table("Against the baselines", ("selector~", "points", "estimated total", "error"), rows, 0, note)
-
-
-def classes_table(description: Description) -> Table:
-    """Return the table of the time in kernels by class."""
-    rows = tuple(
-        (row.class_, f"{row.kernels:,}", duration(row.time_ns), percent(row.share)) for row in description.classes
-    )
-    return Table("Kernels by class", ("class~", "kernels", "time", "share"), rows)
+    """Return the table of the selected iterations, with the lengths of their bins."""
+    edges = selection.bin_edges.tolist()
+    bins = (f"{low:.4g} – {high:.4g}" if high > low else f"{low:.4g}" for low, high in edges)
+    return replace(_with_column(selection.tables()[0], "lengths in bin", bins), title="Chosen iterations")
 
 
 def devices_table(description: Description) -> Table:
-    """Return the table of the activity of each device."""
-    columns = ("rank", "device", "name~", "span", "busy", "busy, of span", "communication", "exposed", "overlapped")
-    note = "Exposed: a collective and nothing else runs. Overlapped: other work runs beside it."
-    return Table("Devices", columns, tuple(_device(row) for row in description.devices), note=note)
-
-
-def steps_table(description: Description) -> Table:
-    """Return the table of the step times of each rank, and of the busy share of its device."""
-    columns = ("rank", "device", "steps", "elapsed", "step time", "latency", "busy")
-    rows = tuple(
-        (
-            str(row.rank),
-            "none" if row.device is None else "unknown" if row.device < 0 else str(row.device),
-            f"{row.steps:,}",
-            duration(row.elapsed_ns),
-            duration(row.step_ns),
-            duration(row.latency_ns),
-            "" if row.busy_ns is None else percent(row.busy_ns / row.elapsed_ns if row.elapsed_ns else 0.0),
-        )
-        for row in description.steps
-    )
-    note = (
-        "A step lasts from the completion of the iteration before to its own, so steps add up to the elapsed time. "
-        "Latency counts from the start of the iteration on the host. Step time and latency are medians."
-    )
-    return Table("Steps", columns, rows, note=note)
-
-
-def _device(row: DeviceActivity) -> tuple[str, ...]:
-    times = (row.communication_ns, row.exposed_ns, row.overlapped_ns)
-    return (
-        str(row.rank),
-        "unknown" if row.device < 0 else str(row.device),
-        row.name or "unknown",
-        duration(row.span_ns),
-        duration(row.busy_ns),
-        percent(row.busy_ns / row.span_ns if row.span_ns else 0.0),
-        *(duration(time) if time else "0" for time in times),
-    )
+    """Return the table of the activity of each device, with its name."""
+    return _with_column(description.tables()[0], "name~", (row.name or "unknown" for row in description.devices))
 
 
 def projection_table(projection: Projection) -> Table:
     """Return the table of the what-ifs, with the best highlighted."""
     best = best_row(projection)
-    rows = tuple(_what_if(row) for row in projection.rows)
+    rows = [
+        (
+            " + ".join(row.what_if),
+            f"{row.speedup:.3f}",
+            f"[{row.low:.3f}, {row.high:.3f}]",
+            duration(row.projected_ns),
+            Shares(row.measured_share, row.derived_share, row.assumed_share),
+        )
+        for row in projection.rows
+    ]
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
     source = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
@@ -381,22 +270,5 @@ def projection_table(projection: Projection) -> Table:
         "Measured, derived, assumed: the evidence for the durations of the tasks."
     )
     columns = ("what-if~", "speed-up", "interval", "projected time", "evidence~")
-    return Table("What-ifs", columns, rows, -1 if best is None else projection.rows.index(best), note)
-
-
-def _what_if(row: ProjectionRow) -> tuple[str | Shares, ...]:
-    return (
-        " + ".join(row.what_if),
-        f"{row.speedup:.3f}",
-        interval(f"{row.low:.3f}", f"{row.high:.3f}"),
-        duration(row.projected_ns),
-        Shares(row.measured_share, row.derived_share, row.assumed_share),
-    )
-
-
-def quality_table(description: Description) -> Table:
-    """Return the table of the counts of the reader: repaired, dropped and unlinked events."""
-    rows: Sequence[tuple[str, int, str]] = tuple(description.trace.meta.quality.rows())
-    cells = tuple((name, f"{n:,}", meaning) for name, n, meaning in rows)
-    note = "" if cells else "Nothing was counted."
-    return Table("Quality", ("count~", "number", "meaning~"), cells, note=note)
+    marked = -1 if best is None else projection.rows.index(best)
+    return Table("What-ifs", columns, rows, marked=marked, note=note)

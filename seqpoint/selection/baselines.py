@@ -1,23 +1,31 @@
 """Baseline selectors that the SeqPoint paper compares with: frequent, median, worst and prior."""
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 
-from seqpoint.selection.log import (
-    Choice,
-    Epoch,
-    nearest_iterations,
-    read_epoch,
-    remember,
-    require_at_least,
-    selector_tags,
-)
+from seqpoint.selection.log import Choice, Epoch, Selector, nearest_iterations, read_epoch, remember, require_at_least
 
 
-class FrequentSelector(BaseEstimator):  # type: ignore[misc]
+class _SingleLengthSelector(Selector):
+    """Selector of a single sequence length, which stands for all iterations."""
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
+        epoch = read_epoch(self, X, y)
+        row = self._row(epoch)
+        iteration = nearest_iterations(epoch.table, epoch.statistic, np.array([row]))
+        total = epoch.lengths.size * float(epoch.table.means[row])
+        remember(self, epoch, Choice.of_one_bin(epoch, iteration, projected_total=total))
+        return self
+
+    def _row(self, epoch: Epoch) -> int:
+        """Return the row of the length table that is chosen."""
+        raise NotImplementedError
+
+
+class FrequentSelector(_SingleLengthSelector):
     """Baseline selector whose point is the most frequent sequence length; of several, the shortest.
 
     Fitted attributes: see `FittedSelector`. Source: the baseline `frequent` of SeqPoint (arXiv 2007.10459).
@@ -29,17 +37,11 @@ class FrequentSelector(BaseEstimator):  # type: ignore[misc]
     ([5.0], 30.0, 0.5)
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
-        epoch = read_epoch(self, X, y)
-        remember(self, epoch, _single_length(epoch, int(np.argmax(epoch.table.counts))))
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
+    def _row(self, epoch: Epoch) -> int:
+        return int(np.argmax(epoch.table.counts))
 
 
-class MedianSelector(BaseEstimator):  # type: ignore[misc]
+class MedianSelector(_SingleLengthSelector):
     """Baseline selector whose point is the median sequence length; of an even number of iterations, the lower one.
 
     Fitted attributes: see `FittedSelector`. Source: the baseline `median` of SeqPoint (arXiv 2007.10459).
@@ -51,18 +53,11 @@ class MedianSelector(BaseEstimator):  # type: ignore[misc]
     ([6.0], 60.0)
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
-        epoch = read_epoch(self, X, y)
-        cumulative = np.cumsum(epoch.table.counts)
-        remember(self, epoch, _single_length(epoch, int(np.searchsorted(2 * cumulative, epoch.lengths.size))))
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
+    def _row(self, epoch: Epoch) -> int:
+        return int(np.searchsorted(2 * np.cumsum(epoch.table.counts), epoch.lengths.size))
 
 
-class WorstSelector(BaseEstimator):  # type: ignore[misc]
+class WorstSelector(_SingleLengthSelector):
     """Baseline selector whose point is the sequence length with the largest error: the worst single choice.
 
     Of several lengths it is the shortest. Fitted attributes: see `FittedSelector`. Source: the baseline `worst` of
@@ -75,18 +70,11 @@ class WorstSelector(BaseEstimator):  # type: ignore[misc]
     ([9.0], 120.0)
     """
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Choose the iteration; `X`, `y` and errors as in `SeqPointSelector.fit`."""
-        epoch = read_epoch(self, X, y)
-        error = np.abs(epoch.lengths.size * epoch.table.means - epoch.total)
-        remember(self, epoch, _single_length(epoch, int(np.argmax(error))))
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
+    def _row(self, epoch: Epoch) -> int:
+        return int(np.argmax(np.abs(epoch.lengths.size * epoch.table.means - epoch.total)))
 
 
-class PriorSelector(BaseEstimator):  # type: ignore[misc]
+class PriorSelector(Selector):
     """Baseline selector of a contiguous window of iterations after a warm-up, as a profiler's schedule records.
 
     Each iteration of the window weighs the same. In an epoch too short for both, the warm-up is shortened first, then
@@ -125,16 +113,5 @@ class PriorSelector(BaseEstimator):  # type: ignore[misc]
         size = min(self.window, n)
         start = min(self.warmup, n - size)
         rows = np.arange(start, start + size, dtype=np.int64)
-        total = n * float(epoch.statistic[rows].mean())
-        remember(self, epoch, Choice.of_one_bin(epoch, rows, projected_total=total))
+        remember(self, epoch, Choice.of_one_bin(epoch, rows))
         return self
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
-
-
-def _single_length(epoch: Epoch, row: int) -> Choice:
-    """Return the choice of a single row of the length table for all iterations."""
-    iteration = nearest_iterations(epoch.table, epoch.statistic, np.array([row]))
-    total = epoch.lengths.size * float(epoch.table.means[row])
-    return Choice.of_one_bin(epoch, iteration, projected_total=total)

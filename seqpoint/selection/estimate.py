@@ -79,6 +79,7 @@ from seqpoint.selection.log import (
     LengthTable,
     SelectionLog,
     finite_column,
+    finite_pair,
     length_table,
     require_confidence,
     row_blocks,
@@ -232,31 +233,20 @@ def _divide_or_zero(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prediction:
-    """The mean value of every length on a new configuration.
+def _cost_model(values: Floats, log: SelectionLog, spread: Spread) -> tuple[Floats, Floats, Floats, Floats, int]:
+    """Return the regression of the points' values on the logged means and a polynomial of the length.
 
-    Attributes
+    Parameters
     ----------
-    means : ndarray of float64, shape (n_predictions, n_lengths)
-        Each row is a prediction that the points allow, the best one first, in the unit of the values.
-    extra_noise : float
-        Relative variance of the points about the prediction, beyond the noise of the log.
-    degrees : int
-        Degrees of freedom that `extra_noise` rests on; 0 if the points cannot tell.
-    """
+    values : ndarray of float64, shape (n_points,)
+        Value of each point on the new configuration.
+    log : SelectionLog
+        The logged epoch and its points.
+    spread : Spread
+        The log by length.
 
-    means: Floats
-    extra_noise: float
-    degrees: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _CostModel:
-    """The regression of the points' values on the logged means and a polynomial of the length.
-
-    Attributes
-    ----------
+    Returns
+    -------
     scaled : ndarray of float64, shape (n_lengths,)
         Logged means times the ratio of the new total to the logged one.
     design : ndarray of float64, shape (n_lengths, 2 or 3)
@@ -268,21 +258,12 @@ class _CostModel:
     degrees : int
         Degrees of freedom that the polynomial leaves.
     """
-
-    scaled: Floats
-    design: Floats
-    scale: Floats
-    residuals: Floats
-    degrees: int
-
-
-def _cost_model(values: Floats, log: SelectionLog, spread: Spread) -> _CostModel:
     lengths = spread.table.lengths
     scaled = float(log.weights @ values) / float(log.statistic.sum()) * spread.table.means
     scale = np.maximum(scaled, 1e-3 * scaled.mean())[spread.points]
     degree = min(np.unique(lengths[spread.points]).size - 1, 2)
     design = (lengths[:, None] / lengths[-1]) ** np.arange(degree + 1)
-    return _CostModel(scaled, design, scale, values - scaled[spread.points], max(values.size - degree - 1, 0))
+    return scaled, design, scale, values - scaled[spread.points], max(values.size - degree - 1, 0)
 
 
 def _span_half_of_lengths(spread: Spread, values: Floats) -> bool:
@@ -292,7 +273,7 @@ def _span_half_of_lengths(spread: Spread, values: Floats) -> bool:
     return bool(span > 0 and 2 * span >= np.ptp(spread.table.lengths) and values.any())
 
 
-def predict_means(spread: Spread, log: SelectionLog, values: Floats) -> Prediction:
+def predict_means(spread: Spread, log: SelectionLog, values: Floats) -> tuple[Floats, float, int]:
     r"""Predict the mean value of every length from the values of the points.
 
     The prediction is :math:`R s(u) + a + b u + c u^2`: the logged mean :math:`s(u)` scaled by the ratio of the totals,
@@ -311,9 +292,14 @@ def predict_means(spread: Spread, log: SelectionLog, values: Floats) -> Predicti
 
     Returns
     -------
-    Prediction
-        One row. If the points span less than half of the lengths, three rows: values that grow as the logged mean, as
-        its square root, and as its power of 1.5.
+    means : ndarray of float64, shape (n_predictions, n_lengths)
+        A row for each prediction that the points allow, the best one first, in the unit of the values. It is one row,
+        or three if the points span less than half of the lengths: values that grow as the logged mean, as its square
+        root, and as its power of 1.5.
+    extra_noise : float
+        Relative variance of the points about the prediction, beyond the noise of the log.
+    degrees : int
+        Degrees of freedom that `extra_noise` rests on; 0 if the points cannot tell.
 
     Notes
     -----
@@ -325,18 +311,18 @@ def predict_means(spread: Spread, log: SelectionLog, values: Floats) -> Predicti
     --------
     >>> from seqpoint.selection.estimate import spread_of
     >>> log = SelectionLog([1, 2, 3], [10, 20, 30], representatives=[0, 2], weights=[2, 1])
-    >>> predict_means(spread_of(log), log, np.array([15.0, 35.0])).means.round(3).tolist()
+    >>> predict_means(spread_of(log), log, np.array([15.0, 35.0]))[0].round(3).tolist()
     [[15.0, 25.0, 35.0]]
     """
     if not _span_half_of_lengths(spread, values):
-        return Prediction(_growth_predictions(spread, log, values), 0.0, 0)
-    model, points = _cost_model(values, log, spread), spread.points
-    design = model.design[points] / model.scale[:, None]
-    coefficients = np.linalg.lstsq(design, model.residuals / model.scale, rcond=None)[0]
-    predicted = np.maximum(model.scaled + model.design @ coefficients, 0)
-    residuals = (values - predicted[points]) / model.scale
-    variance = residuals @ residuals / model.degrees if model.degrees else 0.0
-    return Prediction(predicted[None, :], max(float(variance - spread.noise[points].mean()), 0.0), model.degrees)
+        return _growth_predictions(spread, log, values), 0.0, 0
+    scaled, design, scale, targets, degrees = _cost_model(values, log, spread)
+    points = spread.points
+    coefficients = np.linalg.lstsq(design[points] / scale[:, None], targets / scale, rcond=None)[0]
+    predicted = np.maximum(scaled + design @ coefficients, 0)
+    residuals = (values - predicted[points]) / scale
+    variance = residuals @ residuals / degrees if degrees else 0.0
+    return predicted[None, :], max(float(variance - spread.noise[points].mean()), 0.0), degrees
 
 
 def _growth_predictions(spread: Spread, log: SelectionLog, values: Floats) -> Floats:
@@ -349,17 +335,18 @@ def _growth_predictions(spread: Spread, log: SelectionLog, values: Floats) -> Fl
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _SumError:
-    """Error of SeqPoint's sum by source, in the unit of the total.
+class _TotalError:
+    """Error of an estimated total by source, in the unit of the total.
 
     Attributes
     ----------
     total : float
-        The weighted sum.
+        The estimate.
     biases : ndarray of float64, shape (n_predictions,)
-        Bias of the representatives under each prediction that the points allow.
-    means : ndarray of float64, shape (n_lengths,)
-        Predicted mean of each length.
+        Bias of the representatives under each prediction that the points allow. A regression estimate has none.
+    slopes : ndarray of float64, shape (n_lengths,)
+        Dependence on the logged mean of each length. For SeqPoint's sum it is the predicted mean, which the excess
+        weight multiplies. For the regression it is the standard error that the logged mean adds, with its sign.
     noise, extra : float
         Variance from the noise of the log, and from the scatter of the points beyond it.
     degrees : int
@@ -368,10 +355,22 @@ class _SumError:
 
     total: float
     biases: Floats
-    means: Floats
+    slopes: Floats
     noise: float
     extra: float
     degrees: int
+
+
+def _relative_error(a: _TotalError, b: _TotalError) -> _TotalError:
+    """Return the error of the logarithm of the ratio of two totals."""
+    return _TotalError(
+        total=1.0,
+        biases=np.subtract.outer(a.biases / a.total, b.biases / b.total).ravel(),
+        slopes=a.slopes / a.total - b.slopes / b.total,
+        noise=a.noise / a.total**2 + b.noise / b.total**2,
+        extra=a.extra / a.total**2 + b.extra / b.total**2,
+        degrees=min(a.degrees, b.degrees),
+    )
 
 
 def estimate_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 0.95) -> Estimate:
@@ -492,22 +491,12 @@ def estimate_speedup(
     2.0
     """
     spread = spread_of(log)
-    errors = []
-    for name, values in (("values_a", values_a), ("values_b", values_b)):
-        error = _sum_error(finite_column(name, values, size=log.weights.size), log, spread)
-        if error.total == 0:
-            raise InvalidInputError(f"{name} project a total of zero; a speed-up needs two totals above zero")
-        errors.append(error)
-    a, b = errors
-    relative = _SumError(
-        total=1.0,
-        biases=np.subtract.outer(a.biases / a.total, b.biases / b.total).ravel(),
-        means=a.means / a.total - b.means / b.total,
-        noise=a.noise / a.total**2 + b.noise / b.total**2,
-        extra=a.extra / a.total**2 + b.extra / b.total**2,
-        degrees=min(a.degrees, b.degrees),
-    )
-    return _ratio_estimate(a.total / b.total, _sum_half_width(relative, spread, confidence), confidence)
+    a, b = (_sum_error(values, log, spread) for values in finite_pair(values_a, values_b, log.weights.size))
+    if not (a.total and b.total):
+        name = "values_b" if a.total else "values_a"
+        raise InvalidInputError(f"{name} project a total of zero; a speed-up needs two totals above zero")
+    half = _sum_half_width(_relative_error(a, b), spread, confidence)
+    return _ratio_estimate(a.total / b.total, half, confidence)
 
 
 def _ratio_estimate(value: float, log_half_width: float, confidence: float) -> Estimate:
@@ -587,24 +576,31 @@ def _above_zero(value: float) -> float:
     return value
 
 
-def _sum_error(values: Floats, log: SelectionLog, spread: Spread) -> _SumError:
+def _sum_error(values: Floats, log: SelectionLog, spread: Spread) -> _TotalError:
     """Split the error of SeqPoint's sum on a configuration into its sources."""
-    prediction = predict_means(spread, log, values)
-    means, counts = prediction.means[0], spread.table.counts
-    unmeasured = counts - np.bincount(spread.points, minlength=counts.size)
-    point_squares, unmeasured_squares = ((log.weights - 1) * values) ** 2, unmeasured * means**2
-    return _SumError(
+    predictions, extra_noise, degrees = predict_means(spread, log, values)
+    noise, squares = _new_noise(values, log.weights, predictions[0], spread)
+    return _TotalError(
         total=float(log.weights @ values),
-        biases=prediction.means @ spread.excess,
-        means=means,
-        noise=float(point_squares @ spread.noise[spread.points] + unmeasured_squares @ spread.noise),
-        extra=prediction.extra_noise * float(point_squares.sum() + unmeasured_squares.sum()),
-        degrees=prediction.degrees,
+        biases=predictions @ spread.excess,
+        slopes=predictions[0],
+        noise=noise,
+        extra=extra_noise * squares,
+        degrees=degrees,
     )
 
 
-def _sum_half_width(error: _SumError, spread: Spread, confidence: float) -> float:
-    log_variance = float((spread.excess * error.means) ** 2 @ (spread.noise / spread.table.counts))
+def _new_noise(values: Floats, weights: Floats, means: Floats, spread: Spread) -> tuple[float, float]:
+    """Return the variance of a weighted sum by the noise of the log, and the factor of any noise beyond it."""
+    counts = spread.table.counts
+    unmeasured = counts - np.bincount(spread.points, minlength=counts.size)
+    point_squares, unmeasured_squares = ((weights - 1) * values) ** 2, unmeasured * means**2
+    noise = float(point_squares @ spread.noise[spread.points] + unmeasured_squares @ spread.noise)
+    return noise, float(point_squares.sum() + unmeasured_squares.sum())
+
+
+def _sum_half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
+    log_variance = float((spread.excess * error.slopes) ** 2 @ (spread.noise / spread.table.counts))
     mean_square = float(np.max(error.biases**2)) + log_variance + error.noise + error.extra
     return _half_width(mean_square, error, spread, confidence)
 
@@ -688,29 +684,6 @@ def _fit_polynomial(point_lengths: Floats, values: Floats, powers: Ints) -> tupl
     return design, float(np.sum((1 - design @ coefficients) ** 2))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _AssistedError:
-    """Error of a model-assisted total by source, in the unit of the total.
-
-    Attributes
-    ----------
-    total : float
-        The regression estimate.
-    noise, extra : float
-        Variance from the noise of the log, and from the scatter of the points beyond it.
-    degrees : int
-        Degrees of freedom of `extra`.
-    log_errors : ndarray of float64, shape (n_lengths,)
-        Standard error that the logged mean of each length adds, with its sign.
-    """
-
-    total: float
-    noise: float
-    extra: float
-    degrees: int
-    log_errors: Floats
-
-
 def assisted_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 0.95) -> Estimate:
     """Estimate the total of an additive statistic over the epoch by regression on the log.
 
@@ -783,44 +756,34 @@ def assisted_speedup(
     >>> round(assisted_speedup([10.0, 40.0], [5.0, 20.0], log).value, 6)
     2.0
     """
-    points_a, points_b = (
-        finite_column(name, values, size=log.weights.size)
-        for name, values in (("values_a", values_a), ("values_b", values_b))
-    )
+    points_a, points_b = finite_pair(values_a, values_b, log.weights.size)
     spread = spread_of(log)
     if not (_span_half_of_lengths(spread, points_a) and _span_half_of_lengths(spread, points_b)):
         return estimate_speedup(points_a, points_b, log, confidence=confidence)
     a, b = _assisted_error(points_a, log, spread), _assisted_error(points_b, log, spread)
-    relative = _AssistedError(
-        total=1.0,
-        noise=a.noise / a.total**2 + b.noise / b.total**2,
-        extra=a.extra / a.total**2 + b.extra / b.total**2,
-        degrees=min(a.degrees, b.degrees),
-        log_errors=a.log_errors / a.total - b.log_errors / b.total,
-    )
-    return _ratio_estimate(a.total / b.total, _assisted_half_width(relative, spread, confidence), confidence)
+    half = _assisted_half_width(_relative_error(a, b), spread, confidence)
+    return _ratio_estimate(a.total / b.total, half, confidence)
 
 
-def _assisted_error(values: Floats, log: SelectionLog, spread: Spread) -> _AssistedError:
+def _assisted_error(values: Floats, log: SelectionLog, spread: Spread) -> _TotalError:
     """Return the regression estimate of a configuration, and its error by source."""
     means, counts, points = spread.table.means, spread.table.counts, spread.points
-    model = _cost_model(values, log, spread)
-    solve = np.linalg.pinv(model.design[points] / model.scale[:, None]) / model.scale
-    predicted = np.maximum(model.scaled + model.design @ (solve @ model.residuals), 0)
+    scaled, design, scale, targets, degrees = _cost_model(values, log, spread)
+    solve = np.linalg.pinv(design[points] / scale[:, None]) / scale
+    predicted = np.maximum(scaled + design @ (solve @ targets), 0)
     # The total is linear in the values: these are the weights that the polynomial gives, and those of the total.
-    polynomial_weights = (counts @ model.design) @ solve
+    polynomial_weights = (counts @ design) @ solve
     shared = float(polynomial_weights @ means[points]) / float(log.statistic.sum())
     weights = log.weights * (1 - shared) + polynomial_weights
-    log_slope = model.scaled * (counts * shared - np.bincount(points, polynomial_weights, counts.size))
-    unmeasured = counts - np.bincount(points, minlength=counts.size)
-    point_squares, unmeasured_squares = ((weights - 1) * values) ** 2, unmeasured * predicted**2
-    extra = _significant_noise((values - predicted[points]) / model.scale, spread, model.degrees)
-    return _AssistedError(
+    log_slope = scaled * (counts * shared - np.bincount(points, polynomial_weights, counts.size))
+    noise, squares = _new_noise(values, weights, predicted, spread)
+    return _TotalError(
         total=float(weights @ values),
-        noise=float(point_squares @ spread.noise[points] + unmeasured_squares @ spread.noise),
-        extra=extra * float(point_squares.sum() + unmeasured_squares.sum()),
-        degrees=model.degrees,
-        log_errors=log_slope * np.sqrt(spread.noise / counts),
+        biases=np.zeros(1),
+        slopes=log_slope * np.sqrt(spread.noise / counts),
+        noise=noise,
+        extra=_significant_noise((values - predicted[points]) / scale, spread, degrees) * squares,
+        degrees=degrees,
     )
 
 
@@ -833,12 +796,12 @@ def _significant_noise(residuals: Floats, spread: Spread, degrees: int) -> float
     return variance - expected if variance > bound else 0.0
 
 
-def _assisted_half_width(error: _AssistedError, spread: Spread, confidence: float) -> float:
-    variance = error.noise + error.extra + float(error.log_errors @ error.log_errors)
+def _assisted_half_width(error: _TotalError, spread: Spread, confidence: float) -> float:
+    variance = error.noise + error.extra + float(error.slopes @ error.slopes)
     return _half_width(variance, error, spread, confidence)
 
 
-def _half_width(mean_square: float, error: _SumError | _AssistedError, spread: Spread, confidence: float) -> float:
+def _half_width(mean_square: float, error: _TotalError, spread: Spread, confidence: float) -> float:
     """Return Student's two-sided quantile times the root mean square error; degrees of freedom after Satterthwaite."""
     require_confidence(confidence)
     if mean_square == 0:

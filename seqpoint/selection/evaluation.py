@@ -208,7 +208,7 @@ def errors_of(selection: SelectionResult) -> tuple[list[int], dict[str, list[flo
     lengths = selection.iterations.sequence_length
     values = selection.iterations.statistic(selection.statistic)
     counts = [count for count in _POINT_COUNTS if count <= len(values) // 4]
-    return counts, {name: list(errors) for name, errors in held_out_errors(lengths, values, counts).items()}
+    return counts, held_out_errors(lengths, values, counts)
 
 
 def coverages_of(selection: SelectionResult) -> dict[str, Coverage]:

@@ -62,7 +62,7 @@ from profilers.trace.schema import SCHEMAS
 from profilers.trace.trace import Trace
 from seqpoint.selection.allocation import neyman_allocation, stratified_variance
 from seqpoint.selection.estimate import Estimate
-from seqpoint.selection.log import finite_column, require_at_least, require_confidence
+from seqpoint.selection.log import finite_column, finite_pair, require_at_least, require_confidence
 
 #: Columns that, with the name, make a kind of launch; each may be absent or hold nulls.
 _LAUNCH_COLUMNS = ("workgroups", "workgroup_size", "shapes")
@@ -349,35 +349,6 @@ def _planned_spreads(groups: _Groups, kinds: _Groups) -> Floats:
     return np.asarray(np.where(spreads > 0, pooled, 0.0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cuts:
-    """The best cut of each of some strata.
-
-    Attributes
-    ----------
-    stratum : ndarray of int64, shape (n_cuts,)
-        Stratum that is cut.
-    position : ndarray of int64, shape (n_cuts,)
-        First kind of launch of the right-hand stratum.
-    sizes, spreads : ndarray, shape (2, n_cuts)
-        Kernels and spread of the left-hand and the right-hand stratum.
-    gains : ndarray of float64, shape (n_cuts,)
-        Decrease of ``N S`` by the cut.
-    """
-
-    stratum: Ints
-    position: Ints
-    sizes: Ints
-    spreads: Floats
-    gains: Floats
-
-    def useful_first(self) -> "_Cuts":
-        """Return the cuts with the largest gains first."""
-        order = np.lexsort((self.position, -self.gains))
-        sizes, spreads = self.sizes[:, order], self.spreads[:, order]
-        return _Cuts(self.stratum[order], self.position[order], sizes, spreads, self.gains[order])
-
-
 def _useful_cuts(kinds: _Groups, starts: Ints, is_new: NDArray[np.bool_], variance: float, least: int) -> Ints:
     """Return the positions of the most useful cuts: those of the largest gains, as many as save samples."""
     groups = kinds.joined(starts)
@@ -387,21 +358,29 @@ def _useful_cuts(kinds: _Groups, starts: Ints, is_new: NDArray[np.bool_], varian
     can_cut = is_new & (uncut > 2) & (np.diff(np.r_[starts, kinds.sizes.size]) > 1)
     if not can_cut.any():
         return np.zeros(0, np.int64)
-    cuts = _best_cuts(kinds, starts, groups, np.flatnonzero(can_cut)).useful_first()
+    stratum, position, sizes, part_spreads = _best_cuts(kinds, starts, groups, np.flatnonzero(can_cut))
     best, fewest = 0, int(uncut.sum())
-    n_cuts = cuts.position.size
+    n_cuts = position.size
     for count in np.unique(n_cuts >> np.arange(n_cuts.bit_length())):  # halves of the number: log2 rounds
         whole = np.ones(starts.size, np.bool_)
-        whole[cuts.stratum[:count]] = False
-        cut_sizes = np.r_[groups.sizes[whole], cuts.sizes[:, :count].ravel()]
-        cut_spreads = np.r_[spreads[whole], cuts.spreads[:, :count].ravel()]
+        whole[stratum[:count]] = False
+        cut_sizes = np.r_[groups.sizes[whole], sizes[:, :count].ravel()]
+        cut_spreads = np.r_[spreads[whole], part_spreads[:, :count].ravel()]
         samples = int(neyman_allocation(cut_sizes, cut_spreads, variance, least=least).sum())
         best, fewest = (int(count), samples) if samples < fewest else (best, fewest)
-    return cuts.position[:best]
+    return position[:best]
 
 
-def _best_cuts(kinds: _Groups, starts: Ints, groups: _Groups, chosen: Ints) -> _Cuts:
-    """Return for each chosen stratum the cut with the smallest ``N1 S1 + N2 S2``."""
+def _best_cuts(kinds: _Groups, starts: Ints, groups: _Groups, chosen: Ints) -> tuple[Ints, Ints, Ints, Floats]:
+    """Return for each chosen stratum the cut with the smallest ``N1 S1 + N2 S2``, by descending gain of the cut.
+
+    Returns
+    -------
+    stratum, position : ndarray of int64, shape (n_cuts,)
+        Stratum that is cut, and first kind of launch of its right-hand part.
+    sizes, spreads : ndarray, shape (2, n_cuts)
+        Kernels and spread of the left-hand and the right-hand part.
+    """
     lengths = np.diff(np.r_[starts, kinds.sizes.size])[chosen]
     first = np.cumsum(lengths) - lengths
     last = first + lengths - 1
@@ -419,13 +398,10 @@ def _best_cuts(kinds: _Groups, starts: Ints, groups: _Groups, chosen: Ints) -> _
     least = np.minimum.reduceat(remaining, first)
     cut = np.flatnonzero(remaining == least[stratum])
     cut = cut[np.unique(stratum[cut], return_index=True)[1]]
-    return _Cuts(
-        stratum=chosen,
-        position=kind[cut] + 1,
-        sizes=np.stack((n[cut], n_right[cut])).astype(np.int64),
-        spreads=np.stack((left[cut], right[cut])),
-        gains=groups.sizes[chosen] * groups.spreads()[chosen] - least,
-    )
+    gains = groups.sizes[chosen] * groups.spreads()[chosen] - least
+    order = np.lexsort((kind[cut], -gains))
+    sizes, spreads = np.stack((n[cut], n_right[cut])).astype(np.int64), np.stack((left[cut], right[cut]))
+    return chosen[order], kind[cut][order] + 1, sizes[:, order], spreads[:, order]
 
 
 def _running_sum(values: NDArray[np.float64] | Ints, first: Ints, stratum: Ints) -> Floats:
@@ -546,34 +522,27 @@ class KernelSampler(BaseEstimator):  # type: ignore[misc]
         InvalidInputError
             A parameter is out of range, or `kernel_population` refuses the kernels.
         """
-        self._check()
-        population = kernel_population(X)
-        plan = self._plan(population)
-        strata = plan.strata
-        variance = stratified_variance(strata.sizes, strata.planned_ns, plan.sampled)
-        self.plan_ = plan
-        self.traced_ns_ = population.duration_ns
-        self.strata_ = strata.of_row
-        self.n_strata_ = int(strata.sizes.size)
-        self.planned_error_ = _normal_quantile(self.confidence) * variance**0.5 / plan.total_ns
-        self.indices_ = draw_rows(plan, self.seed)
-        self.weights_ = (strata.sizes / plan.sampled)[self.strata_[self.indices_]]
-        return self
-
-    def _check(self) -> None:
         require_confidence(self.confidence)
         require_at_least("relative_error", self.relative_error, 0)
         require_at_least("min_per_stratum", self.min_per_stratum, 1)
         require_at_least("seed", self.seed, 0)
-
-    def _plan(self, population: KernelPopulation) -> SamplingPlan:
-        total = float(population.duration_ns.sum())
-        variance = (self.relative_error * total / _normal_quantile(self.confidence)) ** 2
+        population = kernel_population(X)
+        total, quantile = float(population.duration_ns.sum()), float(scipy.special.ndtri((1 + self.confidence) / 2))
+        variance = (self.relative_error * total / quantile) ** 2
         strata = cut_strata(population, variance, least=self.min_per_stratum)
-        if self.relative_error == 0:
-            return SamplingPlan(strata, strata.sizes, total)
-        sampled = neyman_allocation(strata.sizes, strata.planned_ns, variance, least=self.min_per_stratum)
-        return SamplingPlan(strata, sampled, total)
+        sampled = strata.sizes
+        if self.relative_error > 0:
+            sampled = neyman_allocation(strata.sizes, strata.planned_ns, variance, least=self.min_per_stratum)
+        plan = SamplingPlan(strata, sampled, total)
+        expected_variance = stratified_variance(strata.sizes, strata.planned_ns, sampled)
+        self.plan_ = plan
+        self.traced_ns_ = population.duration_ns
+        self.strata_ = strata.of_row
+        self.n_strata_ = int(strata.sizes.size)
+        self.planned_error_ = quantile * expected_variance**0.5 / total
+        self.indices_ = draw_rows(plan, self.seed)
+        self.weights_ = (strata.sizes / plan.sampled)[self.strata_[self.indices_]]
+        return self
 
 
 def draw_rows(plan: SamplingPlan, seed: int) -> Ints:
@@ -616,10 +585,6 @@ def draw_rows(plan: SamplingPlan, seed: int) -> Ints:
     return np.sort(rows[order_in_stratum < np.repeat(sampled, candidates)])
 
 
-def _normal_quantile(confidence: float) -> float:
-    return float(scipy.special.ndtri((1 + confidence) / 2))
-
-
 class Drawn(Protocol):
     """A fitted selector or sampler that drew its rows from strata.
 
@@ -637,36 +602,6 @@ class Drawn(Protocol):
     strata_: Ints
     traced_ns_: Floats
     plan_: SamplingPlan
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sample:
-    """A drawn sample, as the estimators read it.
-
-    Attributes
-    ----------
-    stratum : ndarray of int64, shape (n_sampled,)
-        Stratum of each drawn row.
-    sizes, sampled : ndarray of int64, shape (n_strata,)
-        Kernels and samples of each stratum.
-    traced_relative : ndarray of float64, shape (n_strata,)
-        Relative variance of the traced times.
-    traced, weights : ndarray of float64, shape (n_sampled,)
-        Traced time and weight of each drawn row.
-    traced_total : float
-        Sum of all traced times.
-    confidence : float
-        Confidence level of the interval.
-    """
-
-    stratum: Ints
-    sizes: Ints
-    sampled: Ints
-    traced_relative: Floats
-    traced: Floats
-    weights: Floats
-    traced_total: float
-    confidence: float
 
 
 def estimate_drawn_total(values: ArrayLike, sampler: Drawn) -> Estimate:
@@ -705,14 +640,13 @@ def estimate_drawn_total(values: ArrayLike, sampler: Drawn) -> Estimate:
     >>> estimate_drawn_total(twice_as_fast, sampler)
     Estimate(value=37.5, low=37.5, high=37.5, confidence=0.95)
     """
-    sample = _sample(sampler)
-    new = finite_column("values", values, size=sample.weights.size)
-    expanded = float(sample.weights @ sample.traced)
+    check_is_fitted(sampler)
+    new, traced = finite_column("values", values, size=sampler.weights_.size), sampler.traced_ns_[sampler.indices_]
+    expanded, total = float(sampler.weights_ @ traced), sampler.plan_.total_ns
     if expanded == 0:
         raise InvalidInputError("all sampled kernels took no time in the trace; use expand_total")
-    ratio = float(sample.weights @ new) / expanded
-    residuals = (new - ratio * sample.traced) * (sample.traced_total / expanded)
-    return _estimate(ratio * sample.traced_total, residuals, new, sample)
+    ratio = float(sampler.weights_ @ new) / expanded
+    return _estimate(ratio * total, (new - ratio * traced) * (total / expanded), new, sampler)
 
 
 def expand_total(values: ArrayLike, sampler: Drawn) -> Estimate:
@@ -744,9 +678,9 @@ def expand_total(values: ArrayLike, sampler: Drawn) -> Estimate:
     >>> expand_total([4.0, 6.0, 1.0], sampler)
     Estimate(value=11.0, low=11.0, high=11.0, confidence=0.95)
     """
-    sample = _sample(sampler)
-    new = finite_column("values", values, size=sample.weights.size)
-    return _estimate(float(sample.weights @ new), new, new, sample)
+    check_is_fitted(sampler)
+    new = finite_column("values", values, size=sampler.weights_.size)
+    return _estimate(float(sampler.weights_ @ new), new, new, sampler)
 
 
 def estimate_drawn_speedup(values_a: ArrayLike, values_b: ArrayLike, sampler: Drawn) -> Estimate:
@@ -782,72 +716,55 @@ def estimate_drawn_speedup(values_a: ArrayLike, values_b: ArrayLike, sampler: Dr
     >>> estimate_drawn_speedup(a, a / 2, sampler).value
     2.0
     """
-    sample = _sample(sampler)
-    a, b = (
-        finite_column(name, values, size=sample.weights.size)
-        for name, values in (("values_a", values_a), ("values_b", values_b))
-    )
-    total = float(sample.weights @ b)
+    check_is_fitted(sampler)
+    a, b = finite_pair(values_a, values_b, sampler.weights_.size)
+    total = float(sampler.weights_ @ b)
     if total == 0:
         raise InvalidInputError("values_b project a total of zero; a speed-up needs one above zero")
-    ratio = float(sample.weights @ a) / total
-    total_a = _estimate(ratio * total, a - ratio * b, np.zeros_like(a), sample)
-    return Estimate(ratio, max(total_a.low / total, 0.0), total_a.high / total, sample.confidence)
+    ratio = float(sampler.weights_ @ a) / total
+    total_a = _estimate(ratio * total, a - ratio * b, np.zeros_like(a), sampler)
+    return Estimate(ratio, max(total_a.low / total, 0.0), total_a.high / total, sampler.confidence)
 
 
-def _sample(sampler: Drawn) -> _Sample:
-    check_is_fitted(sampler)
-    strata, rows = sampler.plan_.strata, sampler.indices_
-    relative = strata.spreads_ns / np.where(strata.means_ns > 0, strata.means_ns, 1.0)
-    return _Sample(
-        stratum=sampler.strata_[rows],
-        sizes=strata.sizes,
-        sampled=sampler.plan_.sampled,
-        traced_relative=relative**2,
-        traced=sampler.traced_ns_[rows],
-        weights=sampler.weights_,
-        traced_total=sampler.plan_.total_ns,
-        confidence=sampler.confidence,
-    )
-
-
-def _estimate(value: float, residuals: Floats, new: Floats, sample: _Sample) -> Estimate:
+def _estimate(value: float, residuals: Floats, new: Floats, sampler: Drawn) -> Estimate:
     """Return `value` with the interval of the expanded residuals' error."""
-    n, N = sample.sampled, sample.sizes
-    means = np.bincount(sample.stratum, new, N.size) / n
-    deviations = residuals - (np.bincount(sample.stratum, residuals, N.size) / n)[sample.stratum]
-    squares = np.bincount(sample.stratum, deviations**2, N.size)
+    n, N, stratum = sampler.plan_.sampled, sampler.plan_.strata.sizes, sampler.strata_[sampler.indices_]
+    means = np.bincount(stratum, new, N.size) / n
+    deviations = residuals - (np.bincount(stratum, residuals, N.size) / n)[stratum]
+    squares = np.bincount(stratum, deviations**2, N.size)
     has_variance = n > 1
     variances = np.divide(squares, n - 1, out=np.zeros(N.size), where=has_variance)
-    borrowed = _borrowed_variance(variances, means, sample)
+    borrowed = _borrowed_variance(variances, means, sampler.plan_)
     terms = N * (N - n) / n * np.where(has_variance, variances, borrowed * means**2)
     variance = float(terms.sum())
     if variance == 0:
-        return Estimate(value, value, value, sample.confidence)
-    quantile = float(scipy.special.stdtrit(_degrees_of_freedom(terms, sample), (1 + sample.confidence) / 2))
-    half = quantile * variance**0.5
-    return Estimate(value, max(value - half, min(float(new.sum()), value)), value + half, sample.confidence)
+        return Estimate(value, value, value, sampler.confidence)
+    degrees = _degrees_of_freedom(terms, sampler.plan_)
+    half = float(scipy.special.stdtrit(degrees, (1 + sampler.confidence) / 2)) * variance**0.5
+    return Estimate(value, max(value - half, min(float(new.sum()), value)), value + half, sampler.confidence)
 
 
-def _borrowed_variance(variances: Floats, means: Floats, sample: _Sample) -> Floats:
+def _borrowed_variance(variances: Floats, means: Floats, plan: SamplingPlan) -> Floats:
     """Return the relative variance that a stratum with a single sample borrows, shape (n_strata,)."""
-    degrees = np.where(means > 0, sample.sampled - 1, 0)
+    traced_means = plan.strata.means_ns
+    traced_relative = (plan.strata.spreads_ns / np.where(traced_means > 0, traced_means, 1.0)) ** 2
+    degrees = np.where(means > 0, plan.sampled - 1, 0)
     if not degrees.any():
-        return sample.traced_relative
+        return np.asarray(traced_relative)
     relative = variances / np.where(means > 0, means, 1.0) ** 2
     new = float(degrees @ relative) / float(degrees.sum())
-    traced = float(degrees @ sample.traced_relative) / float(degrees.sum())
-    return new * np.maximum(1.0, sample.traced_relative / traced) if traced > 0 else np.full(degrees.size, new)
+    traced = float(degrees @ traced_relative) / float(degrees.sum())
+    return new * np.maximum(1.0, traced_relative / traced) if traced > 0 else np.full(degrees.size, new)
 
 
-def _degrees_of_freedom(terms: Floats, sample: _Sample) -> float:
+def _degrees_of_freedom(terms: Floats, plan: SamplingPlan) -> float:
     """Return Satterthwaite's degrees of freedom.
 
     The strata that borrow a variance share the degrees of the strata that have one.
     """
-    degrees = sample.sampled - 1
+    degrees = plan.sampled - 1
     has_variance = degrees > 0
     borrowed = float(terms[~has_variance].sum())
-    lent = float(degrees.sum()) or float((sample.sizes - 1).sum())
+    lent = float(degrees.sum()) or float((plan.strata.sizes - 1).sum())
     denominator = float(np.sum(terms[has_variance] ** 2 / degrees[has_variance])) + borrowed**2 / max(lent, 1.0)
     return float(terms.sum()) ** 2 / denominator

@@ -16,7 +16,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils.validation import check_non_negative, validate_data
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted, check_non_negative, validate_data
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
@@ -408,12 +409,20 @@ def require_confidence(confidence: float) -> None:
         raise InvalidInputError(f"confidence is {confidence!r}; it must lie between 0 and 1, such as 0.95")
 
 
-def selector_tags(tags: Any) -> Any:
-    """Mark in scikit-learn's tags that a selector needs `y`, and that neither `X` nor `y` may be negative."""
-    tags.input_tags.positive_only = True
-    tags.target_tags.required = True
-    tags.target_tags.positive_only = True
-    return tags
+class Selector(BaseEstimator):  # type: ignore[misc]
+    """Base of the selectors: scikit-learn's estimator, marked to need a `y` and to take no negative `X` or `y`."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.positive_only = True
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = True
+        return tags
+
+    def _features(self, X: ArrayLike) -> Floats:
+        """Return the features of another epoch, checked against those of `fit`."""
+        check_is_fitted(self)
+        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False), dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
@@ -487,6 +496,11 @@ class SelectionLog:
             representatives=selector.representatives_,
             weights=selector.weights_,
         )
+
+
+def finite_pair(values_a: ArrayLike, values_b: ArrayLike, size: int) -> tuple[Floats, Floats]:
+    """Return the arguments `values_a` and `values_b` of a speed-up, both checked as `finite_column` does."""
+    return finite_column("values_a", values_a, size=size), finite_column("values_b", values_b, size=size)
 
 
 def finite_column(name: str, values: ArrayLike, *, size: int | None = None) -> Floats:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from profilers.errors import InvalidInputError, SeqPointError
 from profilers.plugins import Plugin, load_plugins, package_of
 from profilers.trace.arrays import Floats, Ints
 from seqpoint.iteration_table import UNITS, IterationTable
-from seqpoint.notebook import as_html
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 from seqpoint.selection.baselines import FrequentSelector, MedianSelector, PriorSelector, WorstSelector
 from seqpoint.selection.estimate import (
     Estimate,
@@ -35,10 +35,7 @@ from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_to
 from seqpoint.selection.log import FittedSelector, SelectionLog
 from seqpoint.selection.seqpoint import SeqPointSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
-from seqpoint.units import duration
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.units import quantity
 
 _GROUP = "seqpoint.selectors"
 
@@ -363,22 +360,41 @@ class SelectionResult:
         """Relative error of the estimate, against the measured total."""
         return abs(self.estimate.value - self.measured) / self.measured
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return the selected iterations, a row each, with their weights and the value of the statistic."""
-        import pandas as pd
+        return data_frame(self.to_dict()["points"])
 
-        return pd.DataFrame(self.to_dict()["points"])
-
-    def baselines_table(self) -> "pd.DataFrame":
+    def baselines_table(self) -> DataFrame:
         """Return the error of this selection and of the baselines, a row each."""
-        import pandas as pd
-
-        return pd.DataFrame(self.baseline_rows(), columns=["selector", "points", "estimate", "error"])
+        return data_frame(self.baseline_rows(), columns=["selector", "points", "estimate", "error"])
 
     def baseline_rows(self) -> list[tuple[str, int, float, float]]:
         """Return selector, points, estimated total and relative error: this selection first, then the baselines."""
         rows = [(self.selector, len(self.rows), self.estimate.value, self.error)]
         return rows + [(row.name, row.points, row.estimate, row.error) for row in self.baselines]
+
+    def tables(self) -> tuple[Table, Table]:
+        """Return the selected iterations, and the errors of this selection and of the baselines, as text."""
+        points = [
+            (
+                point["iteration"],
+                point["rank"],
+                f"{point['sequence_length']:g}",
+                f"{point['weight']:g}",
+                quantity(point["value"], self.unit),
+            )
+            for point in self.to_dict()["points"]
+        ]
+        baselines = [
+            (name, count, quantity(total, self.unit), f"{100 * error:.3f}")
+            for name, count, total, error in self.baseline_rows()
+        ]
+        title = "SeqPoints" if self.selector == "seqpoint" else "Points"
+        columns, note = ("selector~", "points", "estimate", "error %"), quantity(self.measured, self.unit)
+        return (
+            Table(title, ("iteration", "rank", "length", "weight", self.statistic), points),
+            Table("Against the baselines", columns, baselines, marked=0, note=f"Total in the trace: {note}."),
+        )
 
     def plot(self) -> Any:
         """Return the histogram of lengths with the selected iterations, as a HoloViews object."""
@@ -396,20 +412,13 @@ class SelectionResult:
         """Return what `seqpoint select --json` prints."""
         table, estimate = self.iterations, self.estimate
         values = table.statistic(self.statistic)
+        names = ("error", "sequential_reduction", "parallel_reduction", "without_length")
         return {
             "n_iterations": len(table),
-            "selector": self.selector,
-            "statistic": self.statistic,
-            "unit": self.unit,
-            "measured": self.measured,
+            **{name: getattr(self, name) for name in ("selector", "statistic", "unit", "measured")},
             "estimate": estimate.value,
-            "low": estimate.low,
-            "high": estimate.high,
-            "confidence": estimate.confidence,
-            "error": self.error,
-            "sequential_reduction": self.sequential_reduction,
-            "parallel_reduction": self.parallel_reduction,
-            "without_length": self.without_length,
+            **{name: getattr(estimate, name) for name in ("low", "high", "confidence")},
+            **{name: getattr(self, name) for name in names},
             "points": [
                 {
                     "iteration": int(table.iteration[row]),
@@ -420,22 +429,17 @@ class SelectionResult:
                 }
                 for row, weight in zip(self.rows.tolist(), self.weights.tolist(), strict=True)
             ],
-            "baselines": [
-                {"name": row.name, "points": row.points, "estimate": row.estimate, "error": row.error}
-                for row in self.baselines
-            ],
+            "baselines": [asdict(row) for row in self.baselines],
         }
 
     def summary(self) -> list[str]:
         """Return what the selection gives, in two or three sentences."""
-
-        def text(value: float) -> str:
-            return duration(value) if self.unit == "ns" else f"{value:.6g} {self.unit}".strip()
-
         estimate = self.estimate
+        numbers = (self.measured, estimate.value, estimate.low, estimate.high)
+        measured, value, low, high = (quantity(number, self.unit) for number in numbers)
         sentences = [
-            f"{self.statistic}: measured {text(self.measured)}, estimated {text(estimate.value)} "
-            f"[{text(estimate.low)}, {text(estimate.high)}] at {100 * estimate.confidence:g} % "
+            f"{self.statistic}: measured {measured}, estimated {value} [{low}, {high}] "
+            f"at {100 * estimate.confidence:g} % "
             f"from {len(self.rows)} of {len(self.iterations)} iterations (error {100 * self.error:.3f} %)",
             f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of the points), "
             f"{self.parallel_reduction:.1f}x (total over the longest point)",
@@ -479,7 +483,13 @@ def select(
     options = options or SelectOptions()
     rank = min(table.rank.tolist(), default=0) if options.rank is None else options.rank
     run = table.of_rank(rank)
-    iterations = _with_length(run)
+    has_length = np.flatnonzero(np.isfinite(run.sequence_length))
+    if not len(has_length):
+        raise InvalidInputError(
+            "no iteration has a sequence length; say where it is when the trace is read (--length, or sp.open(..., "
+            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file"
+        )
+    iterations = run.take(has_length)
     name = options.statistic or iterations.default_statistic
     y = iterations.statistic(name)
     if not y.any():
@@ -530,30 +540,17 @@ def _fit(method: Method, options: SelectOptions, X: Floats, y: Floats) -> Any:
 
 def _profile_rows(table: IterationTable, numbers: Ints, profiles: Floats) -> Floats:
     """Return the profile of every iteration of a table; zeros for an iteration without a profile."""
-    profile_of = {int(number): row for row, number in enumerate(numbers.tolist())}
+    order = np.argsort(numbers)
+    has_profile = np.isin(table.iteration, numbers)
     rows = np.zeros((len(table), profiles.shape[1]))
-    for row, number in enumerate(table.iteration.tolist()):  # a Python loop over iterations
-        if number in profile_of:
-            rows[row] = profiles[profile_of[number]]
+    rows[has_profile] = profiles[order[np.searchsorted(numbers[order], table.iteration[has_profile])]]
     return rows
 
 
-def _with_length(table: IterationTable) -> IterationTable:
-    rows = np.flatnonzero(np.isfinite(table.sequence_length))
-    if not len(rows):
-        raise InvalidInputError(
-            "no iteration has a sequence length; say where it is when the trace is read (--length, or sp.open(..., "
-            "length=...)): OPERATOR:ARGUMENT:DIMENSION, or a CSV file"
-        )
-    return table.take(rows)
-
-
-def _baseline(name: str, selector: FittedSelector, X: Floats, y: Floats) -> BaselineResult:
-    fitted = selector.fit(X, y)  # type: ignore[attr-defined]
-    rows = fitted.representatives_
-    value = float(fitted.weights_ @ y[rows])
-    measured = float(y.sum())
-    return BaselineResult(name, len(rows), value, abs(value - measured) / measured)
+def _baseline(name: str, selector: Any, X: Floats, y: Floats) -> BaselineResult:
+    fitted, measured = selector.fit(X, y), float(y.sum())
+    value = float(fitted.weights_ @ y[fitted.representatives_])
+    return BaselineResult(name, len(fitted.representatives_), value, abs(value - measured) / measured)
 
 
 @dataclass(frozen=True)
@@ -596,11 +593,9 @@ class RunEstimate:
         """Relative error of the estimate; None if the total was not measured."""
         return None if self.measured is None else abs(self.estimate / self.measured - 1)
 
-    def table(self) -> "pd.DataFrame":
+    def table(self) -> DataFrame:
         """Return the estimate as a table of one row."""
-        import pandas as pd
-
-        return pd.DataFrame([self.to_dict()])
+        return data_frame([self.to_dict()])
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint estimate --json` prints."""
@@ -608,20 +603,18 @@ class RunEstimate:
 
     def summary(self) -> list[str]:
         """Return the estimate in up to four sentences."""
-
-        def text(value: float) -> str:
-            return duration(value) if self.unit == "ns" else f"{value:.6g}"
-
+        numbers = (self.estimate, self.low, self.high, self.seqpoint_sum)
+        estimate, low, high, seqpoint_sum = (quantity(number, self.unit) for number in numbers)
         sentences = [
-            f"{self.statistic}: estimated {text(self.estimate)} [{text(self.low)}, {text(self.high)}] "
+            f"{self.statistic}: estimated {estimate} [{low}, {high}] "
             f"at {100 * self.confidence:g} % from {self.n_points} iterations"
         ]
         if self.speedup is not None and self.speedup_low is not None and self.speedup_high is not None:
             interval = f"[{self.speedup_low:.4f}, {self.speedup_high:.4f}]"
             sentences.append(f"speed-up over the run that was selected on: {self.speedup:.4f} {interval}")
-        sentences.append(f"SeqPoint's weighted sum of the points: {text(self.seqpoint_sum)}")
+        sentences.append(f"SeqPoint's weighted sum of the points: {seqpoint_sum}")
         if self.measured is not None and self.error is not None:
-            sentences.append(f"measured: {text(self.measured)} (error {100 * self.error:.3f} %)")
+            sentences.append(f"measured: {quantity(self.measured, self.unit)} (error {100 * self.error:.3f} %)")
         return sentences
 
     def _repr_html_(self) -> str:
@@ -654,7 +647,9 @@ def estimate_run(
     base, run = (table.of_rank(rank) for table in tables)
     base_rows = _rows(base, numbers, "the run that was selected on")
     values = run.statistic(name)[_rows(run, numbers, "the run")]
-    log = _log(base, (base_rows, weights), base.statistic(name))
+    if not np.isfinite(base.sequence_length).all():
+        raise InvalidInputError("iterations of the run that was selected on have no sequence length; give --length")
+    log = SelectionLog(base.sequence_length, base.statistic(name), representatives=base_rows, weights=weights)
     total = assisted_total(values, log, confidence=selection["confidence"])
     before = float(base.statistic(name).sum())
     whole = len(run) == len(base)
@@ -680,14 +675,3 @@ def _rows(table: IterationTable, numbers: Ints, what: str) -> npt.NDArray[np.int
     if missing := [int(n) for n in numbers if int(n) not in position]:
         raise InvalidInputError(f"{what} lacks the chosen iterations {missing[:8]}; profile them, then estimate again")
     return np.array([position[int(n)] for n in numbers], dtype=np.intp)
-
-
-def _log(
-    table: IterationTable,
-    points: tuple[npt.NDArray[np.intp], Floats],
-    statistic: Floats,
-) -> SelectionLog:
-    if not np.isfinite(table.sequence_length).all():
-        raise InvalidInputError("iterations of the run that was selected on have no sequence length; give --length")
-    rows, weights = points
-    return SelectionLog(table.sequence_length, statistic, representatives=rows, weights=weights)

@@ -1,27 +1,25 @@
 """SeqPoint: a selector that bins the iterations of an epoch by sequence length (arXiv 2007.10459)."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from seqpoint.selection.allocation import shared_allocation
 from seqpoint.selection.log import (
     Choice,
     Epoch,
+    Selector,
     nearest_iterations,
     read_epoch,
     remember,
     require_at_least,
-    selector_tags,
     some_nearest_iterations,
 )
 
 
-class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
+class SeqPointSelector(Selector):
     """Selector of the iterations of an epoch that are worth profiling, by sequence length.
 
     If there are at most `max_points` distinct lengths, each is a point and the projection is exact. Otherwise:
@@ -143,13 +141,9 @@ class SeqPointSelector(BaseEstimator):  # type: ignore[misc]
         >>> points.predict([[9], [15], [99]]).tolist()
         [0, 1, 1]
         """
-        check_is_fitted(self)
-        lengths = validate_data(self, X, dtype=np.float64, reset=False)[:, 0]
+        lengths = self._features(X)[:, 0]
         boundaries = (self.bin_edges_[:-1, 1] + self.bin_edges_[1:, 0]) / 2
         return np.asarray(np.searchsorted(boundaries, lengths, side="right"), dtype=np.int64)
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

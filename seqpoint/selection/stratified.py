@@ -10,20 +10,33 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
 from sklearn.metrics import pairwise_distances, pairwise_distances_argmin
 from sklearn.tree import DecisionTreeRegressor
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
 from profilers.trace.trace import Trace
 from seqpoint.selection.allocation import shared_allocation
 from seqpoint.selection.kernels import SamplingPlan, Strata, draw_rows
-from seqpoint.selection.log import Choice, Epoch, read_epoch, remember, require_at_least, selector_tags
+from seqpoint.selection.log import Choice, Epoch, Selector, read_epoch, remember, require_at_least
 
 
-class RandomSelector(BaseEstimator):  # type: ignore[misc]
+class _DrawingSelector(Selector):
+    """Selector with a number of points, a confidence level and a seed."""
+
+    def __init__(self, max_points: int = 10, confidence: float = 0.95, seed: int = 0) -> None:
+        self.max_points = max_points
+        self.confidence = confidence
+        self.seed = seed
+
+    def _read(self, X: ArrayLike, y: ArrayLike) -> Epoch:
+        """Check the parameters, and return the epoch of a `fit`."""
+        require_at_least("max_points", self.max_points, 1)
+        require_at_least("seed", self.seed, 0)
+        return read_epoch(self, X, y)
+
+
+class RandomSelector(_DrawingSelector):
     """Selector that draws iterations with equal probability: the reference that every other selector has to beat.
 
     Parameters
@@ -50,24 +63,14 @@ class RandomSelector(BaseEstimator):  # type: ignore[misc]
     (2, [2.0, 2.0])
     """
 
-    def __init__(self, max_points: int = 10, confidence: float = 0.95, seed: int = 0) -> None:
-        self.max_points = max_points
-        self.confidence = confidence
-        self.seed = seed
-
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Draw iterations; `X`, `y` and errors as in `SeqPointSelector.fit`."""
-        require_at_least("max_points", self.max_points, 1)
-        require_at_least("seed", self.seed, 0)
-        epoch = read_epoch(self, X, y)
+        epoch = self._read(X, y)
         _draw(self, epoch, np.zeros(epoch.lengths.size, np.int64))
         return self
 
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
 
-
-class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
+class StratifiedSelector(_DrawingSelector):
     """Selector that draws iterations from strata of several features, such as length, batch and encoder length.
 
     A regression tree cuts the features where that leaves the least variance of the statistic within strata. Draws of a
@@ -111,10 +114,8 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self, max_points: int = 10, max_strata: int | None = None, confidence: float = 0.95, seed: int = 0
     ) -> None:
-        self.max_points = max_points
+        super().__init__(max_points, confidence, seed)
         self.max_strata = max_strata
-        self.confidence = confidence
-        self.seed = seed
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Cut the epoch into strata and draw from them.
@@ -131,11 +132,9 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
         InvalidInputError, ValueError
             As `SeqPointSelector.fit`.
         """
-        require_at_least("max_points", self.max_points, 1)
-        require_at_least("seed", self.seed, 0)
+        epoch = self._read(X, y)
         max_strata = max(1, self.max_points // 2) if self.max_strata is None else self.max_strata
         require_at_least("max_strata", max_strata, 1)
-        epoch = read_epoch(self, X, y)
         features = np.asarray(X, dtype=np.float64)
         self.tree_ = DecisionTreeRegressor(max_leaf_nodes=max(2, max_strata), min_samples_leaf=2, random_state=0)
         if max_strata == 1 or epoch.lengths.size < 4:
@@ -153,12 +152,8 @@ class StratifiedSelector(BaseEstimator):  # type: ignore[misc]
         X : array-like, shape (n_iterations, n_features)
             Features of the other epoch, with the columns of `fit`.
         """
-        check_is_fitted(self)
-        features = validate_data(self, X, dtype=np.float64, reset=False)
+        features = self._features(X)
         return np.asarray(np.searchsorted(self.leaves_, self.tree_.apply(features)), dtype=np.int64)
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
 
 
 def strata_of(epoch: Epoch, of_row: Ints) -> Strata:
@@ -198,7 +193,7 @@ _MAX_CANDIDATES = 2000
 _MAX_ROUNDS = 100
 
 
-class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
+class KMedoidsSelector(_DrawingSelector):
     """Selector of the medoids of groups of iterations with similar profiles; each medoid represents its group.
 
     Columns are not scaled: give times rather than counts. If the statistic is the sum of the columns, as with the time
@@ -234,11 +229,6 @@ class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
     ([1, 4], [3.0, 3.0])
     """
 
-    def __init__(self, max_points: int = 10, confidence: float = 0.95, seed: int = 0) -> None:
-        self.max_points = max_points
-        self.confidence = confidence
-        self.seed = seed
-
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Choose the medoids.
 
@@ -254,9 +244,7 @@ class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
         InvalidInputError, ValueError
             As `SeqPointSelector.fit`.
         """
-        require_at_least("max_points", self.max_points, 1)
-        require_at_least("seed", self.seed, 0)
-        epoch = read_epoch(self, X, y)
+        epoch = self._read(X, y)
         profiles = np.asarray(X, dtype=np.float64)
         rows = np.sort(_medoids(profiles, int(self.max_points), self.seed))
         labels = np.asarray(pairwise_distances_argmin(profiles, profiles[rows]), dtype=np.int64)
@@ -273,12 +261,8 @@ class KMedoidsSelector(BaseEstimator):  # type: ignore[misc]
         X : array-like, shape (n_iterations, n_features)
             Profiles of the other epoch, with the columns of `fit`.
         """
-        check_is_fitted(self)
-        profiles = validate_data(self, X, dtype=np.float64, reset=False)
+        profiles = self._features(X)
         return np.asarray(pairwise_distances_argmin(profiles, self.medoids_), dtype=np.int64)
-
-    def __sklearn_tags__(self) -> Any:
-        return selector_tags(super().__sklearn_tags__())
 
 
 def _medoids(profiles: Floats, max_points: int, seed: int) -> Ints:

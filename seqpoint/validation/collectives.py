@@ -16,23 +16,15 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from replay.costs.collectives import (
-    CollectiveCalibration,
-    MeasuredCollectives,
-    calibrate_collectives,
-    load_collectives,
-    predict_collective,
-    read_collectives,
-    read_fits,
-    scored_rows,
-)
+from replay.costs import collectives
 from replay.costs.collectives.measurements import holds_collectives
-from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
-#: Ways to predict a group: with its own fit; without any group of its number of workers; without its device.
+#: Ways to predict a group: with its fit; without the groups of its number of workers; without its device.
 _FITTED, _WORKERS, _DEVICE = "fitted", "workers left out", "device left out"
-#: Mean error over groups, and the least share that 90 % intervals hold.
+#: Limits of the mean error over groups, and of the share of times in their 90 % interval.
 _LIMITS: Mapping[str, float] = MappingProxyType({_FITTED: 0.05, _WORKERS: 0.15})
 _LEAST_COVERED = 0.85
 _SIZES: tuple[tuple[str, float, float], ...] = (
@@ -49,13 +41,13 @@ class CollectiveScore:
     Parameters
     ----------
     kind, device, fabric, link : str
-        The collective, the device, how the devices of a node are joined, and by which link.
+        The collective, the device, the connection of the devices of a node, and its link.
     workers, devices_per_node : int
-        Size of the group, and how many of it share a node.
+        Workers of the group, and workers of the group on each node.
     how : str
         ``"fitted"``, ``"workers left out"`` or ``"device left out"``.
     basis : str
-        What the prediction rests on: ``"fitted"``, ``"carried"`` or ``"prior"``.
+        Evidence for the prediction: ``"fitted"``, ``"carried"`` or ``"prior"``.
     rows : int
         Number of measured times.
     error, median, bias : float
@@ -65,8 +57,8 @@ class CollectiveScore:
     by_size : mapping of str to float
         Mean error by size of the buffer.
     gated : bool
-        Whether it counts for the mean that has a limit: a number of workers can only be left out where others were
-        measured.
+        Whether it counts for the mean that has a limit. A number of workers can only be left out if other numbers
+        were measured.
     source : str
         Name of the file.
     """
@@ -90,47 +82,50 @@ class CollectiveScore:
 
     @property
     def case(self) -> str:
-        """What was scored, in words."""
+        """Name of the case: collective, device and group."""
         group = f"{self.workers} workers, {self.devices_per_node} a node"
         return f"{self.kind}, {self.device} ({self.fabric}), {group}, {self.how}"
 
 
 def score_collectives(
-    measured: Sequence[MeasuredCollectives], calibration: CollectiveCalibration | None = None
+    measured: Sequence[collectives.MeasuredCollectives], calibration: collectives.CollectiveCalibration | None = None
 ) -> list[CollectiveScore]:
-    """Predict every group up to three ways.
+    """Predict every group in up to three ways.
 
     Parameters
     ----------
     measured : sequence of MeasuredCollectives
-        Groups with their times. Of a file that was fitted, the fit is scored on the quarter of the sizes that it never
-        looked at; of any other file, on all.
+        Groups with their times. A fit is scored on the quarter of the sizes of its file that was not fitted, and on all
+        sizes of another file.
     calibration : CollectiveCalibration, optional
         Fits to predict with; by default the shipped ones.
     """
-    known = load_collectives() if calibration is None else calibration
+    calibration = collectives.load_collectives() if calibration is None else calibration
     scores = []
     for group in measured:
         n = group.topology.n_workers
         if n == 1:
             continue
         every = np.ones(len(group), dtype=bool)
-        if known.own(group.kind, group.topology, group.device) is not None:
-            rows = scored_rows(group) if group.digest in known.digests else every
+        if calibration.own(group.kind, group.topology, group.device) is not None:
+            rows = collectives.scored_rows(group) if group.digest in calibration.digests else every
             if rows.any():
-                scores.append(_score(group, known, _FITTED, rows))
-        scores.append(_score(group, known.without_workers(n), _WORKERS, every))
-        scores.append(_score(group, known.without_device(group.device), _DEVICE, every))
+                scores.append(_score(group, calibration, _FITTED, rows))
+        scores.append(_score(group, calibration.without_workers(n), _WORKERS, every))
+        scores.append(_score(group, calibration.without_device(group.device), _DEVICE, every))
     return scores
 
 
 def _score(
-    group: MeasuredCollectives, known: CollectiveCalibration, how: str, rows: npt.NDArray[np.bool_]
+    group: collectives.MeasuredCollectives,
+    calibration: collectives.CollectiveCalibration,
+    how: str,
+    rows: npt.NDArray[np.bool_],
 ) -> CollectiveScore:
     """Return the errors of some rows of a group."""
     sizes, topology = group.sizes[rows], group.topology
-    predicted = predict_collective(group.kind, sizes, topology, group.device, known)
-    others = any(fit.kind == group.kind and fit.topology.n_workers != topology.n_workers for fit in known.fits)
+    predicted = collectives.predict_collective(group.kind, sizes, topology, group.device, calibration)
+    others = any(fit.kind == group.kind and fit.topology.n_workers != topology.n_workers for fit in calibration.fits)
     return CollectiveScore(
         kind=group.kind,
         device=group.device.name,
@@ -168,10 +163,12 @@ _CASE = MappingProxyType(
 _ERRORS = MappingProxyType({"err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "held %": "{s.covered:.0%}"})
 
 
-def _scored(measured: Sequence[MeasuredCollectives], options: SuiteOptions) -> SuiteResult:
-    """Score groups with the shipped or the given fits, refitted if asked to."""
-    known = read_fits(options.calibration) if options.calibration else load_collectives()
-    scores = score_collectives(measured, calibrate_collectives(measured, known) if options.refit else known)
+def _scored(measured: Sequence[collectives.MeasuredCollectives], options: SuiteOptions) -> SuiteResult:
+    """Score groups with the shipped fits, or those of a file, refitted with ``--refit``."""
+    calibration = collectives.read_fits(options.calibration) if options.calibration else collectives.load_collectives()
+    if options.refit:
+        calibration = collectives.calibrate_collectives(measured, calibration)
+    scores = score_collectives(measured, calibration)
     details = {"scores": [asdict(score) for score in scores]}
     return SuiteResult(collective_rows(scores), details, _tables(scores), scores)
 
@@ -201,7 +198,7 @@ SUITE = Suite(
     needs="table of measured collectives (columns collective, size, num_workers, devices_per_node)",
     source=lambda file: file if holds_collectives(table_columns(file)) else None,
     read=lambda sources, options: [
-        group for source in sources for group in read_collectives(source, options.device, options.fabric)
+        group for source in sources for group in collectives.read_collectives(source, options.device, options.fabric)
     ],
     score=_scored,
     options=("calibration", "device", "fabric", "refit"),

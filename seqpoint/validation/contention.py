@@ -17,28 +17,23 @@ from types import MappingProxyType
 
 import numpy as np
 
-from replay.contention import (
-    MECHANISMS,
-    ContentionFit,
-    ContentionRecording,
-    read_contention,
-    read_contention_fit,
-)
+from replay import contention
 from replay.contention.reading import TABLE
 from replay.studies.published import published_figures
+from seqpoint.notebook import Table
 from seqpoint.validation.contention_cases import ContentionCase, notes_on, predict_contention, refit_contention
-from seqpoint.validation.rows import Table, ValidationRow, summary_row, table_of
+from seqpoint.validation.rows import ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 ALL = "all"
 #: Scenarios in the table of the largest errors, and characters of their names.
 _WORST, _SHOWN = 12, 34
-#: Times of two policies that are closer than this, or than takes differ, have no order.
+#: Two policies have no order if their times differ by less than this, or by less than takes do.
 _SAME = 0.02
-#: Below this ideal speed-up, less one, a per cent of it is noise.
+#: Scenarios of a smaller ideal speed-up, less one, are left out: a share of it would be noise.
 _LEAST_IDEAL = 0.1
 _MEDIAN, _P90, _ORDER, _PAIRS = 0.10, 0.25, 0.90, 300
-#: The paper's figures beside carriers: of ConCCL without and with units set aside, of C3 unmanaged and with priorities.
+#: Published figures by carrier: ConCCL without and with reserved units, C3 unmanaged and with priorities.
 _PUBLISHED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"copy engine": ("conccl", "conccl_rp"), "SM copies": ("c3_base", "c3_sp")}
 )
@@ -55,17 +50,17 @@ class ContentionScore:
     cases : int
         Number of scenarios.
     median, p90 : float
-        Of the error of the time until all are done.
+        Median and 90th percentile of the error of the time until all members are done.
     ends : float
-        Median error of members' ends.
+        Median error of the ends of members.
     slowdown : float
         Median of `ContentionCase.slowdown_error`.
     serial, free : float
-        Median errors of the two baselines: one after the other, and side by side at no cost.
+        Median errors of two baselines: members one after the other, and side by side at no cost.
     covered : float
-        Share of measured times in their interval.
+        Share of measured times in their 90 % interval.
     spread, spread_p90, spread_max : float
-        How far takes differ: the median, the 90th percentile and the largest.
+        Relative difference between takes: the median, the 90th percentile and the largest.
     """
 
     mechanism: str
@@ -84,14 +79,15 @@ class ContentionScore:
 
 @dataclass(frozen=True)
 class OrderScore:
-    """How often of two policies the faster was told.
+    """Number of pairs of policies in which the faster one was predicted.
 
     Parameters
     ----------
     compared, right : int
-        Pairs of policies of one group whose times differ by more than takes do, and by 2 %.
+        Pairs of policies of one group whose times differ by more than 2 % and by more than takes do, and the number of
+        them that are predicted right.
     groups, groups_right : int
-        With such a pair, and with all of theirs right.
+        Groups with such a pair, and groups whose pairs are all right.
     """
 
     compared: int
@@ -101,7 +97,7 @@ class OrderScore:
 
     @property
     def share(self) -> float:
-        """Of the pairs that were compared; 0 where there is none."""
+        """Share of the compared pairs that are right; 0 without a pair."""
         return self.right / self.compared if self.compared else 0.0
 
 
@@ -112,13 +108,13 @@ class PercentOfIdeal:
     Parameters
     ----------
     carrier : str
-        What carries the transfers: compute units or DMA engines.
+        Carrier of the transfers: compute units or DMA engines.
     cases : int
         Number of scenarios.
     measured, predicted : float
-        Means, %.
+        Mean shares in %.
     published : mapping of str to float
-        By name of the figure in `datasets/published/c3.toml`, %: of other works on another device.
+        Figures in % by their names in `datasets/published/c3.toml`, for other kernels on another device.
     """
 
     carrier: str
@@ -129,9 +125,9 @@ class PercentOfIdeal:
 
 
 def score_by_mechanism(cases: Sequence[ContentionCase]) -> list[ContentionScore]:
-    """Return a score a mechanism that occurs, and one of all; none of no case."""
-    groups = {name: [case for case in cases if case.mechanism == name] for name in MECHANISMS}
-    return [_score(name, some) for name, some in ({**groups, ALL: list(cases)}).items() if some]
+    """Return a score for each mechanism that occurs, then a score of all; nothing without a case."""
+    groups = {name: [case for case in cases if case.mechanism == name] for name in contention.MECHANISMS}
+    return [_score(name, members) for name, members in ({**groups, ALL: list(cases)}).items() if members]
 
 
 def _score(name: str, cases: Sequence[ContentionCase]) -> ContentionScore:
@@ -156,7 +152,7 @@ def _score(name: str, cases: Sequence[ContentionCase]) -> ContentionScore:
 
 
 def score_order(cases: Sequence[ContentionCase]) -> OrderScore:
-    """Return how often the faster of two policies of a group is predicted; equal predictions count as wrong."""
+    """Return the share of pairs of policies whose order is predicted; equal predictions count as wrong."""
     groups: dict[tuple[str, str], list[ContentionCase]] = {}
     for case in cases:
         groups.setdefault((case.recording, case.group), []).append(case)
@@ -166,7 +162,7 @@ def score_order(cases: Sequence[ContentionCase]) -> OrderScore:
 
 
 def _verdicts(cases: Sequence[ContentionCase]) -> list[bool]:
-    """Return for every two policies that differ whether the prediction has them in the measured order."""
+    """Return, for every two policies that differ, whether the predicted order is the measured one."""
     verdicts = []
     for first, second in combinations(cases, 2):
         measured_ns = first.measured_ns - second.measured_ns
@@ -177,30 +173,30 @@ def _verdicts(cases: Sequence[ContentionCase]) -> list[bool]:
 
 
 def score_ideal(cases: Sequence[ContentionCase]) -> list[PercentOfIdeal]:
-    """Return the mean % of ideal of each carrier of transfers, measured and predicted, beside what C3's paper says.
+    """Return the mean share of the ideal gain of each carrier of transfers, beside the published figures.
 
     Notes
     -----
     ``100 (S - 1) / (S_ideal - 1)`` with ``S = sum / T`` and ``S_ideal = sum / max`` of the times alone (arXiv
-    2412.14335); of two works whose ideal is 1.1 or more.
+    2412.14335), for two kernels whose ideal is 1.1 or more.
     """
     published = {figure.name: figure.value for figure in published_figures("c3")}
     scores = []
     for carrier, names in _PUBLISHED.items():
         pairs = [c for c in cases if c.carrier == carrier and len(c.alone_ns) == 2]
-        mine = [c for c in pairs if sum(c.alone_ns) / max(c.alone_ns) >= 1 + _LEAST_IDEAL]
-        if mine:
+        gaining = [c for c in pairs if sum(c.alone_ns) / max(c.alone_ns) >= 1 + _LEAST_IDEAL]
+        if gaining:
             measured, predicted = (
-                float(np.mean([percent_of_ideal(c.alone_ns, getattr(c, which)) for c in mine]))
+                float(np.mean([percent_of_ideal(c.alone_ns, getattr(c, which)) for c in gaining]))
                 for which in ("measured_ns", "predicted_ns")
             )
             figures = MappingProxyType({name: published[name] for name in names})
-            scores.append(PercentOfIdeal(carrier, len(mine), measured, predicted, figures))
+            scores.append(PercentOfIdeal(carrier, len(gaining), measured, predicted, figures))
     return scores
 
 
 def percent_of_ideal(alone_ns: Sequence[float], together_ns: float) -> float:
-    """Return the share of the ideal gain over a serial run that was reached, in %.
+    """Return the share of the ideal gain over a serial run, in %.
 
     Examples
     --------
@@ -212,10 +208,10 @@ def percent_of_ideal(alone_ns: Sequence[float], together_ns: float) -> float:
 
 
 def contention_rows(cases: Sequence[ContentionCase]) -> list[ValidationRow]:
-    """Return a row a scenario, then those that are gated, over what was not fitted.
+    """Return a row for each scenario, then the gated summaries of the scenarios that were not fitted.
 
-    No figure is given finer than takes differ: where the median or the 90th percentile of errors is below that of the
-    spreads, the spread stands.
+    An error is never below the difference between takes: a smaller median or 90th percentile counts as that of the
+    spreads.
     """
     rows = [
         ValidationRow(
@@ -236,9 +232,9 @@ def contention_rows(cases: Sequence[ContentionCase]) -> list[ValidationRow]:
     return rows + [summary_row(name, ours, limit, least=least, source=source) for name, ours, limit, least in figures]
 
 
-def _scored(recordings: Sequence[ContentionRecording], options: SuiteOptions) -> SuiteResult:
+def _scored(recordings: Sequence[contention.ContentionRecording], options: SuiteOptions) -> SuiteResult:
     """Score scenarios with the shipped parameters, a calibration, or fits to the other quarters."""
-    fit = read_contention_fit(options.calibration) if options.calibration else None
+    fit = contention.read_contention_fit(options.calibration) if options.calibration else None
     if options.refit:
         cases = refit_contention(recordings, options.progress("fitting"))
     else:
@@ -263,14 +259,14 @@ def _scored(recordings: Sequence[ContentionRecording], options: SuiteOptions) ->
     return SuiteResult(contention_rows(cases), details, tables, cases, notes)
 
 
-def _headline(cases: Sequence[ContentionCase], fit: ContentionFit | None) -> str:
-    """Return the line above the tables: devices, scenarios, and what was fitted."""
-    known = sum(case.fitted for case in cases)
+def _headline(cases: Sequence[ContentionCase], fit: contention.ContentionFit | None) -> str:
+    """Return the line above the tables: devices, scenarios, and the number of fitted ones."""
+    fitted = sum(case.fitted for case in cases)
     return (
         f"{', '.join(sorted({case.device or 'a device without a name' for case in cases}))}: "
         + f"{len(cases)} scenarios of {len({case.group for case in cases})} groups"
         + (f", by a calibration on {fit.device}" if fit else "")
-        + (f"; {known} of them were fitted and are in no table" if known else "; none was fitted")
+        + (f"; {fitted} of them were fitted and are in no table" if fitted else "; none was fitted")
     )
 
 
@@ -328,7 +324,7 @@ SUITE = Suite(
     needs=f"recording of kernels side by side (a folder with {TABLE}); `python -m benchmarks.gpu --output DIR` makes "
     "it on a GPU (docs/contention.md)",
     source=lambda file: file.parent if (file.parent / TABLE).exists() else None,
-    read=lambda sources, options: [recording for source in sources for recording in read_contention(source)],
+    read=lambda sources, options: [recording for source in sources for recording in contention.read_contention(source)],
     score=_scored,
     options=("calibration", "refit"),
     exclusive=("refit", "calibration", "--refit fits anew; give it or --calibration"),

@@ -1,29 +1,16 @@
-"""Scenarios of contention, predicted: with given parameters, or each with a fit that left it out."""
+"""Predicted scenarios of contention: with fixed parameters, or each with a fit that left it out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from replay.contention import (
-    SIMULATED,
-    TRANSFERS,
-    ContentionFit,
-    ContentionRecording,
-    RecordedScenario,
-    base_parameters,
-    calibrate_contention,
-    ceilings_of,
-    fold_of,
-    kin_of,
-    mechanism_of,
-    scenario_model,
-)
+from replay import contention
 from replay.costs.shipped import load_parameters
 from replay.projection.provenance import QUANTILES
 from seqpoint.validation.suites import Progress
 
-#: Number of parts; each is predicted from a fit of the others.
+#: Number of folds; each is predicted from a fit of the other folds.
 FOLDS = 4
 #: Draws of parameters from their ranges, for intervals.
 _DRAWS, _SEED = 24, 0
@@ -31,29 +18,29 @@ _DRAWS, _SEED = 24, 0
 
 @dataclass(frozen=True)
 class ContentionCase:
-    """A scenario, predicted.
+    """A scenario with its prediction.
 
     Parameters
     ----------
     recording, device, group, scenario, policy, mechanism : str
-        Name of the recording, its device, the group of scenarios, the scenario, the policy, and what the members
-        compete for.
+        Name of the recording, its device, the group of scenarios, the scenario, the policy, and the resource that
+        the members compete for.
     carrier : str
-        What carries its transfer beside a kernel that computes: ``"copy engine"`` or ``"SM copies"``; else empty.
+        Carrier of a transfer beside a kernel that computes: ``"copy engine"`` or ``"SM copies"``; else empty.
     measured_ns, predicted_ns, low_ns, high_ns : float
-        Until all are done; central 90 % of the prediction.
+        Time until all members are done, measured and predicted, with the central 90 % of the prediction.
     alone_ns : tuple of float
-        By member: all its launches alone.
+        Time of all launches of each member alone.
     measured_ends_ns, predicted_ends_ns : tuple of float
-        By member, from the first start.
+        End of each member, from the first start.
     lags_ns : tuple of float
-        By member.
+        Delay of the start of each member.
     spread : float
-        How far takes of it differ; no claim is finer.
+        Relative difference between its takes; no error is judged below it.
     takes : int
         Number of takes.
     fitted : bool
-        Whether its group was fitted on such a device.
+        Whether its group was fitted on a device of this name.
     """
 
     recording: str
@@ -87,13 +74,13 @@ class ContentionCase:
 
     @property
     def end_errors(self) -> tuple[float, ...]:
-        """The same of each member's end."""
+        """Relative error of the end of each member."""
         pairs = zip(self.predicted_ends_ns, self.measured_ends_ns, strict=True)
         return tuple(abs(ours / theirs - 1) for ours, theirs in pairs)
 
     @property
     def serial_ns(self) -> float:
-        """One after the other, in the order of members."""
+        """Time of the members one after the other, in their order."""
         end = 0.0
         for lag, alone in zip(self.lags_ns, self.alone_ns, strict=True):
             end = max(end, lag) + alone
@@ -101,30 +88,30 @@ class ContentionCase:
 
     @property
     def free_ns(self) -> float:
-        """Side by side at no cost."""
+        """Time of the members side by side at no cost."""
         return max(lag + alone for lag, alone in zip(self.lags_ns, self.alone_ns, strict=True))
 
     @property
     def slowdown_error(self) -> float:
-        """``|predicted - measured|`` over what lies between the two baselines.
+        """``|predicted - measured|`` over the difference of the two baselines.
 
-        Where one member is far shorter than the other, the error of the time says little; this one does.
+        If one member is far shorter than the other, this says more than the error of the time.
         """
         between = self.serial_ns - self.free_ns
         return abs(self.predicted_ns - self.measured_ns) / between if between > 0 else float("nan")
 
     @property
     def covered(self) -> bool:
-        """Whether the interval holds what was measured."""
+        """Whether the interval holds the measured time."""
         return self.low_ns <= self.measured_ns <= self.high_ns
 
 
-def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
-    """Return remarks on recordings that are of a simulated device, or of a single take."""
+def notes_on(recordings: Sequence[contention.ContentionRecording]) -> list[str]:
+    """Return remarks on recordings of a simulated device, or of a single take."""
     notes = []
     for recording in recordings:
         source, device = recording.source, recording.device
-        if device.architecture == SIMULATED:
+        if device.architecture == contention.SIMULATED:
             notes.append(f"{source}: {device.name} is simulated; nothing of it was measured")
         if all(scenario.takes == 1 for scenario in recording.scenarios):
             notes.append(f"{source}: one take, so `takes` is how far its repetitions differ (central 80 %)")
@@ -132,31 +119,34 @@ def notes_on(recordings: Sequence[ContentionRecording]) -> list[str]:
 
 
 def predict_contention(
-    recordings: Sequence[ContentionRecording], fit: ContentionFit | None = None
+    recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None = None
 ) -> list[ContentionCase]:
-    """Return every scenario of two works or more, predicted with a fit, or with the shipped parameters.
+    """Return every scenario of two members or more, predicted with a fit, or with the shipped parameters.
 
-    A scenario counts as fitted if the fit has seen its group, its works, or a group that shares works with it.
+    A scenario counts as fitted if the fit has seen its group, its kernels, or a group that shares kernels with it.
     """
     cases = []
     for recording in recordings:
-        fitted = _fitted_groups([other for other in recordings if other.device.name == recording.device.name], fit)
+        same_device = [r for r in recordings if r.device.name == recording.device.name]
+        fitted = _fitted_groups(same_device, fit)
         scenarios = [s for s in recording.scenarios if len(s.members) > 1]
         cases += _cases(recording, scenarios, fit, [s.group in fitted for s in scenarios])
     return cases
 
 
-def _fitted_groups(recordings: Sequence[ContentionRecording], fit: ContentionFit | None) -> set[str]:
-    """Return the groups of recordings of one device that a fit has seen, and groups that share works with them."""
-    known, kin = set(fit.groups if fit else ()), kin_of(recordings)
-    seen = {kin[s.group] for r in recordings for s in r.scenarios if not known.isdisjoint(r.digests_of(s))}
-    return {group for group, first in kin.items() if first in seen}
+def _fitted_groups(
+    recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None
+) -> set[str]:
+    """Return the groups of one device that a fit has seen, and the groups that share kernels with them."""
+    digests, group_of = set(fit.groups if fit else ()), contention.kin_of(recordings)
+    seen = {group_of[s.group] for r in recordings for s in r.scenarios if not digests.isdisjoint(r.digests_of(s))}
+    return {group for group, first in group_of.items() if first in seen}
 
 
 def refit_contention(
-    recordings: Sequence[ContentionRecording], progress: Progress | None = None
+    recordings: Sequence[contention.ContentionRecording], progress: Progress | None = None
 ) -> list[ContentionCase]:
-    """Return every scenario of two works or more, predicted with a fit to those whose works are in other parts.
+    """Return every scenario of two members or more, predicted with a fit to the scenarios of other folds.
 
     Raises
     ------
@@ -167,38 +157,42 @@ def refit_contention(
     cases = []
     for number, device in enumerate(devices):
         mine = [recording for recording in recordings if recording.device.name == device]
-        kin = kin_of(mine)
+        group_of = contention.kin_of(mine)
         for fold in range(FOLDS):
             if progress:
                 progress(number * FOLDS + fold, len(devices) * FOLDS, device)
-            fit = calibrate_contention(mine, parameters=load_parameters(), part=_others(fold))
+            fit = contention.calibrate_contention(mine, parameters=load_parameters(), part=_others(fold))
             for recording in mine:
-                out = [s for s in recording.scenarios if len(s.members) > 1 and fold_of(kin[s.group], FOLDS) == fold]
+                out = [
+                    s
+                    for s in recording.scenarios
+                    if len(s.members) > 1 and contention.fold_of(group_of[s.group], FOLDS) == fold
+                ]
                 cases += _cases(recording, out, fit, [False] * len(out))
     return cases
 
 
 def _others(fold: int) -> Callable[[str], bool]:
-    return lambda kin: fold_of(kin, FOLDS) != fold
+    return lambda group_of: contention.fold_of(group_of, FOLDS) != fold
 
 
 def _cases(
-    recording: ContentionRecording,
-    scenarios: Sequence[RecordedScenario],
-    fit: ContentionFit | None,
+    recording: contention.ContentionRecording,
+    scenarios: Sequence[contention.RecordedScenario],
+    fit: contention.ContentionFit | None,
     fitted: Sequence[bool],
 ) -> list[ContentionCase]:
     if not scenarios:
         return []
-    known = fit.parameters(load_parameters()) if fit else load_parameters()
-    model = scenario_model(recording, [s.members for s in scenarios])
-    ends = model.ends_ns(base_parameters(recording, known))
+    parameters = fit.parameters(load_parameters()) if fit else load_parameters()
+    model = contention.scenario_model(recording, [s.members for s in scenarios])
+    ends = model.ends_ns(contention.base_parameters(recording, parameters))
     times, random = model.times_ns(ends), np.random.default_rng(_SEED)
-    drawn = [base_parameters(recording, known.drawn(random)) for _ in range(_DRAWS)]
+    drawn = [contention.base_parameters(recording, parameters.drawn(random)) for _ in range(_DRAWS)]
     low, high = np.quantile([model.times_ns(model.ends_ns(values)) for values in drawn], QUANTILES, axis=0)
     room = np.exp(fit.spread if fit else 0.0)
     low, high = np.minimum(low, times) / room, np.maximum(high, times) * room
-    ceilings = ceilings_of(recording)
+    ceilings = contention.ceilings_of(recording)
     return [
         ContentionCase(
             recording.source,
@@ -206,7 +200,7 @@ def _cases(
             s.group,
             s.name,
             s.policy,
-            mechanism_of(recording, s, ceilings),
+            contention.mechanism_of(recording, s, ceilings),
             _carrier(recording, s),
             s.measured_ns,
             float(times[i]),
@@ -224,8 +218,8 @@ def _cases(
     ]
 
 
-def _carrier(recording: ContentionRecording, scenario: RecordedScenario) -> str:
+def _carrier(recording: contention.ContentionRecording, scenario: contention.RecordedScenario) -> str:
     kinds = [recording.works[member.work].kind for member in scenario.members]
-    carriers = {TRANSFERS[kind] for kind in kinds if kind in TRANSFERS}
-    computes = any(kind not in TRANSFERS for kind in kinds)
+    carriers = {contention.TRANSFERS[kind] for kind in kinds if kind in contention.TRANSFERS}
+    computes = any(kind not in contention.TRANSFERS for kind in kinds)
     return carriers.pop() if computes and len(carriers) == 1 else ""

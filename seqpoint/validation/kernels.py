@@ -18,18 +18,10 @@ import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
-from replay.costs.kernels import (
-    Calibration,
-    MeasuredOperators,
-    Predicted,
-    calibrate,
-    load_calibration,
-    predict,
-    read_calibration,
-    read_measurements,
-)
+from replay.costs import kernels
 from replay.costs.kernels.measurements import holds_operators
-from seqpoint.validation.rows import Table, ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, accuracy, short_devices, size_table, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 #: Devices that are left out in turn, whose mean has a limit. T4 and P4 run into their power limit and are shown apart.
@@ -90,7 +82,7 @@ class KernelScore:
     source: str
 
 
-def read_kernels(*paths: str | Path, device: str | None = None) -> list[MeasuredOperators]:
+def read_kernels(*paths: str | Path, device: str | None = None) -> list[kernels.MeasuredOperators]:
     """Read measured operators as `replay.costs.kernels.read_measurements` does, and leave out tables without a row.
 
     Parameters
@@ -103,16 +95,18 @@ def read_kernels(*paths: str | Path, device: str | None = None) -> list[Measured
     Raises
     ------
     NotFoundError, InvalidInputError
-        As there; or no table has a row.
+        As `read_measurements`; or no table has a row.
     """
-    measured = [operators for path in paths for operators in read_measurements(path, device) if len(operators)]
+    measured = [operators for path in paths for operators in kernels.read_measurements(path, device) if len(operators)]
     if not measured:
         raise InvalidInputError(f"{', '.join(map(str, paths))}: there is no row below the header")
     return measured
 
 
-def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibration | None = None) -> list[KernelScore]:
-    """Predict every measured operator twice: with the fits of its device, if there are any, and by other devices'.
+def score_kernels(
+    measured: Sequence[kernels.MeasuredOperators], calibration: kernels.Calibration | None = None
+) -> list[KernelScore]:
+    """Predict every measured operator twice: with the fits of its device, if it has fits, and with those of others.
 
     Parameters
     ----------
@@ -121,32 +115,34 @@ def score_kernels(measured: Sequence[MeasuredOperators], calibration: Calibratio
     calibration : Calibration, optional
         Fits to predict with; by default the shipped ones.
     """
-    known = calibration or load_calibration()
+    calibration = calibration or kernels.load_calibration()
     scores = []
     for operators in measured:
         kind, device, dtype = operators.kind, operators.device.name, operators.dtype
-        if (kind, device, dtype) in known.fits:
-            scores.append(_score(operators, known, ()))
-        if known.donors(kind, known.like(kind, dtype), {device}):
-            scores.append(_score(operators, known, (device,)))
+        if (kind, device, dtype) in calibration.fits:
+            scores.append(_score(operators, calibration, ()))
+        if calibration.donors(kind, calibration.like(kind, dtype), {device}):
+            scores.append(_score(operators, calibration, (device,)))
     return scores
 
 
-def _score(measured: MeasuredOperators, known: Calibration, without: tuple[str, ...]) -> KernelScore:
-    """Predict operators with the fits of all devices but some."""
-    predicted = predict(
+def _score(
+    measured: kernels.MeasuredOperators, calibration: kernels.Calibration, without: tuple[str, ...]
+) -> KernelScore:
+    """Predict operators with the fits of all devices but `without`."""
+    predicted = kernels.predict(
         measured.kind, measured.dims, measured.device, element_bytes=measured.element_bytes, dtype=measured.dtype,
-        calibration=known, without=without,
+        calibration=calibration, without=without,
     )  # fmt: skip
-    return _summary(measured, predicted, seen=measured.digest in known.digests)
+    return _summary(measured, predicted, seen=measured.digest in calibration.digests)
 
 
-def score_halves(measured: Sequence[MeasuredOperators], progress: Progress | None = None) -> list[KernelScore]:
+def score_halves(measured: Sequence[kernels.MeasuredOperators], progress: Progress | None = None) -> list[KernelScore]:
     """Fit one half of each table's operators and score the other, both ways.
 
-    All operators with the same last dimensions (of a product the sizes of its second operand, of rows their columns)
-    are in one half. This tells what the model would be worth with measurements made as these were. A table of fewer
-    than twenty operators is passed over.
+    All operators with the same last dimensions (the second operand of a product, or the columns of rows) are in the
+    same half. The score is that of a model fitted to measurements of the same kind. A table of fewer than twenty
+    operators is skipped.
 
     Parameters
     ----------
@@ -164,19 +160,19 @@ def score_halves(measured: Sequence[MeasuredOperators], progress: Progress | Non
             continue
         predicted = np.empty((3, len(operators)))
         for half in (first, ~first):
-            known = calibrate([replace(operators, dims=operators.dims[half], seconds=operators.seconds[half])])
-            rest = predict(
+            fitted = replace(operators, dims=operators.dims[half], seconds=operators.seconds[half])
+            rest = kernels.predict(
                 operators.kind, operators.dims[~half], operators.device, element_bytes=operators.element_bytes,
-                dtype=operators.dtype, calibration=known,
+                dtype=operators.dtype, calibration=kernels.calibrate([fitted]),
             )  # fmt: skip
             predicted[:, ~half] = rest.seconds, rest.low, rest.high
-        halves = Predicted(predicted[0], predicted[1], predicted[2], "halves")
+        halves = kernels.Predicted(predicted[0], predicted[1], predicted[2], "halves")
         scores.append(_summary(operators, halves, seen=False))
     return scores
 
 
 def _half(dims: Floats) -> npt.NDArray[np.bool_]:
-    """Return which operators are in the first half; operators with the same last dimensions stay together."""
+    """Return a mask of the first half of the operators; those with the same last dimensions stay together."""
     last = dims[:, -1:] if dims.shape[1] == 2 else dims[:, 2:]
     keys = last if len(np.unique(last, axis=0)) > 1 else dims
     _, group = np.unique(keys, axis=0, return_inverse=True)
@@ -189,7 +185,7 @@ def _half(dims: Floats) -> npt.NDArray[np.bool_]:
     return np.asarray(side[group.reshape(-1)] == 0, dtype=np.bool_)
 
 
-def _summary(measured: MeasuredOperators, predicted: Predicted, *, seen: bool) -> KernelScore:
+def _summary(measured: kernels.MeasuredOperators, predicted: kernels.Predicted, *, seen: bool) -> KernelScore:
     """Return the errors of predicted durations."""
     errors = accuracy((predicted.seconds, predicted.low, predicted.high), measured.seconds, measured.seconds, _SIZES)
     return KernelScore(
@@ -204,7 +200,7 @@ def _summary(measured: MeasuredOperators, predicted: Predicted, *, seen: bool) -
 
 
 def kernel_rows(scores: Sequence[KernelScore]) -> list[ValidationRow]:
-    """Return a row a score, then the means over devices that have limits."""
+    """Return a row for each score, then the means over devices that have limits."""
     rows = [_row(score) for score in scores]
     for basis, limits in (("carried", _CARRIED), ("fitted", _FITTED)):
         for kind, limit in limits.items():
@@ -236,10 +232,10 @@ _ERRORS = MappingProxyType(
 )
 
 
-def _scored(measured: Sequence[MeasuredOperators], options: SuiteOptions) -> SuiteResult:
+def _scored(measured: Sequence[kernels.MeasuredOperators], options: SuiteOptions) -> SuiteResult:
     """Score operators with the shipped or the given calibration, and by halves if asked to."""
-    known = read_calibration(options.calibration) if options.calibration else load_calibration()
-    scores = score_kernels(measured, known)
+    calibration = kernels.read_calibration(options.calibration) if options.calibration else kernels.load_calibration()
+    scores = score_kernels(measured, calibration)
     if options.halves:
         scores += score_halves(measured, options.progress("halves"))
     return SuiteResult(kernel_rows(scores), {"scores": [asdict(score) for score in scores]}, _tables(scores), scores)

@@ -17,25 +17,13 @@ import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError, NotFoundError
+from replay import workloads
 from replay.calibration.parameters import Row, measured_count, measured_rows
 from replay.costs.kernels import Calibration, load_calibration, read_calibration
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
-from replay.workloads import (
-    Pass,
-    Step,
-    Tally,
-    Timed,
-    Transformer,
-    backward,
-    find_transformer,
-    forward,
-    fused,
-    load_transformers,
-    tally,
-    time_operators,
-)
-from seqpoint.validation.rows import Table, TimedScore, ValidationRow, short_devices, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import TimedScore, ValidationRow, short_devices, summary_row, table_of
 from seqpoint.validation.suites import Progress, Suite, SuiteOptions, SuiteResult, table_columns
 
 _COLUMNS = ("device", "model", "mode", "seq_len", "batch", "e2e_ms")
@@ -63,30 +51,30 @@ class MeasuredModel:
     fused : bool
         Whether a compiler fused its operators.
     seconds : float
-        Of a forward pass, in training with its backward pass.
+        Measured time of a forward pass, and in training of its backward pass too.
     source : str
         File and row.
     """
 
     device: Device
-    model: Transformer
-    run: Pass
+    model: workloads.Transformer
+    run: workloads.Pass
     fused: bool
     seconds: float
     source: str
 
     @property
     def name(self) -> str:
-        """What is run."""
+        """Model, kind of pass, batch and length."""
         kind = ("training" if self.run.training else "inference") + (", fused" if self.fused else "")
         return f"{self.model.name} {kind}, {self.run.batch} x {self.run.length}"
 
 
-#: A run, predicted.
+#: A run with its prediction.
 ModelScore = TimedScore[MeasuredModel]
 
 
-def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None) -> list[MeasuredModel]:
+def read_models(path: str | Path, models: Mapping[str, workloads.Transformer] | None = None) -> list[MeasuredModel]:
     """Read measured runs of models, from a CSV file or every fitting CSV file in a folder.
 
     Columns: ``device``, ``model``, ``mode`` (inf or train), ``seq_len``, ``batch``, ``e2e_ms``, and ``option`` (empty
@@ -96,28 +84,28 @@ def read_models(path: str | Path, known: Mapping[str, Transformer] | None = None
     ----------
     path : str or Path
         The file or folder.
-    known : mapping of str to Transformer, optional
+    models : mapping of str to Transformer, optional
         Models by name; by default the shipped ones.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with what is
-        accepted.
+        There is no such file; a column or all rows are missing; or a row is wrong: the message names it, and the
+        accepted values.
     """
-    models = load_transformers() if known is None else known
-    return measured_rows(path, _COLUMNS, lambda where, row: _row(where, row, models))
+    models_by_name = workloads.load_transformers() if models is None else models
+    return measured_rows(path, _COLUMNS, lambda where, row: _row(where, row, models_by_name))
 
 
-def _row(where: str, row: Row, known: Mapping[str, Transformer]) -> MeasuredModel:
+def _row(where: str, row: Row, models: Mapping[str, workloads.Transformer]) -> MeasuredModel:
     mode, option = row["mode"] or "", row.get("option") or ""
     if mode not in _MODES or option not in _OPTIONS:
         raise InvalidInputError(
             f"{where}: mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
         )
     try:
-        run = Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
-        device, model = find_device(_name(row, "device")), find_transformer(_name(row, "model"), known)
+        run = workloads.Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
+        device, model = find_device(_name(row, "device")), workloads.find_transformer(_name(row, "model"), models)
     except (NotFoundError, InvalidInputError) as error:
         raise InvalidInputError(f"{where}: {error}") from error
     try:
@@ -131,14 +119,14 @@ def _row(where: str, row: Row, known: Mapping[str, Transformer]) -> MeasuredMode
 
 
 def _name(row: Row, column: str) -> str:
-    """Return a name; of one that is longer than any, the beginning."""
+    """Return the name in a column, cut to the longest known length."""
     return (row[column] or "")[:_NAME]
 
 
 def score_models(
     measured: Sequence[MeasuredModel], calibration: Calibration | None = None, progress: Progress | None = None
 ) -> list[ModelScore]:
-    """Predict every run twice: with the fits of its device, and as if that had never been measured.
+    """Predict every run twice: with the fits of its device, and as if the device had never been measured.
 
     Parameters
     ----------
@@ -151,11 +139,11 @@ def score_models(
 
     Notes
     -----
-    Runs that are equal are predicted once, of a run only operators that differ, and all of a device together: 20,000
-    equal rows, or 10,000 layers, take little longer than one of each.
+    Equal runs, and equal operators of a run, are predicted once, and all operators of a device together. 20,000 equal
+    rows, or 10,000 equal layers, take little longer than one.
     """
-    known = calibration or load_calibration()
-    fitted = {device for _, device, _ in known.fits}
+    calibration = calibration or load_calibration()
+    fitted = {device for _, device, _ in calibration.fits}
     tallies = _tallies(measured, progress)
     groups: dict[tuple[Device, str], dict[_Job, None]] = {}
     for run in measured:
@@ -164,52 +152,52 @@ def score_models(
     timed: dict[tuple[str, str, _Job], tuple[float, float, float]] = {}
     for (device, basis), jobs in groups.items():
         without = (device.name,) if basis == "carried" else ()
-        times = _together({job: tallies[job] for job in jobs}, device, known, without)
+        times = _together({job: tallies[job] for job in jobs}, device, calibration, without)
         timed |= {(device.name, basis, job): (time.total, *time.interval()) for job, time in times.items()}
     keys = [(run, basis, (run.device.name, basis, _job(run))) for run in measured for basis in ("fitted", "carried")]
     return [ModelScore(run.name, run, basis, *timed[key]) for run, basis, key in keys if key in timed]
 
 
-#: What is run, wherever: the model, how, and whether operators are fused.
-_Job = tuple[Transformer, Pass, bool]
+#: A run on any device: the model, its pass, and whether operators are fused.
+_Job = tuple[workloads.Transformer, workloads.Pass, bool]
 
 
 def _job(measured: MeasuredModel) -> _Job:
     return measured.model, measured.run, measured.fused
 
 
-def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, Tally]:
+def _tallies(measured: Sequence[MeasuredModel], progress: Progress | None) -> dict[_Job, workloads.Tally]:
     """Count the operators of every different run; a Python loop over them, about 2 ms each."""
     jobs = list(dict.fromkeys(map(_job, measured)))
     tallies = {}
     for number, (model, run, fusing) in enumerate(jobs):
         if progress:
             progress(number, len(jobs), model.name)
-        tallies[model, run, fusing] = tally(model, partial(_steps, run, fusing))
+        tallies[model, run, fusing] = workloads.tally(model, partial(_steps, run, fusing))
     return tallies
 
 
-def _steps(run: Pass, fusing: bool, model: Transformer) -> list[Step]:
-    steps = forward(model, run)
-    first = fused(steps) if fusing else steps
-    return [*first, *backward(steps)] if run.training else first
+def _steps(run: workloads.Pass, fusing: bool, model: workloads.Transformer) -> list[workloads.Step]:
+    steps = workloads.forward(model, run)
+    first = workloads.fused(steps) if fusing else steps
+    return [*first, *workloads.backward(steps)] if run.training else first
 
 
 def _together(
-    jobs: Mapping[_Job, Tally], device: Device, known: Calibration, without: tuple[str, ...]
-) -> dict[_Job, Timed]:
+    jobs: Mapping[_Job, workloads.Tally], device: Device, calibration: Calibration, without: tuple[str, ...]
+) -> dict[_Job, workloads.Timed]:
     """Time the operators of several jobs; an operator of several jobs is timed once."""
     index: dict[Operator, int] = {}
     for counted in jobs.values():
         for operator in counted.operators:
             index.setdefault(operator, len(index))
-    parameters = load_parameters().with_calibration(known)
-    timed = time_operators(list(index), device, parameters=parameters, without=without)
+    parameters = load_parameters().with_calibration(calibration)
+    timed = workloads.time_operators(list(index), device, parameters=parameters, without=without)
     return {job: timed.picked([index[o] for o in counted.operators], counted.counts) for job, counted in jobs.items()}
 
 
 def model_rows(scores: Sequence[ModelScore]) -> list[ValidationRow]:
-    """Return a row a run, then the mean over all whose device was left out."""
+    """Return a row for each run, then the mean over the runs whose device was left out."""
     rows = [score.row(f"{score.case}, {score.measured.device.name}, {score.basis}") for score in scores]
     carried = [score.error for score in scores if score.basis == "carried"]
     if carried:
@@ -217,16 +205,10 @@ def model_rows(scores: Sequence[ModelScore]) -> list[ValidationRow]:
     return rows
 
 
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredModel]:
-    """Read every source; a model is one of the shipped or of the given ones."""
-    known = load_transformers(options.models)
-    return [run for source in sources for run in read_models(source, known)]
-
-
 def _scored(measured: Sequence[MeasuredModel], options: SuiteOptions) -> SuiteResult:
     """Score runs with the shipped or the given calibration."""
-    known = read_calibration(options.calibration) if options.calibration else load_calibration()
-    scores = score_models(measured, known, options.progress("counting operators"))
+    calibration = read_calibration(options.calibration) if options.calibration else load_calibration()
+    scores = score_models(measured, calibration, options.progress("counting operators"))
     details = {"scores": [{**score.content(), "device": score.measured.device.name} for score in scores]}
     return SuiteResult(model_rows(scores), details, [_table(scores)], scores)
 
@@ -253,7 +235,9 @@ SUITE = Suite(
     description=__doc__,
     needs=f"CSV file of measured models (columns {', '.join(_COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(_COLUMNS) <= set(table_columns(file)) else None,
-    read=_read,
+    read=lambda sources, options: [
+        run for source in sources for run in read_models(source, workloads.load_transformers(options.models))
+    ],
     score=_scored,
     options=("models", "calibration"),
 )

@@ -16,7 +16,8 @@ from pathlib import Path
 from profilers.errors import InvalidInputError
 from replay.costs.shipped import load_parameters
 from replay.studies.published import SYSTEMS, PublishedFigure, published_figures, read_figures, reproduced
-from seqpoint.validation.rows import Table, ValidationRow, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 
@@ -31,7 +32,7 @@ class PublishedScore:
     figure : PublishedFigure
         The figure as published.
     ours : float
-        In the unit of the figure.
+        Our figure, in the unit of the published one.
     """
 
     system: str
@@ -61,7 +62,7 @@ class PublishedScore:
 
 
 def score_published(systems: Sequence[str] = ()) -> list[PublishedScore]:
-    """Return every published figure of the systems (of all systems if nothing is named) with ours.
+    """Return every published figure of the systems with ours; by default those of all systems.
 
     Raises
     ------
@@ -87,12 +88,12 @@ def _compared(published: Sequence[_Published]) -> list[PublishedScore]:
 
 
 def _source(file: Path) -> Path | None:
-    """Return a file that is named as a system is."""
+    """Return a file that has the name of a system."""
     return file if file.suffix == ".toml" and file.stem in SYSTEMS else None
 
 
 def _read(sources: Sequence[Path], options: SuiteOptions) -> list[_Published]:
-    """Read files of figures, in the order of `SYSTEMS`; what is no file is the name of a system."""
+    """Read files of figures, in the order of `SYSTEMS`; a path that is no file is the name of a system."""
     published = [
         (path.stem, read_figures(path))
         if _source(path) and path.is_file()

@@ -27,7 +27,8 @@ from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
 from replay.projection.projection import StepWindow, with_typical_lags
 from seqpoint.graphs import all_iterations, replay_trace, step_windows
-from seqpoint.validation.rows import Table, ValidationRow, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import ValidationRow, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
 
 #: Limit of the error of a step that is replayed unchanged.
@@ -41,7 +42,7 @@ class ReplayedTime:
     Parameters
     ----------
     measured_ns, replayed_ns : float
-        Both in ns.
+        The two times in ns.
     """
 
     measured_ns: float
@@ -55,7 +56,7 @@ class ReplayedTime:
 
 @dataclass(frozen=True)
 class ReplayScore:
-    """Errors of the replays of a trace. Errors and shares are fractions, errors without their sign.
+    """Errors of the replays of a trace. Errors are relative and have no sign.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def score_replay(name: str, trace: Trace) -> ReplayScore:
     name : str
         Name of the trace.
     trace : Trace
-        What was recorded.
+        The trace to replay.
 
     Raises
     ------
@@ -152,9 +153,9 @@ def _completion_error_ns(window: StepWindow) -> float:
 
 
 def _elapsed_error(trace: Trace, steps: StepTimes) -> float:
-    """Return by which share step times miss the time between the first and the last completion, on the worst rank.
+    """Return the relative error of the summed step times against the time between the first and the last completion.
 
-    The completions are looked up in the tables of the trace: the last end of an iteration or of anything in it.
+    It is that of the worst rank. A completion is the last end of an iteration, or of an event in it, in the trace.
     """
     tables = (trace.iterations, trace.kernels, trace.copies)
     rank, iteration = (np.concatenate([integers(t, name) for t in tables]) for name in ("rank", "iteration"))
@@ -172,7 +173,7 @@ def _elapsed_error(trace: Trace, steps: StepTimes) -> float:
 
 
 def median_error(times: Sequence[ReplayedTime]) -> float:
-    """Return the median error; 0 of nothing.
+    """Return the median error; 0 without a time.
 
     Examples
     --------
@@ -183,7 +184,7 @@ def median_error(times: Sequence[ReplayedTime]) -> float:
 
 
 def worst_error(times: Sequence[ReplayedTime]) -> float:
-    """Return the largest error; 0 of nothing."""
+    """Return the largest error; 0 without a time."""
     return max((time.error for time in times), default=0.0)
 
 
@@ -207,7 +208,7 @@ def replay_rows(scores: Sequence[ReplayScore]) -> list[ValidationRow]:
 
 
 def _source(file: Path) -> Path | None:
-    """Return a trace: a file that a reader knows, or the ``.trace`` or other folder that the file is a part of."""
+    """Return a trace: a file that a reader knows, or the folder that the file belongs to."""
     if not file.is_file():
         return None  # a pipe or a link to nothing, which no reader opens
     for folder in file.parents[:2]:
@@ -254,8 +255,8 @@ def _content(score: ReplayScore) -> dict[str, object]:
     times = {"steps": score.steps, "typical": score.typical, "steady": score.steady}
     plain = {name: value for name, value in asdict(score).items() if name not in times}
     return plain | {
-        f"{name}_{which}": function(some)
-        for name, some in times.items()
+        f"{name}_{which}": function(values)
+        for name, values in times.items()
         for which, function in (("median", median_error), ("worst", worst_error))
     }
 

@@ -1,4 +1,4 @@
-"""What a validation yields: rows that compare a reference with our figure, and tables of details.
+"""Results of a validation: rows that compare a reference with our figure, and tables of details.
 
 Read `ValidationRow` first. The helpers below it make the tables that several suites share.
 """
@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from string import Formatter
 from textwrap import fill
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
 from profilers.trace.arrays import Floats
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import Table
 
 #: Name, lower bound and upper bound of a class of sizes.
 SizeClass = tuple[str, float, float]
-#: Errors below this are one: a geometric mean with a zero in it would be zero.
+#: Errors below this count as this: a single zero would make a geometric mean zero.
 _LEAST_ERROR = 1e-6
 
 
@@ -32,19 +30,19 @@ class ValidationRow:
     case : str
         Name of the case.
     reference : float, optional
-        What was measured or published; None where the case is a summary of others.
+        Measured or published figure; None for a summary of other cases.
     ours : float
         Our figure, in the same unit.
     error : float
-        ``|ours - reference| / reference``; of a summary, `ours` itself.
+        ``|ours - reference| / reference``; for a summary, `ours` itself.
     limit : float, optional
-        What the error may be, or with `least` what `ours` has to reach; None where nothing is gated.
+        Largest error, or with `least` the smallest value of `ours`; None if the case is not gated.
     least : bool
         Whether more is better.
     fitted : bool
-        Whether any of this case's data was used to fit what is scored.
+        Whether any data of this case was used to fit the model that is scored.
     source : str
-        File and row, paper, or the cases that a summary is of.
+        File and row, paper, or the cases that a summary covers.
     """
 
     case: str
@@ -75,7 +73,7 @@ def all_met(rows: Iterable[ValidationRow]) -> bool:
 
 
 def geometric_mean(errors: Sequence[float]) -> float:
-    """Return the geometric mean; what is below a millionth counts as a millionth.
+    """Return the geometric mean; an error below a millionth counts as a millionth.
 
     Examples
     --------
@@ -95,11 +93,11 @@ def summary_row(case: str, value: float, limit: float, *, least: bool = False, s
     value : float
         The mean, share or count.
     limit : float
-        What it may be at most; with `least`, what it has to reach.
+        Largest value; with `least`, the smallest one.
     least : bool
         Whether more is better.
     source : str
-        What it is a summary of; by default the cases above.
+        Cases that it summarises; by default the cases above.
     """
     return ValidationRow(case, None, value, value, limit, least, source=source or "the cases above")
 
@@ -130,9 +128,9 @@ class TimedScore(Generic[R]):
     measured : Run
         The run, with its time.
     basis : str
-        ``"fitted"``: fits of its device were used if there are any; ``"carried"``: none were.
+        ``"fitted"`` if fits of its device were used; ``"carried"`` if they were left out.
     seconds, low, high : float
-        Predicted time, with the interval that is meant to hold nine in ten.
+        Predicted time, and its 90 % interval.
     fitted : bool
         Whether the prediction was fitted to this run.
     """
@@ -185,7 +183,7 @@ def accuracy(
     """Return the fields that scores of many operations share.
 
     ``rows``; ``error`` and ``median``, the mean and the median of ``|predicted - measured| / measured``; ``bias``, the
-    geometric mean of predicted over measured; ``covered``, the share of measured times in their interval; and
+    geometric mean of predicted over measured; ``covered``, the share of measured times in their interval;
     ``by_size``, the mean error of each class that occurs.
 
     Parameters
@@ -195,7 +193,7 @@ def accuracy(
     measured : array of float64, shape (n,)
         Measured seconds.
     sizes : array of float64, shape (n,)
-        The quantity by which operations are classed.
+        Size of each operation, by which it is classed.
     classes : sequence of SizeClass
         Name, lower bound (included) and upper bound (excluded) of each class.
     """
@@ -209,36 +207,8 @@ def accuracy(
         "median": float(np.median(errors)),
         "bias": float(np.exp(np.mean(np.log(ratio)))),
         "covered": float(np.mean((low <= measured) & (measured <= high))),
-        "by_size": {name: float(some.mean()) for name, some in by_size.items() if len(some)},
+        "by_size": {name: float(of_class.mean()) for name, of_class in by_size.items() if len(of_class)},
     }
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of details that a suite shows above its limits.
-
-    Parameters
-    ----------
-    title : str
-        What stands above the table.
-    columns : tuple of str
-        Headings; a heading that ends in a tilde is of text, the others are of numbers.
-    rows : sequence of tuple
-        Cells, as many as there are headings.
-    verbose : bool
-        Whether only ``--verbose`` shows it.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[object, ...]]
-    verbose: bool = False
-
-    def frame(self) -> "pd.DataFrame":
-        """Return the table for pandas; its cells stay text."""
-        import pandas as pd
-
-        return pd.DataFrame(list(self.rows), columns=[name.removesuffix("~") for name in self.columns])
 
 
 class _Cells(Formatter):
@@ -252,7 +222,7 @@ class _Cells(Formatter):
         return super().format_field(value, format_spec)
 
 
-#: Units of a format, and the factor: of a share, of seconds, of nanoseconds.
+#: Units of a format, with the factor from a share, from seconds, and from nanoseconds.
 _UNITS: Mapping[str, float] = MappingProxyType({"%": 1e2, "ms": 1e3, "us": 1e-3})
 #: Characters of a line of a heading, in tables by size.
 _HEADING = 7
@@ -266,7 +236,7 @@ def table_of(
     Parameters
     ----------
     title : str
-        What stands above the table.
+        Title above the table.
     columns : mapping of str to str
         Headings, as `Table` takes them, and the format string of the cells below each. A format may end in a unit,
         which is not printed: ``%`` (from a share), ``ms`` (from seconds) or ``us`` (from nanoseconds).
@@ -291,7 +261,7 @@ def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[
     Parameters
     ----------
     title : str
-        What stands above the table.
+        Title above the table.
     columns : mapping of str to str
         Headings and format strings of the columns that name a case.
     scores : sequence of mapping of str to object
@@ -307,21 +277,21 @@ def size_table(title: str, columns: Mapping[str, str], scores: Sequence[Mapping[
 
 
 def short_devices(names: Iterable[str]) -> dict[str, str]:
-    """Return for each name its first parts, as many as tell it from the others.
+    """Return the shortest prefix of each name, in whole parts, that no other name has.
 
     Examples
     --------
     >>> short_devices(["A100-PCIE-40GB", "A100-SXM4-80GB", "V100-PCIE-32GB", "T4"])
     {'A100-PCIE-40GB': 'A100-PCIE', 'A100-SXM4-80GB': 'A100-SXM4', 'V100-PCIE-32GB': 'V100', 'T4': 'T4'}
     """
-    every = list(dict.fromkeys(names))
-    return {name: _short(name, [other for other in every if other != name]) for name in every}
+    distinct = list(dict.fromkeys(names))
+    return {name: _short(name, [rival for rival in distinct if rival != name]) for name in distinct}
 
 
-def _short(name: str, others: Sequence[str]) -> str:
-    """Return the least parts of `name` with which no other name begins."""
+def _short(name: str, rivals: Sequence[str]) -> str:
+    """Return the shortest prefix of `name`, in whole parts, that none of the rivals has."""
     parts = name.split("-")
     for count in range(1, len(parts)):
-        if not any(other.split("-")[:count] == parts[:count] for other in others):
+        if not any(rival.split("-")[:count] == parts[:count] for rival in rivals):
             return "-".join(parts[:count])
     return name

@@ -20,21 +20,22 @@ import numpy as np
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats
 from seqpoint.iteration_table import IterationTable, read_log
-from seqpoint.selection import Estimate, parallel_reduction, sequential_reduction
+from seqpoint.notebook import Table
+from seqpoint.selection import parallel_reduction, relative_error, sequential_reduction
 from seqpoint.selection.selecting import METHODS, Budget, method_of
-from seqpoint.validation.rows import Table, ValidationRow, geometric_mean, summary_row, table_of
+from seqpoint.validation.rows import ValidationRow, geometric_mean, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
-#: The configuration that selections are made on, and its repetition.
+#: Name of the configuration that selections are made on, and of its repetition.
 _BASE, _AGAIN = "base", "again"
-#: By default one in so many iterations is profiled.
+#: By default, one in this number of iterations is profiled.
 _SHARE = 120
-#: The way to choose whose summary is gated, and its limits.
+#: Selector whose summary is gated, and its limits.
 _GATED = "seqpoint, assisted"
 _LIMITS: Mapping[str, float] = MappingProxyType(
     {"total_error": 0.005, "speedup_error": 0.01, "sequential_reduction": 80.0, "parallel_reduction": 200.0}
 )
-#: The baselines that are to be worse everywhere; the prior on sorted epochs.
+#: Baselines that must be worse on all epochs; the prior must be worse on sorted ones.
 _WORSE = ("frequent", "median", "worst")
 
 #: Up to twelve points and the number of bins with the least error: on a noisy machine the first that is within 1 % is
@@ -63,13 +64,13 @@ class Epochs:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The configurations that nothing is selected on; ``"again"``, the base once more, is no other."""
+        """The configurations apart from the base and its repetition."""
         return tuple(sorted(set(self.durations_ns) - {_BASE, _AGAIN}))
 
 
 @dataclass(frozen=True)
 class Score:
-    """How a selector fares on one model and order.
+    """Errors of a selector on one model and order.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ class Score:
     total_error, total_worst : float
         Relative error of the projected total, geometric mean over the configurations not selected on, and largest.
     speedup_error, speedup_worst : float
-        The same of the speed-up of the base over each of them.
+        The same errors of the speed-up of each configuration over the base.
     sequential_reduction, parallel_reduction : float
         Total of the base over the sum of the points, and over the longest.
     covered : float
@@ -162,7 +163,7 @@ def _epochs(folder: Path, order: str, logs: Mapping[str, IterationTable]) -> Epo
 
 
 def noise_floor(epochs: Epochs) -> float | None:
-    """Return by how much the total of the base differs from the same epoch run again; None where it was not."""
+    """Return the relative difference between the base and its repetition; None without a repetition."""
     if _AGAIN not in epochs.durations_ns:
         return None
     base, again = (float(epochs.durations_ns[name].sum()) for name in (_BASE, _AGAIN))
@@ -170,14 +171,14 @@ def noise_floor(epochs: Epochs) -> float | None:
 
 
 def budget_for(budget: Budget, n_iterations: int) -> Budget:
-    """Return a budget with a number of iterations: its own, else one in 120, or one a point if that is more."""
+    """Return a budget with a number of iterations: by default one in 120, and at least one for each point."""
     if budget.iterations is not None:
         return budget
     return replace(budget, iterations=max(budget.points, n_iterations // _SHARE))
 
 
 def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
-    """Select on the base, and compare what the points say of the other configurations with what was measured.
+    """Select on the base, and compare the estimates for the other configurations with the measurements.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     selector : str
         A name of `seqpoint.selection.selecting.METHODS`.
     budget : Budget
-        Points and iterations to profile. Without a number of iterations, one in 120 is profiled, or one a point.
+        Points and iterations to profile, see `budget_for`.
 
     Raises
     ------
@@ -204,10 +205,11 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
         speedups.append((method.speedup(fitted, (X, base), measured[rows]), float(base.sum() / measured.sum())))
         for what, (estimate, true) in (("total", totals[-1]), ("speed-up", speedups[-1])):
             case = f"{epochs.model}, {epochs.order}, {name}, {selector}: {what}"
-            cases.append(
-                ValidationRow(case, true, estimate.value, _error(estimate, true), source="measured, not selected on")
-            )
-    total_errors, speedup_errors = ([_error(*pair) for pair in pairs] for pairs in (totals, speedups))
+            error = relative_error(estimate.value, true)
+            cases.append(ValidationRow(case, true, estimate.value, error, source="measured, not selected on"))
+    total_errors, speedup_errors = (
+        [relative_error(estimate.value, true) for estimate, true in pairs] for pairs in (totals, speedups)
+    )
     return Score(
         epochs.model,
         epochs.order,
@@ -225,36 +227,30 @@ def score(epochs: Epochs, selector: str, budget: Budget = BUDGET) -> Score:
     )
 
 
-def _error(estimate: Estimate, measured: float) -> float:
-    """Return ``|estimate - measured| / measured``."""
-    return abs(estimate.value - measured) / measured
-
-
 def selection_rows(scores: Sequence[Score]) -> list[ValidationRow]:
-    """Return every case, then the summaries that are gated.
+    """Return a row for each case, then the gated summaries.
 
     Parameters
     ----------
     scores : sequence of Score
-        Scores of every way to choose on every epoch.
+        Scores of every selector on every epoch.
     """
     cases = [case for score in scores for case in score.cases]
     gated = [score for score in scores if score.selector == _GATED]
     if not gated:
         return cases
-    return cases + [_summary(name, limit, gated) for name, limit in _LIMITS.items()] + _comparisons(scores, gated)
-
-
-def _summary(name: str, limit: float, gated: Sequence[Score]) -> ValidationRow:
-    value = geometric_mean([getattr(score, name) for score in gated])
-    case = f"geometric mean over {len(gated)} epochs, {_GATED}: {name.replace('_', ' ')}"
-    return summary_row(case, value, limit, least="reduction" in name)
+    means = f"geometric mean over {len(gated)} epochs, {_GATED}"
+    for name, limit in _LIMITS.items():
+        value = geometric_mean([getattr(score, name) for score in gated])
+        cases.append(summary_row(f"{means}: {name.replace('_', ' ')}", value, limit, least="reduction" in name))
+    return cases + _comparisons(scores, gated)
 
 
 def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[ValidationRow]:
-    """Return, for every baseline, its largest share of error that the gated way has on a configuration.
+    """Return the largest ratio, over configurations, of the error of the gated selector to that of each baseline.
 
-    On a configuration, errors of the total are averaged over the epochs; in single ones, any baseline hits by chance.
+    Errors of the total are averaged over the epochs of a configuration: on a single epoch any baseline may be right
+    by chance.
     """
     rows = []
     for baseline in (*_WORSE, "prior"):
@@ -266,20 +262,20 @@ def _comparisons(scores: Sequence[Score], gated: Sequence[Score]) -> list[Valida
         if not theirs:
             continue
         share = max(_share(float(np.mean(ours[name])), float(np.mean(theirs[name]))) for name in ours)
-        lost = sum(mine >= other for name in ours for mine, other in zip(ours[name], theirs[name], strict=True))
-        count = sum(len(errors) for errors in ours.values())
+        pairs = [pair for name in ours for pair in zip(ours[name], theirs[name], strict=True)]
+        lost = sum(our >= their for our, their in pairs)
         where = "sorted epochs" if sorted_only else "epochs"
         case = f"error of {_GATED} over that of {baseline}, {where}, the worst configuration"
-        source = f"nearer by chance in {lost} of {count} cases"
+        source = f"nearer by chance in {lost} of {len(pairs)} cases"
         rows.append(summary_row(case, share, 1.0, source=source))
     return rows
 
 
-def _share(mine: float, other: float) -> float:
-    """Return one error over another; two that are nothing are the same."""
-    if other:
-        return mine / other
-    return float("inf") if mine else 1.0
+def _share(ours: float, theirs: float) -> float:
+    """Return the ratio of two errors; that of two zeros is 1."""
+    if theirs:
+        return ours / theirs
+    return float("inf") if ours else 1.0
 
 
 def _by_configuration(scores: Sequence[Score]) -> dict[str, list[float]]:

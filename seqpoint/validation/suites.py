@@ -1,4 +1,4 @@
-"""The table of validation suites: which files a suite knows, how it reads them, and what its scores yield.
+"""The table of validation suites: the files that a suite knows, its reader, and the result of its scores.
 
 A suite compares figures of the toolkit with figures that were measured or published. `SUITES` lists them in the order
 of the scoreboard. `load_suite` imports the module of one suite, so that the others cost no time. `find_sources` picks
@@ -12,26 +12,23 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path
-from seqpoint.notebook import as_html
-from seqpoint.validation.rows import Table, ValidationRow
-
-if TYPE_CHECKING:
-    import pandas as pd
+from seqpoint.notebook import DataFrame, Table, as_html, data_frame
+from seqpoint.validation.rows import ValidationRow
 
 #: Called with (steps done, steps in all, what).
 Progress = Callable[[int, int, str], None]
-#: What a single suite reports first. These phases cannot say how far they are.
+#: Phases that a single suite reports first. They have no count of steps.
 LOOKING, READING, PREDICTING = PHASES = ("looking for files", "reading", "predicting")
-#: Missed cases that a line of the scoreboard names.
+#: Number of missed cases that a line of the scoreboard names.
 _NAMED = 5
-#: Characters of a header line that are read to tell what a CSV file holds.
+#: Characters that are read of the header line of a CSV file.
 _HEADER = 2**16
 
 #: Every suite and its line in the help. Each is the constant SUITE of the module of that name in this package.
@@ -51,7 +48,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True)
 class SuiteOptions:
-    """What a caller may set. Each suite names the options that it reads.
+    """Options of the suites. Each suite names the options that it reads.
 
     Parameters
     ----------
@@ -60,13 +57,13 @@ class SuiteOptions:
     device : str, optional
         Name of the device that was measured, if neither a column nor the name of the file says it.
     fabric : str, optional
-        How the devices of a node are joined, one of `replay.costs.collectives.FABRICS`.
+        Connection of the devices of a node, one of `replay.costs.collectives.FABRICS`.
     node_devices : int
-        Devices of a node.
+        Number of devices of a node.
     models : str, optional
         TOML file of transformers to use in place of the shipped ones.
     halves : bool
-        Whether one half of each table is also fitted and the other scored.
+        Whether one half of each table is also fitted, and the other half scored.
     refit : bool
         Whether costs are fitted to a share of the measurements first.
     max_points : int
@@ -74,9 +71,9 @@ class SuiteOptions:
     max_iterations : int, optional
         Most iterations of all points together.
     iterations : str
-        How a trace is cut into iterations, as `profilers.ingest.pipeline.CollectOptions` takes it.
+        Rule by which a trace is cut into iterations, as `profilers.ingest.pipeline.CollectOptions` takes it.
     progress : callable
-        Called with what is being done. It returns what reports the steps of it, or None if nobody watches.
+        Called with the name of each phase. It returns a function that reports steps, or None if nobody watches.
     """
 
     calibration: str | None = None
@@ -101,11 +98,11 @@ class SuiteResult:
     rows : sequence of ValidationRow
         Every case, then the summaries that have limits.
     details : mapping of str to object
-        What JSON holds beside the rows.
+        Keys of the JSON beside the rows.
     tables : sequence of Table or str
-        What people read above the limits: tables, and single lines.
+        Tables and single lines that are printed above the limits.
     scores : sequence of object
-        What charts are drawn of.
+        Scores that charts show.
     notes : sequence of str
         Remarks on the measurements.
     """
@@ -119,18 +116,18 @@ class SuiteResult:
 
 @dataclass(frozen=True)
 class Suite:
-    """One way to validate: read measurements, predict them, score the predictions.
+    """A validation: it reads measurements, predicts them, and scores the predictions.
 
     Parameters
     ----------
     name : str
         A key of `SUITES`.
     description : str
-        Text of the help, which is the docstring of the suite's module: what is compared, and what PATH holds.
+        Text of the help: the docstring of the suite's module, which says what is compared and what PATH holds.
     needs : str
-        What a file that the suite knows holds, for the message that there is none.
+        Description of a file that the suite reads, for the message that no file was found.
     source : callable
-        Return what to read for a file, itself or the folder that it is a part of; None if the suite does not know it.
+        Return the path to read for a file: itself, or the folder that it belongs to; None for an unknown file.
     read : callable
         Return the measurements of sources. It raises `SeqPointError` for a source that it cannot read.
     score : callable
@@ -138,9 +135,9 @@ class Suite:
     options : tuple of str
         Fields of `SuiteOptions` that the suite reads.
     shipped : str
-        Folder below ``datasets/`` that is read if nobody gives a path; empty if the project ships no measurements.
+        Folder below ``datasets/`` that is read by default; empty if the project ships no measurements.
     exclusive : tuple of str
-        Two options that contradict each other, and why; or nothing.
+        Two options that contradict each other, and the reason; or nothing.
     charts : bool
         Whether its scores can be drawn (option ``--plot``).
     """
@@ -170,7 +167,7 @@ class Validation:
     lines : sequence of mapping of str to object
         Lines of the scoreboard: suite, cases, limits, limits that are met, and a note.
     unused : sequence of Path
-        Files below the given folders that no suite of these reads.
+        Files below the folders that no suite reads.
     """
 
     suite: str
@@ -183,11 +180,9 @@ class Validation:
         """The rows of all suites."""
         return [row for result in self.results.values() for row in result.rows]
 
-    def table(self) -> "pd.DataFrame":
-        """Return the scoreboard, a row a suite; of one suite, a row a case."""
-        import pandas as pd
-
-        return pd.DataFrame([row.content() for row in self.rows] if self.suite else self.lines)
+    def table(self) -> DataFrame:
+        """Return the scoreboard with a row for each suite, or a row for each case of a single suite."""
+        return data_frame([row.content() for row in self.rows] if self.suite else self.lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `seqpoint validate --json` prints."""
@@ -198,7 +193,7 @@ class Validation:
         return {"suites": [dict(line) for line in self.lines], "rows": rows}
 
     def summary(self) -> list[str]:
-        """Return how many limits are met, and what a suite says of its cases."""
+        """Return the number of limits that are met, and the sentences of a suite on its cases."""
         met = [row.met for row in self.rows if row.limit is not None]
         sentences = [f"{len(self.rows)} cases; {sum(map(bool, met))} of {len(met)} limits are met"]
         if self.suite:
@@ -235,10 +230,10 @@ def load_suite(name: str) -> Suite:
 
 
 def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return what a suite reads among files and below folders, and the files below folders that it does not know.
+    """Return the paths that a suite reads among files and folders, and the files in folders that it does not know.
 
-    A path that is no folder is always read, so that the reader of the suite says what is wrong with it. Without a
-    path, the measurements that the project ships are read. Both lists may be empty.
+    A path that is no folder is always read, so that the reader of the suite reports its fault. Without a path, the
+    measurements that the project ships are read. Both lists may be empty.
 
     Parameters
     ----------
@@ -254,45 +249,21 @@ def find_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[
         if not root.is_dir():
             sources[root] = None
             continue
-        for file in sorted(root.rglob("*")):  # a Python loop over files, about 0.1 ms each
-            if file.is_dir():
-                continue
-            source = suite.source(file)
-            if source is None:
-                unused.append(file)
-            else:
+        for file in sorted(path for path in root.rglob("*") if not path.is_dir()):  # about 0.1 ms a file
+            if source := suite.source(file):
                 sources[source] = None
+            else:
+                unused.append(file)
     return list(sources), unused if paths else []
 
 
-def suite_options(
-    suite: str, values: Mapping[str, Any], progress: Callable[[str], Progress | None] | None = None
-) -> SuiteOptions:
-    """Return the options of a suite from their values by name.
-
-    Raises
-    ------
-    InvalidInputError
-        The suite has no such option, or two options contradict each other.
-
-    Examples
-    --------
-    >>> suite_options("training", {"node_devices": 4}).node_devices
-    4
-    """
-    loaded = load_suite(suite) if suite else None
-    known = loaded.options if loaded else ()
-    if unknown := next((name for name in values if name not in known), None):
-        there = ", ".join(known) or "none"
-        raise InvalidInputError(f"{suite or 'the scoreboard'}: no option {unknown!r:.60}; options are {there}")
-    if loaded and loaded.exclusive and all(values.get(name) for name in loaded.exclusive[:2]):
-        raise InvalidInputError(f"{suite}: {loaded.exclusive[2]}")
-    watch: Mapping[str, Any] = {} if progress is None else {"progress": progress}
-    return SuiteOptions(**{**values, **watch})
-
-
-def validate(suite: str, paths: Sequence[Path], options: SuiteOptions) -> Validation:
-    """Score what one suite, or every suite, knows in some paths.
+def validate(
+    suite: str,
+    paths: Sequence[Path],
+    values: Mapping[str, Any],
+    progress: Callable[[str], Progress | None] | None = None,
+) -> Validation:
+    """Score the files that one suite, or every suite, knows in some paths.
 
     Parameters
     ----------
@@ -300,32 +271,43 @@ def validate(suite: str, paths: Sequence[Path], options: SuiteOptions) -> Valida
         A key of `SUITES`; empty for every suite.
     paths : sequence of Path
         Files and folders of any depth. Without a path, the measurements that the project ships are read.
-    options : SuiteOptions
-        Options of the suite. Every suite at once takes the defaults and the progress alone.
+    values : mapping of str to object
+        Options of the suite by name. A run of every suite takes none.
+    progress : callable, optional
+        As in `SuiteOptions`.
 
     Raises
     ------
     SeqPointError
-        There is no such suite, no path holds anything that it reads, or a file is damaged.
+        There is no such suite, it has no such option, two options contradict each other, it reads none of the paths, or
+        a file is damaged.
     """
-    return _validate_one(load_suite(suite), paths, options) if suite else _validate_all(paths, options)
+    loaded = load_suite(suite) if suite else None
+    names = loaded.options if loaded else ()
+    if unknown := next((name for name in values if name not in names), None):
+        raise InvalidInputError(
+            f"{suite or 'the scoreboard'}: no option {unknown!r:.60}; options are {', '.join(names) or 'none'}"
+        )
+    if loaded and loaded.exclusive and all(values.get(name) for name in loaded.exclusive[:2]):
+        raise InvalidInputError(f"{suite}: {loaded.exclusive[2]}")
+    options = SuiteOptions(**values, progress=progress or (lambda phase: None))
+    return _validate_one(loaded, paths, options) if loaded else _validate_all(paths, options)
 
 
 def _validate_one(suite: Suite, paths: Sequence[Path], options: SuiteOptions) -> Validation:
-    """Score what a suite knows in some paths."""
+    """Score the files that a suite knows in some paths."""
     options.progress(LOOKING)
     sources, unused = find_sources(suite, paths)
-    if not sources:
+    if sources:
+        options.progress(READING)
+        measured = suite.read(sources, options)
+        options.progress(PREDICTING)
+        result = suite.score(measured, options)
+    else:
         where = f"{', '.join(map(str, paths))}: holds" if paths else "the project ships"
-        lack = f"{where} no {suite.needs}"
+        result = SuiteResult((), {}, (), notes=(f"{where} no {suite.needs}",))
         if not paths or not _known_to_others(suite, paths):
-            raise NotFoundError(lack)
-        result = SuiteResult((), {}, (), notes=(lack,))
-        return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
-    options.progress(READING)
-    measured = suite.read(sources, options)
-    options.progress(PREDICTING)
-    result = suite.score(measured, options)
+            raise NotFoundError(result.notes[0])
     return Validation(suite.name, {suite.name: result}, [_line(suite.name, result)], unused)
 
 
@@ -340,7 +322,7 @@ def _known_to_others(suite: Suite, paths: Sequence[Path]) -> bool:
 
 
 def _validate_all(paths: Sequence[Path], options: SuiteOptions) -> Validation:
-    """Score what every suite knows in some paths."""
+    """Score the files that every suite knows in some paths."""
     if missing := next((path for path in paths if not path.exists()), None):
         raise NotFoundError(f"{missing}: no such file, folder or suite; suites are {', '.join(SUITES)}")
     defaults = SuiteOptions()
@@ -360,10 +342,10 @@ def _validate_all(paths: Sequence[Path], options: SuiteOptions) -> Validation:
 
 
 def _known_sources(suite: Suite, paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return what a suite reads, perhaps nothing, and the files that it does not know."""
-    known = [path for path in paths if path.is_dir() or suite.source(path)]
-    sources, unused = find_sources(suite, known) if known or not paths else ([], [])
-    return sources, [path for path in paths if path not in known] + unused
+    """Return the paths that a suite reads, which may be none, and the files that it does not know."""
+    readable = [path for path in paths if path.is_dir() or suite.source(path)]
+    sources, unused = find_sources(suite, readable) if readable or not paths else ([], [])
+    return sources, [path for path in paths if path not in readable] + unused
 
 
 def _empty_line(suite: Suite, paths: Sequence[Path]) -> dict[str, object]:

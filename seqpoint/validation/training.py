@@ -11,37 +11,28 @@ seqpoint validate training measured.csv --device H100-SXM5-80GB --json
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
+from replay import workloads
 from replay.costs.shipped import load_parameters
-from replay.workloads import (
-    MeasuredStep,
-    TrainingFit,
-    TrainingJob,
-    as_measured,
-    load_training,
-    predict_steps,
-    read_steps,
-    read_training_fit,
-)
 from replay.workloads.training_fits import COLUMNS
-from seqpoint.validation.rows import Table, TimedScore, ValidationRow, summary_row, table_of
+from seqpoint.notebook import Table
+from seqpoint.validation.rows import TimedScore, ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
-#: Mean error over all steps that were not fitted: what vTrain's authors claim for their simulator.
+#: Mean error over all steps that were not fitted: the figure that vTrain's authors give for their simulator.
 _LIMIT = 0.084
 #: Steps in the table of the largest errors.
 _WORST = 10
 
 
-#: A measured step, predicted.
-StepScore = TimedScore[MeasuredStep]
+#: A measured step with its prediction.
+StepScore = TimedScore[workloads.MeasuredStep]
 
 
-def _case(job: TrainingJob) -> str:
+def _case(job: workloads.TrainingJob) -> str:
     """Return the sizes and the parallelism of a step."""
     layout = job.layout
     return (
@@ -50,7 +41,9 @@ def _case(job: TrainingJob) -> str:
     )
 
 
-def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingFit) -> list[StepScore]:
+def score_steps(
+    measured: Sequence[workloads.MeasuredStep], device: Device, fit: workloads.TrainingFit
+) -> list[StepScore]:
     """Predict every measured step; layers are recomputed, or not, as in the runs that were fitted.
 
     Parameters
@@ -67,17 +60,17 @@ def score_steps(measured: Sequence[MeasuredStep], device: Device, fit: TrainingF
     InvalidInputError
         The catalogue lacks a figure of the device.
     """
-    jobs = as_measured([step.job for step in measured], fit)
-    predicted = predict_steps(jobs, device, fit=fit, parameters=load_parameters())
-    known = set(fit.digests)
+    jobs = workloads.as_measured([step.job for step in measured], fit)
+    predicted = workloads.predict_steps(jobs, device, fit=fit, parameters=load_parameters())
+    digests = set(fit.digests)
     return [
-        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in known)
+        StepScore(_case(step.job), step, ours.basis, ours.seconds, ours.low_s, ours.high_s, step.digest in digests)
         for step, ours in zip(measured, predicted, strict=True)
     ]
 
 
 def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
-    """Return the scores by what sets steps apart: hidden size, each parallelism, micro-batch, devices."""
+    """Return the scores by property of the step: hidden size, each parallelism, micro-batch, devices."""
     groups: dict[str, list[StepScore]] = {}
     for score in scores:
         job, layout = score.measured.job, score.measured.job.layout
@@ -97,7 +90,7 @@ def training_groups(scores: Sequence[StepScore]) -> dict[str, list[StepScore]]:
 
 
 def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
-    """Return a row a step, then the mean over all that were not fitted."""
+    """Return a row for each step, then the mean over the steps that were not fitted."""
     rows = [score.row() for score in scores]
     errors = [score.error for score in scores if not score.fitted]
     if errors:
@@ -105,14 +98,9 @@ def training_rows(scores: Sequence[StepScore]) -> list[ValidationRow]:
     return rows
 
 
-def _read(sources: Sequence[Path], options: SuiteOptions) -> list[MeasuredStep]:
-    """Read every source."""
-    return [step for source in sources for step in read_steps(source, options.node_devices)]
-
-
-def _scored(measured: Sequence[MeasuredStep], options: SuiteOptions) -> SuiteResult:
+def _scored(measured: Sequence[workloads.MeasuredStep], options: SuiteOptions) -> SuiteResult:
     """Score steps with the shipped or the given costs."""
-    fit = read_training_fit(options.calibration) if options.calibration else load_training()
+    fit = workloads.read_training_fit(options.calibration) if options.calibration else workloads.load_training()
     scores = score_steps(measured, find_device(options.device or fit.device), fit)
     details = {"scores": [{**score.content(), "fitted": score.fitted} for score in scores]}
     return SuiteResult(training_rows(scores), details, _tables(scores), scores)
@@ -145,7 +133,9 @@ SUITE = Suite(
     description=__doc__,
     needs=f"CSV file of measured training steps (columns {', '.join(COLUMNS)})",
     source=lambda file: file if file.suffix == ".csv" and set(COLUMNS) <= set(table_columns(file)) else None,
-    read=_read,
+    read=lambda sources, options: [
+        step for path in sources for step in workloads.read_steps(path, options.node_devices)
+    ],
     score=_scored,
     options=("calibration", "device", "node_devices"),
 )
