@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
-from math import exp, hypot, isfinite
+from math import exp, hypot
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +22,8 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
-from replay.calibration.parameters import Parameters, Row, measured_count, measured_rows
+from replay.calibration.parameters import Parameters
+from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
 from replay.workloads.architecture import Transformer
 from replay.workloads.training import (
     PRIORS,
@@ -107,34 +108,21 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
         There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with
         what is accepted.
     """
-    return measured_rows(path, COLUMNS, lambda place, row: _row(place, row, node_devices))
+    return measured_rows(path, COLUMNS, lambda where, row: _step_of(where, row, node_devices))
 
 
-def _row(place: str, row: Row, node_devices: int) -> MeasuredStep:
-    try:
-        devices, batch, micro, hidden, heads, layers, length, *split = (
-            measured_count(row, name, _DIGITS) for name in _COUNTS
+def _step_of(where: str, row: Row, node_devices: int) -> MeasuredStep:
+    devices, batch, micro, hidden, heads, layers, length, *split = (
+        measured_count(row, name, _DIGITS) for name in _COUNTS
+    )
+    layout = Layout(split[0], split[1], split[2], node_devices)
+    if layout.devices != devices:
+        raise InvalidInputError(
+            f"tensor {layout.tensor} x data {layout.data} x pipeline {layout.pipeline} parallelism is "
+            f"{layout.devices}, not the {devices} of # GPUs"
         )
-        layout = Layout(split[0], split[1], split[2], node_devices)
-        if layout.devices != devices:
-            raise InvalidInputError(
-                f"tensor {layout.tensor} x data {layout.data} x pipeline {layout.pipeline} parallelism is "
-                f"{layout.devices}, not the {devices} of # GPUs"
-            )
-        model = Transformer("gpt", "megatron", layers, hidden, heads, _FEEDFORWARD * hidden, VOCABULARY)
-        return MeasuredStep(TrainingJob(model, length, batch, micro, layout), _milliseconds(row) / 1e3, place)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{place}: {error}") from error
-
-
-def _milliseconds(row: Row) -> float:
-    try:
-        found = float(row[_TIME] or "")
-    except ValueError:
-        found = 0.0
-    if not (isfinite(found) and found > 0):
-        raise InvalidInputError(f"{_TIME} is {(row[_TIME] or '')[:_SHOWN]!r}; it must be a number above zero")
-    return found
+    model = Transformer("gpt", "megatron", layers, hidden, heads, _FEEDFORWARD * hidden, VOCABULARY)
+    return MeasuredStep(TrainingJob(model, length, batch, micro, layout), measured_seconds(row, _TIME), where)
 
 
 def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[MeasuredStep]:
