@@ -1,7 +1,7 @@
 """Parameters of the models.
 
 `Parameters` hold a value, a range and a source for every figure that models use, draw values from the ranges, and carry
-the calibrations that models use beside them.
+the calibrations that models use beside them. `conformal_bound` gives the spread of predictions.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,6 +16,7 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from profilers.files import read_toml
+from profilers.trace.arrays import Floats
 
 Content = TypeVar("Content")
 #: Half-width of the central 90 % of a normal distribution, in standard deviations.
@@ -150,3 +151,26 @@ def read_parameters(path: Path) -> Parameters:
     parameters = msgspec.convert(read_toml(path, "parameters")["parameters"], dict[str, Parameter])
     values = {name: parameter.value for name, parameter in parameters.items()}
     return Parameters(MappingProxyType(parameters), MappingProxyType(values))
+
+
+def conformal_bound(errors: Floats, confidence: float) -> float:
+    """Return the bound on a new absolute error: of m errors in order, the one at ``(m + 1) * confidence``.
+
+    Parameters
+    ----------
+    errors : array of float64, shape (m,)
+        Errors of predictions that were not fitted, one or more.
+    confidence : float
+        Confidence level of the bound.
+
+    Notes
+    -----
+    Split conformal prediction: Lei et al., JASA 113 (2018), 1094.
+
+    Examples
+    --------
+    >>> conformal_bound(np.array([0.3, -0.1, 0.2, -0.4]), 0.6)
+    0.3
+    """
+    ordered = np.sort(np.abs(errors))
+    return float(ordered[min(int(np.ceil((len(ordered) + 1) * confidence)), len(ordered)) - 1])

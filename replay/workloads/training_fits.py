@@ -14,7 +14,6 @@ from typing import Annotated
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from profilers.devices.catalogue import Device
@@ -22,7 +21,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
-from replay.calibration.parameters import Parameters
+from replay.calibration.parameters import Parameters, conformal_bound
 from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
 from replay.workloads.architecture import Transformer
 from replay.workloads.training import (
@@ -52,10 +51,10 @@ _COUNTS = (
 )
 #: Columns of a table of measured steps.
 COLUMNS = (*_COUNTS, _TIME)
-#: Of GPT-2, 50257 filled up.
+#: Vocabulary of GPT-2, 50257, filled up.
 VOCABULARY = 51200
 _FEEDFORWARD = 4
-#: Of a number, at most; and characters that a message repeats.
+#: Largest number of digits of a number, and of characters that a message repeats.
 _DIGITS, _SHOWN = 6, 40
 
 
@@ -79,16 +78,14 @@ class MeasuredStep:
 
     @property
     def configuration(self) -> str:
-        """Its numbers, in the order of the columns."""
+        """Numbers of the step, in the order of the columns."""
         job, model, layout = self.job, self.job.model, self.job.layout
-        batch = (job.global_batch, job.micro_batch)
-        sizes = (model.hidden, model.heads, model.layers, job.length)
-        split = (layout.tensor, layout.data, layout.pipeline)
-        return ",".join(map(str, (layout.devices, *batch, *sizes, *split)))
+        sizes = (job.global_batch, job.micro_batch, model.hidden, model.heads, model.layers, job.length)
+        return ",".join(map(str, (layout.devices, *sizes, layout.tensor, layout.data, layout.pipeline)))
 
     @property
     def digest(self) -> str:
-        """What tells this measurement from others."""
+        """Digest of numbers and time, by which a fit recognises the measurement."""
         return sha256(f"{self.configuration},{self.seconds:.9f}".encode()).hexdigest()[:10]
 
 
@@ -100,13 +97,13 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
     path : str or Path
         CSV file of measured steps, or a folder of such files.
     node_devices : int
-        Devices of a node, where a job has more than that.
+        Devices of a node; a job with more devices spans several nodes.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file; a column is missing; there is no row; or a row cannot be: it is named, with
-        what is accepted.
+        There is no such file; a column is missing; there is no row; or a row is refused. The message names the row, and
+        says what is accepted.
     """
     return measured_rows(path, COLUMNS, lambda where, row: _step_of(where, row, node_devices))
 
@@ -126,14 +123,21 @@ def _step_of(where: str, row: Row, node_devices: int) -> MeasuredStep:
 
 
 def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[MeasuredStep]:
-    """Return a share of the measurements, chosen by a hash of their configurations: no time is looked at.
+    """Return a share of the measurements, chosen by a hash of their configurations, so that no time decides.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredStep
+        Measurements to choose from.
+    share : float
+        Share to choose.
 
     Examples
     --------
     >>> chosen_part([], 0.1)
     []
     """
-    order = sorted(measured, key=lambda one: (sha256(one.configuration.encode()).hexdigest(), one.seconds))
+    order = sorted(measured, key=lambda step: (sha256(step.configuration.encode()).hexdigest(), step.seconds))
     return order[: int(len(measured) * share)]
 
 
@@ -143,7 +147,7 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True)
 class TrainingFit:
-    """Costs, and how far what they predict is off.
+    """Fitted costs, and how far predictions with them are off.
 
     Parameters
     ----------
@@ -154,11 +158,11 @@ class TrainingFit:
     costs : TrainingCosts
         Fitted costs of host and optimizer.
     recompute : bool
-        Whether the measured runs run layers' forward pass again: the way that explains them better.
+        Whether layers run their forward pass again in the measured runs, as explains them better.
     spread : float
-        Of the logarithm of the measured time over that predicted without it, nine in ten are below this.
+        Bound on the absolute logarithm of measured over predicted time, for nine in ten steps that were left out.
     digests : tuple of str
-        Of the measurements that were fitted.
+        Digests of the measurements that were fitted.
     source : str
         Measurements that were fitted, in words.
     """
@@ -238,11 +242,11 @@ def load_training() -> TrainingFit:
     return read_training_fit(dataset_path("fits/training.json"))
 
 
-#: Of the measurements, what is fitted; the rest is for `seqpoint validate training` to score.
+#: Share of the measurements that is fitted; `seqpoint validate training` scores the rest.
 SHARE = 0.1
 #: Measurements that a fit needs at least.
 LEAST_STEPS = 20
-#: Standard deviation of the logarithm of a measured time that is expected, beside which priors count.
+#: Expected standard deviation of the logarithm of a measured time, against which priors count.
 _NOISE = 0.05
 _FOLDS, _CONFIDENCE = 6, 0.9
 _STEP = 1e-3
@@ -275,26 +279,26 @@ def calibrate_training(
     """
     if not 0 < share <= 1:
         raise InvalidInputError(f"share is {share}; it must be above 0 and at most 1")
-    mine = chosen_part(measured, share)
-    if len(mine) < LEAST_STEPS:
+    fitted = chosen_part(measured, share)
+    if len(fitted) < LEAST_STEPS:
         raise InvalidInputError(
-            f"{len(measured)} measured steps, of which a share of {share:g} is {len(mine)}; "
+            f"{len(measured)} measured steps, of which a share of {share:g} is {len(fitted)}; "
             f"at least {LEAST_STEPS} are needed: give more, or a larger share"
         )
-    seconds = np.array([one.seconds for one in mine])
-    tried = []
+    seconds = np.array([step.seconds for step in fitted])
+    fits = []
     for recompute in (False, True):
-        loads = job_loads([replace(one.job, recompute=recompute) for one in mine], device, parameters)
-        tried.append((*_fit(loads, seconds), recompute, loads))
-    theta, _, recompute, loads = min(tried, key=lambda one: one[1])
+        loads = job_loads([replace(step.job, recompute=recompute) for step in fitted], device, parameters)
+        fits.append((*_fit(loads, seconds), recompute, loads))
+    theta, _, recompute, loads = min(fits, key=lambda fit: fit[1])
     return TrainingFit(
         device.name,
-        max(one.job.layout.devices for one in mine),
+        max(step.job.layout.devices for step in fitted),
         _costs(theta),
         recompute,
-        _spread(loads, seconds, _folds(mine)),
-        tuple(sorted(one.digest for one in mine)),
-        f"{len(mine)} of {len(measured)} measured steps, chosen by a hash of their configurations",
+        _spread(loads, seconds, [step.job for step in fitted]),
+        tuple(sorted(step.digest for step in fitted)),
+        f"{len(fitted)} of {len(measured)} measured steps, chosen by a hash of their configurations",
     )
 
 
@@ -308,38 +312,33 @@ def _predicted(theta: Floats, loads: Sequence[JobLoad]) -> Floats:
 
 
 def _fit(loads: Sequence[JobLoad], seconds: Floats) -> tuple[Floats, float]:
-    """Return the logarithms of the costs, and the sum of squares that is left, priors included."""
-    prior = np.log([value for value, _ in PRIORS.values()])
-    spread = np.array([width for _, width in PRIORS.values()])
+    """Return the logarithms of the costs, and half the sum of squares of the residuals, priors included."""
+    prior, width = np.array(list(PRIORS.values())).T
+    prior = np.log(prior)
 
-    def off(theta: Floats) -> Floats:
-        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / spread))
+    def residuals(theta: Floats) -> Floats:
+        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / width))
 
-    found = scipy.optimize.least_squares(off, prior, diff_step=_STEP)
-    return np.asarray(found.x), float(found.cost)
-
-
-def _folds(measured: Sequence[MeasuredStep]) -> npt.NDArray[np.int64]:
-    """Return the sixth that each step belongs to: all steps whose kernels have the same shapes to one."""
-    shapes = [(one.job.model.hidden, one.job.length, one.job.micro_batch, one.job.layout.tensor) for one in measured]
-    order = sorted(set(shapes))
-    return np.array([order.index(shape) % _FOLDS for shape in shapes], dtype=np.int64)
+    result = scipy.optimize.least_squares(residuals, prior, diff_step=_STEP)
+    return np.asarray(result.x), float(result.cost)
 
 
-def _spread(loads: Sequence[JobLoad], seconds: Floats, fold: npt.NDArray[np.int64]) -> float:
+def _spread(loads: Sequence[JobLoad], seconds: Floats, jobs: Sequence[TrainingJob]) -> float:
+    """Return the spread of predictions from fits that left out a sixth of the shapes of kernels."""
+    shapes = [(job.model.hidden, job.length, job.micro_batch, job.layout.tensor) for job in jobs]
+    order = {shape: i for i, shape in enumerate(sorted(set(shapes)))}
+    folds = np.array([order[shape] % _FOLDS for shape in shapes])
     errors = []
-    for part in np.unique(fold):
-        rest, left = np.flatnonzero(fold != part), np.flatnonzero(fold == part)
-        if len(rest) == 0:
-            rest = left
+    for fold in np.unique(folds):
+        left_out = np.flatnonzero(folds == fold)
+        rest = np.flatnonzero(folds != fold) if len(order) > 1 else left_out
         theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest])
-        errors.append(np.abs(np.log(_predicted(theta, [loads[i] for i in left.tolist()]) / seconds[left])))
-    among = np.sort(np.concatenate(errors))
-    return float(among[min(int(np.ceil((len(among) + 1) * _CONFIDENCE)) - 1, len(among) - 1)])
+        errors.append(np.log(_predicted(theta, [loads[i] for i in left_out.tolist()]) / seconds[left_out]))
+    return conformal_bound(np.concatenate(errors), _CONFIDENCE)
 
 
-#: Spread of the logarithm that a device which was not measured, or more devices, add: of 55 runs of whole transformers
-#: on devices that were left out (`tests/accuracy/models.csv`), nine in ten err by less.
+#: Spread of the logarithm that another device than the measured one, or more devices, add. Nine in ten of 55 runs of
+#: whole transformers on devices that were left out err by less (`tests/accuracy/models.csv`).
 _CARRIED = 0.2
 
 
@@ -352,11 +351,11 @@ class PredictedStep:
     job : TrainingJob
         Training job that was predicted.
     parts : BreakDown
-        Where its time goes; `parts.total_s` is the time.
+        Parts of its time; `parts.total_s` is the time.
     low_s, high_s : float
-        Interval that is meant to hold nine in ten.
+        Ends of an interval that is meant to hold nine in ten.
     basis : str
-        ``"fitted"`` where the device was measured with as many devices or more, else ``"carried"``.
+        ``"fitted"`` if the device was measured with as many devices or more, else ``"carried"``.
     """
 
     job: TrainingJob
@@ -383,7 +382,7 @@ def predict_steps(
     device : Device
         Device that all ranks run on.
     fit : TrainingFit
-        Costs of host and optimizer. Those of the host are taken to be the same on any device.
+        Costs of host and optimizer. Costs of the host are taken to be the same on any device.
     parameters : Parameters
         With calibrations of kernels and collectives.
 
@@ -404,14 +403,14 @@ def predict_steps(
     >>> short.parts.bubble_s / short.seconds > 2 * long.parts.bubble_s / long.seconds
     True
     """
-    found = []
+    predicted = []
     for job, load in zip(jobs, job_loads(jobs, device, parameters), strict=True):
         parts = step_time(load, fit.costs)
-        own = device.name == fit.device and job.layout.devices <= fit.devices
-        factor = exp(fit.spread if own else hypot(fit.spread, _CARRIED))
-        basis = "fitted" if own else "carried"
-        found.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
-    return found
+        is_fitted = device.name == fit.device and job.layout.devices <= fit.devices
+        factor = exp(fit.spread if is_fitted else hypot(fit.spread, _CARRIED))
+        basis = "fitted" if is_fitted else "carried"
+        predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
+    return predicted
 
 
 def as_measured(jobs: Sequence[TrainingJob], fit: TrainingFit) -> list[TrainingJob]:
