@@ -235,7 +235,9 @@ def test_the_order_of_rows_changes_nothing(seed: int) -> None:
 def test_a_curve_that_the_links_bound_can_be_written() -> None:
     x = np.geomspace(1e4, 1e8, 60)
     bounded = fit_curve(x, 20e-6 + x / 100e9, limit=1 / 400e9)
-    assert {type(value) for value in (*bounded.alphas_s, *bounded.betas)} == {float}  # a calibration file takes no other
+    assert {type(value) for value in (*bounded.alphas_s, *bounded.betas)} == {
+        float
+    }  # a calibration file takes no other
 
 
 def test_few_sizes_are_refused() -> None:
