@@ -59,7 +59,7 @@ class Column:
 
 
 def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file, with the given columns only.
+    """Yield the rows of a Parquet file, with the given columns only, and with file and row as ``where``.
 
     Parameters
     ----------
@@ -80,7 +80,8 @@ def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]
     # One pass over the rows, some us each.
     for batch in _batches(file, columns):
         values = [_values(file, batch.column(column.name), column, first_row) for column in columns]
-        yield from (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+        for number, row in enumerate(zip(*values, strict=True), first_row):
+            yield {"where": f"{file}: row {number}", **dict(zip(names, row, strict=True))}
         first_row += batch.num_rows
 
 
@@ -320,8 +321,8 @@ def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
 def _works(file: Path) -> Mapping[str, RecordedWork]:
     """Return the works by name. Takes may repeat a work, if they agree on it."""
     works: dict[str, RecordedWork] = {}
-    for number, row in enumerate(read_rows(file, _WORKS), 1):
-        where = f"{file}: row {number}"
+    for row in read_rows(file, _WORKS):
+        where = row["where"]
         if row["kind"] not in KINDS:
             raise InvalidInputError(f"{where}: no kind {row['kind']!r:.60}; there are {', '.join(KINDS)}")
         if (row["direction"] or "") not in _DIRECTIONS:
@@ -331,29 +332,25 @@ def _works(file: Path) -> Mapping[str, RecordedWork]:
         facts: dict[str, Any] = {field.name: row.get(field.name) for field in fields(RecordedWork)}
         facts |= {"name": row["work"], "direction": row["direction"] or "", "hint": row["hint"] or ""}
         work = RecordedWork(**facts | {"workgroups": row["workgroups"] or row["blocks"] or 0})
-        if _without_grid(works.setdefault(work.name, work)) != _without_grid(work):
+        # Only some takes know the workgroups, from a profiler.
+        if replace(works.setdefault(work.name, work), workgroups=work.workgroups) != work:
             raise InvalidInputError(f"{where}: {work.name!r:.80} is there before as another work")
         if len(works) > _MOST_WORKS:
             raise InvalidInputError(f"{where}: more than {_MOST_WORKS} works; that many are read")
     return MappingProxyType(works)
 
 
-def _without_grid(work: RecordedWork) -> RecordedWork:
-    """Return `work` without its workgroups, which only some takes know from a profiler."""
-    return replace(work, workgroups=0)
-
-
-def _check_work(where: str, work: str, works: Mapping[str, RecordedWork]) -> None:
-    """Check that works.parquet has a work of that name."""
-    if work not in works:
-        raise InvalidInputError(f"{where}: work {work!r:.80} is not in works.parquet")
+def _check_work(row: Mapping[str, Any], works: Mapping[str, RecordedWork]) -> None:
+    """Check that works.parquet has the work of a row."""
+    if row["work"] not in works:
+        raise InvalidInputError(f"{row['where']}: work {row['work']!r:.80} is not in works.parquet")
 
 
 def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, int, int], Mapping[int, float]]:
     """Return the median duration of works alone by launches, by work, compute units (0: all) and take."""
     times: dict[tuple[str, int, int], dict[int, list[int]]] = {}
-    for number, row in enumerate(read_rows(file, _ALONE), 1):
-        _check_work(f"{file}: row {number}", row["work"], works)
+    for row in read_rows(file, _ALONE):
+        _check_work(row, works)
         key = (row["work"], row["units"] or 0, row["take"])
         times.setdefault(key, {}).setdefault(row["launches"], []).append(row["duration_ns"])
     medians = {
@@ -366,9 +363,9 @@ def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, 
 def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFacts) -> tuple[RecordedScenario, ...]:
     """Return the scenarios, each with its runs; bounds are checked row by row."""
     by_scenario: dict[tuple[str, str, str], _RunRows] = {}
-    for number, row in enumerate(read_rows(file, _TOGETHER), 1):
-        where = f"{file}: row {number}"
-        _check_work(where, row["work"], works)
+    for row in read_rows(file, _TOGETHER):
+        where = row["where"]
+        _check_work(row, works)
         if row["end_ns"] <= row["start_ns"]:
             raise InvalidInputError(f"{where}: it ends at {row['end_ns']} ns and began at {row['start_ns']} ns")
         runs = by_scenario.setdefault((row["group"], row["scenario"], row["policy"]), {})
@@ -381,7 +378,7 @@ def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFact
             raise InvalidInputError(
                 f"{where}: more than {_MOST_STREAMS} members side by side; that many streams are read"
             )
-        run[row["member"]] = {**row, "where": where}
+        run[row["member"]] = row
     scenarios = tuple(_scenario(key, runs, device) for key, runs in by_scenario.items())
     for group, count in Counter(scenario.group for scenario in scenarios).most_common(1):
         if count > _MOST_POLICIES:

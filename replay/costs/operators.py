@@ -321,12 +321,19 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
     | _rules("addmv addmv_", lambda c: _matrix_vector(c, 1, 2))
     | _rules("convolution _convolution", lambda c: _convolution(c, stride=3, transposed=6))
     | _rules("conv1d conv2d conv3d", lambda c: _convolution(c, stride=3))
+    | _rules("copy_ clone contiguous", _copy)
+    | _rules("cat stack", _gather_lists)
+    | _rules(
+        "native_layer_norm layer_norm rms_norm _fused_rms_norm", lambda c: _rowwise(c, "normalization", columns=2)
+    )
+    | _rules(
+        "_flash_attention_forward _efficient_attention_forward",
+        lambda c: _attention(c, heads_first=False, causal=8),
+    )
     | {
         "aten::cudnn_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 3, 2), stride=2),
         "aten::miopen_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 4, 3), stride=3),
         "aten::convolution_backward": _convolution_backward,
-        "aten::_flash_attention_forward": lambda c: _attention(c, heads_first=False, causal=8),
-        "aten::_efficient_attention_forward": lambda c: _attention(c, heads_first=False, causal=8),
         "aten::_flash_attention_backward": lambda c: _attention(c, heads_first=False, causal=11, at=1, backward=True),
         "aten::scaled_dot_product_attention": lambda c: _attention(c, heads_first=True, causal=5),
         "aten::_scaled_dot_product_flash_attention": lambda c: _attention(c, heads_first=True, causal=4),
@@ -334,10 +341,6 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "aten::_scaled_dot_product_flash_attention_backward": lambda c: _attention(
             c, heads_first=True, causal=11, at=1, backward=True
         ),
-        "aten::native_layer_norm": lambda c: _rowwise(c, "normalization", columns=2),
-        "aten::layer_norm": lambda c: _rowwise(c, "normalization", columns=2),
-        "aten::rms_norm": lambda c: _rowwise(c, "normalization", columns=2),
-        "aten::_fused_rms_norm": lambda c: _rowwise(c, "normalization", columns=2),
         "aiter::rmsnorm": lambda c: _rowwise(c, "normalization"),
         "aiter::add_rmsnorm": lambda c: _rowwise(c, "normalization", backward=True),
         "aten::native_layer_norm_backward": lambda c: _rowwise(c, "normalization", 1, columns=5, backward=True),
@@ -346,11 +349,6 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "aten::_thnn_fused_gru_cell": lambda c: _cell(c, 3),
         "aten::embedding": _embedding,
         "aten::embedding_dense_backward": _embedding_backward,
-        "aten::copy_": _copy,
-        "aten::clone": _copy,
-        "aten::contiguous": _copy,
-        "aten::cat": _gather_lists,
-        "aten::stack": _gather_lists,
     }
     | _rules(
         "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _native_batch_norm_legit", _batch_norm

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_device
@@ -172,12 +171,11 @@ KIND_OF: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "pow"), ("elementwise", 3)),
     **dict.fromkeys(("addu", "subu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "sigmoid"), ("elementwise", 2)),
 }
-_PRODUCT, _ROWS = ("B", "M", "N", "K"), ("B", "H")
+#: Columns of the sizes of a product, as (batch, m, n, k), and of other operators. A product is an (M, N) by an (N, K)
+#: matrix, as the recorded grids show: each of 87,623 batched ones has ceil(K / tile) * ceil(M / tile) * B workgroups.
+_PRODUCT, _ROWS = ("B", "M", "K", "N"), ("B", "H")
 #: Columns that mark a table of measured operators.
 _MARKS = {"op", "latency_ms", "num_tokens"}
-#: (batch, m, n, k) of the columns of a product: an (M, N) by an (N, K) matrix, as the recorded grids show (of 87,623
-#: batched products every one has ceil(K / tile) * ceil(M / tile) * B workgroups).
-_DIMS_OF_PRODUCT = [0, 1, 3, 2]
 #: Largest dimension of an operator, and longest duration in ms.
 LARGEST, _LONGEST_MS = 1e15, 1e9
 
@@ -193,11 +191,11 @@ class MeasuredOperators:
     device : Device
         Device that was measured.
     dims : array of float64, shape (n, n_dims)
-        As the kind's model wants them.
+        Shapes, in the columns of the kind's model.
     seconds : array of float64, shape (n,)
         Measured durations, s.
     dtype : str
-        What was computed in.
+        Data type of the arithmetic.
     source : str
         Name of the file.
     digest : str
@@ -225,25 +223,24 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     """Read a table of measured operators, or all those in a folder.
 
     A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear and bmm: ``B`` products of an
-    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator. With all five sizes it may hold both, and
-    those that an operator has not are not read. A column ``dtype`` says what each row was computed in (a key of
+    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator. With all five sizes it may hold both; sizes
+    that an operator lacks are not read. A column ``dtype`` holds the data type of each row (a key of
     `profilers.devices.DTYPES`); without it all is FP32. Vidur's profiles of a model and the sweeps of LLMCompass
-    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other columns are passed over;
-    one that is named has to fit.
+    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other columns are passed over.
 
     Parameters
     ----------
     path : str or Path
         Table of measured operators, or a folder of such tables.
     device : str, optional
-        Of tables where neither a column nor the file's name says it.
+        Device of tables that name none in a column or in the file's name.
 
     Raises
     ------
     NotFoundError
         There is no such file, no table in the folder, or no such device as the given one.
     InvalidInputError
-        A column is missing; or an operator, a device, a type, a size or a duration cannot be: the message names the
+        A column is missing; or an operator, a device, a type, a size or a duration is refused: the message names the
         row.
     """
     if device is not None:
@@ -297,6 +294,7 @@ def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:
     milliseconds = table.numbers("latency_ms", (0, _LONGEST_MS))
     ops, names = table.texts("op", KIND_OF, "operator"), table.texts("device")
     kinds = np.array([KIND_OF[op][0] for op in ops.tolist()], dtype=object)
+    arrays = np.array([KIND_OF[op][1] for op in ops.tolist()], dtype=np.float64)
     is_product = np.isin(kinds, ("matmul", "batched_matmul"))
     sizes = {}
     for columns, rows in ((_PRODUCT, is_product), (_ROWS, ~is_product)):
@@ -313,16 +311,9 @@ def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:
     for kind, dtype, name in product(MODELS, sorted(set(dtypes)), devices):
         rows = (kinds == kind) & (names == name) & (dtypes == dtype)
         if rows.any():
-            dims = _dims(kind, sizes[_PRODUCT if is_product[rows][0] else _ROWS][rows], ops[rows])
+            dims = sizes[_PRODUCT if is_product[rows][0] else _ROWS][rows]
+            if kind == "elementwise":
+                dims = np.column_stack((dims.prod(axis=1), arrays[rows]))
             yield MeasuredOperators(
                 kind, devices[name], dims, milliseconds[rows] / 1e3, dtype, table.file.name, table.digest
             )
-
-
-def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:
-    if kind in ("matmul", "batched_matmul"):
-        return sizes[:, _DIMS_OF_PRODUCT]
-    if kind != "elementwise":
-        return sizes
-    arrays = np.array([KIND_OF[op][1] for op in ops.tolist()], dtype=np.float64)
-    return np.column_stack((sizes[:, 0] * sizes[:, 1], arrays))
