@@ -31,31 +31,16 @@ from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,
-    as_measured,
     ceilings_of,
     hardware_of_recording,
     scenario_model,
 )
 from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario, fold_of, kin_of
 
+#: Share of the peak below which no work of the recording was memory-bound.
+_LEAST_MEMORY_SHARE = 0.2
 #: Step of a derivative; wide, since predicted times have kinks.
 _DERIVATIVE_STEP = 0.01
-
-
-def spread_points(count: int, axes: int) -> Floats:
-    """Return points that fill the unit cube evenly (Sobol's sequence); the same on each call.
-
-    Parameters
-    ----------
-    count, axes : int
-        Number of points, and of coordinates of each.
-
-    Examples
-    --------
-    >>> spread_points(4, 2).shape
-    (4, 2)
-    """
-    return np.asarray(scipy.stats.qmc.Sobol(axes, scramble=False).random(2 * count)[count:], dtype=np.float64)
 
 
 def least_residuals(residuals: Callable[[Floats], Floats], start: Floats, *, rounds: int = 8) -> Floats:
@@ -417,7 +402,11 @@ def base_parameters(recording: ContentionRecording, parameters: Parameters) -> P
     if parameters.known["memory_efficiency_shared"].certainty == "fitted":
         return parameters
     ceilings = ceilings_of(recording)
-    return as_measured(parameters, hardware_of_recording(recording, ceilings), ceilings)
+    device = hardware_of_recording(recording, ceilings).device
+    share = ceilings.memory_bytes_per_s / device.memory_bytes_per_s if device else 0.0
+    if share < _LEAST_MEMORY_SHARE:  # no work shows the bandwidth
+        return parameters
+    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))])
 
 
 def problem_of(chosen: Chosen, parameters: Parameters) -> Problem:
@@ -593,7 +582,9 @@ def _best_fit(problem: Problem, progress: Progress) -> _Best:
 
 def _searched(problem: Problem, choices: dict[str, float]) -> Floats:
     """Return the best point of several searches: from the prior, and from the best of evenly spread points."""
-    points = sorted(spread_points(_POINTS, len(problem.start)), key=lambda x: problem.cost(x, choices))
+    # The second part of Sobol's sequence, without its first point, a corner of the cube.
+    sobol = scipy.stats.qmc.Sobol(len(problem.start), scramble=False).random(2 * _POINTS)[_POINTS:]
+    points = sorted(sobol, key=lambda x: problem.cost(x, choices))
     # Many priors are at a bound, where a parameter may have no effect and so no derivative.
     starts = [np.clip(problem.start, _INSIDE, 1 - _INSIDE), *points[:_STARTS]]
     results = [least_residuals(lambda x: problem.residuals(x, choices), start) for start in starts]

@@ -31,8 +31,6 @@ _CACHES_WITHOUT_GAIN = 4
 #: Cache size to assume if it is unknown: shorter works do not show a bandwidth.
 _ASSUMED_CACHE_BYTES = 2**26
 _DIRECTIONS = ("h2d", "d2h")
-#: Share of the peak below which no work of the recording was memory-bound.
-_LEAST_MEMORY_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -123,16 +121,6 @@ def _device_from(recording: ContentionRecording, ceilings: Ceilings) -> Device |
     return Device(facts.name, facts.vendor, facts.architecture, (), figures)
 
 
-def as_measured(parameters: Parameters, hardware: Hardware, ceilings: Ceilings) -> Parameters:
-    """Return parameters in which memory delivers its measured bandwidth, not the peak of the data sheet."""
-    if hardware.device is None or not ceilings.memory_bytes_per_s:
-        return parameters
-    share = ceilings.memory_bytes_per_s / hardware.device.memory_bytes_per_s
-    if share < _LEAST_MEMORY_SHARE:
-        return parameters
-    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))])
-
-
 #: Resources that members compete for, in the order of tables.
 MECHANISMS = ("SM", "L2", "HBM", "copy engine", "host link")
 
@@ -165,16 +153,12 @@ def mechanism_of(recording: ContentionRecording, scenario: RecordedScenario, cei
     if len(on_device) > 1 and all(ceilings.bound_by_memory(work) for work in on_device):
         cache = recording.device.l2_bytes or 0
         return "L2" if any(work.working_set_bytes <= cache for work in on_device) else "HBM"
-    demand = sum(_memory_share(recording, work, ceilings) for work in works)
+    demand = 0.0
+    # A buffer that fits the cache takes no memory bandwidth.
+    for work in works if ceilings.memory_bytes_per_s else []:
+        if work.working_set_bytes > (recording.device.l2_bytes or 0):
+            demand += work.bytes_moved / (recording.alone_ns(work.name) / 1e9) / ceilings.memory_bytes_per_s
     return "HBM" if demand > 1 else "SM"
-
-
-def _memory_share(recording: ContentionRecording, work: RecordedWork, ceilings: Ceilings) -> float:
-    """Return the share of the measured memory bandwidth that a work uses alone; 0 if its buffer fits the cache."""
-    if not ceilings.memory_bytes_per_s or work.working_set_bytes <= (recording.device.l2_bytes or 0):
-        return 0.0
-    rate = work.bytes_moved / (recording.alone_ns(work.name) / 1e9)
-    return rate / ceilings.memory_bytes_per_s
 
 
 #: Works that run side by side.
@@ -284,7 +268,7 @@ def _partition_policy(units: tuple[int, ...], device_units: int) -> SharingPolic
     if rest < -_LEAST_PARTITION:
         raise InvalidInputError(f"members have {sum(units)} compute units of their own, the device has {device_units}")
     # A partition is above zero, even if its members reserve all units of the device.
-    return SharingPolicy((1.0,) if not shares else (max(rest, _LEAST_PARTITION), *shares))
+    return SharingPolicy((max(rest, _LEAST_PARTITION), *shares) if shares else (1.0,))
 
 
 def _task_columns(recording: ContentionRecording, member: RecordedMember, operator: int) -> dict[str, npt.ArrayLike]:

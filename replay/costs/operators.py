@@ -68,7 +68,7 @@ class Call:
 
     def integers(self, argument: int) -> list[int] | None:
         """Return an argument that is a list of whole numbers; None if it was not recorded."""
-        value = self.values[argument] if argument < len(self.values) else None
+        value = self._value(argument)
         items = _json_array(value) if isinstance(value, str) else value
         if isinstance(items, list) and items and all(isinstance(item, int) for item in items):
             return items
@@ -76,8 +76,10 @@ class Call:
 
     def flag(self, argument: int) -> bool:
         """Return a boolean argument; False if it was not recorded."""
-        value = self.values[argument] if argument < len(self.values) else None
-        return str(value).lower() == "true"
+        return str(self._value(argument)).lower() == "true"
+
+    def _value(self, argument: int) -> Any:
+        return self.values[argument] if argument < len(self.values) else None
 
 
 def operator_of(call: Call) -> Operator | None:
