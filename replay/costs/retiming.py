@@ -29,10 +29,8 @@ class Capability:
 
     Parameters
     ----------
-    device : Device
-        Device of the catalogue.
     machine : Machine
-        Its peaks, as the models of durations take them.
+        Peaks of the device, as the models of durations take them.
     dtype : str
         Data type that the device computes in place of the asked one: FP32 for FP16 on a device without units for it.
     efficiency : float
@@ -43,7 +41,6 @@ class Capability:
         Fits that give both shares.
     """
 
-    device: Device
     machine: Machine
     dtype: str
     efficiency: float
@@ -110,7 +107,7 @@ def capability(device: Device, dtype: str, calibration: Calibration) -> Capabili
     vector = computes in ("fp32", "fp64")
     efficiency = _fitted("matmul", "efficiency", machine, calibration) if vector else 1.0
     memory = _fitted("elementwise", "memory", machine, calibration)
-    return Capability(device, machine, computes, efficiency, memory, calibration)
+    return Capability(machine, computes, efficiency, memory, calibration)
 
 
 @cache

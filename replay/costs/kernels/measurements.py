@@ -150,16 +150,13 @@ def swept(file: Path) -> Rows:
         rows.append(values)
     if not rows:
         raise InvalidInputError(f"{file}: there is no row; columns are {SWEEPS[kind]}")
-    return _swept(kind, np.array(rows))
-
-
-def _swept(kind: str, rows: Floats) -> Rows:
+    table, ones = np.array(rows), np.ones(len(rows))
     if kind == "matmul":
-        return "matmul", np.column_stack((np.ones(len(rows)), rows[:, 0], rows[:, 1], rows[:, 2])), rows[:, 3] / 1e3
-    seconds = rows[:, :-1].prod(axis=1) / rows[:, -1] / 1e9
+        return "matmul", np.column_stack((ones, table[:, :3])), table[:, 3] / 1e3
+    dims, seconds = table[:, :-1], table[:, :-1].prod(axis=1) / table[:, -1] / 1e9
     if kind == "gelu":
-        return "elementwise", np.column_stack((rows[:, 0], np.full(len(rows), 2.0))), seconds
-    return {"softmax": "softmax", "layernorm": "normalization"}[kind], rows[:, :2], seconds
+        return "elementwise", np.column_stack((dims, 2 * ones)), seconds
+    return {"softmax": "softmax", "layernorm": "normalization"}[kind], dims, seconds
 
 
 #: Kind of each ``op`` of the layout, and the arrays that an elementwise one goes through.
