@@ -232,6 +232,14 @@ def test_the_order_of_rows_changes_nothing(seed: int) -> None:
     assert fit_curve(x[order], t[order]) == fit_curve(x, t)
 
 
+def test_a_curve_that_the_links_bound_can_be_written() -> None:
+    x = np.geomspace(1e4, 1e8, 60)
+    bounded = fit_curve(x, 20e-6 + x / 100e9, limit=1 / 400e9)
+    assert {type(value) for value in (*bounded.alphas_s, *bounded.betas)} == {
+        float
+    }  # a calibration file takes no other
+
+
 def test_few_sizes_are_refused() -> None:
     with pytest.raises(InvalidInputError, match="5 sizes were measured; a fit needs 6 or more"):
         fit_curve(np.arange(1.0, 6.0), np.ones(5))

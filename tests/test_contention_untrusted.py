@@ -22,7 +22,7 @@ from replay.contention import (
     kin_of,
     read_recording,
 )
-from replay.contention.recording import AloneTime, DeviceFacts, RecordedRun
+from replay.contention.recording import DeviceFacts, RecordedRun
 from seqpoint.validation.contention_cases import predict_contention
 
 Change = Callable[[pa.Table], pa.Table]
@@ -157,12 +157,12 @@ def test_what_is_no_file_is_not_said_to_be_missing(tmp_path: Path, name: str) ->
 
 def recording_of(groups: list[tuple[str, str]]) -> ContentionRecording:
     """Return a recording without works, of groups and the one work of each."""
-    run = RecordedRun(0, 0, (0,), (1,))
+    run = RecordedRun(0, (1,))
     scenarios = tuple(
         RecordedScenario(group, group, str(i), "a", (RecordedMember(work),), (run,))
         for i, (group, work) in enumerate(groups)
     )
-    alone = MappingProxyType({("w", 0, 0): (AloneTime(1, 1.0, 0.0, 1),)})
+    alone = MappingProxyType({("w", 0, 0): {1: 1.0}})
     return ContentionRecording("x", DeviceFacts("x"), MappingProxyType({}), alone, scenarios, "")
 
 

@@ -5,7 +5,6 @@
 """
 
 from replay.contention.fitting import (
-    LEAST_SCENARIOS,
     ContentionFit,
     FittedRange,
     base_parameters,
@@ -14,7 +13,7 @@ from replay.contention.fitting import (
     write_contention_fit,
 )
 from replay.contention.prediction import MECHANISMS, Ceilings, ScenarioModel, ceilings_of, mechanism_of, scenario_model
-from replay.contention.reading import TABLE, read_contention, read_recording
+from replay.contention.reading import read_contention, read_recording
 from replay.contention.recording import (
     SIMULATED,
     TRANSFERS,
@@ -27,10 +26,8 @@ from replay.contention.recording import (
 )
 
 __all__ = [
-    "LEAST_SCENARIOS",
     "MECHANISMS",
     "SIMULATED",
-    "TABLE",
     "TRANSFERS",
     "Ceilings",
     "ContentionFit",

@@ -13,7 +13,7 @@ Intervals are the wider of two: a profile of the cost, and a jackknife over bloc
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -27,35 +27,20 @@ import scipy
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
-from replay.calibration.parameters import Parameters
+from replay.calibration.parameters import Parameters, conformal_bound
 from replay.contention.prediction import (
     Lineup,
     ScenarioModel,
-    as_measured,
     ceilings_of,
     hardware_of_recording,
     scenario_model,
 )
 from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario, fold_of, kin_of
 
+#: Share of the peak below which no work of the recording was memory-bound.
+_LEAST_MEMORY_SHARE = 0.2
 #: Step of a derivative; wide, since predicted times have kinks.
 _DERIVATIVE_STEP = 0.01
-
-
-def spread_points(count: int, axes: int) -> Floats:
-    """Return points that fill the unit cube evenly (Sobol's sequence); the same on each call.
-
-    Parameters
-    ----------
-    count, axes : int
-        Number of points, and of coordinates of each.
-
-    Examples
-    --------
-    >>> spread_points(4, 2).shape
-    (4, 2)
-    """
-    return np.asarray(scipy.stats.qmc.Sobol(axes, scramble=False).random(2 * count)[count:], dtype=np.float64)
 
 
 def least_residuals(residuals: Callable[[Floats], Floats], start: Floats, *, rounds: int = 8) -> Floats:
@@ -152,8 +137,7 @@ _GROUPS, _SCENARIOS, _TEXT = 100_000, 10**7, 2000
 _Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}\Z")]
 
 
-@dataclass(frozen=True)
-class FittedRange:
+class FittedRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fitted parameter with its central 90 % interval.
 
     Parameters
@@ -207,40 +191,25 @@ class ContentionFit:
         base : Parameters
             Parameters to change.
         """
-        replaced = {
-            name: replace(
-                base.known[name],
-                value=fitted.value,
-                low=fitted.low,
-                high=fitted.high,
-                certainty="fitted",
-                source=f"works side by side on {self.device}: {self.source}",
-            )
-            for name, fitted in self.ranges.items()
-        }
-        merged = {**base.known, **replaced}
-        values = {**base.values, **{name: fitted.value for name, fitted in self.ranges.items()}}
-        return replace(base, known=MappingProxyType(merged), values=MappingProxyType(values))
+        source = f"works side by side on {self.device}: {self.source}"
+        known, values = dict(base.known), dict(base.values)
+        for name, fitted in self.ranges.items():
+            parameter = replace(known[name], value=fitted.value, low=fitted.low, high=fitted.high)
+            known[name] = replace(parameter, certainty="fitted", source=source)
+            values[name] = fitted.value
+        return replace(base, known=MappingProxyType(known), values=MappingProxyType(values))
 
     @property
     def digest(self) -> str:
         """SHA-256 of the content, independent of the layout of a file."""
-        content = {**asdict(replace(self, ranges={})), "ranges": {n: asdict(r) for n, r in sorted(self.ranges.items())}}
+        content = {**vars(self), "ranges": {name: msgspec.structs.asdict(each) for name, each in self.ranges.items()}}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-class RangeRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fitted parameter, as a calibration file holds it."""
-
-    value: float
-    low: float
-    high: float
 
 
 class ContentionRanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The fit of a calibration file of contention; fields as in `ContentionFit`."""
 
-    parameters: dict[str, RangeRow]
+    parameters: dict[str, FittedRange]
     undetermined: tuple[str, ...]
     spread: Annotated[float, msgspec.Meta(ge=0, lt=10)]
     scenarios: Annotated[int, msgspec.Meta(ge=1, le=_SCENARIOS)]
@@ -257,8 +226,7 @@ def write_contention_fit(path: Path, fit: ContentionFit) -> None:
     fit : ContentionFit
         Fit to write.
     """
-    ranges = {name: RangeRow(fitted.value, fitted.low, fitted.high) for name, fitted in fit.ranges.items()}
-    content = ContentionRanges(ranges, fit.undetermined, fit.spread, fit.scenarios, fit.groups)
+    content = ContentionRanges(dict(fit.ranges), fit.undetermined, fit.spread, fit.scenarios, fit.groups)
     _LAYOUT.write(path, content, devices=[fit.device], source=fit.source)
 
 
@@ -286,25 +254,24 @@ def _fit_of(content: CalibrationFile[ContentionRanges]) -> ContentionFit:
         raise ValueError(f"no parameter {unknown[0][:60]!r} is fitted")
     if len(set(fit.undetermined)) != len(fit.undetermined):
         raise ValueError("undetermined names a parameter twice")
-    ranges = {name: _range(name, row) for name, row in fit.parameters.items()}
-    facts = (MappingProxyType(ranges), fit.undetermined, fit.spread, fit.scenarios, fit.groups, content.source)
+    for name, fitted in fit.parameters.items():
+        _check_range(name, fitted)
+    facts = (MappingProxyType(fit.parameters), fit.undetermined, fit.spread, fit.scenarios, fit.groups, content.source)
     return ContentionFit(content.devices[0], *facts)
 
 
-def _range(name: str, row: RangeRow) -> FittedRange:
-    value, low, high = row.value, row.low, row.high
-    if name in CHOICES:
-        if value not in (0.0, 1.0) or not low == value == high:
-            raise InvalidInputError(f"{name} is {value:g}, from {low:g} to {high:g}; it is 0 or 1")
-        return FittedRange(value, low, high)
-    if name not in BOUNDS:
+def _check_range(name: str, fitted: FittedRange) -> None:
+    """Check that a parameter is one that is fitted, and that its range is within the bounds."""
+    value, low, high = fitted.value, fitted.low, fitted.high
+    if name not in (*BOUNDS, *CHOICES):
         raise InvalidInputError(f"no parameter {name[:60]!r} is fitted; there are {', '.join((*BOUNDS, *CHOICES))}")
-    least, most = BOUNDS[name]
+    if name in CHOICES and (value not in (0.0, 1.0) or not low == value == high):
+        raise InvalidInputError(f"{name} is {value:g}, from {low:g} to {high:g}; it is 0 or 1")
+    least, most = BOUNDS.get(name, (0.0, 1.0))
     if not least <= low <= value <= high <= most:
         raise InvalidInputError(
             f"{name} is {value:g}, from {low:g} to {high:g}; in that order, they must be within {least:g} to {most:g}"
         )
-    return FittedRange(value, low, high)
 
 
 _LAYOUT = CalibrationLayout("contention", ContentionRanges, _fit_of)
@@ -347,6 +314,11 @@ class _Measured:
     weight_of_times: Floats
     weight_of_ends: Floats
 
+    def errors(self, at: Floats, choices: Mapping[str, float]) -> tuple[Floats, Floats]:
+        """Return the logarithmic errors of times and of ends at a point of the unit cube."""
+        ends = self.model.ends_ns(self.base.with_values([*values_at(at).items(), *choices.items()]))
+        return np.log(self.model.times_ns(ends)) - self.times, np.log(ends) - self.ends
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -367,14 +339,9 @@ class Problem:
     start: Floats
     prior_widths: Floats
 
-    @property
-    def count(self) -> int:
-        """Number of lineups with a measured time."""
-        return sum(len(measured.times) for measured in self.parts)
-
     def cost(self, at: Floats, choices: Mapping[str, float]) -> float:
         """Return the negative logarithm of the posterior, up to a constant."""
-        return float(_huber(self.errors(at, choices)).sum() + 0.5 * np.sum(self.prior(at) ** 2))
+        return self.misfit(at, choices) + float(0.5 * np.sum(self.prior(at) ** 2))
 
     def misfit(self, at: Floats, choices: Mapping[str, float]) -> float:
         """Return the part of the cost that comes from the data: Huber's loss of the errors."""
@@ -393,13 +360,8 @@ class Problem:
         """Return the weighted errors of times and ends, in standard deviations."""
         errors = []
         for measured in self.parts:
-            parameters = measured.base.with_values([*values_at(at).items(), *choices.items()])
-            ends = measured.model.ends_ns(parameters)
-            times = np.log(measured.model.times_ns(ends)) - measured.times
-            errors += [
-                np.sqrt(measured.weight_of_times) * times,
-                np.sqrt(measured.weight_of_ends) * (np.log(ends) - measured.ends),
-            ]
+            times, ends = measured.errors(at, choices)
+            errors += [np.sqrt(measured.weight_of_times) * times, np.sqrt(measured.weight_of_ends) * ends]
         return np.concatenate(errors) / _SIGMA
 
 
@@ -427,70 +389,55 @@ def coordinates(parameters: Mapping[str, float]) -> Floats:
     return np.array(point, dtype=np.float64)
 
 
-def base_parameters(recording: ContentionRecording, known: Parameters) -> Parameters:
+def base_parameters(recording: ContentionRecording, parameters: Parameters) -> Parameters:
     """Return parameters in which memory delivers its measured bandwidth, unless that was fitted already.
 
     Parameters
     ----------
     recording : ContentionRecording
         Recording that shows the bandwidth.
-    known : Parameters
+    parameters : Parameters
         Parameters to change.
     """
-    if known.known["memory_efficiency_shared"].certainty == "fitted":
-        return known
+    if parameters.known["memory_efficiency_shared"].certainty == "fitted":
+        return parameters
     ceilings = ceilings_of(recording)
-    return as_measured(known, hardware_of_recording(recording, ceilings), ceilings)
+    device = hardware_of_recording(recording, ceilings).device
+    share = ceilings.memory_bytes_per_s / device.memory_bytes_per_s if device else 0.0
+    if share < _LEAST_MEMORY_SHARE:  # no work shows the bandwidth
+        return parameters
+    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))])
 
 
-def problem_of(chosen: Chosen, known: Parameters) -> Problem:
+def problem_of(chosen: Chosen, parameters: Parameters) -> Problem:
     """Return the problem of fitting chosen scenarios, and their works on fewer compute units."""
-    measured = tuple(_measured_of(recording, scenarios, known) for recording, scenarios in chosen if scenarios)
+    measured = tuple(_measured_of(recording, scenarios, parameters) for recording, scenarios in chosen if scenarios)
     base = measured[0].base
-    return Problem(measured, base, coordinates(base.values), _prior_widths(base))
-
-
-def _prior_widths(parameters: Parameters) -> Floats:
-    """Return the standard deviations of the prior, in the unit cube."""
-    low, high = (
-        coordinates({name: getattr(parameter, end) for name, parameter in parameters.known.items()})
-        for end in ("low", "high")
-    )
+    low, high = (coordinates({name: getattr(base.known[name], end) for name in BOUNDS}) for end in ("low", "high"))
     widths = np.where(high > low, _WIDER * (high - low) / _CENTRAL_90, _PRIOR)
     widths[list(BOUNDS).index("memory_efficiency_shared")] = _MEMORY_PRIOR
-    return widths
+    return Problem(measured, base, coordinates(base.values), widths)
 
 
-def _measured_of(recording: ContentionRecording, scenarios: Sequence[RecordedScenario], known: Parameters) -> _Measured:
+def _measured_of(
+    recording: ContentionRecording, scenarios: Sequence[RecordedScenario], parameters: Parameters
+) -> _Measured:
     """Return the measured times of chosen scenarios, and of their works on fewer compute units."""
-    works = sorted({member.work for scenario in scenarios for member in scenario.members})
     slower = [
-        (RecordedMember(work, recording.launches_alone(work, units), units=units), units)
-        for work in works
+        RecordedMember(work, recording.launches_alone(work, units), units=units)
+        for work in sorted({member.work for scenario in scenarios for member in scenario.members})
         for units in recording.units_alone(work)
     ]
-    alone_ns = [recording.alone_ns(member.work, member.launches, units) for member, units in slower]
-    lineups: list[Lineup] = [*(scenario.members for scenario in scenarios), *((member,) for member, _ in slower)]
+    alone_ns = [recording.alone_ns(member.work, member.launches, member.units) for member in slower]
+    lineups: list[Lineup] = [*(scenario.members for scenario in scenarios), *((member,) for member in slower)]
     ends = np.array([*(end for scenario in scenarios for end in scenario.ends_ns), *alone_ns])
     times = np.array([*(scenario.measured_ns for scenario in scenarios), *alone_ns])
     weights = np.repeat([1.0, _WEIGHT], [len(scenarios), len(alone_ns)])
     # The ends of a scenario share one weight; the end of a single work is its time, so it has weight 0.
-    end_weights = [
-        weight for scenario in scenarios for weight in [_WEIGHT / len(scenario.members)] * len(scenario.members)
-    ]
-    return _Measured(
-        scenario_model(recording, lineups),
-        base_parameters(recording, known),
-        np.log(times),
-        np.log(ends),
-        weights,
-        np.array([*end_weights, *([0.0] * len(alone_ns))]),
-    )
-
-
-def choices_of(parameters: Parameters) -> dict[str, float]:
-    """Return the values of the choices."""
-    return {name: parameters[name] for name in CHOICES}
+    members = [len(scenario.members) for scenario in scenarios]
+    end_weights = np.array([*np.repeat([_WEIGHT / count for count in members], members), *([0.0] * len(alone_ns))])
+    model, base = scenario_model(recording, lineups), base_parameters(recording, parameters)
+    return _Measured(model, base, np.log(times), np.log(ends), weights, end_weights)
 
 
 #: Function that is called with the number of steps done, the number of all steps, and a verb for the current step.
@@ -586,7 +533,7 @@ def calibrate_contention(
     InvalidInputError
         Recordings are of several devices, or fewer than 12 scenarios of two works or more are to be fitted.
     """
-    base, keep = parameters, part or (lambda label: fold_of(label, 2) == 0)
+    keep = part or (lambda label: fold_of(label, 2) == 0)
     names = sorted({recording.device.name for recording in recordings})
     if len(names) > 1:
         raise InvalidInputError(f"recordings of {', '.join(names)}; fit each device by itself")
@@ -596,47 +543,37 @@ def calibrate_contention(
         raise InvalidInputError(
             f"{count} scenarios of two works or more are to be fitted; at least {LEAST_SCENARIOS} are needed"
         )
-    problem = problem_of(chosen, base)
-    best = _best_fit(problem, progress)
-    standard_errors, errors = _jackknife(recordings, keep, base, best)
+    best = _best_fit(problem_of(chosen, parameters), progress or (lambda done, steps, verb: None))
+    standard_errors, errors = _jackknife(recordings, keep, parameters, best)
     device = hardware_of_recording(recordings[0], ceilings_of(recordings[0])).device
+    undetermined = [name for name, determined in zip(BOUNDS, best.determined, strict=True) if not determined]
+    total = sum(len(s.members) > 1 for recording in recordings for s in recording.scenarios)
     return ContentionFit(
         device.name if device else names[0],
-        MappingProxyType(_ranges(best, standard_errors, recordings[0], base)),
-        tuple(name for name, determined in zip(BOUNDS, best.determined, strict=True) if not determined)
-        + tuple(name for name in CHOICES if name not in best.determined_choices),
-        _conformal_spread(errors),
+        MappingProxyType(_ranges(best, standard_errors, recordings[0], parameters)),
+        (*undetermined, *(name for name in CHOICES if name not in best.determined_choices)),
+        conformal_bound(errors, _CONFIDENCE) if len(errors) else float(np.log(2.0)),
         count,
         tuple(sorted({key for recording, scenarios in chosen for s in scenarios for key in recording.digests_of(s)})),
-        _source(recordings, count),
+        f"{count} of {total} scenarios of {', '.join(recording.source for recording in recordings)}",
     )
 
 
-def _source(recordings: Sequence[ContentionRecording], count: int) -> str:
-    """Return the text that names the recordings of a fit."""
-    total = sum(len(s.members) > 1 for recording in recordings for s in recording.scenarios)
-    return f"{count} of {total} scenarios of {', '.join(recording.source for recording in recordings)}"
-
-
-def _best_fit(problem: Problem, progress: Progress | None = None) -> _Best:
+def _best_fit(problem: Problem, progress: Progress) -> _Best:
     """Return the best fit: a search under each value of the choices, then small steps under the best values."""
-    shipped = choices_of(problem.base)
-    choices, point_of, determined_choices = dict(shipped), {tuple(shipped.values()): _searched(problem, shipped)}, []
+    choices = {name: problem.base[name] for name in CHOICES}
+    at, determined_choices = _searched(problem, choices), []
     for number, name in enumerate(CHOICES):
-        if progress:
-            progress(number, len(CHOICES) + 1, "fitting")
+        progress(number, len(CHOICES) + 1, "fitting")
         flipped = {**choices, name: 1.0 - choices[name]}
-        point_of[tuple(flipped.values())] = _searched(problem, flipped)
-        costs = [problem.cost(point_of[tuple(each.values())], each) for each in (choices, flipped)]
-        gain = costs[0] - costs[1]
+        flipped_at = _searched(problem, flipped)
+        gain = problem.cost(at, choices) - problem.cost(flipped_at, flipped)
         if abs(gain) > _DETERMINED:
             determined_choices.append(name)
-        choices = flipped if gain > _DETERMINED else choices
-    if progress:
-        progress(len(CHOICES), len(CHOICES) + 1, "fitting")
-    at = point_of[tuple(choices.values())]
-    all_axes = np.ones(len(at), dtype=bool)
-    at = _refined(problem, at, choices, all_axes)
+        if gain > _DETERMINED:
+            at, choices = flipped_at, flipped
+    progress(len(CHOICES), len(CHOICES) + 1, "fitting")
+    at = _refined(problem, at, choices, np.ones(len(at), dtype=bool))
     determined = _profile(problem, at, choices)[2] > _DETERMINED
     at = _refined(problem, np.where(determined, at, problem.start), choices, determined)
     low, high, _ = _profile(problem, at, choices)
@@ -645,7 +582,9 @@ def _best_fit(problem: Problem, progress: Progress | None = None) -> _Best:
 
 def _searched(problem: Problem, choices: dict[str, float]) -> Floats:
     """Return the best point of several searches: from the prior, and from the best of evenly spread points."""
-    points = sorted(spread_points(_POINTS, len(problem.start)), key=lambda x: problem.cost(x, choices))
+    # The second part of Sobol's sequence, without its first point, a corner of the cube.
+    sobol = scipy.stats.qmc.Sobol(len(problem.start), scramble=False).random(2 * _POINTS)[_POINTS:]
+    points = sorted(sobol, key=lambda x: problem.cost(x, choices))
     # Many priors are at a bound, where a parameter may have no effect and so no derivative.
     starts = [np.clip(problem.start, _INSIDE, 1 - _INSIDE), *points[:_STARTS]]
     results = [least_residuals(lambda x: problem.residuals(x, choices), start) for start in starts]
@@ -672,7 +611,8 @@ def _refined(problem: Problem, start: Floats, choices: dict[str, float], free: n
 def _profile(problem: Problem, at: Floats, choices: dict[str, float]) -> tuple[Floats, Floats, Floats]:
     """Return the interval of each parameter with the others fixed, and the largest rise of the misfit."""
     lowest, grid = problem.misfit(at, choices), np.linspace(0.0, 1.0, _GRID)
-    allowed = _DEVIANCE * max(1.0, 2 * lowest / max(problem.count, 1))
+    count = sum(len(measured.times) for measured in problem.parts)
+    allowed = _DEVIANCE * max(1.0, 2 * lowest / max(count, 1))
     low, high, largest_rise = at.copy(), at.copy(), np.zeros(len(at))
     for axis in range(len(at)):
         rises = np.zeros(_GRID)
@@ -688,63 +628,50 @@ def _profile(problem: Problem, at: Floats, choices: dict[str, float]) -> tuple[F
 
 
 def _jackknife(
-    recordings: Sequence[ContentionRecording], keep: Callable[[str], bool], known: Parameters, best: _Best
+    recordings: Sequence[ContentionRecording], keep: Callable[[str], bool], parameters: Parameters, best: _Best
 ) -> tuple[Floats, Floats]:
     """Return standard errors from fits without one block of groups each, and logarithmic errors of the blocks."""
     points, errors = [], [np.zeros(0)]
     for block in range(_BLOCKS):
-        kept = chosen_part(recordings, partial(_out_of_block, keep, block))
-        left_out = chosen_part(recordings, partial(_in_block, keep, block))
+        kept, left_out = (chosen_part(recordings, partial(_keeps, keep, block, inside)) for inside in (False, True))
         if not any(scenarios for _, scenarios in left_out) or not any(scenarios for _, scenarios in kept):
             continue
-        at = _refined(problem_of(kept, known), best.at, best.choices, best.determined)
+        at = _refined(problem_of(kept, parameters), best.at, best.choices, best.determined)
         points.append(at)
-        for measured in problem_of(left_out, known).parts:
-            parameters = measured.base.with_values([*values_at(at).items(), *best.choices.items()])
-            model = measured.model
-            times = np.log(model.times_ns(model.ends_ns(parameters))) - measured.times
-            errors.append(times[measured.weight_of_times == 1.0])
+        for measured in problem_of(left_out, parameters).parts:
+            errors.append(measured.errors(at, best.choices)[0][measured.weight_of_times == 1.0])
     k = max(len(points), 1)
     deviations = np.array(points) - np.mean(points, axis=0) if points else np.zeros((1, len(best.at)))
     return np.sqrt((k - 1) / k * np.sum(deviations**2, axis=0)), np.concatenate(errors)
 
 
-def _in_block(keep: Callable[[str], bool], block: int, label: str) -> bool:
-    """Tell whether a kept group is in a block of the jackknife."""
-    return keep(label) and fold_of(f"left out: {label}", _BLOCKS) == block
+def _keeps(keep: Callable[[str], bool], block: int, inside: bool, label: str) -> bool:
+    """Return whether a group is kept, and is inside or outside a block of the jackknife."""
+    return keep(label) and (fold_of(f"left out: {label}", _BLOCKS) == block) == inside
 
 
-def _out_of_block(keep: Callable[[str], bool], block: int, label: str) -> bool:
-    """Tell whether a kept group is in another block of the jackknife."""
-    return keep(label) and fold_of(f"left out: {label}", _BLOCKS) != block
-
-
-def _conformal_spread(errors: Floats) -> float:
-    """Return the bound on nine in ten new absolute errors (split conformal prediction); log 2 without errors."""
-    if not len(errors):
-        return float(np.log(2.0))
-    sizes = np.sort(np.abs(errors))
-    return float(sizes[min(int(np.ceil((len(sizes) + 1) * _CONFIDENCE)) - 1, len(sizes) - 1)])
-
-
-def _ranges(best: _Best, errors: Floats, recording: ContentionRecording, known: Parameters) -> dict[str, FittedRange]:
+def _ranges(
+    best: _Best, errors: Floats, recording: ContentionRecording, parameters: Parameters
+) -> dict[str, FittedRange]:
     """Return the fitted range of each determined parameter; `errors` are standard errors in the unit cube."""
-    ranges = {}
-    values = values_at(best.at)
     width = _T90 * errors + _NEAR_STEPS[1]
-    low = values_at(np.clip(np.minimum(best.at - width, best.profile[0]), 0.0, 1.0))
-    high = values_at(np.clip(np.maximum(best.at + width, best.profile[1]), 0.0, 1.0))
-    for name, is_determined in zip(BOUNDS, best.determined, strict=True):
-        if is_determined:
-            ranges[name] = FittedRange(_rounded(values[name]), _rounded(low[name]), _rounded(high[name]))
-    ceiling = base_parameters(recording, known)["memory_efficiency_shared"]
-    if "memory_efficiency_shared" not in ranges and ceiling != known["memory_efficiency_shared"]:
+    low = np.clip(np.minimum(best.at - width, best.profile[0]), 0.0, 1.0)
+    high = np.clip(np.maximum(best.at + width, best.profile[1]), 0.0, 1.0)
+    values = [values_at(point) for point in (best.at, low, high)]
+    ranges = {
+        name: _rounded_range(*(each[name] for each in values))
+        for name, is_determined in zip(BOUNDS, best.determined, strict=True)
+        if is_determined
+    }
+    ceiling = base_parameters(recording, parameters)["memory_efficiency_shared"]
+    if "memory_efficiency_shared" not in ranges and ceiling != parameters["memory_efficiency_shared"]:
         ends = [float(np.clip(ceiling * share, *BOUNDS["memory_efficiency_shared"])) for share in (1.0, *_CEILING)]
-        ranges["memory_efficiency_shared"] = FittedRange(*(_rounded(each) for each in ends))
+        ranges["memory_efficiency_shared"] = _rounded_range(*ends)
     for name in best.determined_choices:
-        ranges[name] = FittedRange(best.choices[name], best.choices[name], best.choices[name])
+        ranges[name] = FittedRange(*[best.choices[name]] * 3)
     return ranges
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.5g}")
+def _rounded_range(*ends: float) -> FittedRange:
+    """Return the range of a value, a low and a high end, each with five digits."""
+    return FittedRange(*(float(f"{end:.5g}") for end in ends))

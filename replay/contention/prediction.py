@@ -31,8 +31,6 @@ _CACHES_WITHOUT_GAIN = 4
 #: Cache size to assume if it is unknown: shorter works do not show a bandwidth.
 _ASSUMED_CACHE_BYTES = 2**26
 _DIRECTIONS = ("h2d", "d2h")
-#: Share of the peak below which no work of the recording was memory-bound.
-_LEAST_MEMORY_SHARE = 0.2
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,13 @@ def hardware_of_recording(recording: ContentionRecording, ceilings: Ceilings) ->
     Compute units and copy engines are those of the recording, if it tells them. The host link has its measured rates.
     """
     facts = recording.device
-    base = _catalogue_hardware(recording)
-    if base is None:
+    try:
+        device: Device | None = find_device(facts.name)
+    except NotFoundError:
+        device = None
+    if device is not None and "memory_gbps" in device.figures:
+        base = hardware_named(device, "recording")
+    else:
         base = Hardware(_device_from(recording, ceilings), "recording")
     units = facts.compute_units or base.compute_units
     engines = float(facts.copy_engines or base.copy_engines)
@@ -100,40 +103,22 @@ def hardware_of_recording(recording: ContentionRecording, ceilings: Ceilings) ->
     return replace(base, compute_units=units, copy_engines=engines, host_link_bytes_per_s=link)
 
 
-def _catalogue_hardware(recording: ContentionRecording) -> Hardware | None:
-    """Return the hardware of the catalogue's device; None if it has none with a memory bandwidth."""
-    try:
-        device = find_device(recording.device.name)
-    except NotFoundError:
-        return None
-    return hardware_named(device, "recording") if "memory_gbps" in device.figures else None
-
-
 def _device_from(recording: ContentionRecording, ceilings: Ceilings) -> Device | None:
     """Return a device with figures from the recording; None if no work shows the memory bandwidth."""
     if not ceilings.memory_bytes_per_s:
         return None
     facts = recording.device
-    figures = {"memory_gbps": _figure(ceilings.memory_bytes_per_s / _BEST_MEMORY_SHARE / 1e9, "GB/s")}
-    if facts.l2_bytes:
-        figures["l2_mb"] = _figure(facts.l2_bytes / 2**20, "MB")
-    if facts.compute_units:
-        figures["compute_units"] = _figure(float(facts.compute_units), "1")
+    values = {
+        "memory_gbps": (ceilings.memory_bytes_per_s / _BEST_MEMORY_SHARE / 1e9, "GB/s"),
+        "l2_mb": ((facts.l2_bytes or 0) / 2**20, "MB"),
+        "compute_units": (float(facts.compute_units or 0), "1"),
+    }
+    figures = {
+        name: Figure(value, unit, "a recording of works alone", "measured")
+        for name, (value, unit) in values.items()
+        if value
+    }
     return Device(facts.name, facts.vendor, facts.architecture, (), figures)
-
-
-def _figure(value: float, unit: str) -> Figure:
-    return Figure(value, unit, "a recording of works alone", "measured")
-
-
-def as_measured(parameters: Parameters, hardware: Hardware, ceilings: Ceilings) -> Parameters:
-    """Return parameters in which memory delivers its measured bandwidth, not the peak of the data sheet."""
-    if hardware.device is None or not ceilings.memory_bytes_per_s:
-        return parameters
-    share = ceilings.memory_bytes_per_s / hardware.device.memory_bytes_per_s
-    if share < _LEAST_MEMORY_SHARE:
-        return parameters
-    return parameters.with_values([("memory_efficiency_shared", min(share, 1.0))])
 
 
 #: Resources that members compete for, in the order of tables.
@@ -168,16 +153,12 @@ def mechanism_of(recording: ContentionRecording, scenario: RecordedScenario, cei
     if len(on_device) > 1 and all(ceilings.bound_by_memory(work) for work in on_device):
         cache = recording.device.l2_bytes or 0
         return "L2" if any(work.working_set_bytes <= cache for work in on_device) else "HBM"
-    demand = sum(_memory_share(recording, work, ceilings) for work in works)
+    demand = 0.0
+    # A buffer that fits the cache takes no memory bandwidth.
+    for work in works if ceilings.memory_bytes_per_s else []:
+        if work.working_set_bytes > (recording.device.l2_bytes or 0):
+            demand += work.bytes_moved / (recording.alone_ns(work.name) / 1e9) / ceilings.memory_bytes_per_s
     return "HBM" if demand > 1 else "SM"
-
-
-def _memory_share(recording: ContentionRecording, work: RecordedWork, ceilings: Ceilings) -> float:
-    """Return the share of the measured memory bandwidth that a work uses alone; 0 if its buffer fits the cache."""
-    if not ceilings.memory_bytes_per_s or work.working_set_bytes <= (recording.device.l2_bytes or 0):
-        return 0.0
-    rate = work.bytes_moved / (recording.alone_ns(work.name) / 1e9)
-    return rate / ceilings.memory_bytes_per_s
 
 
 #: Works that run side by side.
@@ -191,32 +172,14 @@ _LEAST_PARTITION = 1e-10
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """Lineups with the same partitions, each on a device of its own in one graph.
-
-    Parameters
-    ----------
-    graph : KernelGraph
-        Graph of all lineups, without demands.
-    last : array of int64
-        Row of the last task of each member.
-    slots : array of int64
-        Position of each member among the members of all lineups.
-    """
-
-    graph: KernelGraph
-    last: Ints
-    slots: Ints
-
-
-@dataclass(frozen=True)
 class ScenarioModel:
     """Lineups of one recording, ready to be predicted with any parameters.
 
     Parameters
     ----------
-    batches : tuple of _Batch
-        Graphs of the lineups, by partition of the device.
+    batches : tuple of (KernelGraph, array of int64, array of int64)
+        Lineups with the same partitions, each on a device of its own in one graph without demands; the row of the last
+        task of each member; and the position of each member among the members of all lineups.
     lineup : array of int64
         Number of the lineup of each member, in the given order.
     count : int
@@ -225,7 +188,7 @@ class ScenarioModel:
         Best rates of single works in the recording.
     """
 
-    batches: tuple[_Batch, ...]
+    batches: tuple[tuple[KernelGraph, Ints, Ints], ...]
     lineup: Ints
     count: int
     ceilings: Ceilings
@@ -233,9 +196,9 @@ class ScenarioModel:
     def ends_ns(self, parameters: Parameters) -> Floats:
         """Return the predicted end of each member from the first start, in the given order."""
         ends = np.zeros(len(self.lineup))
-        for batch in self.batches:
-            graph = replace(batch.graph, policy=dispatch_of(batch.graph.policy, parameters))
-            ends[batch.slots] = simulate(with_demands(graph, parameters))[1][batch.last]
+        for graph, last, slots in self.batches:
+            dispatched = replace(graph, policy=dispatch_of(graph.policy, parameters))
+            ends[slots] = simulate(with_demands(dispatched, parameters))[1][last]
         return ends
 
     def times_ns(self, ends_ns: Floats) -> Floats:
@@ -283,14 +246,17 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
                 columns = _task_columns(recording, member, operators[member.work])
                 columns["cu_mask"] = 1 << partition if member.units else -1
                 columns["release_ns"] = np.where(np.arange(member.launches) == 0, member.lag_ns - first, 0.0)
+                work = recording.works[member.work]
+                # The name that a profiler would give the kernel or copy.
+                kind = "Memcpy" if work.kind == "copy_engine" else work.kind
                 lane = assembly.lane(device=device, stream=stream)
-                tasks = assembly.tasks(_kernel_name(recording.works[member.work]), lane, columns)
+                tasks = assembly.tasks(f"{kind} {_DIRECTION_NAMES[work.direction]}", lane, columns)
                 assembly.chain(tasks)
                 last.append(int(tasks[-1]))
                 slots.append(int(starts[number]) + stream)
         graph = assembly.graph(hardware, _partition_policy(units, hardware.compute_units))
         graph = replace(graph, operators=tuple(_operator(recording.works[name]) for name in works))
-        batches.append(_Batch(graph, np.array(last), np.array(slots)))
+        batches.append((graph, np.array(last), np.array(slots)))
     lineup_of = np.repeat(np.arange(len(lineups)), [len(lineup) for lineup in lineups])
     return ScenarioModel(tuple(batches), lineup_of, len(lineups), ceilings)
 
@@ -302,7 +268,7 @@ def _partition_policy(units: tuple[int, ...], device_units: int) -> SharingPolic
     if rest < -_LEAST_PARTITION:
         raise InvalidInputError(f"members have {sum(units)} compute units of their own, the device has {device_units}")
     # A partition is above zero, even if its members reserve all units of the device.
-    return SharingPolicy((1.0,) if not shares else (max(rest, _LEAST_PARTITION), *shares))
+    return SharingPolicy((max(rest, _LEAST_PARTITION), *shares) if shares else (1.0,))
 
 
 def _task_columns(recording: ContentionRecording, member: RecordedMember, operator: int) -> dict[str, npt.ArrayLike]:
@@ -321,22 +287,9 @@ def _task_columns(recording: ContentionRecording, member: RecordedMember, operat
     }
 
 
-def _kernel_name(work: RecordedWork) -> str:
-    """Return the name that a profiler would give the kernel or copy."""
-    kind = "Memcpy" if work.kind == "copy_engine" else work.kind
-    return f"{kind} {_DIRECTION_NAMES[work.direction]}"
-
-
 def _operator(work: RecordedWork) -> Operator:
     """Return the operator that a work computes."""
     kind = _OPERATORS.get(work.kind, "copy")
     dims = (1, work.m, work.n, work.k) if kind == "matmul" else (work.m, work.n)
-    return Operator(
-        kind,
-        float(work.flops),
-        float(work.bytes_read),
-        float(work.bytes_written),
-        dims,
-        work.element_bytes,
-        work.working_set_bytes,
-    )
+    counts = float(work.flops), float(work.bytes_read), float(work.bytes_written)
+    return Operator(kind, *counts, dims, work.element_bytes, work.working_set_bytes)

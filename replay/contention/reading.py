@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from profilers.errors import InvalidInputError, NotFoundError
 from replay.contention.recording import (
     KINDS,
-    AloneTime,
     ContentionRecording,
     DeviceFacts,
     RecordedMember,
@@ -48,19 +47,19 @@ class Column:
     name : str
         Name of the column.
     low, high : int, optional
-        Bounds of whole numbers. A column without bounds holds text.
+        Bounds of whole numbers. A column without an upper bound holds text.
     optional : bool
         Whether null may stand for an unknown value.
     """
 
     name: str
-    low: int | None = None
+    low: int = 0
     high: int | None = None
     optional: bool = False
 
 
 def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file, with the given columns only.
+    """Yield the rows of a Parquet file, with the given columns only, and with file and row as ``where``.
 
     Parameters
     ----------
@@ -81,7 +80,8 @@ def read_rows(file: Path, columns: Sequence[Column]) -> Iterator[dict[str, Any]]
     # One pass over the rows, some us each.
     for batch in _batches(file, columns):
         values = [_values(file, batch.column(column.name), column, first_row) for column in columns]
-        yield from (dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
+        for number, row in enumerate(zip(*values, strict=True), first_row):
+            yield {"where": f"{file}: row {number}", **dict(zip(names, row, strict=True))}
         first_row += batch.num_rows
 
 
@@ -119,7 +119,7 @@ def _batches(file: Path, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
             _check_columns(file, parquet.schema_arrow, columns)
             _check_size(file, metadata, names)
         # Dictionaries hold a repeated text once in memory, however long it is.
-        texts = [column.name for column in columns if column.low is None]
+        texts = [column.name for column in columns if column.high is None]
         with pq.ParquetFile(file, metadata=metadata, read_dictionary=texts) as parquet:
             yield from parquet.iter_batches(_BATCH_ROWS, columns=names)
     except (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, ValueError) as error:
@@ -136,7 +136,7 @@ def _check_columns(file: Path, schema: pa.Schema, columns: Sequence[Column]) -> 
         type_ = schema.field(column.name).type
         value_type = type_.value_type if pa.types.is_dictionary(type_) else type_
         matches, expected = pa.types.is_integer(type_), "whole numbers"
-        if column.low is None:
+        if column.high is None:
             matches, expected = pa.types.is_string(value_type) or pa.types.is_large_string(value_type), "text"
         # A column that holds only nulls has the type null.
         if not (matches or pa.types.is_null(value_type)):
@@ -159,17 +159,21 @@ def _check_size(file: Path, metadata: pq.FileMetaData, names: Sequence[str]) -> 
 
 def _values(file: Path, array: pa.Array, column: Column, first_row: int) -> list[Any]:
     """Return the checked values of a column; `first_row` is the number of its first row."""
+    is_text = column.high is None
     try:
-        values = array.cast(pa.int64()).to_pylist() if column.low is not None else _texts(array)
+        values = _texts(array) if is_text else array.cast(pa.int64()).to_pylist()
     except (pa.ArrowException, UnicodeDecodeError) as error:
-        expected = "text" if column.low is None else "whole numbers"
+        expected = "text" if is_text else "whole numbers"
         raise InvalidInputError(
             f"{file}: column {column.name} is no {expected} ({str(error)[:_LONGEST_TEXT]})"
         ) from error
+    low, high = (0, _LONGEST_TEXT) if column.high is None else (column.low, column.high)
     # A Python loop over values, about 0.1 us each.
     for row, value in enumerate(values, first_row):
-        if not _is_valid(value, column):
-            raise InvalidInputError(f"{file}: row {row}: {column.name} is {value!r:.60}; {_rule(column)}")
+        if not (column.optional if value is None else low <= (len(value) if is_text else value) <= high):
+            rule = f"a text of at most {high} characters" if is_text else f"{low} to {high}"
+            null = ", or null where it is not known" if column.optional else ""
+            raise InvalidInputError(f"{file}: row {row}: {column.name} is {value!r:.60}; it must be {rule}{null}")
     return list(values)
 
 
@@ -179,23 +183,6 @@ def _texts(array: pa.Array) -> list[str | None]:
         return list(array.cast(pa.string()).to_pylist())
     texts = array.dictionary.to_pylist()
     return [None if index is None else texts[index] for index in array.indices.to_pylist()]
-
-
-def _is_valid(value: Any, column: Column) -> bool:
-    """Tell whether a value is within the bounds of its column."""
-    if value is None:
-        return column.optional
-    if column.low is None or column.high is None:
-        return len(value) <= _LONGEST_TEXT
-    return bool(column.low <= value <= column.high)
-
-
-def _rule(column: Column) -> str:
-    """Return the bounds of a column as text."""
-    null = ", or null where it is not known" if column.optional else ""
-    if column.low is None:
-        return f"it must be a text of at most {_LONGEST_TEXT} characters{null}"
-    return f"it must be {column.low} to {column.high}{null}"
 
 
 #: Table that marks a folder as a recording of contention.
@@ -284,7 +271,13 @@ def read_recording(folder: str | Path) -> ContentionRecording:
     works = _works(root / "works.parquet")
     alone = _alone(root / "alone.parquet", works)
     scenarios = _scenarios(root / TABLE, works, device)
-    _check_alone(root / TABLE, scenarios, alone)
+    timed = {work for work, units, _ in alone if not units}
+    for scenario in scenarios:
+        if missing := next((member.work for member in scenario.members if member.work not in timed), None):
+            raise InvalidInputError(
+                f"{root / TABLE}: {scenario.name!r:.80}: alone.parquet has no time of {missing!r:.80} on all compute "
+                "units"
+            )
     digest = hashlib.sha256()
     for name in _FILES[1:]:
         digest.update((root / name).read_bytes())
@@ -313,7 +306,7 @@ def _device(file: Path) -> DeviceFacts:
 
 def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
     """Return the checked properties of the device of one take."""
-    texts = {name: device.get(name) or "" for name in ("name", "vendor", "architecture")}
+    texts: dict[str, Any] = {name: device.get(name) or "" for name in ("name", "vendor", "architecture")}
     for name, value in texts.items():
         if not isinstance(value, str) or len(value) > 200:
             raise InvalidInputError(f"{file}: take {number}: {name} is {value!r:.60}; it must be text")
@@ -321,76 +314,58 @@ def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
     for name, count in counts.items():
         if count is not None and not (type(count) is int and 0 <= count <= _MOST_BYTES):
             raise InvalidInputError(f"{file}: take {number}: {name} is {count!r:.60}; it must be a number, or null")
-    units, memory, cache, engines = (count or None for count in counts.values())
-    return DeviceFacts(texts["name"], texts["vendor"], texts["architecture"], units, memory, cache, engines)
+    facts: dict[str, Any] = {name: count or None for name, count in counts.items()}
+    return DeviceFacts(**texts, **facts)
 
 
 def _works(file: Path) -> Mapping[str, RecordedWork]:
     """Return the works by name. Takes may repeat a work, if they agree on it."""
     works: dict[str, RecordedWork] = {}
-    for number, row in enumerate(read_rows(file, _WORKS), 1):
-        where = f"{file}: row {number}"
+    for row in read_rows(file, _WORKS):
+        where = row["where"]
         if row["kind"] not in KINDS:
             raise InvalidInputError(f"{where}: no kind {row['kind']!r:.60}; there are {', '.join(KINDS)}")
         if (row["direction"] or "") not in _DIRECTIONS:
             raise InvalidInputError(f"{where}: no direction {row['direction']!r:.60}; give h2d, d2h, d2d or null")
         if not row["flops"] + row["bytes_read"] + row["bytes_written"] + row["host_bytes"]:
             raise InvalidInputError(f"{where}: {row['work']!r:.80} neither computes nor moves anything")
-        shape = {name: row[name] for name in ("kind", "dtype", "m", "n", "k", "flops", "bytes_read", "bytes_written")}
-        groups = row["workgroups"] or row["blocks"] or 0
-        work = RecordedWork(
-            row["work"],
-            **shape,
-            host_bytes=row["host_bytes"],
-            direction=row["direction"] or "",
-            workgroups=groups,
-            hint=row["hint"] or "",
-        )
-        if _without_grid(works.setdefault(work.name, work)) != _without_grid(work):
+        facts: dict[str, Any] = {field.name: row.get(field.name) for field in fields(RecordedWork)}
+        facts |= {"name": row["work"], "direction": row["direction"] or "", "hint": row["hint"] or ""}
+        work = RecordedWork(**facts | {"workgroups": row["workgroups"] or row["blocks"] or 0})
+        # Only some takes know the workgroups, from a profiler.
+        if replace(works.setdefault(work.name, work), workgroups=work.workgroups) != work:
             raise InvalidInputError(f"{where}: {work.name!r:.80} is there before as another work")
         if len(works) > _MOST_WORKS:
             raise InvalidInputError(f"{where}: more than {_MOST_WORKS} works; that many are read")
     return MappingProxyType(works)
 
 
-def _without_grid(work: RecordedWork) -> RecordedWork:
-    """Return `work` without its workgroups, which only some takes know from a profiler."""
-    return replace(work, workgroups=0)
+def _check_work(row: Mapping[str, Any], works: Mapping[str, RecordedWork]) -> None:
+    """Check that works.parquet has the work of a row."""
+    if row["work"] not in works:
+        raise InvalidInputError(f"{row['where']}: work {row['work']!r:.80} is not in works.parquet")
 
 
-def _check_work(where: str, work: str, works: Mapping[str, RecordedWork]) -> None:
-    """Check that works.parquet has a work of that name."""
-    if work not in works:
-        raise InvalidInputError(f"{where}: work {work!r:.80} is not in works.parquet")
-
-
-def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, int, int], tuple[AloneTime, ...]]:
-    """Return the durations of works alone, by work, compute units (0: all) and take."""
+def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, int, int], Mapping[int, float]]:
+    """Return the median duration of works alone by launches, by work, compute units (0: all) and take."""
     times: dict[tuple[str, int, int], dict[int, list[int]]] = {}
-    for number, row in enumerate(read_rows(file, _ALONE), 1):
-        _check_work(f"{file}: row {number}", row["work"], works)
+    for row in read_rows(file, _ALONE):
+        _check_work(row, works)
         key = (row["work"], row["units"] or 0, row["take"])
         times.setdefault(key, {}).setdefault(row["launches"], []).append(row["duration_ns"])
-    return MappingProxyType(
-        {
-            key: tuple(_alone_time(launches, repeated) for launches, repeated in sorted(by_launches.items()))
-            for key, by_launches in times.items()
-        }
-    )
-
-
-def _alone_time(launches: int, durations: list[int]) -> AloneTime:
-    """Return the median and spread of repeated durations."""
-    low, median, high = np.quantile(durations, (0.1, 0.5, 0.9)).tolist()
-    return AloneTime(launches, median, (high - low) / median, len(durations))
+    medians = {
+        key: {launches: float(np.quantile(durations, 0.5)) for launches, durations in by_launches.items()}
+        for key, by_launches in times.items()
+    }
+    return MappingProxyType(medians)
 
 
 def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFacts) -> tuple[RecordedScenario, ...]:
     """Return the scenarios, each with its runs; bounds are checked row by row."""
     by_scenario: dict[tuple[str, str, str], _RunRows] = {}
-    for number, row in enumerate(read_rows(file, _TOGETHER), 1):
-        where = f"{file}: row {number}"
-        _check_work(where, row["work"], works)
+    for row in read_rows(file, _TOGETHER):
+        where = row["where"]
+        _check_work(row, works)
         if row["end_ns"] <= row["start_ns"]:
             raise InvalidInputError(f"{where}: it ends at {row['end_ns']} ns and began at {row['start_ns']} ns")
         runs = by_scenario.setdefault((row["group"], row["scenario"], row["policy"]), {})
@@ -403,7 +378,7 @@ def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFact
             raise InvalidInputError(
                 f"{where}: more than {_MOST_STREAMS} members side by side; that many streams are read"
             )
-        run[row["member"]] = {**row, "where": where}
+        run[row["member"]] = row
     scenarios = tuple(_scenario(key, runs, device) for key, runs in by_scenario.items())
     for group, count in Counter(scenario.group for scenario in scenarios).most_common(1):
         if count > _MOST_POLICIES:
@@ -420,18 +395,20 @@ def _scenario(key: tuple[str, str, str], runs: _RunRows, device: DeviceFacts) ->
     """Return one scenario from its rows; all of its runs have the same members."""
     members: tuple[RecordedMember, ...] = ()
     finished = []
-    for (take, repetition), run in sorted(runs.items()):
+    for (take, _), run in sorted(runs.items()):
         ordered = [run[number] for number in sorted(run)]
         where = ordered[0]["where"]
         if sorted(run) != list(range(len(run))):
             raise InvalidInputError(f"{where}: members {sorted(run)} of a repetition; they count from 0 without a gap")
-        of_run = tuple(_member(row) for row in ordered)
+        of_run = tuple(
+            RecordedMember(row["work"], row["launches"], row["priority"], row["units"] or 0, row["lag_ns"])
+            for row in ordered
+        )
         if members and of_run != members:
             raise InvalidInputError(f"{where}: {key[1]!r:.80} has other members than in the repetition before")
         members = of_run
         first = min(row["start_ns"] for row in ordered)
-        starts, ends = (tuple(row[name] - first for row in ordered) for name in ("start_ns", "end_ns"))
-        finished.append(RecordedRun(take, repetition, starts, ends))
+        finished.append(RecordedRun(take, tuple(row["end_ns"] - first for row in ordered)))
     row = next(iter(next(iter(runs.values())).values()))
     reserved = sum(member.units for member in members)
     if device.compute_units is not None and reserved > device.compute_units:
@@ -439,21 +416,3 @@ def _scenario(key: tuple[str, str, str], runs: _RunRows, device: DeviceFacts) ->
             f"{row['where']}: members have {reserved} compute units of their own, the device has {device.compute_units}"
         )
     return RecordedScenario(key[0], key[1], key[2], row["part"], members, tuple(finished))
-
-
-def _member(row: Mapping[str, Any]) -> RecordedMember:
-    return RecordedMember(row["work"], row["launches"], row["priority"], row["units"] or 0, row["lag_ns"])
-
-
-def _check_alone(
-    file: Path,
-    scenarios: tuple[RecordedScenario, ...],
-    alone: Mapping[tuple[str, int, int], tuple[AloneTime, ...]],
-) -> None:
-    """Check that every member's work was timed alone on all compute units."""
-    timed = {work for work, units, _ in alone if not units}
-    for scenario in scenarios:
-        if missing := next((member.work for member in scenario.members if member.work not in timed), None):
-            raise InvalidInputError(
-                f"{file}: {scenario.name!r:.80}: alone.parquet has no time of {missing!r:.80} on all compute units"
-            )

@@ -1,7 +1,7 @@
 """Recordings of kernels and copies that ran alone, and side by side, on one device.
 
-A `ContentionRecording` holds works (`RecordedWork`): kernels or copies with their sizes. Each work was timed alone
-(`AloneTime`). Each `RecordedScenario` runs several works side by side; `kin_of` and `fold_of` decide which scenarios
+A `ContentionRecording` holds works (`RecordedWork`): kernels or copies with their sizes. Each work was timed alone.
+Each `RecordedScenario` runs several works side by side; `kin_of` and `fold_of` decide which scenarios
 are fitted and which are scored, so that the same works are never on both sides.
 """
 
@@ -116,28 +116,6 @@ class RecordedWork:
 
 
 @dataclass(frozen=True)
-class AloneTime:
-    """The measured duration of some launches of a work that ran alone.
-
-    Parameters
-    ----------
-    launches : int
-        Number of successive launches.
-    median_ns : float
-        Median duration of all launches, over the repetitions of a take.
-    spread : float
-        Central 80 % of the repetitions, over the median.
-    repetitions : int
-        Number of repetitions.
-    """
-
-    launches: int
-    median_ns: float
-    spread: float
-    repetitions: int
-
-
-@dataclass(frozen=True)
 class RecordedMember:
     """A work as it ran beside others in a scenario; see `benchmarks/gpu/README.md`.
 
@@ -164,19 +142,17 @@ class RecordedMember:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Starts and ends of the members of a scenario in one repetition.
+    """Ends of the members of a scenario in one repetition.
 
     Parameters
     ----------
-    take, repetition : int
-        Numbers of the recording session and of the repetition in it.
-    start_ns, end_ns : tuple of int
-        Start and end of each member, from the first start.
+    take : int
+        Number of the recording session.
+    end_ns : tuple of int
+        End of each member, from the first start.
     """
 
     take: int
-    repetition: int
-    start_ns: tuple[int, ...]
     end_ns: tuple[int, ...]
 
 
@@ -219,7 +195,7 @@ class RecordedScenario:
         Predictions of this scenario cannot be checked more finely.
         """
         if len(self._medians) > 1:
-            return share_between_takes(self._medians)
+            return float((max(self._medians) - min(self._medians)) / np.median(self._medians))
         times = [max(run.end_ns) for run in self.runs]
         return float(np.diff(np.quantile(times, (0.1, 0.9)))[0] / np.median(times))
 
@@ -237,17 +213,6 @@ class RecordedScenario:
         return [float(np.median([max(run.end_ns) for run in runs])) for runs in self._by_take]
 
 
-def share_between_takes(times: Sequence[float]) -> float:
-    """Return the range of `times` over their median.
-
-    Examples
-    --------
-    >>> share_between_takes([100.0, 104.0, 100.0])
-    0.04
-    """
-    return float((max(times) - min(times)) / np.median(times))
-
-
 @dataclass(frozen=True)
 class ContentionRecording:
     """A checked recording of one device.
@@ -260,8 +225,8 @@ class ContentionRecording:
         Properties of the device.
     works : mapping of str to RecordedWork
         Works by name.
-    alone : mapping of (work, units, take) to tuple of AloneTime
-        Durations alone, one per number of launches, ascending. `units` is 0 for all compute units.
+    alone : mapping of (work, units, take) to mapping of int to float
+        Median duration alone in ns, by number of successive launches. `units` is 0 for all compute units.
     scenarios : tuple of RecordedScenario
         Scenarios of works side by side.
     digest : str
@@ -271,7 +236,7 @@ class ContentionRecording:
     source: str
     device: DeviceFacts
     works: Mapping[str, RecordedWork]
-    alone: Mapping[tuple[str, int, int], tuple[AloneTime, ...]]
+    alone: Mapping[tuple[str, int, int], Mapping[int, float]]
     scenarios: tuple[RecordedScenario, ...]
     digest: str
 
@@ -295,9 +260,9 @@ class ContentionRecording:
             The work was never measured alone on that number of compute units.
         """
         durations = []
-        for times in (self.alone[key] for key in self._keys_by_units.get((work, units), ())):
-            nearest = min(times, key=lambda time: (abs(np.log(time.launches / launches)), time.launches))
-            durations.append(nearest.median_ns * launches / nearest.launches)
+        for times in self._times_by_units.get((work, units), ()):
+            nearest = min(times, key=lambda count: (abs(np.log(count / launches)), count))
+            durations.append(times[nearest] * launches / nearest)
         if not durations:
             raise InvalidInputError(f"{self.source}: {work} was not measured alone on {units or 'all'} compute units")
         return float(np.median(durations))
@@ -308,21 +273,21 @@ class ContentionRecording:
 
     def launches_alone(self, work: str, units: int) -> int:
         """Return the smallest number of launches of a work that was measured alone on that number of compute units."""
-        return min(time.launches for key in self._keys_by_units[work, units] for time in self.alone[key])
+        return min(launches for times in self._times_by_units[work, units] for launches in times)
 
     @cached_property
-    def _keys_by_units(self) -> dict[tuple[str, int], list[tuple[str, int, int]]]:
-        """Keys of `alone`, one per take, by work and compute units."""
-        keys: dict[tuple[str, int], list[tuple[str, int, int]]] = {}
-        for key in self.alone:
-            keys.setdefault(key[:2], []).append(key)
-        return keys
+    def _times_by_units(self) -> dict[tuple[str, int], list[Mapping[int, float]]]:
+        """Durations alone, one mapping per take, by work and compute units."""
+        by_units: dict[tuple[str, int], list[Mapping[int, float]]] = {}
+        for (work, units, _), times in self.alone.items():
+            by_units.setdefault((work, units), []).append(times)
+        return by_units
 
     @cached_property
     def _units(self) -> dict[str, tuple[int, ...]]:
         """Numbers of compute units, other than all, by work."""
         counts: dict[str, tuple[int, ...]] = {}
-        for work, units in sorted(self._keys_by_units):
+        for work, units in sorted(self._times_by_units):
             counts[work] = (*counts.get(work, ()), *([units] if units else []))
         return counts
 
@@ -333,8 +298,7 @@ class ContentionRecording:
         """
         works = "\n".join(sorted({member.work for member in scenario.members}))
         keys = (f"{self.device.name}\n{scenario.group}", f"{self.device.name}\nworks\n{works}")
-        group_digest, works_digest = (hashlib.sha256(key.encode()).hexdigest()[:16] for key in keys)
-        return group_digest, works_digest
+        return hashlib.sha256(keys[0].encode()).hexdigest()[:16], hashlib.sha256(keys[1].encode()).hexdigest()[:16]
 
 
 def kin_of(recordings: Sequence[ContentionRecording]) -> Mapping[str, str]:
@@ -357,19 +321,17 @@ def kin_of(recordings: Sequence[ContentionRecording]) -> Mapping[str, str]:
         for scenario in recording.scenarios:
             root.setdefault(scenario.group, scenario.group)
             works = frozenset(member.work for member in scenario.members)
-            first_name, other_name = sorted(
-                (label(scenario.group), label(group_of_works.setdefault(works, scenario.group)))
-            )
-            root[other_name] = first_name
+            linked = label(scenario.group), label(group_of_works.setdefault(works, scenario.group))
+            root[max(linked)] = min(linked)
     return {group: label(group) for group in root}
 
 
-def fold_of(kin: str, folds: int) -> int:
+def fold_of(label: str, folds: int) -> int:
     """Return the fold of a component of groups, by a hash of its label, so that no measured time decides.
 
     Parameters
     ----------
-    kin : str
+    label : str
         Label of the component, as `kin_of` returns it.
     folds : int
         Number of folds, 2 or more.
@@ -386,4 +348,4 @@ def fold_of(kin: str, folds: int) -> int:
     """
     if folds < 2:
         raise InvalidInputError(f"{folds} folds; give 2 or more, so that fitted and scored scenarios differ")
-    return int(hashlib.sha256(kin.encode()).hexdigest(), 16) % folds
+    return int(hashlib.sha256(label.encode()).hexdigest(), 16) % folds

@@ -73,8 +73,9 @@ _PEAK_REACHED = 0.95
 _MEMORY_BOUND_SHARE = 0.7
 #: Largest share of accesses that a cache serves: a hit share is below 1.
 _MAX_HIT_SHARE = 0.99
-#: Words in the names of copies for their direction: into the device, out of it, or neither.
-_TO_DEVICE, _TO_HOST, _OTHER_COPIES = "HtoD", "DtoH", ("PtoP", "HtoH")
+#: Words in the names of copies for their direction: into the device, out of it, and all that leave the device.
+_TO_DEVICE, _TO_HOST = "HtoD", "DtoH"
+_LEAVE_DEVICE = (_TO_DEVICE, _TO_HOST, "PtoP", "HtoH")
 
 
 def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
@@ -90,8 +91,6 @@ def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
     """
     in_order = policy.in_order and parameters["dispatch_in_order"] >= 0.5
     quantised = policy.quantised or parameters["dispatch_whole_waves"] >= 0.5
-    if (in_order, quantised) == (policy.in_order, policy.quantised):
-        return policy
     return replace(policy, in_order=in_order, quantised=quantised)
 
 
@@ -101,18 +100,16 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     The basis of a duration that changes is `Basis.ASSUMED`, since it rests on assumed demands.
     """
     tasks = graph.tasks
-    measured = np.where(
-        np.isnan(tasks.measured_start_ns), tasks.duration_ns, tasks.measured_end_ns - tasks.measured_start_ns
-    )
+    spans = tasks.measured_end_ns - tasks.measured_start_ns
+    measured = np.where(np.isnan(tasks.measured_start_ns), tasks.duration_ns, spans)
     graph = replace(graph, policy=dispatch_of(graph.policy, parameters))
     beside, later = measured_beside(graph)
     with_demand = with_demands(graph.with_tasks(duration_ns=measured, interleaved=later), parameters)
     with_demand = with_demand.with_tasks(waves=np.where(beside, 0.0, with_demand.tasks.waves))
     isolated = isolated_durations(with_demand)
     contended = measured - isolated > _MIN_CONTENTION * measured
-    return with_demand.with_tasks(
-        duration_ns=isolated, basis=np.where(contended, int(Basis.ASSUMED), int(graph.origin))
-    )
+    basis = np.where(contended, int(Basis.ASSUMED), int(graph.origin))
+    return with_demand.with_tasks(duration_ns=isolated, basis=basis)
 
 
 def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
@@ -137,22 +134,20 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
       kernels whose name has that direction and whose bytes are known.
     """
     tasks = graph.tasks
-    is_collective = tasks.kind == TaskKind.COLLECTIVE
-    is_copy = tasks.kind == TaskKind.COPY
+    is_collective, is_copy = tasks.kind == TaskKind.COLLECTIVE, tasks.kind == TaskKind.COPY
     is_compute_bound = np.isin(tasks.class_, [i for i, name in enumerate(CLASSES) if name in COMPUTE_BOUND])
     is_kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device()
-    is_compute_bound &= ~_bound_by_memory(graph)
+    is_compute_bound &= ~(_share_of_operator(graph) >= _MEMORY_BOUND_SHARE)
     waves, occupies, needed = _compute_units(graph, is_compute_bound, parameters)
     demand = np.zeros((len(tasks), len(RESOURCES)))
     demand[:, _CU] = needed
     bandwidth = np.where(is_kernel, _bandwidth(graph, is_compute_bound, occupies, parameters), 0.0)
     resident_hits = np.where(is_kernel, _resident_hit_share(graph, bandwidth, parameters), 0.0)
-    demand[is_kernel, _HBM] = (
-        np.where(resident_hits > 0, bandwidth * (1 - resident_hits), np.minimum(bandwidth, _PEAK_REACHED))
-    )[is_kernel]
+    missed = np.where(resident_hits > 0, bandwidth * (1 - resident_hits), np.minimum(bandwidth, _PEAK_REACHED))
+    demand[is_kernel, _HBM] = missed[is_kernel]
     demand[is_collective, _HBM] = parameters["hbm_share_collective"]
     demand[is_collective, _LINK] = 1.0
-    is_host_copy = is_copy & _between_host_and_device(graph)
+    is_host_copy = is_copy & _name_has(graph, _LEAVE_DEVICE)
     demand[is_host_copy, _DMA] = 1.0 / max(graph.hardware.copy_engines, 1.0)
     demand[is_copy, _HBM] = _bandwidth_of_copies(graph, is_host_copy, parameters)[is_copy]
     hit_share = np.where(is_compute_bound, parameters["hit_share_compute_bound"], parameters["hit_share_memory_bound"])
@@ -182,10 +177,9 @@ def _compute_units(
     held_share = np.where(is_compute_bound, parameters["cu_share_held_compute"], parameters["cu_share_held_memory"])
     filled = np.where(tasks.workgroups > 0, np.minimum(waves, 1.0), assumed) * np.where(is_kernel, held_share, 1.0)
     occupies = np.where(uses_units, filled, 0.0)
-    saturating = np.where(is_kernel & ~is_compute_bound, parameters["cu_share_saturating_memory"], 1.0)
-    saturating = np.where(
-        is_kernel & is_compute_bound, parameters["cu_share_saturating_compute"] * occupies, saturating
-    )
+    by_compute = parameters["cu_share_saturating_compute"] * occupies
+    by_bound = np.where(is_compute_bound, by_compute, parameters["cu_share_saturating_memory"])
+    saturating = np.where(is_kernel, by_bound, 1.0)
     # A collective's workgroups all stay until it ends: one wave, whatever the grid.
     return np.where(is_collective, occupies, waves), occupies, np.minimum(occupies, saturating)
 
@@ -195,26 +189,18 @@ def _bandwidth(graph: KernelGraph, is_compute_bound: Bools, occupies: Floats, pa
 
     A share above what memory delivers stays as it is: a cache may have served it.
     """
-    tasks = graph.tasks
     by_class = np.where(is_compute_bound, parameters["hbm_share_compute_bound"], parameters["hbm_share_memory_bound"])
+    share = _share_of_operator(graph)
     # A kernel that does not fill the device cannot draw all of its bandwidth either.
-    share = by_class * np.sqrt(np.maximum(occupies, 1e-4))
+    return np.where(np.isnan(share), by_class * np.sqrt(np.maximum(occupies, 1e-4)), share)
+
+
+def _share_of_operator(graph: KernelGraph) -> Floats:
+    """Return the share of the memory's peak that each task's operator draws; NaN if it is unknown."""
     if graph.hardware.device is None or not graph.operators:
-        return share
-    return np.where(tasks.operator >= 0, _share_of_peak(graph, _bytes_moved(graph)), share)
-
-
-def _bound_by_memory(graph: KernelGraph) -> Bools:
-    """Return the mask of tasks whose operator draws so much memory bandwidth that memory bounds them."""
-    if graph.hardware.device is None or not graph.operators:
-        return np.zeros(len(graph.tasks), dtype=bool)
-    return np.asarray((graph.tasks.operator >= 0) & (_share_of_peak(graph, _bytes_moved(graph)) >= _MEMORY_BOUND_SHARE))
-
-
-def _bytes_moved(graph: KernelGraph) -> Floats:
-    """Return the bytes that each task's operator moves; meaningless for a task without one."""
+        return np.full(len(graph.tasks), np.nan)
     moved = np.array([operator.bytes_moved for operator in graph.operators], dtype=np.float64)
-    return np.asarray(moved[graph.tasks.operator])
+    return np.where(graph.tasks.operator >= 0, _share_of_peak(graph, moved[graph.tasks.operator]), np.nan)
 
 
 def _share_of_peak(graph: KernelGraph, moved: Floats | npt.NDArray[np.int64]) -> Floats:
@@ -231,14 +217,11 @@ def _resident_hit_share(graph: KernelGraph, bandwidth: Floats, parameters: Param
     size, tasks = _cache_bytes(graph), graph.tasks
     if not size or not graph.operators:
         return np.zeros(len(tasks))
-    working_set = np.array([operator.working_set_bytes or operator.bytes_moved for operator in graph.operators])[
-        tasks.operator
-    ]
-    fits_cache = (tasks.operator >= 0) & (working_set <= size)
+    working_sets = np.array([operator.working_set_bytes or operator.bytes_moved for operator in graph.operators])
+    fits_cache = (tasks.operator >= 0) & (working_sets[tasks.operator] <= size)
     beyond_memory = 1.0 - _PEAK_REACHED / np.maximum(bandwidth, _PEAK_REACHED)
-    return np.where(
-        fits_cache, np.clip(np.maximum(beyond_memory, parameters["hit_share_resident"]), 0.0, _MAX_HIT_SHARE), 0.0
-    )
+    hit_share = np.clip(np.maximum(beyond_memory, parameters["hit_share_resident"]), 0.0, _MAX_HIT_SHARE)
+    return np.where(fits_cache, hit_share, 0.0)
 
 
 def _bandwidth_of_copies(graph: KernelGraph, is_host_copy: Bools, parameters: Parameters) -> Floats:
@@ -258,14 +241,13 @@ def _with_host_link(graph: KernelGraph, demand: Floats) -> KernelGraph:
     Link 0 leads into the device, link 1 out of it.
     """
     tasks, link = graph.tasks, graph.tasks.link
+    may_cross = graph.on_device() & (tasks.bytes > 0) & (tasks.kind != TaskKind.COLLECTIVE)
+    seconds = np.maximum(tasks.duration_ns, 1.0) / 1e9
     for link_number, (direction, rate) in enumerate(
         zip((_TO_DEVICE, _TO_HOST), graph.hardware.host_link_bytes_per_s, strict=True)
     ):
-        crosses = (
-            _name_has(graph, (direction,)) & graph.on_device() & (tasks.bytes > 0) & (tasks.kind != TaskKind.COLLECTIVE)
-        )
+        crosses = _name_has(graph, (direction,)) & may_cross
         if rate > 0 and crosses.any():
-            seconds = np.maximum(tasks.duration_ns, 1.0) / 1e9
             demand[crosses, _LINK] = (tasks.bytes / seconds / rate)[crosses]
             link = np.where(crosses, link_number, link)
     return graph.with_tasks(demand=np.clip(demand, 0.0, 1.0), link=link)
@@ -285,11 +267,6 @@ def _cache_bytes(graph: KernelGraph) -> float:
     figures = {} if graph.hardware.device is None else graph.hardware.device.figures
     sizes = [figures[name].value for name in ("llc_mb", "l2_mb") if name in figures]
     return sizes[0] * 2.0**20 if sizes else 0.0
-
-
-def _between_host_and_device(graph: KernelGraph) -> Bools:
-    """Return the mask of tasks whose name has a direction of a copy that leaves the device."""
-    return _name_has(graph, (_TO_DEVICE, _TO_HOST, *_OTHER_COPIES))
 
 
 def _name_has(graph: KernelGraph, words: tuple[str, ...]) -> Bools:

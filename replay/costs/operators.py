@@ -44,9 +44,13 @@ class Call:
 
     def shape(self, argument: int) -> Shape | None:
         """Return the dimensions of a tensor argument; None for an argument without dimensions."""
-        if argument >= len(self.shapes):
-            return None
-        return _dimensions(self.shapes[argument])
+        return _dimensions(self.shapes[argument]) if argument < len(self.shapes) else None
+
+    def sizes(self, *arguments: int) -> list[Shape]:
+        """Return the dimensions of tensor arguments; raise `_UnknownShapeError` if one has none."""
+        shapes = [shape for shape in map(self.shape, arguments) if shape is not None]
+        _require(len(shapes) == len(arguments))
+        return shapes
 
     def tensors(self) -> list[tuple[Shape, int]]:
         """Return the dimensions and element bytes of every tensor argument, those in lists included."""
@@ -64,7 +68,7 @@ class Call:
 
     def integers(self, argument: int) -> list[int] | None:
         """Return an argument that is a list of whole numbers; None if it was not recorded."""
-        value = self.values[argument] if argument < len(self.values) else None
+        value = self._value(argument)
         items = _json_array(value) if isinstance(value, str) else value
         if isinstance(items, list) and items and all(isinstance(item, int) for item in items):
             return items
@@ -72,8 +76,10 @@ class Call:
 
     def flag(self, argument: int) -> bool:
         """Return a boolean argument; False if it was not recorded."""
-        value = self.values[argument] if argument < len(self.values) else None
-        return str(value).lower() == "true"
+        return str(self._value(argument)).lower() == "true"
+
+    def _value(self, argument: int) -> Any:
+        return self.values[argument] if argument < len(self.values) else None
 
 
 def operator_of(call: Call) -> Operator | None:
@@ -87,9 +93,23 @@ def operator_of(call: Call) -> Operator | None:
     True
     """
     rule = _RULES.get(call.name)
-    if rule is None or any(_is_empty_or_damaged(shape) for shape, _ in call.tensors()):
+    # A tensor that is larger than any memory is from a damaged file.
+    if rule is None or any(min(shape) < 1 or prod(shape) > 1 << 50 for shape, _ in call.tensors()):
         return None
-    return rule(call)
+    try:
+        return rule(call)
+    except _UnknownShapeError:
+        return None
+
+
+class _UnknownShapeError(Exception):
+    """The shapes of a call do not tell its operator."""
+
+
+def _require(condition: bool) -> None:
+    """Check a condition on the shapes of a call."""
+    if not condition:
+        raise _UnknownShapeError
 
 
 def _json_array(text: Any) -> list[Any]:
@@ -114,11 +134,6 @@ def _is_list_of_shapes(shape: Any) -> bool:
     return isinstance(shape, list | tuple) and bool(shape) and all(isinstance(item, list | tuple) for item in shape)
 
 
-def _is_empty_or_damaged(shape: Shape) -> bool:
-    """Return whether a tensor is empty, or larger than any memory, as in a damaged file."""
-    return min(shape) < 1 or prod(shape) > 1 << 50
-
-
 def _broadcast(shapes: Sequence[Shape]) -> Shape:
     """Return the shape to which shapes broadcast."""
     width = max(len(shape) for shape in shapes)
@@ -126,11 +141,10 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape:
     return tuple(max(sizes) for sizes in zip(*padded, strict=True))
 
 
-def _product(call: Call, first: int, second: int, *, bias: int | None = None) -> Operator | None:
+def _product(call: Call, first: int, second: int, *, bias: int | None = None) -> Operator:
     """Return the product of two matrices, or of two batches of matrices; leading dimensions are the batch."""
-    a, b = call.shape(first), call.shape(second)
-    if a is None or b is None or len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
-        return None
+    a, b = call.sizes(first, second)
+    _require(len(a) > 1 and len(b) > 1 and a[-1] == b[-2])
     extra = call.shape(bias) if bias is not None else None
     lead = _broadcast([a[:-2] or (1,), b[:-2] or (1,)])
     shared = len(b) == 2 and prod(lead) > 1
@@ -138,53 +152,42 @@ def _product(call: Call, first: int, second: int, *, bias: int | None = None) ->
     return batched_matmul(prod(lead), a[-2], b[-1], a[-1], size, bias=prod(extra) if extra else 0, shared=shared)
 
 
-def _linear(call: Call) -> Operator | None:
+def _linear(call: Call) -> Operator:
     """Return a linear layer: a product with a weight of (out, in), and a bias."""
-    x, weight = call.shape(0), call.shape(1)
-    if x is None or weight is None or len(weight) != 2 or x[-1] != weight[1]:
-        return None
+    x, weight = call.sizes(0, 1)
+    _require(len(weight) == 2 and x[-1] == weight[1])
     bias = weight[0] if call.shape(2) else 0
     return batched_matmul(1, prod(x[:-1]), weight[0], weight[1], call.element_bytes(), bias=bias)
 
 
-def _matrix_vector(call: Call, first: int, second: int) -> Operator | None:
+def _matrix_vector(call: Call, first: int, second: int) -> Operator:
     """Return the product of a matrix and a vector."""
-    a, x = call.shape(first), call.shape(second)
-    if a is None or x is None or len(a) != 2 or a[1] != x[0]:
-        return None
+    a, x = call.sizes(first, second)
+    _require(len(a) == 2 and a[1] == x[0])
     return batched_matmul(1, a[0], 1, a[1], call.element_bytes(first))
 
 
-def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backward: bool = False) -> Operator | None:
+def _attention(call: Call, *, heads_first: bool, causal: int, at: int = 0, backward: bool = False) -> Operator:
     """Return attention over (batch, heads, queries, width), or with heads third; `causal` numbers an argument."""
-    query, key = call.shape(at), call.shape(at + 1)
-    if query is None or key is None or len(query) != 4 or len(key) != 4:
-        return None
+    query, key = call.sizes(at, at + 1)
+    _require(len(query) == len(key) == 4)
     heads, length = (1, 2) if heads_first else (2, 1)
-    return attention(
-        (query[0], query[heads], query[length], query[3]),
-        (key[heads], key[length]),
-        call.element_bytes(at),
-        causal=call.flag(causal),
-        backward=backward,
-    )
+    queries, keys = (query[0], query[heads], query[length], query[3]), (key[heads], key[length])
+    return attention(queries, keys, call.element_bytes(at), causal=call.flag(causal), backward=backward)
 
 
-def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> Operator | None:
+def _convolution(call: Call, *, stride: int, transposed: int | None = None) -> Operator:
     """Return a convolution whose arguments from `stride` on are stride, padding and dilation, as text."""
-    images, weight = call.shape(0), call.shape(1)
+    images, weight = call.sizes(0, 1)
     settings = [call.integers(stride + i) for i in range(3)]
-    if images is None or weight is None or len(images) != len(weight) or len(images) < 3 or None in settings:
-        return None
-    if transposed is not None and call.flag(transposed):
-        return None
+    _require(len(images) == len(weight) > 2 and None not in settings)
+    _require(transposed is None or not call.flag(transposed))
     strides, paddings, dilations = (_per_dimension(setting or [], len(images) - 2) for setting in settings)
     extent = [
         (size + 2 * pad - gap * (kernel - 1) - 1) // max(step, 1) + 1
         for size, kernel, step, pad, gap in zip(images[2:], weight[2:], strides, paddings, dilations, strict=True)
     ]
-    if min(extent) < 1:
-        return None
+    _require(min(extent) > 0)
     return convolution(images, weight, (images[0], weight[0], *extent), call.element_bytes())
 
 
@@ -193,127 +196,107 @@ def _per_dimension(values: list[int], count: int) -> list[int]:
     return values * count if len(values) == 1 else (values + [0] * count)[:count]
 
 
-def _convolution_backward(call: Call) -> Operator | None:
+def _convolution_backward(call: Call) -> Operator:
     """Return both gradients of a convolution; its output has the shape of the incoming gradient."""
-    gradient, images, weight = (call.shape(i) for i in range(3))
-    if gradient is None or images is None or weight is None or not len(gradient) == len(images) == len(weight) > 2:
-        return None
+    gradient, images, weight = call.sizes(0, 1, 2)
+    _require(len(gradient) == len(images) == len(weight) > 2)
     return convolution(images, weight, gradient, call.element_bytes(), passes=2)
 
 
-def _rowwise(
-    call: Call, kind: str, at: int = 0, *, columns: int | None = None, backward: bool = False
-) -> Operator | None:
+def _rowwise(call: Call, kind: str, at: int = 0, *, columns: int | None = None, backward: bool = False) -> Operator:
     """Return a row-wise operator. A row has the elements of argument `columns`, by default the last dimension."""
-    x = call.shape(at)
-    if x is None:
-        return None
+    (x,) = call.sizes(at)
     width = prod(call.shape(columns) or x[-1:]) if columns is not None else x[-1]
     return rowwise(kind, max(prod(x) // width, 1), width, call.element_bytes(at), backward=backward)
 
 
-def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator | None:
+def _batch_norm(call: Call, at: int = 0, *, backward: bool = False) -> Operator:
     """Return a batch normalisation: a row-wise operator with a row for each channel."""
-    x = call.shape(at)
-    if x is None or len(x) < 2:
-        return None
+    (x,) = call.sizes(at)
+    _require(len(x) > 1)
     return rowwise("normalization", x[1], max(prod(x) // x[1], 1), call.element_bytes(at), backward=backward)
 
 
-def _elementwise(call: Call, *, kind: str = "elementwise", each: float = 1.0, writes: int = 1) -> Operator | None:
-    """Return an operator that reads all tensors and writes `writes` outputs of their broadcast shape."""
+def _elementwise(call: Call, *, each: float = 1.0) -> Operator:
+    """Return an operator that reads all tensors and writes an output of their broadcast shape."""
     tensors = call.tensors()
-    if not tensors:
-        return None
+    _require(bool(tensors))
     output = prod(_broadcast([shape for shape, _ in tensors]))
     read = sum(prod(shape) * size for shape, size in tensors)
-    return streaming(kind, read, writes * output * tensors[0][1], output, tensors[0][1], each=each)
+    return streaming("elementwise", read, output * tensors[0][1], output, tensors[0][1], each=each)
 
 
-def _fill(call: Call) -> Operator | None:
+def _fill(call: Call) -> Operator:
     """Return an operator that writes its first argument."""
-    shape = call.shape(0)
-    if shape is None:
-        return None
-    size = call.element_bytes()
-    return streaming("copy", 0, prod(shape) * size, prod(shape), size, each=0.0)
+    elements, size = prod(call.sizes(0)[0]), call.element_bytes()
+    return streaming("copy", 0, elements * size, elements, size, each=0.0)
 
 
-def _copy(call: Call) -> Operator | None:
+def _copy(call: Call) -> Operator:
     """Return a copy into the first argument from the second; with one argument, a copy of it."""
-    to = call.shape(0)
-    if to is None:
-        return None
+    (to,) = call.sizes(0)
     source = 1 if call.shape(1) else 0
     read, written = prod(call.shape(source) or to) * call.element_bytes(source), prod(to) * call.element_bytes()
     return streaming("copy", read, written, prod(to), call.element_bytes(), each=0.0)
 
 
-def _gather_lists(call: Call) -> Operator | None:
+def _gather_lists(call: Call) -> Operator:
     """Return an operator that copies all its tensors."""
     tensors = call.tensors()
-    if not tensors:
-        return None
+    _require(bool(tensors))
     moved = sum(prod(shape) * size for shape, size in tensors)
     elements = sum(prod(shape) for shape, _ in tensors)
     return streaming("copy", moved, moved, elements, tensors[0][1], each=0.0)
 
 
-def _reduction(call: Call) -> Operator | None:
+def _reduction(call: Call) -> Operator:
     """Return a reduction of the first argument; the output is not counted beyond one element."""
-    shape = call.shape(0)
-    if shape is None:
-        return None
-    return streaming("reduction", prod(shape) * call.element_bytes(), call.element_bytes(), prod(shape),
-                     call.element_bytes())  # fmt: skip
+    elements, size = prod(call.sizes(0)[0]), call.element_bytes()
+    return streaming("reduction", elements * size, size, elements, size)
 
 
-def _embedding(call: Call) -> Operator | None:
+def _embedding(call: Call) -> Operator:
     """Return a lookup of rows in a table."""
-    table, indices = call.shape(0), call.shape(1)
-    if table is None or indices is None or len(table) != 2:
-        return None
-    moved = prod(indices) * table[1] * call.element_bytes()
+    table, indices = call.sizes(0, 1)
+    _require(len(table) == 2)
+    elements = prod(indices) * table[1]
+    moved = elements * call.element_bytes()
     read = moved + prod(indices) * call.element_bytes(1)
-    return streaming("embedding", read, moved, prod(indices) * table[1], call.element_bytes(), each=0.0)
+    return streaming("embedding", read, moved, elements, call.element_bytes(), each=0.0)
 
 
-def _embedding_backward(call: Call) -> Operator | None:
+def _embedding_backward(call: Call) -> Operator:
     """Return the gradient of a lookup: every row of the gradient is added to the table."""
-    gradient, indices = call.shape(0), call.shape(1)
-    if gradient is None or indices is None:
-        return None
+    gradient, indices = call.sizes(0, 1)
     moved = prod(gradient) * call.element_bytes()
     read = 2 * moved + prod(indices) * call.element_bytes(1)
     return streaming("embedding", read, moved, prod(gradient), call.element_bytes())
 
 
-def _cell(call: Call, gates: int) -> Operator | None:
+def _cell(call: Call, gates: int) -> Operator:
     """Return the pointwise part of a recurrent cell, whose first two arguments hold the gates.
 
     Its products are separate calls.
     """
-    first, second = call.shape(0), call.shape(1)
-    if first is None or second is None or len(first) != 2 or first[1] % gates:
-        return None
+    first, second = call.sizes(0, 1)
+    _require(len(first) == 2 and first[1] % gates == 0)
     rows, hidden, size = first[0], first[1] // gates, call.element_bytes()
     read = (prod(first) + prod(second) + rows * hidden) * size
     written = (2 if gates == 4 else 1) * rows * hidden * size + rows * gates * hidden * size
     return streaming("rnn", read, written, rows * hidden, size, each=6.0 * gates)
 
 
-def _optimizer(call: Call, *, each: float, writes: int) -> Operator | None:
+def _optimizer(call: Call, *, each: float, writes: int) -> Operator:
     """Return an optimizer step over lists of tensors: it reads all lists and writes `writes` of them."""
     tensors = call.tensors()
     lists = sum(1 for shape in call.shapes if _is_list_of_shapes(shape))
-    if not tensors or not lists:
-        return None
+    _require(bool(tensors) and lists > 0)
     read = sum(prod(shape) * size for shape, size in tensors)
     elements = max(sum(prod(shape) for shape, _ in tensors) // lists, 1)
     return streaming("optimizer", read, read * min(writes, lists) / lists, elements, tensors[0][1], each=each)
 
 
-Rule = Callable[[Call], Operator | None]
+Rule = Callable[[Call], Operator]
 
 
 def _rules(names: str, rule: Rule) -> dict[str, Rule]:
@@ -340,12 +323,19 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
     | _rules("addmv addmv_", lambda c: _matrix_vector(c, 1, 2))
     | _rules("convolution _convolution", lambda c: _convolution(c, stride=3, transposed=6))
     | _rules("conv1d conv2d conv3d", lambda c: _convolution(c, stride=3))
+    | _rules("copy_ clone contiguous", _copy)
+    | _rules("cat stack", _gather_lists)
+    | _rules(
+        "native_layer_norm layer_norm rms_norm _fused_rms_norm", lambda c: _rowwise(c, "normalization", columns=2)
+    )
+    | _rules(
+        "_flash_attention_forward _efficient_attention_forward",
+        lambda c: _attention(c, heads_first=False, causal=8),
+    )
     | {
         "aten::cudnn_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 3, 2), stride=2),
         "aten::miopen_convolution": lambda c: _convolution(_swap_stride_and_padding(c, 4, 3), stride=3),
         "aten::convolution_backward": _convolution_backward,
-        "aten::_flash_attention_forward": lambda c: _attention(c, heads_first=False, causal=8),
-        "aten::_efficient_attention_forward": lambda c: _attention(c, heads_first=False, causal=8),
         "aten::_flash_attention_backward": lambda c: _attention(c, heads_first=False, causal=11, at=1, backward=True),
         "aten::scaled_dot_product_attention": lambda c: _attention(c, heads_first=True, causal=5),
         "aten::_scaled_dot_product_flash_attention": lambda c: _attention(c, heads_first=True, causal=4),
@@ -353,10 +343,6 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "aten::_scaled_dot_product_flash_attention_backward": lambda c: _attention(
             c, heads_first=True, causal=11, at=1, backward=True
         ),
-        "aten::native_layer_norm": lambda c: _rowwise(c, "normalization", columns=2),
-        "aten::layer_norm": lambda c: _rowwise(c, "normalization", columns=2),
-        "aten::rms_norm": lambda c: _rowwise(c, "normalization", columns=2),
-        "aten::_fused_rms_norm": lambda c: _rowwise(c, "normalization", columns=2),
         "aiter::rmsnorm": lambda c: _rowwise(c, "normalization"),
         "aiter::add_rmsnorm": lambda c: _rowwise(c, "normalization", backward=True),
         "aten::native_layer_norm_backward": lambda c: _rowwise(c, "normalization", 1, columns=5, backward=True),
@@ -365,11 +351,6 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "aten::_thnn_fused_gru_cell": lambda c: _cell(c, 3),
         "aten::embedding": _embedding,
         "aten::embedding_dense_backward": _embedding_backward,
-        "aten::copy_": _copy,
-        "aten::clone": _copy,
-        "aten::contiguous": _copy,
-        "aten::cat": _gather_lists,
-        "aten::stack": _gather_lists,
     }
     | _rules(
         "native_batch_norm cudnn_batch_norm miopen_batch_norm batch_norm _native_batch_norm_legit", _batch_norm

@@ -29,21 +29,18 @@ class Capability:
 
     Parameters
     ----------
-    device : Device
-        Device of the catalogue.
     machine : Machine
-        Its peaks, as the models of durations take them.
+        Peaks of the device, as the models of durations take them.
     dtype : str
-        What kernels of the type run as there: FP16 on a device without units for it is FP32.
+        Data type that the device computes in place of the asked one: FP32 for FP16 on a device without units for it.
     efficiency : float
-        Share of `machine`'s rate that large products reach: matrix units' is what was measured, 1 is all of it.
+        Share of `machine`'s rate that large products reach; 1 for matrix units, whose rate was measured.
     memory : float
         Share of the bandwidth that streaming kernels sustain.
     calibration : Calibration
-        Fits that both shares are from.
+        Fits that give both shares.
     """
 
-    device: Device
     machine: Machine
     dtype: str
     efficiency: float
@@ -61,25 +58,23 @@ class Capability:
         return self.machine.memory_bytes_per_s * self.memory
 
     def fit(self, kind: str, floor_s: float) -> Fit:
-        """Return the parameters of a product's model here, with what holds of traced kernels in place of two.
+        """Return the parameters of a product's model on this device, with start and efficiency of traced kernels.
 
-        The models are fitted to FP32 and to times that include the host's launch; a traced kernel's does not.
+        The models are fitted to FP32, and to times that include the host's launch; times of traced kernels do not.
         """
-        found = _fit(kind, self.machine, self.dtype, self.calibration)
-        names = [p.name for p in MODELS[kind].parameters]
-        values = list(found.values)
-        values[names.index("start_s")] = floor_s
-        values[names.index("efficiency")] = self.efficiency
-        return replace(found, values=tuple(values))
+        fit = _fit(kind, self.machine, self.dtype, self.calibration)
+        traced = {"start_s": floor_s, "efficiency": self.efficiency}
+        named = zip(MODELS[kind].parameters, fit.values, strict=True)
+        return replace(fit, values=tuple(traced.get(parameter.name, value) for parameter, value in named))
 
 
 @cache
 def capability(device: Device, dtype: str, calibration: Calibration) -> Capability:
-    """Return what `device` sustains in `dtype`.
+    """Return the sustained rates of `device` in `dtype`.
 
-    Vector units (FP32, FP64) sustain the share that FP32 products were fitted at (`datasets/fits`; where the device was
-    not measured, on one of its architecture, else carried over from all). Matrix units of 16 and 8 bits and TF32
-    sustain what `replay.costs.kernels.models.matrix_share` says.
+    Vector units (FP32, FP64) sustain the fitted share of FP32 products (`datasets/fits`): of the device, else of one of
+    its architecture, else carried over from all. Matrix units of 16 and 8 bits and TF32 sustain
+    `replay.costs.kernels.models.matrix_share`.
 
     Parameters
     ----------
@@ -88,7 +83,7 @@ def capability(device: Device, dtype: str, calibration: Calibration) -> Capabili
     dtype : str
         One of `profilers.devices.DTYPES`.
     calibration : Calibration
-        Fits that the sustained shares are from.
+        Fits that give the sustained shares.
 
     Raises
     ------
@@ -110,47 +105,48 @@ def capability(device: Device, dtype: str, calibration: Calibration) -> Capabili
     computes = computes if f"{computes}_tflops" in device.figures else "fp32"
     machine = Machine.of(device, computes)
     vector = computes in ("fp32", "fp64")
-    efficiency = _parameter("matmul", _fit("matmul", machine, "fp32", calibration)) if vector else 1.0
-    memory = _parameter("elementwise", _fit("elementwise", machine, "fp32", calibration))
-    return Capability(device, machine, computes, efficiency, memory, calibration)
+    efficiency = _fitted("matmul", "efficiency", machine, calibration) if vector else 1.0
+    memory = _fitted("elementwise", "memory", machine, calibration)
+    return Capability(machine, computes, efficiency, memory, calibration)
 
 
 @cache
-def _fit(kind: str, machine: Machine, dtype: str, known: Calibration) -> Fit:
-    """Return the device's own fit, that of devices of its architecture, or what is carried over from all."""
-    fits = known.donors(kind, known.like(kind, dtype), ())
+def _fit(kind: str, machine: Machine, dtype: str, calibration: Calibration) -> Fit:
+    """Return the device's own fit, that of devices of its architecture, or the one carried over from all."""
+    fits = calibration.donors(kind, calibration.like(kind, dtype), ())
     alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
     return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
 
 
-def _parameter(kind: str, fit: Fit) -> float:
-    name = "memory" if kind == "elementwise" else "efficiency"
-    return fit.values[[p.name for p in MODELS[kind].parameters].index(name)]
+def _fitted(kind: str, name: str, machine: Machine, calibration: Calibration) -> float:
+    """Return a parameter of the device's FP32 fit."""
+    names = [parameter.name for parameter in MODELS[kind].parameters]
+    return _fit(kind, machine, "fp32", calibration).values[names.index(name)]
 
 
-#: The model of each kind of operator; a convolution is the product that it is when its windows are laid out.
+#: The model of each kind of operator. A convolution counts as the product of its laid-out windows.
 _MODEL_OF = {"matmul": "matmul", "batched_matmul": "batched_matmul", "convolution": "matmul"}
 #: Queries that a workgroup of a fused attention holds (FlashAttention-2, arXiv 2307.08691, section 3.3).
 _QUERIES = 128
 
 
 def modelled_seconds(
-    operators: Sequence[Operator], place: Capability, floor_s: float, attention_share: float
+    operators: Sequence[Operator], target: Capability, floor_s: float, attention_share: float
 ) -> Floats:
     """Return the time of each operator, s, shape (n,).
 
-    - Products and convolutions: the models of `replay.costs.kernels`, with the share of the peak that `place` sustains.
-    - Attention: workgroups of 128 queries go through all keys, each at the rate of one compute unit; fewer of
-      them than units leave units idle.
+    - Products and convolutions: the models of `replay.costs.kernels`, with the sustained share of the peak of `target`.
+    - Attention: workgroups of 128 queries go through all keys, each at the rate of one compute unit. Fewer workgroups
+      than units leave units idle.
 
     Parameters
     ----------
     operators : sequence of Operator
-        Of kind matmul, batched_matmul, convolution or attention.
-    place : Capability
+        Operators of kind matmul, batched_matmul, convolution or attention.
+    target : Capability
         Device and data type that the operators run on.
     floor_s : float
-        What a kernel takes that computes next to nothing.
+        Time of a kernel that computes next to nothing.
     attention_share : float
         Rate of a fused attention over that of a matrix product.
 
@@ -160,39 +156,34 @@ def modelled_seconds(
     >>> from replay.costs.operators import batched_matmul
     >>> from replay.costs.retiming import capability
     >>> from replay.costs.kernels import load_calibration
-    >>> place = capability(find_device("A100-SXM4-80GB"), "bf16", load_calibration())
-    >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], place, 4e-6, 0.5)[0]
+    >>> a100 = capability(find_device("A100-SXM4-80GB"), "bf16", load_calibration())
+    >>> seconds = modelled_seconds([batched_matmul(1, 4096, 4096, 4096, 2)], a100, 4e-6, 0.5)[0]
     >>> bool(0.8 < 2 * 4096**3 / seconds / 271e12 < 1.0)
     True
     """
-    found = np.zeros(len(operators))
+    seconds = np.zeros(len(operators))
     groups: dict[tuple[str, int], list[int]] = {}
-    for row, one in enumerate(operators):
-        groups.setdefault((one.kind, one.element_bytes), []).append(row)
+    for row, operator in enumerate(operators):
+        groups.setdefault((operator.kind, operator.element_bytes), []).append(row)
     for (kind, size), rows in groups.items():
         several = [operators[row] for row in rows]
         if kind == "attention":
-            found[rows] = [_attention(one, place, floor_s, attention_share) for one in several]
+            seconds[rows] = [_attention(operator, target, floor_s, attention_share) for operator in several]
         else:
-            found[rows] = _products(several, size, place, floor_s)
-    return found
+            model, fit = MODELS[_MODEL_OF[kind]], target.fit(_MODEL_OF[kind], floor_s)
+            dims = np.array([operator.dims for operator in several], dtype=np.float64)
+            seconds[rows] = model.seconds(fit.theta, fit.tile, dims, size, target.machine)
+    return seconds
 
 
-def _products(operators: Sequence[Operator], element_bytes: int, place: Capability, floor_s: float) -> Floats:
-    model = _MODEL_OF[operators[0].kind]
-    fit = place.fit(model, floor_s)
-    dims = np.array([one.dims for one in operators], dtype=np.float64)
-    return MODELS[model].seconds(fit.theta, fit.tile, dims, element_bytes, place.machine)
-
-
-def _attention(operator: Operator, place: Capability, floor_s: float, share: float) -> float:
+def _attention(operator: Operator, target: Capability, floor_s: float, share: float) -> float:
     heads, queries, keys, width = operator.dims
-    units = place.machine.compute_units
-    # How much a pass over all scores, masked ones too, is of what this operator counts: half of it if causal.
+    units = target.machine.compute_units
+    # Counted FLOP over those of a pass over all scores, masked ones too: a half if causal.
     passes = operator.flops / (4.0 * heads * queries * keys * width)
     blocks = heads * np.ceil(queries / _QUERIES)
-    each = passes * 4.0 * _QUERIES * keys * width / (place.flops_per_s / units * share)
-    moving = operator.bytes_moved / place.bytes_per_s
+    each = passes * 4.0 * _QUERIES * keys * width / (target.flops_per_s / units * share)
+    moving = operator.bytes_moved / target.bytes_per_s
     return float(floor_s + max(max(blocks / units, 1.0) * each, moving))
 
 
@@ -205,7 +196,7 @@ _ATTENTION = CLASSES.index("attention")
 
 @dataclass(frozen=True)
 class _Side:
-    """Where kernels run: a device, the type that each computes in (index into `DTYPES`), and its compute units."""
+    """The device that kernels run on, the data type of each kernel (index in `DTYPES`), and the compute units."""
 
     device: Device
     dtype: Ints
@@ -217,13 +208,13 @@ class _Side:
 
 
 def arithmetic_tasks(graph: KernelGraph) -> Bools:
-    """Return which tasks are kernels bound by arithmetic, or by the latency of it."""
+    """Return the mask of kernels that are bound by arithmetic, or by its latency."""
     kernel = (graph.tasks.kind == TaskKind.KERNEL) & graph.on_device()
     return np.asarray(kernel & np.isin(graph.tasks.class_, _ARITHMETIC))
 
 
 def streaming_tasks(graph: KernelGraph) -> Bools:
-    """Return which tasks are bound by memory: all other kernels, and copies within a device."""
+    """Return the mask of tasks that are bound by memory: all other kernels, and copies within a device."""
     tasks = graph.tasks
     kernel = (tasks.kind == TaskKind.KERNEL) & graph.on_device() & ~arithmetic_tasks(graph)
     inside = (tasks.demand[:, _HBM] > 0) & (tasks.demand[:, _DMA] == 0)
@@ -231,14 +222,14 @@ def streaming_tasks(graph: KernelGraph) -> Bools:
 
 
 def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | float) -> Floats:
-    """Scale what of a duration is above the floor, and exchange the floor.
+    """Scale the part of a duration above the floor, and exchange the floor.
 
     Parameters
     ----------
     duration : array of float64
         Durations, in any unit.
     floors : (before, after)
-        In the unit of the durations. Of a duration below it that share of the new floor is taken.
+        Floors in the unit of the durations. A duration below the floor becomes the same share of the new floor.
     ratio : array of float64
         Factor of the part above the floor.
 
@@ -253,12 +244,12 @@ def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | f
 
 
 def retimed(graph: KernelGraph, target: Device, units: int, parameters: Parameters) -> Floats:
-    """Return the durations of kernels, and of copies within a device, on `target`; those of other tasks as they are.
+    """Return the durations of kernels, and of copies within a device, on `target`; other durations stay.
 
     Parameters
     ----------
     graph : KernelGraph
-        Whose device is known.
+        Graph on a known device.
     target : Device
         Device to re-time for.
     units : int
@@ -278,30 +269,28 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     source, tasks = _device(graph), graph.tasks
     dtype = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
     sides = _Side(source, dtype, graph.hardware.compute_units), _Side(target, dtype, units)
-    # How far another design is from what is expected of it is not known; at another clock it is the same design.
+    # Another design may differ from its expected efficiency by an unknown ratio; another clock is the same design.
     compute, attention, memory = (
         parameters[f"efficiency_ratio_{kind}"] if source.name != target.name else 1.0
         for kind in ("compute", "attention", "memory")
     )
     better = np.where(tasks.class_ == _ATTENTION, attention, compute)
-    fits = parameters.calibration(Calibration)
-    one, two = (capability(side.device, "fp32", fits).bytes_per_s for side in sides)
-    floors = (sides[0].floor_ns("kernel", parameters), sides[1].floor_ns("kernel", parameters))
-    streamed = above_floor(tasks.duration_ns, floors, one / two / memory)
+    rates = [capability(side.device, "fp32", parameters.calibration(Calibration)).bytes_per_s for side in sides]
+    streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), rates[0] / rates[1] / memory)
     return _by_class(graph, _arithmetic(graph, sides, better, parameters), streamed)
 
 
 def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> Floats:
-    """Return the durations where everything that is computed in `old` is computed in `new`.
+    """Return the durations if all arithmetic in `old` is done in `new`.
 
     Kernels bound by arithmetic go by the rate of the type and the bytes of their operands, all others by the bytes.
 
     Parameters
     ----------
     graph : KernelGraph
-        Whose device is known.
+        Graph on a known device.
     old, new : str
-        Of `profilers.devices.DTYPES`.
+        Data types, of `profilers.devices.DTYPES`.
     parameters : Parameters
         Floors and efficiencies, with a calibration of kernels.
     """
@@ -312,8 +301,7 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     units = graph.hardware.compute_units
     sides = _Side(device, before, units), _Side(device, after, units)
     size = DTYPE_BYTES[new] / DTYPE_BYTES[old]
-    floor = sides[0].floor_ns("kernel", parameters)
-    streamed = above_floor(tasks.duration_ns, (floor, floor), size)
+    streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), size)
     arithmetic = _arithmetic(graph, sides, np.ones(len(tasks)), parameters, size)
     return np.where(chosen, _by_class(graph, arithmetic, streamed), tasks.duration_ns)
 
@@ -325,43 +313,36 @@ def _device(graph: KernelGraph) -> Device:
 
 
 def _by_class(graph: KernelGraph, arithmetic: Floats, streamed: Floats) -> Floats:
-    """Return for each task the duration of its class, or its own where nothing of this applies."""
-    other = np.where(streaming_tasks(graph), streamed, graph.tasks.duration_ns)
-    return np.where(arithmetic_tasks(graph), arithmetic, other)
+    """Return the duration of each task by its class; the duration of other tasks stays."""
+    return np.select([arithmetic_tasks(graph), streaming_tasks(graph)], [arithmetic, streamed], graph.tasks.duration_ns)
+
+
+def _floors(kind: str, sides: tuple[_Side, _Side], parameters: Parameters) -> tuple[float, float]:
+    return sides[0].floor_ns(kind, parameters), sides[1].floor_ns(kind, parameters)
 
 
 def _arithmetic(
     graph: KernelGraph, sides: tuple[_Side, _Side], better: Floats, parameters: Parameters, size: float = 1.0
 ) -> Floats:
     """Return durations as if every task were bound by arithmetic; `size` is the change of bytes an element."""
-    tasks = graph.tasks
-    one, two = sides
-    floors = (one.floor_ns("product", parameters), two.floor_ns("product", parameters))
+    tasks, (before, after) = graph.tasks, sides
     rates = _rates(graph, sides, parameters.calibration(Calibration))
-    found = above_floor(tasks.duration_ns, floors, rates / better)
-    known = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
-    keys = np.stack([tasks.operator[known], one.dtype[known], two.dtype[known]])
+    durations = above_floor(tasks.duration_ns, _floors("product", sides, parameters), rates / better)
+    rows = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
+    keys = np.stack([tasks.operator[rows], before.dtype[rows], after.dtype[rows]])
     distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
-    operators = [graph.operators[i] for i in distinct[0].tolist()]
-    place = inverse.reshape(-1)
-    before, _ = _modelled(operators, one, distinct[1], parameters)
-    after, floor = _modelled([_resized(o, size) for o in operators], two, distinct[2], parameters)
-    later = floor[place] + (after - floor)[place] / better[known]
-    found[known] = _carried(tasks.duration_ns[known], before[place], later, _latency(one.device, two.device))
-    return found
-
-
-def _carried(traced: Floats, before: Floats, after: Floats, latency: float) -> Floats:
-    """Exchange what the model explains of a traced duration; what it does not explain is taken for latency."""
-    unexplained = np.maximum(traced - before, 0.0)
-    return np.asarray(after * np.minimum(traced / before, 1.0) + unexplained * latency)
-
-
-def _latency(one: Device, two: Device) -> float:
-    """Return how latency changes: with the clock of one design; of two designs it is taken to be the same."""
-    if one.name == two.name and "clock_mhz" in one.figures and "clock_mhz" in two.figures:
-        return one.value("clock_mhz") / two.value("clock_mhz")
-    return 1.0
+    operators, case = [graph.operators[i] for i in distinct[0].tolist()], inverse.reshape(-1)
+    before_ns, _ = _modelled(operators, before, distinct[1], parameters)
+    after_ns, floor_ns = _modelled([_resized(o, size) for o in operators], after, distinct[2], parameters)
+    modelled, target = before_ns[case], floor_ns[case] + (after_ns - floor_ns)[case] / better[rows]
+    # The part that the model does not explain is taken for latency. It goes with the clock of one design, and stays
+    # between two designs.
+    figures, latency = [side.device.figures for side in sides], 1.0
+    if before.device.name == after.device.name and all("clock_mhz" in each for each in figures):
+        latency = figures[0]["clock_mhz"].value / figures[1]["clock_mhz"].value
+    traced = tasks.duration_ns[rows]
+    durations[rows] = target * np.minimum(traced / modelled, 1.0) + np.maximum(traced - modelled, 0.0) * latency
+    return durations
 
 
 def _resized(operator: Operator, size: float) -> Operator:
@@ -377,25 +358,25 @@ def _modelled(
 ) -> tuple[Floats, Floats]:
     """Return the modelled time of each operator and the floor in it, ns."""
     times, floors = np.zeros(len(operators)), np.zeros(len(operators))
-    fused = np.array([one.kind == "attention" for one in operators], dtype=np.bool_)
+    fused = np.array([operator.kind == "attention" for operator in operators], dtype=np.bool_)
     for dtype in sorted(set(dtypes.tolist())):
+        target = capability(side.device, _TYPES[dtype], parameters.calibration(Calibration))
         for kind, of_kind in (("product", ~fused), ("attention", fused)):
             rows = np.flatnonzero(of_kind & (dtypes == dtype))
             floor = floors[rows] = side.floor_ns(kind, parameters)
-            place = capability(side.device, _TYPES[dtype], parameters.calibration(Calibration))
             several = [operators[row] for row in rows.tolist()]
-            times[rows] = 1e9 * modelled_seconds(several, place, floor * 1e-9, parameters["attention_share"])
+            times[rows] = 1e9 * modelled_seconds(several, target, floor * 1e-9, parameters["attention_share"])
     return times, floors
 
 
-def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], fits: Calibration) -> Floats:
-    """Return per task the time on the second side over that on the first, of a product of unknown shape."""
-    rate = [
-        np.array([capability(side.device, dtype, fits).flops_per_s for dtype in _TYPES])[side.dtype] for side in sides
-    ]
-    units = [side.units for side in sides]
-    workgroups = graph.tasks.workgroups
+def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], calibration: Calibration) -> Floats:
+    """Return the time on the second side over that on the first, per task, of a product of unknown shape."""
+    before, after = (
+        np.array([capability(side.device, dtype, calibration).flops_per_s for dtype in _TYPES])[side.dtype]
+        for side in sides
+    )
+    workgroups, units = graph.tasks.workgroups, [side.units for side in sides]
     waves = [np.maximum(np.ceil(workgroups / n) * n, 1) for n in units]
     # Beyond a few waves the number of workgroups no longer matters, and another device would tile differently.
     few = (workgroups > 0) & (workgroups <= max(units))
-    return np.asarray(rate[0] / rate[1] * np.where(few, waves[1] / waves[0], 1.0))
+    return np.asarray(before / after * np.where(few, waves[1] / waves[0], 1.0))

@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
-from math import exp, hypot, isfinite
+from math import exp, hypot
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import scipy
 
 from profilers.devices.catalogue import Device
@@ -22,7 +21,8 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats
 from replay.calibration.files import CalibrationFile, CalibrationLayout
-from replay.calibration.parameters import Parameters, Row, measured_count, measured_rows
+from replay.calibration.parameters import Parameters, conformal_bound
+from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
 from replay.workloads.architecture import Transformer
 from replay.workloads.training import (
     PRIORS,
@@ -51,10 +51,10 @@ _COUNTS = (
 )
 #: Columns of a table of measured steps.
 COLUMNS = (*_COUNTS, _TIME)
-#: Of GPT-2, 50257 filled up.
+#: Vocabulary of GPT-2, 50257, filled up.
 VOCABULARY = 51200
 _FEEDFORWARD = 4
-#: Of a number, at most; and characters that a message repeats.
+#: Largest number of digits of a number, and of characters that a message repeats.
 _DIGITS, _SHOWN = 6, 40
 
 
@@ -78,14 +78,14 @@ class MeasuredStep:
 
     @property
     def configuration(self) -> str:
-        """Its numbers, in the order of the columns."""
+        """Numbers of the step, in the order of the columns."""
         job, model, layout = self.job, self.job.model, self.job.layout
         sizes = (job.global_batch, job.micro_batch, model.hidden, model.heads, model.layers, job.length)
         return ",".join(map(str, (layout.devices, *sizes, layout.tensor, layout.data, layout.pipeline)))
 
     @property
     def digest(self) -> str:
-        """Hash of its configuration and time."""
+        """Digest of numbers and time, by which a fit recognises the measurement."""
         return sha256(f"{self.configuration},{self.seconds:.9f}".encode()).hexdigest()[:10]
 
 
@@ -97,46 +97,40 @@ def read_steps(path: str | Path, node_devices: int = 8) -> list[MeasuredStep]:
     path : str or Path
         CSV file of measured steps, or a folder of such files.
     node_devices : int
-        Devices of a node, where a job has more than that.
+        Devices of a node; a job with more devices spans several nodes.
 
     Raises
     ------
     NotFoundError, InvalidInputError
-        There is no such file; a column is missing; there is no row; or a row is not accepted: the message
-        names it, with the reason.
+        There is no such file; a column is missing; there is no row; or a row is refused. The message names the row, and
+        says what is accepted.
     """
-    return measured_rows(path, COLUMNS, lambda where, row: _row(where, row, node_devices))
+    return measured_rows(path, COLUMNS, lambda where, row: _step_of(where, row, node_devices))
 
 
-def _row(where: str, row: Row, node_devices: int) -> MeasuredStep:
-    try:
-        devices, batch, micro, hidden, heads, layers, length, *split = (
-            measured_count(row, name, _DIGITS) for name in _COUNTS
+def _step_of(where: str, row: Row, node_devices: int) -> MeasuredStep:
+    devices, batch, micro, hidden, heads, layers, length, *split = (
+        measured_count(row, name, _DIGITS) for name in _COUNTS
+    )
+    layout = Layout(split[0], split[1], split[2], node_devices)
+    if layout.devices != devices:
+        raise InvalidInputError(
+            f"tensor {layout.tensor} x data {layout.data} x pipeline {layout.pipeline} parallelism is "
+            f"{layout.devices}, not the {devices} of # GPUs"
         )
-        layout = Layout(split[0], split[1], split[2], node_devices)
-        if layout.devices != devices:
-            raise InvalidInputError(
-                f"tensor {layout.tensor} x data {layout.data} x pipeline {layout.pipeline} parallelism is "
-                f"{layout.devices}, not the {devices} of # GPUs"
-            )
-        model = Transformer("gpt", "megatron", layers, hidden, heads, _FEEDFORWARD * hidden, VOCABULARY)
-        return MeasuredStep(TrainingJob(model, length, batch, micro, layout), _milliseconds(row) / 1e3, where)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{where}: {error}") from error
-
-
-def _milliseconds(row: Row) -> float:
-    try:
-        milliseconds = float(row[_TIME] or "")
-    except ValueError:
-        milliseconds = 0.0
-    if not (isfinite(milliseconds) and milliseconds > 0):
-        raise InvalidInputError(f"{_TIME} is {(row[_TIME] or '')[:_SHOWN]!r}; it must be a number above zero")
-    return milliseconds
+    model = Transformer("gpt", "megatron", layers, hidden, heads, _FEEDFORWARD * hidden, VOCABULARY)
+    return MeasuredStep(TrainingJob(model, length, batch, micro, layout), measured_seconds(row, _TIME), where)
 
 
 def chosen_part(measured: Sequence[MeasuredStep], share: float) -> list[MeasuredStep]:
-    """Return a share of the measurements, chosen by a hash of their configurations: no time is looked at.
+    """Return a share of the measurements, chosen by a hash of their configurations, so that no time decides.
+
+    Parameters
+    ----------
+    measured : sequence of MeasuredStep
+        Measurements to choose from.
+    share : float
+        Share to choose.
 
     Examples
     --------
@@ -153,7 +147,7 @@ _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclass(frozen=True)
 class TrainingFit:
-    """Costs of host and optimizer, and the error of predictions with them.
+    """Fitted costs, and how far predictions with them are off.
 
     Parameters
     ----------
@@ -164,11 +158,11 @@ class TrainingFit:
     costs : TrainingCosts
         Fitted costs of host and optimizer.
     recompute : bool
-        Whether the measured runs run layers' forward pass again: the way that explains them better.
+        Whether layers run their forward pass again in the measured runs, as explains them better.
     spread : float
-        Of the logarithm of the measured time over that predicted without it, nine in ten are below this.
+        Bound on the absolute logarithm of measured over predicted time, for nine in ten steps that were left out.
     digests : tuple of str
-        Of the measurements that were fitted.
+        Digests of the measurements that were fitted.
     source : str
         Measurements that were fitted, in words.
     """
@@ -248,11 +242,11 @@ def load_training() -> TrainingFit:
     return read_training_fit(dataset_path("fits/training.json"))
 
 
-#: Of the measurements, what is fitted; the rest is for `seqpoint validate training` to score.
+#: Share of the measurements that is fitted; `seqpoint validate training` scores the rest.
 SHARE = 0.1
 #: Measurements that a fit needs at least.
 LEAST_STEPS = 20
-#: Standard deviation of the logarithm of a measured time that is expected, beside which priors count.
+#: Expected standard deviation of the logarithm of a measured time, against which priors count.
 _NOISE = 0.05
 _FOLDS, _CONFIDENCE = 6, 0.9
 _STEP = 1e-3
@@ -263,9 +257,9 @@ def calibrate_training(
 ) -> TrainingFit:
     """Fit the costs to a share of measured steps, both with and without recomputed layers; the better is kept.
 
-    The interval is conformal: a sixth of the shapes at a time is predicted from a fit of the others. Of the m errors
-    in order, the one at ``(m + 1) * 0.9`` is the spread. Steps whose kernels have the same shapes err alike, so they
-    are left out together.
+    The interval is conformal: steps whose kernels have the same shapes are predicted from a fit of the others, a sixth
+    of the shapes at a time, and of the m errors in order, the one at ``(m + 1) * 0.9`` is the spread. Steps of the same
+    shapes err alike, so that single steps left out would show too little.
 
     Parameters
     ----------
@@ -285,26 +279,26 @@ def calibrate_training(
     """
     if not 0 < share <= 1:
         raise InvalidInputError(f"share is {share}; it must be above 0 and at most 1")
-    mine = chosen_part(measured, share)
-    if len(mine) < LEAST_STEPS:
+    fitted = chosen_part(measured, share)
+    if len(fitted) < LEAST_STEPS:
         raise InvalidInputError(
-            f"{len(measured)} measured steps, of which a share of {share:g} is {len(mine)}; "
+            f"{len(measured)} measured steps, of which a share of {share:g} is {len(fitted)}; "
             f"at least {LEAST_STEPS} are needed: give more, or a larger share"
         )
-    seconds = np.array([step.seconds for step in mine])
+    seconds = np.array([step.seconds for step in fitted])
     fits = []
     for recompute in (False, True):
-        loads = job_loads([replace(step.job, recompute=recompute) for step in mine], device, parameters)
+        loads = job_loads([replace(step.job, recompute=recompute) for step in fitted], device, parameters)
         fits.append((*_fit(loads, seconds), recompute, loads))
     theta, _, recompute, loads = min(fits, key=lambda fit: fit[1])
     return TrainingFit(
         device.name,
-        max(step.job.layout.devices for step in mine),
+        max(step.job.layout.devices for step in fitted),
         _costs(theta),
         recompute,
-        _spread(loads, seconds, _folds(mine)),
-        tuple(sorted(step.digest for step in mine)),
-        f"{len(mine)} of {len(measured)} measured steps, chosen by a hash of their configurations",
+        _spread(loads, seconds, [step.job for step in fitted]),
+        tuple(sorted(step.digest for step in fitted)),
+        f"{len(fitted)} of {len(measured)} measured steps, chosen by a hash of their configurations",
     )
 
 
@@ -318,37 +312,33 @@ def _predicted(theta: Floats, loads: Sequence[JobLoad]) -> Floats:
 
 
 def _fit(loads: Sequence[JobLoad], seconds: Floats) -> tuple[Floats, float]:
-    """Return the logarithms of the costs, and the sum of squares that is left, priors included."""
-    values, spread = np.array(list(PRIORS.values())).T
-    prior = np.log(values)
+    """Return the logarithms of the costs, and half the sum of squares of the residuals, priors included."""
+    prior, width = np.array(list(PRIORS.values())).T
+    prior = np.log(prior)
 
-    def off(theta: Floats) -> Floats:
-        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / spread))
+    def residuals(theta: Floats) -> Floats:
+        return np.concatenate((np.log(_predicted(theta, loads) / seconds) / _NOISE, (theta - prior) / width))
 
-    fit = scipy.optimize.least_squares(off, prior, diff_step=_STEP)
-    return np.asarray(fit.x), float(fit.cost)
+    result = scipy.optimize.least_squares(residuals, prior, diff_step=_STEP)
+    return np.asarray(result.x), float(result.cost)
 
 
-def _folds(measured: Sequence[MeasuredStep]) -> npt.NDArray[np.int64]:
-    """Return the sixth that each step belongs to: all steps whose kernels have the same shapes to one."""
-    jobs = [step.job for step in measured]
+def _spread(loads: Sequence[JobLoad], seconds: Floats, jobs: Sequence[TrainingJob]) -> float:
+    """Return the spread of predictions from fits that left out a sixth of the shapes of kernels."""
     shapes = [(job.model.hidden, job.length, job.micro_batch, job.layout.tensor) for job in jobs]
-    return np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1) % _FOLDS
-
-
-def _spread(loads: Sequence[JobLoad], seconds: Floats, fold: npt.NDArray[np.int64]) -> float:
+    order = {shape: i for i, shape in enumerate(sorted(set(shapes)))}
+    folds = np.array([order[shape] % _FOLDS for shape in shapes])
     errors = []
-    for number in np.unique(fold):
-        rest, left = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
-        rest = rest if len(rest) else left
+    for fold in np.unique(folds):
+        left_out = np.flatnonzero(folds == fold)
+        rest = np.flatnonzero(folds != fold) if len(order) > 1 else left_out
         theta, _ = _fit([loads[i] for i in rest.tolist()], seconds[rest])
-        errors.append(np.abs(np.log(_predicted(theta, [loads[i] for i in left.tolist()]) / seconds[left])))
-    among = np.sort(np.concatenate(errors))
-    return float(among[min(int(np.ceil((len(among) + 1) * _CONFIDENCE)) - 1, len(among) - 1)])
+        errors.append(np.log(_predicted(theta, [loads[i] for i in left_out.tolist()]) / seconds[left_out]))
+    return conformal_bound(np.concatenate(errors), _CONFIDENCE)
 
 
-#: Spread of the logarithm that a device which was not measured, or more devices, add: of 55 runs of whole transformers
-#: on devices that were left out (`tests/accuracy/models.csv`), nine in ten err by less.
+#: Spread of the logarithm that another device than the measured one, or more devices, add. Nine in ten of 55 runs of
+#: whole transformers on devices that were left out err by less (`tests/accuracy/models.csv`).
 _CARRIED = 0.2
 
 
@@ -361,11 +351,11 @@ class PredictedStep:
     job : TrainingJob
         Training job that was predicted.
     parts : BreakDown
-        Where its time goes; `parts.total_s` is the time.
+        Parts of its time; `parts.total_s` is the time.
     low_s, high_s : float
-        Interval that is meant to hold nine in ten.
+        Ends of an interval that is meant to hold nine in ten.
     basis : str
-        ``"fitted"`` where the device was measured with as many devices or more, else ``"carried"``.
+        ``"fitted"`` if the device was measured with as many devices or more, else ``"carried"``.
     """
 
     job: TrainingJob
@@ -392,7 +382,7 @@ def predict_steps(
     device : Device
         Device that all ranks run on.
     fit : TrainingFit
-        Costs of host and optimizer. Those of the host are taken to be the same on any device.
+        Costs of host and optimizer. Costs of the host are taken to be the same on any device.
     parameters : Parameters
         With calibrations of kernels and collectives.
 
@@ -416,9 +406,9 @@ def predict_steps(
     predicted = []
     for job, load in zip(jobs, job_loads(jobs, device, parameters), strict=True):
         parts = step_time(load, fit.costs)
-        measured = device.name == fit.device and job.layout.devices <= fit.devices
-        factor = exp(fit.spread if measured else hypot(fit.spread, _CARRIED))
-        basis = "fitted" if measured else "carried"
+        is_fitted = device.name == fit.device and job.layout.devices <= fit.devices
+        factor = exp(fit.spread if is_fitted else hypot(fit.spread, _CARRIED))
+        basis = "fitted" if is_fitted else "carried"
         predicted.append(PredictedStep(job, parts, parts.total_s / factor, parts.total_s * factor, basis))
     return predicted
 

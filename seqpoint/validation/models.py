@@ -10,15 +10,14 @@ seqpoint validate models measured.csv --json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from pathlib import Path
 
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from replay import workloads
-from replay.calibration.parameters import Row, measured_count, measured_rows
+from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
 from replay.costs.kernels import Calibration, load_calibration, read_calibration
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
@@ -101,21 +100,11 @@ def _row(where: str, row: Row, models: Mapping[str, workloads.Transformer]) -> M
     mode, option = row["mode"] or "", row.get("option") or ""
     if mode not in _MODES or option not in _OPTIONS:
         raise InvalidInputError(
-            f"{where}: mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
+            f"mode {mode[:_SHOWN]!r}, option {option[:_SHOWN]!r}; modes are inf, train, options none, fusion"
         )
-    try:
-        run = workloads.Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
-        device, model = find_device(_name(row, "device")), workloads.find_transformer(_name(row, "model"), models)
-    except (NotFoundError, InvalidInputError) as error:
-        raise InvalidInputError(f"{where}: {error}") from error
-    try:
-        milliseconds = float(row["e2e_ms"] or "")
-    except ValueError:
-        milliseconds = 0.0
-    if not (isfinite(milliseconds) and milliseconds > 0):
-        shown = (row["e2e_ms"] or "")[:_SHOWN]
-        raise InvalidInputError(f"{where}: e2e_ms is {shown!r}; it must be a number above zero")
-    return MeasuredModel(device, model, run, option == "fusion", milliseconds / 1e3, where)
+    run = workloads.Pass(measured_count(row, "batch"), measured_count(row, "seq_len"), mode == "train")
+    device, model = find_device(_name(row, "device")), workloads.find_transformer(_name(row, "model"), models)
+    return MeasuredModel(device, model, run, option == "fusion", measured_seconds(row, "e2e_ms"), where)
 
 
 def _name(row: Row, column: str) -> str:

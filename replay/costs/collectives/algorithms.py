@@ -6,7 +6,7 @@ protocols, with the constants of NCCL. `least_seconds` is the bound that the lin
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -17,8 +17,8 @@ from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 
-#: How the devices of a node are joined: each to each, by a switch, in a ring, or in pairs (a bridge joins two, and what
-#: goes further goes over PCIe).
+#: How the devices of a node are joined: each to each, by a switch, in a ring, or in pairs. A bridge joins a pair; other
+#: traffic goes over PCIe.
 FABRICS = ("mesh", "switch", "ring", "pairs")
 #: The slowest kind of link that a group has to cross.
 LINKS = ("device", "pcie", "network")
@@ -44,14 +44,14 @@ class Topology:
     n_workers : int
         Workers of the group.
     devices_per_node : int, optional
-        Of this group; by default all are in one node.
+        Devices of the group in each node; by default all are in one node.
     node_devices : int, optional
-        That a node has, whether or not they are in the group; by default those of the group.
+        Devices of a node, in the group or not; by default those of the group.
     fabric : str
         One of `FABRICS`.
     nics : int, optional
-        Network adapters of a node for traffic between devices; by default one for two of its devices, as the measured
-        nodes behave and many rented ones are built. A DGX A100 or H100 has one a device: say so.
+        Network adapters of a node for traffic between devices. By default there is one for two devices, as in the
+        measured nodes and in many rented ones. A DGX A100 or H100 has one for each device.
 
     Raises
     ------
@@ -122,12 +122,12 @@ def _whole(name: str, value: object, least: int) -> int:
 
 
 def link_bytes_per_s(device: Device, link: str) -> float:
-    """Return what one device sends over a kind of link, one way, after protocol headers.
+    """Return the rate at which a device sends over a kind of link, one way, after protocol headers.
 
     Parameters
     ----------
     device : Device
-        Device whose links are meant.
+        Device that sends.
     link : str
         ``"device"`` (of a device without such links: PCIe) or ``"pcie"``.
 
@@ -144,7 +144,7 @@ def link_bytes_per_s(device: Device, link: str) -> float:
 
 
 def raw_link_bytes_per_s(device: Device, link: str) -> float:
-    """Return what one device sends over a kind of link, one way, before any header: nothing is faster.
+    """Return the rate at which a device sends over a kind of link, one way, headers included: nothing is faster.
 
     Examples
     --------
@@ -158,25 +158,36 @@ def raw_link_bytes_per_s(device: Device, link: str) -> float:
     return link_bytes_per_s(device, "pcie") / _PCIE_SHARE
 
 
-#: Collectives; their size is that of one worker's whole buffer: what is reduced, what was gathered, what is scattered,
-#: all that a worker sends.
+#: Collectives. The size of a collective is that of one worker's whole buffer: reduced, gathered, scattered or sent.
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+#: Collectives in which each worker only sends to its peers and receives from them.
+_PAIRWISE = ("all_to_all", "send_recv")
+_ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "all_reduce": ("ring", "tree", "one-shot", "two-shot", "hierarchical"),
+        "all_gather": ("ring", "direct", "hierarchical"),
+        "reduce_scatter": ("ring", "direct", "hierarchical"),
+        "all_to_all": ("direct",),
+        "broadcast": ("ring", "tree", "direct"),
+        "send_recv": ("direct",),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A part of an algorithm.
+    """A phase of an algorithm.
 
     Parameters
     ----------
     level : str
-        What carries it: ``"port"``, all links of a device; ``"peer"``, its links to one other; ``"network"``, all
-        adapters of a node; ``"network tree"``, they too, with the latency of a tree's step.
+        Links that carry it: ``"port"``, all links of a device; ``"peer"``, its links to one other device;
+        ``"network"``, all adapters of a node; ``"network tree"``, the same with the latency of a tree's step.
     steps : float
         Messages that wait for each other.
     volume : float
-        Bytes that the busiest link of the level carries, over the size of the buffer; of a node for a network. What
-        goes over one adapter of several counts as if each carried as much.
+        Bytes that the busiest link of the level carries, over the size of the buffer; for a network, those of a node.
+        A message over one adapter of several counts as if each adapter carried as much.
     """
 
     level: str
@@ -185,7 +196,7 @@ class Phase:
 
 
 def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...]:
-    """Return what an algorithm does, phase after phase.
+    """Return the phases of an algorithm, one after another.
 
     Parameters
     ----------
@@ -214,12 +225,45 @@ def phases_of(kind: str, algorithm: str, topology: Topology) -> tuple[Phase, ...
     >>> phases_of("all_reduce", "ring", Topology(4))
     (Phase(level='port', steps=6, volume=1.5),)
     """
-    known = algorithms_of(kind, topology)
-    if algorithm not in known:
-        raise InvalidInputError(f"no algorithm {algorithm!r} of {kind} here; there are {', '.join(known)}")
-    if topology.n_workers == 1:
+    algorithms = algorithms_of(kind, topology)
+    if algorithm not in algorithms:
+        raise InvalidInputError(f"no algorithm {algorithm!r} of {kind} here; there are {', '.join(algorithms)}")
+    n, nodes, per_node = topology.n_workers, topology.nodes, topology.devices_per_node
+    passes = 2 if kind == "all_reduce" else 1
+    if n == 1:
         return ()
-    return _PHASES[kind][algorithm](topology)
+    if algorithm == "ring":
+        steps = ring_steps(kind, n)
+        return (Phase("network" if nodes > 1 else "port", steps, 1.0 if kind == "broadcast" else steps / n),)
+    if algorithm == "tree" and nodes == 1:
+        return (Phase("port", passes * (n - 1).bit_length(), float(passes)),)
+    steps = passes * (per_node - 1)
+    if algorithm == "tree":
+        between = Phase("network tree", passes * (nodes - 1).bit_length(), float(passes))
+        return (between, Phase("port", steps, 0.0)) if steps else (between,)
+    if algorithm == "hierarchical":
+        between = Phase("network", passes * (nodes - 1), passes * (nodes - 1) / nodes)
+        return (Phase("port", steps, steps / per_node), between)
+    if algorithm == "two-shot":
+        return (Phase("peer", 2, 2 / n),)
+    return (_exchange(kind, topology),)
+
+
+def _exchange(kind: str, topology: Topology) -> Phase:
+    """Return the one phase in which every worker sends to its peers directly.
+
+    On a mesh each pair of devices has its links; on a switch a device sends all over its own.
+    """
+    n, nodes = topology.n_workers, topology.nodes
+    if kind not in _PAIRWISE:
+        return Phase("peer", 1, 1 / n if kind in ("all_gather", "reduce_scatter") else 1.0)
+    if nodes > 1:  # one message takes one adapter
+        volume = topology.nics_used if kind == "send_recv" else topology.devices_per_node * (nodes - 1) / nodes
+        return Phase("network", 1, float(volume))
+    is_mesh = topology.fabric == "mesh"
+    if kind == "send_recv":
+        return Phase("peer" if is_mesh else "port", 1, 1.0)
+    return Phase("peer", 1, 1 / n) if is_mesh else Phase("port", 1, (n - 1) / n)
 
 
 def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
@@ -239,13 +283,11 @@ def algorithms_of(kind: str, topology: Topology) -> tuple[str, ...]:
     """
     if kind not in KINDS:
         raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
-    if topology.nodes > 1:
-        return tuple(
-            name for name in _PHASES[kind] if name not in ("one-shot", "two-shot", "direct") or _pairwise(kind)
-        )
-    meshed = topology.fabric == "mesh" or topology.n_workers == 2
-    far = () if meshed or _pairwise(kind) else ("one-shot", "two-shot", "direct")
-    return tuple(name for name in _PHASES[kind] if name not in far and name != "hierarchical")
+    all_linked = topology.nodes == 1 and (topology.fabric == "mesh" or topology.n_workers == 2)
+    excluded = {"hierarchical"} if topology.nodes == 1 else set()
+    if not all_linked and kind not in _PAIRWISE:
+        excluded |= {"one-shot", "two-shot", "direct"}
+    return tuple(name for name in _ALGORITHMS[kind] if name not in excluded)
 
 
 def busiest_volume(kind: str, topology: Topology) -> float:
@@ -269,98 +311,19 @@ def ring_steps(kind: str, n_workers: int) -> int:
     """
     if n_workers == 1:
         return 0
-    if _pairwise(kind):
+    if kind in _PAIRWISE:
         return 1
     return (2 if kind == "all_reduce" else 1) * (n_workers - 1)
 
 
-def _pairwise(kind: str) -> bool:
-    return kind in ("all_to_all", "send_recv")
-
-
-def _level(topology: Topology) -> str:
-    return "network" if topology.nodes > 1 else "port"
-
-
-def _ring(kind: str) -> Callable[[Topology], tuple[Phase, ...]]:
-    def phases(topology: Topology) -> tuple[Phase, ...]:
-        n, steps = topology.n_workers, ring_steps(kind, topology.n_workers)
-        return (Phase(_level(topology), steps, 1.0 if kind == "broadcast" else steps / n),)
-
-    return phases
-
-
-def _tree(passes: int) -> Callable[[Topology], tuple[Phase, ...]]:
-    def phases(topology: Topology) -> tuple[Phase, ...]:
-        if topology.nodes == 1:
-            return (Phase("port", passes * (topology.n_workers - 1).bit_length(), float(passes)),)
-        between = Phase("network tree", passes * (topology.nodes - 1).bit_length(), float(passes))
-        inside = passes * (topology.devices_per_node - 1)
-        return (between, Phase("port", inside, 0.0)) if inside else (between,)
-
-    return phases
-
-
-def _shot(steps: int, volume: Callable[[int], float]) -> Callable[[Topology], tuple[Phase, ...]]:
-    return lambda topology: (Phase("peer", steps, volume(topology.n_workers)),)
-
-
-def _exchange(topology: Topology) -> tuple[Phase, ...]:
-    """All-to-all: on a mesh each pair has its links, on a switch a device sends all over its own."""
-    n, nodes = topology.n_workers, topology.nodes
-    if nodes > 1:
-        return (Phase("network", 1, topology.devices_per_node * (nodes - 1) / nodes),)
-    return (Phase("peer", 1, 1 / n),) if topology.fabric == "mesh" else (Phase("port", 1, (n - 1) / n),)
-
-
-def _send(topology: Topology) -> tuple[Phase, ...]:
-    if topology.nodes > 1:
-        return (Phase("network", 1, float(topology.nics_used)),)  # one message, one adapter
-    return (Phase("peer" if topology.fabric == "mesh" else "port", 1, 1.0),)
-
-
-def _hierarchy(kind: str) -> Callable[[Topology], tuple[Phase, ...]]:
-    passes = 2 if kind == "all_reduce" else 1
-
-    def phases(topology: Topology) -> tuple[Phase, ...]:
-        g, nodes = topology.devices_per_node, topology.nodes
-        inside = Phase("port", passes * (g - 1), passes * (g - 1) / g)
-        return (inside, Phase("network", passes * (nodes - 1), passes * (nodes - 1) / nodes))
-
-    return phases
-
-
-_PHASES: dict[str, dict[str, Callable[[Topology], tuple[Phase, ...]]]] = {
-    "all_reduce": {
-        "ring": _ring("all_reduce"),
-        "tree": _tree(2),
-        "one-shot": _shot(1, lambda n: 1.0),
-        "two-shot": _shot(2, lambda n: 2 / n),
-        "hierarchical": _hierarchy("all_reduce"),
-    },
-    "all_gather": {
-        "ring": _ring("all_gather"),
-        "direct": _shot(1, lambda n: 1 / n),
-        "hierarchical": _hierarchy("all_gather"),
-    },
-    "reduce_scatter": {
-        "ring": _ring("reduce_scatter"),
-        "direct": _shot(1, lambda n: 1 / n),
-        "hierarchical": _hierarchy("reduce_scatter"),
-    },
-    "all_to_all": {"direct": _exchange},
-    "broadcast": {"ring": _ring("broadcast"), "tree": _tree(1), "direct": _shot(1, lambda n: 1.0)},
-    "send_recv": {"direct": _send},
-}
-
-#: Whose switches add up what they pass on (NVLink SHARP, from the third NVSwitch on).
-_ADDING = ("Hopper", "Blackwell")
+#: Architectures whose switches reduce the data that they pass on (NVLink SHARP, from the third NVSwitch on).
+_REDUCING = ("Hopper", "Blackwell")
 
 
 def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
-    """Return what the busiest links need for the bytes alone, at their raw rates.
+    """Return the time that the busiest links need for the bytes alone, at their raw rates.
 
-    A network is as fast as what its adapters are plugged into: 16 lanes of PCIe each.
+    Each adapter of a network is as fast as its 16 lanes of PCIe.
 
     Parameters
     ----------
@@ -390,10 +353,10 @@ def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) 
 
 
 def least_volume(kind: str, topology: Topology, device: Device) -> float:
-    """Return bytes that a device (between nodes: all adapters of a node) sends at least, over the size.
+    """Return the least bytes that a device (between nodes: all adapters of a node) sends, over the size.
 
-    That of the ring, or of the hierarchy between nodes; of an all-reduce only the buffer itself where switches or
-    networks add up (NVLink SHARP, InfiniBand SHARP).
+    They are those of the ring, or of the hierarchy between nodes. An all-reduce sends the buffer once if switches or
+    networks reduce (NVLink SHARP, InfiniBand SHARP).
 
     Examples
     --------
@@ -407,7 +370,7 @@ def least_volume(kind: str, topology: Topology, device: Device) -> float:
         volume = (topology.n_workers - 1) / topology.n_workers
     else:
         volume = busiest_volume(kind, topology)
-    adds_up = topology.nodes > 1 or (topology.fabric == "switch" and device.architecture in _ADDING)
+    adds_up = topology.nodes > 1 or (topology.fabric == "switch" and device.architecture in _REDUCING)
     return min(volume, 1.0) if kind == "all_reduce" and adds_up else volume
 
 
@@ -422,11 +385,11 @@ class Protocol:
     Parameters
     ----------
     base_s : float
-        Paid once.
+        Latency that is paid once.
     step_s : mapping of str to float
-        Paid each step, by kind of link; ``"network tree"`` is that of a tree between nodes.
+        Latency of each step, by kind of link; ``"network tree"`` is a tree between nodes.
     share : float
-        Of the bandwidth that payload gets.
+        Share of the bandwidth that payload gets.
     """
 
     base_s: float
@@ -434,44 +397,39 @@ class Protocol:
     share: float
 
 
-def _protocol(base: float, steps: tuple[float, float, float, float], share: float) -> Protocol:
-    each = dict(zip(("device", "pcie", "network", "network tree"), (1e-6 * step for step in steps), strict=True))
-    return Protocol(base * 1e-6, MappingProxyType(each), share)
-
-
-#: NCCL 2.30, src/graph/tuning.cc: base latency, and of a ring's step over NVLink, PCIe and the network, and of a tree's
-#: over the network (commit b647562 of the same file), in us. LL sends a flag with every 4 bytes, LL128 one with every
-#: 120.
+#: Base latency, latency of a ring's step by link and of a tree's step over the network, in us, and share (NCCL 2.30,
+#: src/graph/tuning.cc; commit b647562 of it for trees). LL sends a flag with every 4 bytes, LL128 one with every 120.
 PROTOCOLS: Mapping[str, Protocol] = MappingProxyType(
     {
-        "LL": _protocol(6.6, (0.6, 1.0, 2.7, 5.0), 0.5),
-        "LL128": _protocol(14.0, (1.9, 2.5, 4.0, 8.5), 0.9375),
-        "Simple": _protocol(8.4, (3.4, 5.7, 14.0, 28.0), 1.0),
+        name: Protocol(base * 1e-6, MappingProxyType({link: 1e-6 * step for link, step in steps.items()}), share)
+        for name, base, steps, share in (
+            ("LL", 6.6, {"device": 0.6, "pcie": 1.0, "network": 2.7, "network tree": 5.0}, 0.5),
+            ("LL128", 14.0, {"device": 1.9, "pcie": 2.5, "network": 4.0, "network tree": 8.5}, 0.9375),
+            ("Simple", 8.4, {"device": 3.4, "pcie": 5.7, "network": 14.0, "network tree": 28.0}, 1.0),
+        )
     }
 )
 
 
-#: Algorithms and protocols that libraries choose from by themselves; the other algorithms are for asking what they
-#: would give. Between nodes NCCL uses LL128 on conditions only (src/graph/tuning.cc); with LL128, or a tree, among the
-#: choices, the measured groups, all on two nodes, are predicted worse. Between two nodes a tree is no more than a
-#: chain, so all-reduces have it on more than two, where a ring's steps add up.
+#: Algorithms and protocols that libraries choose from by themselves. Between nodes NCCL uses LL128 on conditions only
+#: (src/graph/tuning.cc). With LL128 or a tree among the choices, the measured groups, all on two nodes, are predicted
+#: worse. Between two nodes a tree is a chain, so all-reduces use it on more nodes only, where a ring's steps add up.
 IN_A_NODE = tuple((algorithm, protocol) for algorithm in ("ring", "tree", "direct") for protocol in PROTOCOLS)
 OVER_THE_NETWORK = tuple((algorithm, protocol) for algorithm in ("ring", "direct") for protocol in ("LL", "Simple"))
 #: Nodes up to which no tree is taken.
 CHAINED_NODES = 2
-_TREES = (("tree", "LL"), ("tree", "Simple"))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Bandwidths that a group has.
+    """The bandwidths of a group.
 
     Parameters
     ----------
     link : str
-        One of `replay.costs.collectives.algorithms.LINKS`: whose latency is paid in a node.
+        Link whose latency is paid in a node, one of `replay.costs.collectives.algorithms.LINKS`.
     port, peer, network : float
-        Bytes a second: all links of a device, its links to one other, all adapters of a node that are used.
+        Bytes a second of all links of a device, of its links to one other device, and of all used adapters of a node.
     """
 
     link: str
@@ -480,7 +438,7 @@ class Machine:
     network: float
 
     def of(self, phase: Phase) -> float:
-        """Return the bandwidth that a phase has."""
+        """Return the bandwidth of a phase."""
         return {"port": self.port, "peer": self.peer}.get(phase.level, self.network)
 
 
@@ -494,7 +452,7 @@ def machine_of(device: Device, topology: Topology, nic_bytes_per_s: float = NETW
     topology : Topology
         Workers of the group, and the links between them.
     nic_bytes_per_s : float
-        Of one adapter, one way.
+        Rate of one adapter, one way.
     """
     inside = "pcie" if topology.fabric == "pairs" and topology.devices_per_node > 2 else "device"
     port = peer = link_bytes_per_s(device, inside)
@@ -511,7 +469,7 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
     Parameters
     ----------
     phases : tuple of Phase
-        None costs nothing.
+        Phases of the algorithm; without phases the time is 0.
     protocol : str
         One of `PROTOCOLS`.
     machine : Machine
@@ -527,11 +485,10 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
     """
     if not phases:
         return np.zeros_like(sizes)
-    how = PROTOCOLS[protocol]
-    fixed = how.base_s + sum(
-        phase.steps * how.step_s[phase.level if phase.level.startswith("network") else machine.link] for phase in phases
-    )
-    return np.asarray(fixed + sum(phase.volume / (how.share * machine.of(phase)) for phase in phases) * sizes)
+    packing = PROTOCOLS[protocol]
+    links = [phase.level if phase.level.startswith("network") else machine.link for phase in phases]
+    fixed = packing.base_s + sum(phase.steps * packing.step_s[link] for phase, link in zip(phases, links, strict=True))
+    return np.asarray(fixed + sum(phase.volume / (packing.share * machine.of(phase)) for phase in phases) * sizes)
 
 
 def fastest(
@@ -554,30 +511,26 @@ def fastest(
     sizes : array of float64, shape (n,)
         Bytes.
     choices : sequence of (str, str), optional
-        Algorithms and protocols to choose from; those that the collective lacks on this topology are passed over.
-        By default what libraries choose from.
+        Algorithms and protocols to choose from; others than `algorithms_of` are passed over. By default those that
+        libraries choose from.
 
     Returns
     -------
     seconds : array of float64, shape (n,)
     names : array of str, shape (n,)
-        Of each size, such as ``"ring LL"``; of one worker ``"none"``.
+        Algorithm and protocol of each size, such as ``"ring LL"``; ``"none"`` for one worker.
     """
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
     if choices is None:
-        choices = _choices(kind, topology)
-    there = algorithms_of(kind, topology)
-    names, times = [], []
-    for algorithm, protocol in (one for one in choices if one[0] in there):
-        names.append(f"{algorithm} {protocol}")
-        times.append(algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes))
-    best = np.argmin(times, axis=0)
-    return np.min(times, axis=0), np.array(names)[best]
-
-
-def _choices(kind: str, topology: Topology) -> Sequence[tuple[str, str]]:
-    if topology.nodes == 1:
-        return IN_A_NODE
-    treed = kind == "all_reduce" and topology.nodes > CHAINED_NODES
-    return (*OVER_THE_NETWORK, *_TREES) if treed else OVER_THE_NETWORK
+        choices = IN_A_NODE if topology.nodes == 1 else OVER_THE_NETWORK
+        if kind == "all_reduce" and topology.nodes > CHAINED_NODES:
+            choices = (*choices, ("tree", "LL"), ("tree", "Simple"))
+    algorithms = algorithms_of(kind, topology)
+    times = {
+        f"{algorithm} {protocol}": algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes)
+        for algorithm, protocol in choices
+        if algorithm in algorithms
+    }
+    seconds = np.array(list(times.values()))
+    return np.min(seconds, axis=0), np.array(list(times))[np.argmin(seconds, axis=0)]

@@ -7,7 +7,7 @@ holds all fits, and how far predictions of other groups were off.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,18 +21,18 @@ import numpy.typing as npt
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
-from profilers.trace.arrays import Floats
+from profilers.trace.arrays import Floats, Ints
 from replay.calibration.files import CalibrationFile, CalibrationLayout
 from replay.costs.collectives.algorithms import KINDS, LINKS, MOST_BYTES, MOST_WORKERS, Topology
 
 #: Lines that a curve has at most, and measurements that one needs at least.
 _MOST_LINES, _LEAST_ROWS = 10, 6
-#: A line spans at least this factor of sizes: fewer are noise. What is larger than all that was measured continues the
-#: line of the largest sizes, down to a half of the largest.
+#: Factor of sizes that a line spans at least. Beyond the largest measured size, a line fitted to the sizes from half of
+#: the largest on continues the curve.
 _SPAN, _LARGE = 1.25, 0.5
 #: Measurements that a curve looks at: finding where lines end takes the square of their number. Of more, medians.
 _MOST_ROWS = 1500
-#: Fewer lines are taken where more of them lower the error on the other half by less than this share.
+#: Share of the error on the other half by which more lines must lower it, or fewer lines are taken.
 _WORTH = 0.03
 #: Rounds of reweighting that turn least squares into least absolute errors, and the error below which it stops.
 _ROUNDS, _FLOOR = 12, 1e-3
@@ -64,27 +64,29 @@ class Curve:
         return self._at(np.asarray(sizes, dtype=np.float64), 1.0)
 
     def rising(self, sizes: npt.ArrayLike, slower: float = 1.0) -> Floats:
-        """Return the least time of each size and all above, with what is fixed `slower` times as long.
+        """Return the least time of each size and all larger sizes, with fixed times `slower` times as long.
 
-        A message can be sent as a longer one: no longer one takes less time.
+        A message can be sent as a longer one, so no longer message takes less time.
 
         Examples
         --------
         >>> Curve((0.0, 100.0), (5.0, 2.0), (0.0, 0.01)).rising([50, 200]).tolist()
         [3.0, 4.0]
         """
-        wanted = np.asarray(sizes, dtype=np.float64)
+        exact = np.asarray(sizes, dtype=np.float64)
         starts = np.array(self.starts_bytes)
         begins = slower * np.array(self.alphas_s) + np.array(self.betas) * starts
         later = np.append(np.minimum.accumulate(begins[::-1])[::-1], np.inf)
-        least = np.minimum(self._at(wanted, slower), later[np.searchsorted(starts, wanted, side="right")])
-        return np.asarray(least, dtype=np.float64)
+        return np.asarray(np.minimum(self._at(exact, slower), later[np.searchsorted(starts, exact, side="right")]))
 
-    def _at(self, wanted: Floats, slower: float) -> Floats:
-        line = np.maximum(np.searchsorted(np.array(self.starts_bytes), wanted, side="right") - 1, 0)
-        return np.asarray(
-            slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * wanted, dtype=np.float64
-        )
+    def _at(self, sizes: Floats, slower: float) -> Floats:
+        line = _range_of(self.starts_bytes, sizes)
+        return np.asarray(slower * np.array(self.alphas_s)[line] + np.array(self.betas)[line] * sizes)
+
+
+def _range_of(starts: tuple[float, ...], sizes: Floats) -> Ints:
+    """Return the number of the range that holds each size; the first range also holds smaller sizes."""
+    return np.maximum(np.searchsorted(np.array(starts), sizes, side="right") - 1, 0)
 
 
 def fit_curve(sizes: Floats, seconds: Floats, limit: float | None = None) -> Curve:
@@ -95,8 +97,8 @@ def fit_curve(sizes: Floats, seconds: Floats, limit: float | None = None) -> Cur
     sizes, seconds : array of float64, shape (n,)
         Bytes and seconds, above zero, in any order.
     limit : float, optional
-        Seconds a byte that the links allow. Sizes beyond all that were measured then take the geometric mean of it
-        and of what the largest ones took: the larger a message, the nearer it comes to the limit.
+        Seconds a byte that the links allow. Sizes beyond the largest measured one then take the geometric mean of the
+        limit and of the rate of the largest ones: the larger a message, the nearer it comes to the limit.
 
     Raises
     ------
@@ -105,34 +107,34 @@ def fit_curve(sizes: Floats, seconds: Floats, limit: float | None = None) -> Cur
 
     Notes
     -----
-    Where one line ends and the next begins is found by dynamic programming over the sorted sizes, with the squares of
-    the relative errors; each line is then fitted to the least mean of the absolute relative errors. The number of lines
+    Dynamic programming over the sorted sizes finds where one line ends and the next begins, by the squares of the
+    relative errors. Each line is then fitted to the least mean of the absolute relative errors. The number of lines
     is the least whose error, fitted on one half of the measurements and scored on the other, is near the best. More
     than 1500 measurements are thinned to the median of each size, and still more sizes to medians of ranges of sizes.
     """
-    if (found := len(np.unique(sizes))) < _LEAST_ROWS:
-        raise InvalidInputError(f"{found} sizes were measured; a fit needs {_LEAST_ROWS} or more")
+    if (count := len(np.unique(sizes))) < _LEAST_ROWS:
+        raise InvalidInputError(f"{count} sizes were measured; a fit needs {_LEAST_ROWS} or more")
     order = np.lexsort((seconds, sizes))
     x, t = _thinned(sizes[order], seconds[order])
     halves = ((x[::2], t[::2], x[1::2], t[1::2]), (x[1::2], t[1::2], x[::2], t[::2]))
     most = max(1, min(_MOST_LINES, len(x) // 2 // _LEAST_ROWS))
     errors = np.zeros(most)
-    for near, at, other, then in halves if most > 1 else ():
-        for lines, ends in enumerate(_ends(near, at, most)):
-            errors[lines] += np.mean(np.abs(_curve(near, at, ends).seconds(other) / then - 1))
+    for fitted_x, fitted_t, scored_x, scored_t in halves if most > 1 else ():
+        for lines, ends in enumerate(_ends(fitted_x, fitted_t, most)):
+            errors[lines] += np.mean(np.abs(_curve(fitted_x, fitted_t, ends).seconds(scored_x) / scored_t - 1))
     chosen = int(np.flatnonzero(errors <= errors.min() * (1 + _WORTH))[0])
     return _beyond(_curve(x, t, _ends(x, t, most)[chosen]), x, t, limit)
 
 
 def _thinned(x: Floats, t: Floats) -> tuple[Floats, Floats]:
-    """Return medians of sizes and times where there are too many, of as many ranges on a logarithmic scale at most."""
+    """Return medians of sizes and times if there are too many: by size, then by range on a logarithmic scale."""
     if len(x) <= _MOST_ROWS:
         return x, t
     x, t = _medians(x, t, np.unique(x, return_inverse=True)[1])
     if len(x) <= _MOST_ROWS:
         return x, t
-    place = np.log(x / x[0]) / np.log(x[-1] / x[0]) * _MOST_ROWS
-    return _medians(x, t, np.minimum(place.astype(np.int64), _MOST_ROWS - 1))
+    position = np.log(x / x[0]) / np.log(x[-1] / x[0]) * _MOST_ROWS
+    return _medians(x, t, np.minimum(position.astype(np.int64), _MOST_ROWS - 1))
 
 
 def _medians(x: Floats, t: Floats, group: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -143,24 +145,23 @@ def _medians(x: Floats, t: Floats, group: npt.NDArray[np.int64]) -> tuple[Floats
 
 
 def _beyond(curve: Curve, x: Floats, t: Floats, limit: float | None) -> Curve:
-    """Add the line of sizes that are larger than all that were measured."""
+    """Return the curve with a line for sizes beyond the largest measured one."""
     large = x >= _LARGE * x[-1]
     if large.sum() < _LEAST_ROWS:
         return curve
     alpha, beta = _line(x[large], t[large])
     if limit is not None and limit < beta:
         end = alpha + beta * x[-1]
-        beta = min(float(np.sqrt(limit * beta)), end / x[-1])
-        alpha = end - beta * x[-1]
+        beta = float(min(np.sqrt(limit * beta), end / x[-1]))
+        alpha = float(end - beta * x[-1])
     return Curve((*curve.starts_bytes, float(x[-1])), (*curve.alphas_s, alpha), (*curve.betas, beta))
 
 
 def _ends(x: Floats, t: Floats, most: int) -> list[list[int]]:
     """Return where 1 to `most` lines end (exclusive), best by the squares of relative errors."""
-    n = len(x)
-    costs = _costs(x, t)
+    n, costs = len(x), _costs(x, t)
     best = costs[0].copy()
-    back, found = [], [[n]]
+    back, ends_of = [], [[n]]
     for _ in range(1, most):
         # total[i, j]: the lines before end at i, the last one takes i to j.
         total = best[:, None] + costs
@@ -171,8 +172,8 @@ def _ends(x: Floats, t: Floats, most: int) -> list[list[int]]:
         for step in reversed(back):
             at = int(step[at])
             ends.append(at)
-        found.append([end for end in reversed(ends) if end > 0] if np.isfinite(best[n]) else found[-1])
-    return found
+        ends_of.append([end for end in reversed(ends) if end > 0] if np.isfinite(best[n]) else ends_of[-1])
+    return ends_of
 
 
 def _costs(x: Floats, t: Floats) -> Floats:
@@ -180,8 +181,8 @@ def _costs(x: Floats, t: Floats) -> Floats:
     n = len(x)
     scale = x.mean()
     u, v = 1 / t, x / scale / t
-    sums = [np.concatenate(([0.0], np.cumsum(one))) for one in (u * u, u * v, v * v, u, v)]
-    suu, suv, svv, su, sv = (one[None, :] - one[:, None] for one in sums)
+    sums = [np.concatenate(([0.0], np.cumsum(terms))) for terms in (u * u, u * v, v * v, u, v)]
+    suu, suv, svv, su, sv = (total[None, :] - total[:, None] for total in sums)
     count = np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None]
     with np.errstate(divide="ignore", invalid="ignore"):
         determinant = suu * svv - suv * suv
@@ -193,9 +194,8 @@ def _costs(x: Floats, t: Floats) -> Floats:
     from_, to = np.append(x, x[-1]), np.concatenate((x[:1], x))
     wide = to[None, :] >= _SPAN * from_[:, None]
     apart = np.concatenate(([True], x[1:] > x[:-1], [True]))  # a size does not belong to two lines
-    return np.where(
-        (count >= _LEAST_ROWS) & (wide | (count == n)) & apart[:, None] & apart[None, :], np.maximum(cost, 0.0), np.inf
-    )
+    allowed = (count >= _LEAST_ROWS) & (wide | (count == n)) & apart[:, None] & apart[None, :]
+    return np.where(allowed, np.maximum(cost, 0.0), np.inf)
 
 
 def _curve(x: Floats, t: Floats, ends: list[int]) -> Curve:
@@ -218,7 +218,7 @@ def _line(x: Floats, t: Floats) -> tuple[float, float]:
 def _weighted(x: Floats, t: Floats, weight: Floats) -> tuple[float, float]:
     """Return the line with the least weighted squares of relative errors; a negative part is set to zero."""
     u, v = 1 / t, x / t
-    suu, suv, svv, su, sv = (float(np.sum(weight * one)) for one in (u * u, u * v, v * v, u, v))
+    suu, suv, svv, su, sv = (float(np.sum(weight * terms)) for terms in (u * u, u * v, v * v, u, v))
     determinant = suu * svv - suv * suv
     if determinant > 1e-12 * suu * svv:
         a, b = (svv * su - suv * sv) / determinant, (suu * sv - suv * su) / determinant
@@ -231,14 +231,14 @@ def _weighted(x: Floats, t: Floats, weight: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Band:
-    """What measured times are between, relative to predicted ones, by size.
+    """Bounds of measured over predicted times, by size.
 
     Parameters
     ----------
     starts_bytes : tuple of float
-        From which size each holds, ascending; the first also holds below.
+        Size from which each bound holds, ascending; the first also holds below.
     low, high : tuple of float
-        Measured over predicted.
+        Lower and upper bounds.
     """
 
     starts_bytes: tuple[float, ...]
@@ -246,14 +246,14 @@ class Band:
     high: tuple[float, ...]
 
     def at(self, sizes: Floats) -> tuple[Floats, Floats]:
-        """Return low and high at each size."""
-        place = np.maximum(np.searchsorted(np.array(self.starts_bytes), sizes, side="right") - 1, 0)
-        return np.array(self.low)[place], np.array(self.high)[place]
+        """Return the lower and the upper bound at each size."""
+        row = _range_of(self.starts_bytes, sizes)
+        return np.array(self.low)[row], np.array(self.high)[row]
 
 
 @dataclass(frozen=True)
 class CollectiveFit:
-    """One collective of one group of workers.
+    """The fit of one collective of one group of workers.
 
     Parameters
     ----------
@@ -266,9 +266,9 @@ class CollectiveFit:
     curve : Curve
         Fitted time by size.
     band : Band
-        Of sizes that were not fitted.
+        Bounds on sizes that were not fitted.
     rows : int
-        Measurements that there were.
+        Number of measurements.
     most_bytes : float
         Largest size that was measured.
     """
@@ -284,19 +284,19 @@ class CollectiveFit:
 
 @dataclass(frozen=True)
 class CollectiveCalibration:
-    """All that is known from measurements.
+    """All fits, and how far predictions of groups that were not fitted are off.
 
     Parameters
     ----------
     fits : tuple of CollectiveFit
         One fit for each measured group and kind.
     spreads : mapping of (str, str, int) to float
-        By kind of link, basis, and the number of workers that was left out (0: none): 90 % of the predictions of groups
-        that were not fitted are off by no more than this, of the logarithm.
+        90 % quantile of the absolute logarithmic error for groups that were not fitted, by kind of link, basis, and the
+        number of workers that was left out (0: none).
     digests : tuple of str
         SHA-256 of the files that were fitted.
     left_out : int
-        The number of workers that nothing is known of; 0 for none.
+        The number of workers whose groups were left out; 0 for none.
     """
 
     fits: tuple[CollectiveFit, ...] = ()
@@ -306,38 +306,35 @@ class CollectiveCalibration:
 
     def own(self, kind: str, topology: Topology, device: Device) -> CollectiveFit | None:
         """Return the fit of a group: the same workers, fabric and links; that of the device itself before others."""
-        found = [
-            one
-            for one in self.fits
-            if one.kind == kind and same_place(one, topology, device) and same_group(one.topology, topology)
+        size = (topology.n_workers, topology.devices_per_node)
+        fits = [
+            fit
+            for fit in self.fits
+            if (fit.kind, fit.topology.n_workers, fit.topology.devices_per_node) == (kind, *size)
+            and same_place(fit, topology, device)
         ]
-        return min(found, key=lambda one: one.device != device.name, default=None)
+        return min(fits, key=lambda fit: fit.device != device.name, default=None)
 
     def without_workers(self, n_workers: int) -> Self:
-        """Return what is known without any group of a number of workers."""
-        kept = tuple(one for one in self.fits if one.topology.n_workers != n_workers)
-        return type(self)(kept, self.spreads, self.digests, n_workers)
+        """Return the calibration without the groups of a number of workers."""
+        kept = tuple(fit for fit in self.fits if fit.topology.n_workers != n_workers)
+        return replace(self, fits=kept, left_out=n_workers)
 
     def without_device(self, device: Device) -> Self:
-        """Return what is known without any group of devices with links like these."""
-        kept = tuple(one for one in self.fits if not same_links(find_device(one.device), device))
-        return type(self)(kept, self.spreads, self.digests, self.left_out)
+        """Return the calibration without the groups of devices with the same links as `device`."""
+        return replace(self, fits=tuple(fit for fit in self.fits if not same_links(fit, device)))
 
 
 def same_place(fit: CollectiveFit, topology: Topology, device: Device) -> bool:
     """Return whether a fit is of the same fabric, and of a device with the same links."""
-    return fit.topology.fabric == topology.fabric and same_links(find_device(fit.device), device)
+    return fit.topology.fabric == topology.fabric and same_links(fit, device)
 
 
-def same_links(one: Device, other: Device) -> bool:
-    """Return whether two devices have links alike: A100 of 40 and of 80 GB do."""
-    links = [device.figures["link_gbps"].value if "link_gbps" in device.figures else 0.0 for device in (one, other)]
-    return one.architecture == other.architecture and links[0] == links[1]
-
-
-def same_group(one: Topology, other: Topology) -> bool:
-    """Return whether two groups cross the same links in the same numbers."""
-    return (one.n_workers, one.devices_per_node) == (other.n_workers, other.devices_per_node)
+def same_links(fit: CollectiveFit, device: Device) -> bool:
+    """Return whether the links of a fit's device are those of `device`, as with A100 of 40 and of 80 GB."""
+    fitted = find_device(fit.device)
+    rates = [each.figures["link_gbps"].value if "link_gbps" in each.figures else 0.0 for each in (fitted, device)]
+    return fitted.architecture == device.architecture and rates[0] == rates[1]
 
 
 #: Times of a calibration file, in us and in us a MB: ten thousand years are no collective.
@@ -441,24 +438,12 @@ def _row_of(fit: CollectiveFit) -> CollectiveFitRow:
         BandRow(_start(start), round(low, 4), round(high, 4))
         for start, low, high in zip(band.starts_bytes, band.low, band.high, strict=True)
     )
-    return CollectiveFitRow(
-        fit.kind,
-        fit.device,
-        topology.fabric,
-        topology.link,
-        topology.n_workers,
-        topology.devices_per_node,
-        topology.node_devices,
-        fit.rows,
-        round(fit.most_bytes),
-        lines,
-        bounds,
-        topology.nics,
-    )
+    group = (topology.fabric, topology.link, topology.n_workers, topology.devices_per_node, topology.node_devices)
+    return CollectiveFitRow(fit.kind, fit.device, *group, fit.rows, round(fit.most_bytes), lines, bounds, topology.nics)
 
 
 def _start(size: float) -> float:
-    """Return where a line starts: whole bytes, but where that could make two lines start at one."""
+    """Return the start of a line in whole bytes; small starts keep digits, so that no two become the same."""
     return round(size) if size == 0 or size >= _WHOLE_BYTES else round(size, 6)
 
 

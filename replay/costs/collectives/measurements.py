@@ -1,25 +1,23 @@
 """Measured times of collectives: tables in the layout of Vidur's profiles, checked."""
 
-import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
 
 from profilers.devices.catalogue import Device, device_of_file, find_device
-from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.arrays import Floats
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
+from replay.calibration.tables import MeasuredTable, read_tables
 from replay.costs.collectives.algorithms import KINDS, MOST_BYTES, MOST_WORKERS, Topology
 
-_SUFFIXES = (".parquet", ".csv")
 _WORKERS = ("num_workers", "devices_per_node", "max_devices_per_node", "nics")
-_HAS_TO = ("size", "num_workers", "devices_per_node", "collective")
+_REQUIRED = ("size", "num_workers", "devices_per_node", "collective")
+_TIME = "time_stats.{}.median"
 _NEEDED = "time_stats.<collective>.median (ms), size (bytes), num_workers, devices_per_node, collective"
 #: Beyond a day, and below a nanosecond, a time is in another unit.
 _LEAST_MS, _MOST_MS = 1e-6, 86_400_000.0
@@ -58,10 +56,10 @@ class MeasuredCollectives:
 
     @property
     def part(self) -> npt.NDArray[np.int64]:
-        """Of four parts, the one of each row: a hash of its size, whatever the other rows are.
+        """The part of each row, 0 to 3, by a hash of its size.
 
-        Fits look at parts 0 and 2, intervals at 1, and 3 scores. The hash is the finaliser of splitmix64 (Steele, Lea
-        and Flood, OOPSLA 2014).
+        Curves are fitted to parts 0 and 2, intervals to part 1, and part 3 scores. The hash is the finaliser of
+        splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
         """
         mixed = self.sizes.astype(np.uint64)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -98,33 +96,12 @@ def read_collectives(
     """
     if device is not None:
         find_device(device)
-    root = Path(path)
-    if root.is_dir():
-        files = sorted(file for file in root.rglob("*") if file.suffix in _SUFFIXES)
-        tables = [(file, table) for file in files if (table := _table(file)) is not None and not _lacks(table)]
-        if not tables:
-            raise NotFoundError(f"{root}: no table of measured collectives (columns {_NEEDED})")
-        return [one for file, table in tables for one in _groups(file, table, device, fabric)]
-    if not root.is_file():
-        raise NotFoundError(f"{root}: no such file")
-    table = _table(root)
-    if table is None:
-        raise InvalidInputError(f"{root}: cannot be read as a table; give Parquet or CSV")
-    if lacks := _lacks(table):
-        raise InvalidInputError(f"{root}: no column {lacks}; needed are {_NEEDED}")
-    return list(_groups(root, table, device, fabric))
-
-
-def _table(file: Path) -> pa.Table | None:
-    try:
-        return pq.ParquetFile(file).read() if file.suffix == ".parquet" else pcsv.read_csv(file)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        return None
-
-
-def _lacks(table: pa.Table) -> str:
-    """Return a needed column that is not there."""
-    return next((column for column in _HAS_TO if column not in table.column_names), "")
+    return read_tables(
+        path,
+        partial(_groups, device=device, fabric=fabric),
+        suffixes=MeasuredTable.SUFFIXES,
+        table=f"table of measured collectives (columns {_NEEDED})",
+    )
 
 
 def holds_collectives(columns: Sequence[str]) -> bool:
@@ -135,128 +112,79 @@ def holds_collectives(columns: Sequence[str]) -> bool:
     >>> holds_collectives(["size", "num_workers", "devices_per_node", "collective"])
     True
     """
-    return set(_HAS_TO) <= set(columns)
+    return set(_REQUIRED) <= set(columns)
 
 
-def _refuse_doubles(file: Path, table: pa.Table) -> None:
-    names = table.column_names
-    ours = (*_HAS_TO, *_WORKERS, "device", "fabric", *(f"time_stats.{kind}.median" for kind in KINDS))
-    if double := next((name for name in ours if names.count(name) > 1), ""):
-        raise InvalidInputError(f"{file}: the column {double} is there {names.count(double)} times; leave one")
-
-
-def _groups(file: Path, table: pa.Table, device: str | None, fabric: str | None) -> Iterator[MeasuredCollectives]:
-    if not len(table):
+def _groups(file: Path, device: str | None, fabric: str | None) -> list[MeasuredCollectives] | str:
+    """Return the groups of a table; or the reason why the file has another layout."""
+    table = MeasuredTable.read(file)
+    if table is None:
+        return MeasuredTable.UNREADABLE
+    if missing := next((column for column in _REQUIRED if column not in table.columns), ""):
+        return f"no column {missing}; needed are {_NEEDED}"
+    if not len(table.content):
         raise InvalidInputError(f"{file}: there is no row")
-    _refuse_doubles(file, table)
-    kinds = _kinds(file, table)
-    sizes, workers = _bounded(file, table, "size", MOST_BYTES), _workers(file, table)
-    times = _times(file, table, kinds)
-    devices = _devices(file, table, device)
-    fabrics = _texts(table, "fabric") if "fabric" in table.column_names and fabric is None else [fabric] * len(table)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    table.refuse_doubles((*_REQUIRED, *_WORKERS, "device", "fabric", *map(_TIME.format, KINDS)))
+    kinds = table.texts("collective", KINDS, "collective")
+    sizes, workers, times = table.numbers("size", (1, MOST_BYTES)), _workers(table), _times(table, kinds)
+    named = "device" in table.columns
+    names = table.texts("device") if named else np.full(len(kinds), device_of_file(file, device).name, dtype=object)
+    devices = table.devices(names)
+    fabrics = [fabric] * len(kinds)
+    if fabric is None and "fabric" in table.columns:
+        fabrics = table.content["fabric"].to_pylist()
     rows: dict[tuple[object, ...], list[int]] = {}
     # One pass over the rows, about 1 us each.
-    for row, key in enumerate(zip(kinds, devices, fabrics, map(tuple, workers.tolist()), strict=True)):
+    for row, key in enumerate(zip(kinds, names, fabrics, map(tuple, workers.tolist()), strict=True)):
         rows.setdefault(key, []).append(row)
+    groups = []
     for at in rows.values():
         first = at[0]
-        one = _device(file, first, devices[first])
-        how = _topology(file, first, workers[first], fabrics[first] or _fabric(file, one))
-        x, t = _by_size(sizes[at], times[at])
-        yield MeasuredCollectives(kinds[first], one, how, x, t, file.name, digest)
+        group_device = devices[names[first]]
+        topology = _topology(table, first, workers[first], fabrics[first] or _fabric(file, group_device))
+        order = np.array(at)[np.lexsort((times[at], sizes[at]))]
+        groups.append(
+            MeasuredCollectives(
+                kinds[first], group_device, topology, sizes[order], times[order], file.name, table.digest
+            )
+        )
+    return groups
 
 
-def _by_size(sizes: Floats, seconds: Floats) -> tuple[Floats, Floats]:
-    """Return the rows by ascending size, and time where a size repeats."""
-    order = np.lexsort((seconds, sizes))
-    return sizes[order], seconds[order]
-
-
-def _kinds(file: Path, table: pa.Table) -> list[str]:
-    found = _texts(table, "collective")
-    for row, kind in enumerate(found):
-        if kind not in KINDS:
-            raise InvalidInputError(f"{file}: row {row + 1}: no collective {kind!r}; there are {', '.join(KINDS)}")
-    return [str(kind) for kind in found]
-
-
-def _times(file: Path, table: pa.Table, kinds: list[str]) -> Floats:
-    times, of = np.zeros(len(kinds)), np.array(kinds)
+def _times(table: MeasuredTable, kinds: npt.NDArray[np.object_]) -> Floats:
+    """Return the median of each row, in s."""
+    times = np.zeros(len(kinds))
     for kind in sorted(set(kinds)):
-        name = f"time_stats.{kind}.median"
-        if name not in table.column_names:
-            raise InvalidInputError(f"{file}: no column {name}; needed are {_NEEDED}")
-        at = np.flatnonzero(of == kind)
-        times[at] = _positive(file, table, name, at)[at]
-        for odd, what in ((times[at] > _MOST_MS, "more than a day"), (times[at] < _LEAST_MS, "less than a nanosecond")):
-            if odd.any():
-                row = int(at[odd][0])
-                raise InvalidInputError(f"{file}: row {row + 1}: {name} is {times[row]:g}, {what}; it must be in ms")
+        name, rows = _TIME.format(kind), kinds == kind
+        if name not in table.columns:
+            raise InvalidInputError(f"{table.file}: no column {name}; needed are {_NEEDED}")
+        times[rows] = table.numbers(name, (0, np.inf), rows=rows)[rows]
+        for odd, what in ((times > _MOST_MS, "more than a day"), (times < _LEAST_MS, "less than a nanosecond")):
+            if len(bad := np.flatnonzero(odd & rows)):
+                raise table.refusal(int(bad[0]), f"{name} is {times[bad[0]]:g}, {what}; it must be in ms")
     return times / 1e3
 
 
-def _bounded(file: Path, table: pa.Table, name: str, most: int) -> Floats:
-    values = _positive(file, table, name)
-    if len(bad := np.flatnonzero((values < 1) | (values > most))):
-        row = int(bad[0])
-        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be 1 to {most}")
-    return values
-
-
-def _positive(file: Path, table: pa.Table, name: str, at: npt.NDArray[np.int64] | None = None) -> Floats:
-    try:
-        values = table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowException as error:
-        raise InvalidInputError(f"{file}: column {name} is no number ({str(error).splitlines()[0]})") from error
-    wanted = np.arange(len(values)) if at is None else at
-    bad = wanted[~((values[wanted] > 0) & (values[wanted] < np.inf))]
-    if len(bad):
-        row = int(bad[0])
-        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero")
-    return np.asarray(values, dtype=np.float64)
-
-
-def _workers(file: Path, table: pa.Table) -> npt.NDArray[np.int64]:
-    """Return workers, devices of the group in a node, devices of a node, and its adapters (0: not said)."""
-    names = [name if name in table.column_names else "devices_per_node" for name in _WORKERS]
-    values = np.column_stack([_bounded(file, table, name, MOST_WORKERS) for name in names])
-    if "nics" not in table.column_names:
+def _workers(table: MeasuredTable) -> Ints:
+    """Return workers, devices of the group in a node, devices of a node, and its adapters (0: unknown)."""
+    names = [name if name in table.columns else "devices_per_node" for name in _WORKERS]
+    values = np.column_stack([table.numbers(name, (1, MOST_WORKERS), whole=True) for name in names])
+    if "nics" not in table.columns:
         values[:, -1] = 0
-    bad = np.argwhere(values != np.floor(values))
-    if len(bad):
-        row, column = bad[0].tolist()
-        raise InvalidInputError(f"{file}: row {row + 1}: {names[column]} is {values[row, column]:g}; it must be whole")
     return values.astype(np.int64)
 
 
-def _topology(file: Path, row: int, workers: npt.NDArray[np.int64], fabric: object) -> Topology:
+def _topology(table: MeasuredTable, row: int, workers: Ints, fabric: object) -> Topology:
     n, devices, most, nics = workers.tolist()
     try:
         # A profile says 2 devices a node of a group of 1, too.
         return Topology(n, min(n, devices), most, str(fabric), nics)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{file}: row {row + 1}: {error}") from error
-
-
-def _texts(table: pa.Table, name: str) -> list[object]:
-    return list(table[name].to_pylist())
-
-
-def _devices(file: Path, table: pa.Table, device: str | None) -> list[object]:
-    if "device" in table.column_names:
-        return _texts(table, "device")
-    return [device_of_file(file, device).name] * len(table)
-
-
-def _device(file: Path, row: int, name: object) -> Device:
-    try:
-        return find_device(str(name))
-    except NotFoundError as error:
-        raise InvalidInputError(f"{file}: row {row + 1}: {error}") from error
+        raise table.refusal(row, error) from error
 
 
 def _fabric(file: Path, device: Device) -> str:
+    """Return the fabric that the file's name or the device's architecture suggests."""
     if "pairwise" in re.split(r"[^a-z0-9]+", file.stem.lower()):
         return "pairs"
     return "mesh" if device.architecture.startswith("CDNA") else "switch"

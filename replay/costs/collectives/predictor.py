@@ -48,9 +48,9 @@ _LEAST_S = 2e-6
 
 
 def carried_seconds(
-    kind: str, sizes: Floats, topology: Topology, device: Device, known: CollectiveCalibration
+    kind: str, sizes: Floats, topology: Topology, device: Device, calibration: CollectiveCalibration
 ) -> tuple[Floats, str]:
-    """Return the time of a group that has no fit, and what it rests on.
+    """Return the time of a group that has no fit, and its basis.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def carried_seconds(
         Of two workers or more.
     device : Device
         Device of every worker.
-    known : CollectiveCalibration
+    calibration : CollectiveCalibration
         Fits of measured groups.
 
     Returns
@@ -71,17 +71,17 @@ def carried_seconds(
     basis : str
         ``"carried"`` from measured groups, or ``"prior"``.
     """
-    donors = [one for one in known.fits if one.topology.link == topology.link]
+    donors = [fit for fit in calibration.fits if fit.topology.link == topology.link]
     if topology.link == "network":
-        # A network belongs to the place: another place's adapters say nothing of it.
-        places = [one for one in donors if same_place(one, topology, device)]
-        seconds = _between_nodes(kind, sizes, topology, device, nic_rate(_alike(kind, places) or places))
-        return seconds + launch_seconds(kind, known), "carried" if places else "prior"
-    near = _nearest(kind, donors, topology, device)
-    if not near:
+        # A network belongs to a place: adapters of another place say nothing of it.
+        local = [fit for fit in donors if same_place(fit, topology, device)]
+        seconds = _between_nodes(kind, sizes, topology, device, nic_rate(_same_family(kind, local) or local))
+        return seconds + launch_seconds(kind, calibration), "carried" if local else "prior"
+    nearest = _nearest(kind, donors, topology, device)
+    if not nearest:
         prior = fastest(kind, topology, machine_of(device, topology), sizes)[0]
-        return prior + launch_seconds(kind, known), "prior"
-    logs = [np.log(_moved(one, kind, sizes, topology, device)) for one in near]
+        return prior + launch_seconds(kind, calibration), "prior"
+    logs = [np.log(_moved(fit, kind, sizes, topology, device)) for fit in nearest]
     return np.exp(np.mean(logs, axis=0)), "carried"
 
 
@@ -95,27 +95,26 @@ def _between_nodes(kind: str, sizes: Floats, topology: Topology, device: Device,
 
 
 def _nearest(kind: str, donors: list[CollectiveFit], topology: Topology, device: Device) -> list[CollectiveFit]:
-    """Return the donors to use: the same collective before those built alike, the same place before the same links."""
-    same = [one for one in donors if one.kind == kind] or _alike(kind, donors)
-    here = [one for one in same if same_place(one, topology, device)]
-    alike = [one for one in same if same_links(find_device(one.device), device)]
-    return here or alike or same
+    """Return the donors to use: the same collective before its family, the same place before the same links."""
+    similar = [fit for fit in donors if fit.kind == kind] or _same_family(kind, donors)
+    local = [fit for fit in similar if same_place(fit, topology, device)]
+    return local or [fit for fit in similar if same_links(fit, device)] or similar
 
 
-def _alike(kind: str, donors: Iterable[CollectiveFit]) -> list[CollectiveFit]:
+def _same_family(kind: str, donors: Iterable[CollectiveFit]) -> list[CollectiveFit]:
     family = next(family for family in _FAMILIES if kind in family)
-    return [one for one in donors if one.kind in family]
+    return [fit for fit in donors if fit.kind in family]
 
 
 def _moved(donor: CollectiveFit, kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
     """Return a donor's time at the size with which its busiest link is as busy, corrected by steps.
 
-    What is fixed in it is taken to go with the clock, what grows with the size with the bandwidth.
+    The fixed part of the time is taken to go with the clock, the part that grows with the size with the bandwidth.
     """
-    theirs = find_device(donor.device)
+    fitted = find_device(donor.device)
     volume = busiest_volume(kind, topology) / busiest_volume(donor.kind, donor.topology)
-    rates = [link_bytes_per_s(one, topology.link) for one in (theirs, device)]
-    clocks = [one.figures["clock_mhz"].value if "clock_mhz" in one.figures else 0.0 for one in (theirs, device)]
+    rates = [link_bytes_per_s(each, topology.link) for each in (fitted, device)]
+    clocks = [each.figures["clock_mhz"].value if "clock_mhz" in each.figures else 0.0 for each in (fitted, device)]
     slower = clocks[0] / clocks[1] if min(clocks) > 0 else 1.0
     steps = ring_steps(kind, topology.n_workers) - ring_steps(donor.kind, donor.topology.n_workers)
     moved = donor.curve.rising(sizes * volume * rates[0] / rates[1], slower)
@@ -123,34 +122,33 @@ def _moved(donor: CollectiveFit, kind: str, sizes: Floats, topology: Topology, d
 
 
 def nic_rate(donors: list[CollectiveFit]) -> float:
-    """Return bytes a second of one network adapter: the most that a measured group got out of each of its own.
+    """Return bytes a second of one network adapter: the most that a measured group got out of each adapter.
 
-    Sharing lowers what an adapter gives, nothing raises it. Without a donor, that of 100 Gbit/s.
+    Sharing lowers the rate of an adapter, nothing raises it. Without a donor, it is that of 100 Gbit/s.
     """
     step = PROTOCOLS["Simple"].step_s["network"]
     rates = []
-    for one in donors:
-        fixed = ring_steps(one.kind, one.topology.n_workers) * step
-        took = max(float(one.curve.seconds(one.most_bytes)) - fixed, _LEAST_S)
-        rates.append(busiest_volume(one.kind, one.topology) * one.most_bytes / took / one.topology.nics_used)
+    for fit in donors:
+        fixed = ring_steps(fit.kind, fit.topology.n_workers) * step
+        seconds = max(float(fit.curve.seconds(fit.most_bytes)) - fixed, _LEAST_S)
+        rates.append(busiest_volume(fit.kind, fit.topology) * fit.most_bytes / seconds / fit.topology.nics_used)
     return max(rates, default=NETWORK_BYTES_PER_S)
 
 
-def launch_seconds(kind: str, known: CollectiveCalibration) -> float:
-    """Return what a small message costs beyond NCCL's latencies: launch, and waiting for the slowest worker."""
-    small = []
-    for one in _alike(kind, known.fits):
-        if one.topology.link == "device":
-            prior = fastest(
-                kind, one.topology, machine_of(find_device(one.device), one.topology), np.array([_SMALL_BYTES])
-            )
-            small.append(max(float(one.curve.seconds(_SMALL_BYTES)) - float(prior[0][0]), 0.0))
-    return float(np.median(small)) if small else 0.0
+def launch_seconds(kind: str, calibration: CollectiveCalibration) -> float:
+    """Return the time of a small message beyond NCCL's latencies: launch, and waiting for the slowest worker."""
+    beyond = []
+    for fit in _same_family(kind, calibration.fits):
+        if fit.topology.link == "device":
+            machine = machine_of(find_device(fit.device), fit.topology)
+            prior = fastest(kind, fit.topology, machine, np.array([_SMALL_BYTES]))[0][0]
+            beyond.append(max(float(fit.curve.seconds(_SMALL_BYTES)) - float(prior), 0.0))
+    return float(np.median(beyond)) if beyond else 0.0
 
 
-#: What intervals are meant to cover.
+#: Confidence level of intervals.
 _CONFIDENCE = 0.9
-#: Of the four parts of the sizes, one says how far off fits are, and one is never looked at: it scores.
+#: Parts of the sizes (`MeasuredCollectives.part`) for the spread of fits, and for scores.
 _SPREAD, _SCORE = 1, 3
 #: Sizes from which intervals have bounds of their own, and the rows that this takes.
 _CLASSES, _LEAST_ROWS = (0.0, 2.0**20, 2.0**24), 20
@@ -158,7 +156,7 @@ _CLASSES, _LEAST_ROWS = (0.0, 2.0**20, 2.0**24), 20
 _LEVELS = np.linspace(0.005, 0.995, 100)
 #: Groups that the spread of a kind of link takes.
 _LEAST_GROUPS = 3
-#: Spread of a kind of link that nothing was measured of.
+#: Spread of a kind of link without measurements.
 _UNKNOWN = float(np.log(3))
 
 
@@ -220,60 +218,61 @@ def predict_collective(
     >>> predict_collective("all_to_all", [2**26], Topology(1), device, known).seconds.tolist()
     [0.0]
     """
-    wanted = _checked(kind, sizes)
-    flat = wanted.ravel()
+    exact = _checked_sizes(kind, sizes)
     if topology.n_workers == 1:
-        nothing = np.zeros_like(wanted)
-        return PredictedCollectives(nothing, nothing, nothing, "none")
-    known = calibration
-    own = known.own(kind, topology, device)
-    if own is not None:
-        seconds, (low, high), basis = own.curve.seconds(flat), own.band.at(flat), "fitted"
-        far, widest = flat > own.most_bytes, _spread(known, topology, "carried")
-        low, high = np.where(far, np.minimum(low, 1 / widest), low), np.where(far, np.maximum(high, widest), high)
+        zeros = np.zeros_like(exact)
+        return PredictedCollectives(zeros, zeros, zeros, "none")
+    flat = exact.ravel()
+    least = least_seconds(kind, flat, topology, device)
+    fit = calibration.own(kind, topology, device)
+    if fit is not None:
+        seconds, (low, high), basis = fit.curve.seconds(flat), fit.band.at(flat), "fitted"
+        is_beyond, widest = flat > fit.most_bytes, _spread(calibration, topology, "carried")
+        low = np.where(is_beyond, np.minimum(low, 1 / widest), low)
+        high = np.where(is_beyond, np.maximum(high, widest), high)
     else:
-        seconds, basis = carried_seconds(kind, flat, topology, device, known)
-        seconds = np.maximum(seconds, least_seconds(kind, flat, topology, device))
-        high = np.full_like(flat, _spread(known, topology, basis))
+        seconds, basis = carried_seconds(kind, flat, topology, device, calibration)
+        seconds = np.maximum(seconds, least)
+        high = np.full_like(flat, _spread(calibration, topology, basis))
         low = 1 / high
-    shortest = np.minimum(np.maximum(seconds * low, least_seconds(kind, flat, topology, device)), seconds)
-    shape = wanted.shape
-    return PredictedCollectives(seconds.reshape(shape), shortest.reshape(shape), (seconds * high).reshape(shape), basis)
+    shortest = np.minimum(np.maximum(seconds * low, least), seconds)
+    seconds, low, high = (each.reshape(exact.shape) for each in (seconds, shortest, seconds * high))
+    return PredictedCollectives(seconds, low, high, basis)
 
 
-def _checked(kind: str, sizes: npt.ArrayLike) -> Floats:
+def _checked_sizes(kind: str, sizes: npt.ArrayLike) -> Floats:
     if kind not in KINDS:
         raise InvalidInputError(f"no collective is called {kind!r}; there are {', '.join(KINDS)}")
     try:
-        given = np.asarray(sizes)
+        array = np.asarray(sizes)
     except (ValueError, OverflowError):
-        given = np.asarray(None)
-    if given.dtype.kind not in "iuf":
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf":
         raise InvalidInputError("sizes must be numbers of bytes, in an array of one shape")
-    wanted = given.astype(np.float64)
-    flat = wanted.ravel()
+    exact = array.astype(np.float64)
+    flat = exact.ravel()
     bad = np.flatnonzero(~((flat > 0) & (flat <= MOST_BYTES)))
     if len(bad):
         raise InvalidInputError(
             f"sizes[{int(bad[0])}] is {flat[bad[0]]:g}; it must be finite and above zero, {MOST_BYTES} at most"
         )
-    return wanted
+    return exact
 
 
-def _spread(known: CollectiveCalibration, topology: Topology, basis: str) -> float:
-    """Return the factor that predictions which were not fitted are off by at most, nine times in ten.
+def _spread(calibration: CollectiveCalibration, topology: Topology, basis: str) -> float:
+    """Return the largest factor of error, nine times in ten, of predictions that were not fitted.
 
-    Each doubling beyond the most workers that were measured over such a link counts as one more guess of that kind,
-    independent of the others, as groups that are left out are one doubling away from the next.
+    Each doubling beyond the most measured workers over such a link counts as one more independent guess of that kind:
+    a group that is left out is one doubling away from the next one.
     """
     n, link = topology.n_workers, topology.link
-    most = max((one.topology.n_workers for one in known.fits if one.topology.link == link), default=n)
+    most = max((fit.topology.n_workers for fit in calibration.fits if fit.topology.link == link), default=n)
     guesses = 1 + max(float(np.log2(n / most)), 0.0)
-    return float(np.exp(known.spreads.get((link, basis, known.left_out), _UNKNOWN) * np.sqrt(guesses)))
+    return float(np.exp(calibration.spreads.get((link, basis, calibration.left_out), _UNKNOWN) * np.sqrt(guesses)))
 
 
 def scored_rows(measured: MeasuredCollectives) -> npt.NDArray[np.bool_]:
-    """Return which rows no fit looks at: a quarter of the sizes."""
+    """Return the mask of the rows that no fit uses: a quarter of the sizes."""
     return np.asarray(measured.part == _SCORE)
 
 
@@ -285,111 +284,95 @@ def calibrate_collectives(
     Parameters
     ----------
     measured : sequence of MeasuredCollectives
-        Of a group that occurs in several, all rows are taken together.
+        Measurements; those of one group are fitted together.
     base : CollectiveCalibration, optional
-        Whose fits of other groups are kept.
+        Calibration whose fits of other groups are kept.
 
     Raises
     ------
     InvalidInputError
         A group has too few sizes, or none has two workers: one alone exchanges nothing.
     """
-    fits = {_key(one): one for one in base.fits} if base else {}
-    sources = ", ".join(sorted({one.source for one in measured}))
-    measured = [one for one in measured if one.topology.n_workers > 1]
+    base = base or CollectiveCalibration()
+    fits = {_key(fit): fit for fit in base.fits}
+    sources = ", ".join(sorted({group.source for group in measured}))
+    measured = [group for group in measured if group.topology.n_workers > 1]
     if not measured:
         raise InvalidInputError(f"{sources}: no group of two or more workers was measured; one exchanges nothing")
-    for group in _pooled(measured):
-        found = _fit(group)
-        fits[_key(found)] = found
-    digests = {one.digest for one in measured} | set(base.digests if base else ())
+    pooled: dict[tuple[str, str, Topology], list[MeasuredCollectives]] = {}
+    for group in measured:
+        pooled.setdefault((group.kind, group.device.name, group.topology), []).append(group)
+    for groups in pooled.values():
+        sizes, seconds = (np.concatenate([getattr(group, name) for group in groups]) for name in ("sizes", "seconds"))
+        fit = _fit(replace(groups[0], sizes=sizes, seconds=seconds))
+        fits[_key(fit)] = fit
+    digests = {group.digest for group in measured}.union(base.digests)
     whole = CollectiveCalibration(tuple(fits[key] for key in sorted(fits)), digests=tuple(sorted(digests)))
-    spreads = {**(base.spreads if base else {}), **_spreads(whole, measured)}
-    return CollectiveCalibration(whole.fits, MappingProxyType(spreads), whole.digests)
+    return replace(whole, spreads=MappingProxyType({**base.spreads, **_spreads(whole, measured)}))
 
 
 def _key(fit: CollectiveFit) -> tuple[str, str, str, int, int]:
-    where = fit.topology
-    return fit.device, where.fabric, fit.kind, where.n_workers, where.devices_per_node
+    topology = fit.topology
+    return fit.device, topology.fabric, fit.kind, topology.n_workers, topology.devices_per_node
 
 
-def _pooled(measured: Sequence[MeasuredCollectives]) -> list[MeasuredCollectives]:
-    groups: dict[tuple[str, str, Topology], list[MeasuredCollectives]] = {}
-    for one in measured:
-        groups.setdefault((one.kind, one.device.name, one.topology), []).append(one)
-    return [
-        replace(
-            several[0],
-            sizes=np.concatenate([one.sizes for one in several]),
-            seconds=np.concatenate([one.seconds for one in several]),
-        )
-        for several in groups.values()
-    ]
-
-
-def _fit(one: MeasuredCollectives) -> CollectiveFit:
-    fitted, held = one.part % 2 == 0, one.part == _SPREAD
+def _fit(measured: MeasuredCollectives) -> CollectiveFit:
+    topology, fitted, held_out = measured.topology, measured.part % 2 == 0, measured.part == _SPREAD
+    limit = None  # the catalogue does not have the limit of a network
+    if topology.link != "network":
+        limit = busiest_volume(measured.kind, topology) / link_bytes_per_s(measured.device, topology.link)
+    group = f"{measured.source}: {measured.kind} of {topology.n_workers} workers"
     try:
-        curve = fit_curve(one.sizes[fitted], one.seconds[fitted], _limit(one))
+        curve = fit_curve(measured.sizes[fitted], measured.seconds[fitted], limit)
     except InvalidInputError as error:
+        raise InvalidInputError(f"{group}: half of {error}") from error
+    if not held_out.any():
         raise InvalidInputError(
-            f"{one.source}: {one.kind} of {one.topology.n_workers} workers: half of {error}"
-        ) from error
-    if not held.any():
-        raise InvalidInputError(
-            f"{one.source}: {one.kind} of {one.topology.n_workers} workers: no size is left for the interval; a hash "
-            "sets a quarter of the sizes aside, so measure more of them"
+            f"{group}: no size is left for the interval; a hash sets a quarter of the sizes aside, so measure more of "
+            "them"
         )
-    band = _band(one.sizes[held], one.seconds[held] / curve.seconds(one.sizes[held]))
-    return CollectiveFit(one.kind, one.device.name, one.topology, curve, band, len(one), float(one.sizes.max()))
-
-
-def _limit(one: MeasuredCollectives) -> float | None:
-    """Return the seconds a byte that links in a node allow; what a network allows is not in the catalogue."""
-    if one.topology.link == "network" or one.topology.n_workers == 1:
-        return None
-    return busiest_volume(one.kind, one.topology) / link_bytes_per_s(one.device, one.topology.link)
+    sizes = measured.sizes[held_out]
+    band = _band(sizes, measured.seconds[held_out] / curve.seconds(sizes))
+    largest = float(measured.sizes.max())
+    return CollectiveFit(measured.kind, measured.device.name, topology, curve, band, len(measured), largest)
 
 
 def _band(sizes: Floats, ratios: Floats) -> Band:
-    """Split conformal bounds: of m ratios in order, the ones at (m + 1) times 5 and 95 %, by class of size."""
-    starts, bounds = [], []
+    """Return split conformal bounds: of m ratios in order, the ones at (m + 1) times 5 and 95 %, by class of size."""
+    lows, highs = [], []
+    tail = (1 - _CONFIDENCE) / 2
     for start, end in zip(_CLASSES, (*_CLASSES[1:], np.inf), strict=True):
-        mine = (sizes >= start) & (sizes < end)
-        among = np.sort(ratios[mine] if mine.sum() >= _LEAST_ROWS else ratios)
-        m = len(among)
-        tail = (1 - _CONFIDENCE) / 2
-        low = max(int(np.floor((m + 1) * tail)) - 1, 0)
-        high = min(int(np.ceil((m + 1) * (1 - tail))) - 1, m - 1)
-        starts.append(start)
-        bounds.append((min(float(among[low]), 1.0), max(float(among[high]), 1.0)))
-    return Band(tuple(starts), tuple(low for low, _ in bounds), tuple(high for _, high in bounds))
+        in_class = (sizes >= start) & (sizes < end)
+        ordered = np.sort(ratios[in_class] if in_class.sum() >= _LEAST_ROWS else ratios)
+        m = len(ordered)
+        lows.append(min(float(ordered[max(int(np.floor((m + 1) * tail)) - 1, 0)]), 1.0))
+        highs.append(max(float(ordered[min(int(np.ceil((m + 1) * (1 - tail))) - 1, m - 1)]), 1.0))
+    return Band(_CLASSES, tuple(lows), tuple(highs))
 
 
 def _spreads(
-    known: CollectiveCalibration, measured: Sequence[MeasuredCollectives]
+    calibration: CollectiveCalibration, measured: Sequence[MeasuredCollectives]
 ) -> dict[tuple[str, str, int], float]:
     """Return the spread of predictions that are not fitted, with each number of workers left out in turn, and none.
 
     Each measured group is predicted without its own number of workers, and without its device, and both times without
     the number that is left out. Every group counts the same.
     """
-    found = {}
-    for left_out in sorted({0, *(one.topology.n_workers for one in measured)}):
-        rest = known.without_workers(left_out)
-        errors: dict[tuple[str, str, int], list[Floats]] = {}
-        for one in measured:
-            if one.topology.n_workers in (1, left_out):
+    spreads = {}
+    for left_out in sorted({0, *(group.topology.n_workers for group in measured)}):
+        rest = calibration.without_workers(left_out)
+        errors: dict[tuple[str, str], list[Floats]] = {}
+        for group in measured:
+            topology = group.topology
+            if topology.n_workers in (1, left_out):
                 continue
-            for less in (rest.without_workers(one.topology.n_workers), rest.without_device(one.device)):
-                seconds, basis = carried_seconds(one.kind, one.sizes, one.topology, one.device, less)
-                each = np.quantile(np.abs(np.log(seconds / one.seconds)), _LEVELS)
-                errors.setdefault((one.topology.link, basis, left_out), []).append(each)
-        for (link, basis, _), several in errors.items():
+            for reduced in (rest.without_workers(topology.n_workers), rest.without_device(group.device)):
+                seconds, basis = carried_seconds(group.kind, group.sizes, topology, group.device, reduced)
+                quantiles = np.quantile(np.abs(np.log(seconds / group.seconds)), _LEVELS)
+                errors.setdefault((topology.link, basis), []).append(quantiles)
+        for (link, basis), several in errors.items():
             # One or two groups say little of the next: those of every kind of link in a node then count.
             pool = (link,) if link == "network" or len(several) >= _LEAST_GROUPS else ("device", "pcie")
-            among = [
-                each for (other, how, _), some in errors.items() if other in pool and how == basis for each in some
-            ]
-            found[link, basis, left_out] = float(np.quantile(among, _CONFIDENCE))
-    return found
+            pooled = [each for key, some in errors.items() if key[0] in pool and key[1] == basis for each in some]
+            spreads[link, basis, left_out] = float(np.quantile(pooled, _CONFIDENCE))
+    return spreads

@@ -5,25 +5,24 @@ error names the file and the row.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
 
 from profilers.devices.catalogue import DTYPES, Device, device_of_file, find_device
-from profilers.errors import InvalidInputError, NotFoundError
+from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
+from replay.calibration.tables import MeasuredTable, read_tables
 from replay.costs.kernels.models import MODELS
 from replay.graph.operators import DTYPE_BYTES
 
-#: Of a number in a sweep.
+#: Bounds on the numbers of a sweep.
 _LEAST, _MOST = 1e-12, 1e15
 #: Kind, dimensions, seconds.
 Rows = tuple[str, Floats, Floats]
@@ -40,102 +39,81 @@ _SIZES = (
 _MEDIAN = "time_stats.{}.median"
 
 
-def is_profile(columns: list[str]) -> bool:
+def is_profile(columns: Sequence[str]) -> bool:
     """Return whether these are the columns of a profile of a model's operators by number of tokens."""
     return set(_SIZES) <= set(columns) and any(_MEDIAN.format(op) in columns for op in _PROFILED)
 
 
-def profiled(file: Path, table: pa.Table, numbers: Callable[[str], Floats]) -> Iterator[Rows]:
-    """Yield the operators of a profile: medians in ms, of a model's sizes, tokens and tensor-parallel devices.
+def profiled(table: MeasuredTable) -> list[Rows]:
+    """Return the operators of a profile, by kind.
+
+    A profile has medians in ms, by a model's sizes, tokens and tensor-parallel devices.
 
     Parameters
     ----------
-    file : Path
-        File of the table, for messages.
-    table : pyarrow.Table
-        Content of the file.
-    numbers : callable
-        Column of positive numbers by name; raises where there are others.
+    table : MeasuredTable
+        Table of the profile.
 
     Raises
     ------
     InvalidInputError
-        Heads do not divide the hidden size, or ranks not the heads.
+        A value is refused, heads do not divide the hidden size, or ranks do not divide the heads.
     """
     try:
-        gated = np.asarray(table["use_gated_mlp"].cast(pa.bool_()).to_numpy(zero_copy_only=False), np.float64)
+        gated = np.asarray(table.content["use_gated_mlp"].cast(pa.bool_()).to_numpy(zero_copy_only=False), np.float64)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InvalidInputError(f"{file}: column use_gated_mlp is neither true nor false everywhere") from error
-    size = {name: numbers(name) for name in _SIZES if name != "use_gated_mlp"} | {"use_gated_mlp": gated}
-    heads, ranks = size["n_head"], size["num_tensor_parallel_workers"]
-    wide = size["n_expanded_embd"]
-    for what, whole, part in (
-        ("n_embd by n_head", size["n_embd"], heads), ("n_head by ranks", heads, ranks), ("MLP by ranks", wide, ranks)
+        raise InvalidInputError(f"{table.file}: column use_gated_mlp is neither true nor false everywhere") from error
+    heads, shared_heads, hidden, expanded, tokens, ranks = (
+        table.numbers(name, (1, LARGEST), whole=True) for name in _SIZES if name != "use_gated_mlp"
+    )
+    for what, total, divisor in (
+        ("n_embd by n_head", hidden, heads), ("n_head by ranks", heads, ranks), ("MLP by ranks", expanded, ranks)
     ):  # fmt: skip
-        bad = np.flatnonzero(whole % part)
-        if len(bad):
-            raise InvalidInputError(f"{file}: row {int(bad[0]) + 1}: {what} is no whole number")
-    for op, (kind, dims) in _PROFILED.items():
-        if (name := _MEDIAN.format(op)) in table.column_names:
-            try:
-                taken = np.asarray(table[name].to_numpy(zero_copy_only=False), np.float64)
-            except (ValueError, TypeError) as error:
-                raise InvalidInputError(f"{file}: column {name} is no number ({error})") from error
-            rows = np.flatnonzero(np.isfinite(taken) & (taken > 0))  # the clock's step is 1 us: the shortest are 0
-            if (taken < 0).any():
-                raise InvalidInputError(f"{file}: row {int(np.flatnonzero(taken < 0)[0]) + 1}: {name} is below zero")
-            if len(rows):
-                yield kind, np.column_stack(dims(size))[rows], taken[rows] / 1e3
+        if len(bad := np.flatnonzero(total % divisor)):
+            raise table.refusal(int(bad[0]), f"{what} is no whole number")
+    ones, query = np.ones(len(tokens)), hidden / ranks
+    keys, mlp = np.maximum(shared_heads // ranks, 1) * hidden / heads, expanded // ranks
+    dims: dict[str, tuple[Floats, ...]] = {
+        "attn_pre_proj": (ones, tokens, query + 2 * keys, hidden),
+        "attn_post_proj": (ones, tokens, hidden, query),
+        "mlp_up_proj": (ones, tokens, (1 + gated) * mlp, hidden),
+        "mlp_down_proj": (ones, tokens, hidden, mlp),
+        "mlp_act": (tokens * mlp, 3 * ones),
+        "add": (tokens * hidden, 3 * ones),
+        "attn_rope": (tokens * (query + keys), 2 * ones),
+        "emb": (tokens * hidden, 2 * ones),
+        "input_layernorm": (tokens, hidden),
+        "post_attention_layernorm": (tokens, hidden),
+    }
+    pooled: dict[str, list[tuple[Floats, Floats]]] = {}
+    for op, kind in _PROFILED.items():
+        if (name := _MEDIAN.format(op)) not in table.columns:
+            continue
+        milliseconds = table.floats(name)
+        if (milliseconds < 0).any():
+            raise table.refusal(int(np.argmax(milliseconds < 0)), f"{name} is below zero")
+        rows = np.isfinite(milliseconds) & (milliseconds > 0)  # the clock's step is 1 us: the shortest are 0
+        if rows.any():
+            pooled.setdefault(kind, []).append((np.column_stack(dims[op])[rows], milliseconds[rows] / 1e3))
+    return [
+        (kind, np.concatenate([dims for dims, _ in several]), np.concatenate([seconds for _, seconds in several]))
+        for kind, several in pooled.items()
+    ]
 
 
-Sizes = Mapping[str, Floats]
-Dims = Callable[[Sizes], tuple[Floats, ...]]
-
-
-def _projection(outputs: Callable[[Sizes], Floats], inputs: Callable[[Sizes], Floats]) -> tuple[str, Dims]:
-    return "matmul", lambda s: (np.ones(len(s["n_embd"])), s["num_tokens"], outputs(s), inputs(s))
-
-
-def _hidden(s: Sizes) -> Floats:
-    return s["n_embd"]
-
-
-def _own_heads(s: Sizes) -> Floats:
-    return s["n_embd"] / s["num_tensor_parallel_workers"]
-
-
-def _shared_heads(s: Sizes) -> Floats:
-    return np.maximum(s["n_kv_head"] // s["num_tensor_parallel_workers"], 1) * s["n_embd"] / s["n_head"]
-
-
-def _wide(s: Sizes) -> Floats:
-    return s["n_expanded_embd"] // s["num_tensor_parallel_workers"]
-
-
-def _streamed(kind: str, width: Callable[[Sizes], Floats], arrays: int) -> tuple[str, Dims]:
-    return kind, lambda s: (s["num_tokens"] * width(s), np.full(len(s["n_embd"]), float(arrays)))
-
-
-def _normalized(s: Sizes) -> tuple[Floats, ...]:
-    return s["num_tokens"], s["n_embd"]
-
-
-_PROFILED: Mapping[str, tuple[str, Dims]] = MappingProxyType(
+#: Kinds of the operators of a profile.
+_PROFILED: Mapping[str, str] = MappingProxyType(
     {
-        "attn_pre_proj": _projection(lambda s: _own_heads(s) + 2 * _shared_heads(s), _hidden),
-        "attn_post_proj": _projection(_hidden, _own_heads),
-        "mlp_up_proj": _projection(lambda s: (1 + s["use_gated_mlp"]) * _wide(s), _hidden),
-        "mlp_down_proj": _projection(_hidden, _wide),
-        "mlp_act": _streamed("gated_activation", _wide, 3),
-        "add": _streamed("elementwise", _hidden, 3),
-        "attn_rope": _streamed("rotary", lambda s: _own_heads(s) + _shared_heads(s), 2),
-        "emb": _streamed("embedding", _hidden, 2),
-        "input_layernorm": ("rms_normalization", _normalized),
-        "post_attention_layernorm": ("rms_normalization", _normalized),
+        **dict.fromkeys(("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"), "matmul"),
+        "mlp_act": "gated_activation",
+        "add": "elementwise",
+        "attn_rope": "rotary",
+        "emb": "embedding",
+        **dict.fromkeys(("input_layernorm", "post_attention_layernorm"), "rms_normalization"),
     }
 )
 
-#: Sweeps without a header, by the last word of the file's name: what their columns are.
+#: Columns of sweeps, which have no header, by the last word of the file's name.
 SWEEPS: Mapping[str, str] = MappingProxyType(
     {
         "matmul": "M, N, K, time in ms, TFLOP/s",
@@ -172,16 +150,13 @@ def swept(file: Path) -> Rows:
         rows.append(values)
     if not rows:
         raise InvalidInputError(f"{file}: there is no row; columns are {SWEEPS[kind]}")
-    return _swept(kind, np.array(rows))
-
-
-def _swept(kind: str, rows: Floats) -> Rows:
+    table, ones = np.array(rows), np.ones(len(rows))
     if kind == "matmul":
-        return "matmul", np.column_stack((np.ones(len(rows)), rows[:, 0], rows[:, 1], rows[:, 2])), rows[:, 3] / 1e3
-    seconds = rows[:, :-1].prod(axis=1) / rows[:, -1] / 1e9
+        return "matmul", np.column_stack((ones, table[:, :3])), table[:, 3] / 1e3
+    dims, seconds = table[:, :-1], table[:, :-1].prod(axis=1) / table[:, -1] / 1e9
     if kind == "gelu":
-        return "elementwise", np.column_stack((rows[:, 0], np.full(len(rows), 2.0))), seconds
-    return {"softmax": "softmax", "layernorm": "normalization"}[kind], rows[:, :2], seconds
+        return "elementwise", np.column_stack((dims, 2 * ones)), seconds
+    return {"softmax": "softmax", "layernorm": "normalization"}[kind], dims, seconds
 
 
 #: Kind of each ``op`` of the layout, and the arrays that an elementwise one goes through.
@@ -193,14 +168,12 @@ KIND_OF: dict[str, tuple[str, int]] = {
     **dict.fromkeys(("add", "sub", "mul", "div", "pow"), ("elementwise", 3)),
     **dict.fromkeys(("addu", "subu", "mulu", "divu", "powu", "relu", "gelu", "tanh", "sigmoid"), ("elementwise", 2)),
 }
-_PRODUCT, _ROWS = ("B", "M", "N", "K"), ("B", "H")
-#: Columns by which a table is taken for one of measured operators.
-_LAYOUT = {"op", "latency_ms", "num_tokens"}
-#: (batch, m, n, k) of the columns of a product: an (M, N) by an (N, K) matrix, as the recorded grids show (of 87,623
-#: batched products every one has ceil(K / tile) * ceil(M / tile) * B workgroups).
-_DIMS_OF_PRODUCT = [0, 1, 3, 2]
-_SUFFIXES = (".parquet", ".csv")
-#: Of a dimension, and of a duration in ms: what is above is no operator.
+#: Columns of the sizes of a product, as (batch, m, n, k), and of other operators. A product is an (M, N) by an (N, K)
+#: matrix, as the recorded grids show: each of 87,623 batched ones has ceil(K / tile) * ceil(M / tile) * B workgroups.
+_PRODUCT, _ROWS = ("B", "M", "K", "N"), ("B", "H")
+#: Columns that mark a table of measured operators.
+_MARKS = {"op", "latency_ms", "num_tokens"}
+#: Largest dimension of an operator, and longest duration in ms.
 LARGEST, _LONGEST_MS = 1e15, 1e9
 
 
@@ -215,11 +188,11 @@ class MeasuredOperators:
     device : Device
         Device that was measured.
     dims : array of float64, shape (n, n_dims)
-        As the kind's model wants them.
+        Shapes, in the columns of the kind's model.
     seconds : array of float64, shape (n,)
         Measured durations, s.
     dtype : str
-        What was computed in.
+        Data type of the arithmetic.
     source : str
         Name of the file.
     digest : str
@@ -247,86 +220,54 @@ def read_measurements(path: str | Path, device: str | None = None) -> list[Measu
     """Read a table of measured operators, or all those in a folder.
 
     A table has the columns ``op``, ``device``, ``latency_ms``, and ``B M N K`` (linear and bmm: ``B`` products of an
-    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator. With all five sizes it may hold both, and
-    those that an operator has not are not read. A column ``dtype`` says what each row was computed in (a key of
+    (M, N) by an (N, K) matrix) or ``B H`` (others), one row an operator. With all five sizes it may hold both; sizes
+    that an operator lacks are not read. A column ``dtype`` holds the data type of each row (a key of
     `profilers.devices.DTYPES`); without it all is FP32. Vidur's profiles of a model and the sweeps of LLMCompass
-    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other columns are passed over;
-    one that is named has to fit.
+    (`llmcompass_DEVICE_matmul.csv`), both FP16, are read too. In a folder, tables with other columns are passed over.
 
     Parameters
     ----------
     path : str or Path
         Table of measured operators, or a folder of such tables.
     device : str, optional
-        Of tables where neither a column nor the file's name says it.
+        Device of tables that name none in a column or in the file's name.
 
     Raises
     ------
     NotFoundError
         There is no such file, no table in the folder, or no such device as the given one.
     InvalidInputError
-        A column is missing; or an operator, a device, a type, a size or a duration cannot be: the message names the
+        A column is missing; or an operator, a device, a type, a size or a duration is refused: the message names the
         row.
     """
     if device is not None:
         find_device(device)
-    root = Path(path)
-    if root.is_dir():
-        files = sorted(file for file in root.rglob("*") if file.suffix in _SUFFIXES)
-        found = [one for file in files for one in _read(file, device) or ()]
-        if not found:
-            raise NotFoundError(f"{root}: no table of measured operators (columns op, device, latency_ms, and B H)")
-        return found
-    if not root.is_file():
-        raise NotFoundError(f"{root}: no such file")
-    table = None if is_sweep(root) else _table(root)
-    if table is None and not is_sweep(root):
-        raise InvalidInputError(f"{root}: cannot be read as a table; give Parquet or CSV")
-    read = _read(root, device)
-    if read is None:
-        columns = [] if table is None else table.column_names
-        raise InvalidInputError(
-            f"{root}: columns {', '.join(columns)}; needed are op, device, latency_ms, and B M N K (linear, "
-            "bmm) or B H (softmax, ln, elementwise), or those of a profile: time_stats.OP.median, num_tokens, n_embd..."
-        )
-    return read
+    what = "table of measured operators (columns op, device, latency_ms, and B H)"
+    return read_tables(path, partial(_read, device=device), suffixes=MeasuredTable.SUFFIXES, table=what)
 
 
-def _read(file: Path, device: str | None) -> list[MeasuredOperators] | None:
-    """Return what a file has, None if it is of none of the layouts."""
+def _read(file: Path, device: str | None) -> list[MeasuredOperators] | str:
+    """Return the measurements of a file; or the reason why it has none of the layouts."""
     if is_sweep(file):
-        return [_half(file, device, swept(file))]
-    table = _table(file)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        return [_half_precision(file, device, swept(file), digest)]
+    table = MeasuredTable.read(file)
     if table is None:
-        return None
-    if _fits(table.column_names):
-        return list(_measured(file, table))
-    if is_profile(table.column_names):
-        pooled: dict[str, list[Rows]] = {}
-        for rows in profiled(file, table, lambda name: _numbers(file, table, name)):
-            pooled.setdefault(rows[0], []).append(rows)
-        return [_half(file, device, _joined(several)) for several in pooled.values()]
-    return None
+        return MeasuredTable.UNREADABLE
+    if _MARKS & set(table.columns):
+        table.refuse_doubles(table.columns)
+    if _fits(table.columns):
+        return list(_measured(table))
+    if is_profile(table.columns):
+        return [_half_precision(file, device, rows, table.digest) for rows in profiled(table)]
+    return (
+        f"columns {', '.join(table.columns)}; needed are op, device, latency_ms, and B M N K (linear, bmm) or B H "
+        "(softmax, ln, elementwise), or those of a profile: time_stats.OP.median, num_tokens, n_embd..."
+    )
 
 
-def _joined(several: list[Rows]) -> Rows:
-    return several[0][0], np.concatenate([r[1] for r in several]), np.concatenate([r[2] for r in several])
-
-
-def _half(file: Path, device: str | None, rows: Rows) -> MeasuredOperators:
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+def _half_precision(file: Path, device: str | None, rows: Rows, digest: str) -> MeasuredOperators:
     return MeasuredOperators(rows[0], device_of_file(file, device), rows[1], rows[2], "fp16", file.name, digest)
-
-
-def _table(file: Path) -> pa.Table | None:
-    try:
-        table = pq.read_table(file) if file.suffix == ".parquet" else pcsv.read_csv(file)
-    except (pa.ArrowException, OSError, UnicodeDecodeError, ValueError):
-        return None
-    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
-    if twice and _LAYOUT & set(table.column_names):
-        raise InvalidInputError(f"{file}: column {', '.join(twice)} occurs more than once")
-    return table
 
 
 def _fits(columns: Sequence[str]) -> bool:
@@ -335,103 +276,41 @@ def _fits(columns: Sequence[str]) -> bool:
 
 
 def holds_operators(file: Path, columns: Sequence[str]) -> bool:
-    """Return whether a file has a layout that `read_measurements` reads, told by its name and its columns.
+    """Return whether a file has a layout that `read_measurements` reads, by its name and its columns.
 
     Examples
     --------
     >>> holds_operators(Path("measured.csv"), ["op", "device", "latency_ms", "B", "H"])
     True
     """
-    return is_sweep(file) or _fits(columns) or is_profile(list(columns))
+    return is_sweep(file) or _fits(columns) or is_profile(columns)
 
 
-def _measured(file: Path, table: pa.Table) -> Iterator[MeasuredOperators]:
-    milliseconds = _numbers(file, table, "latency_ms")
-    ops, devices = (_texts(file, table, name) for name in ("op", "device"))
-    layouts = [sizes for sizes in (_PRODUCT, _ROWS) if set(sizes) <= set(table.column_names)]
-    sized = _sized(file, ops, layouts)
-    dtypes = _dtypes(file, table)
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    found = {name: _device(file, devices, name) for name in sorted(set(devices.tolist()))}
+def _measured(table: MeasuredTable) -> Iterator[MeasuredOperators]:
+    """Yield the measurements of a table with a row an operator, by kind, data type and device."""
+    milliseconds = table.numbers("latency_ms", (0, _LONGEST_MS))
+    ops, names = table.texts("op", KIND_OF, "operator"), table.texts("device")
     kinds = np.array([KIND_OF[op][0] for op in ops.tolist()], dtype=object)
-    numbers = {sizes: _sizes(file, table, sizes, sized == layouts.index(sizes)) for sizes in layouts}
-    for kind, dtype in product(MODELS, sorted(set(dtypes.tolist()))):
-        for name, device in found.items():
-            rows = np.flatnonzero((kinds == kind) & (devices == name) & (dtypes == dtype))
-            if len(rows):
-                dims = _dims(kind, numbers[layouts[sized[rows[0]]]][rows], ops[rows])
-                yield MeasuredOperators(kind, device, dims, milliseconds[rows] / 1e3, dtype, file.name, digest)
-
-
-def _sized(file: Path, ops: npt.NDArray[np.object_], layouts: Sequence[tuple[str, ...]]) -> npt.NDArray[np.int64]:
-    """Return which of the table's layouts has the sizes of each row."""
-    found = np.empty(len(ops), dtype=np.int64)
-    for row, op in enumerate(ops.tolist()):  # a Python loop over measurements
-        wanted = _PRODUCT if KIND_OF.get(op, ("", 0))[0] in ("matmul", "batched_matmul") else _ROWS
-        if op not in KIND_OF or wanted not in layouts:
-            raise InvalidInputError(f"{file}: row {row + 1}: no operator {op!r}; there are {', '.join(KIND_OF)}")
-        found[row] = layouts.index(wanted)
-    return found
-
-
-def _sizes(file: Path, table: pa.Table, sizes: tuple[str, ...], rows: npt.NDArray[np.bool_]) -> Floats:
-    """Return the sizes of the rows that have them, (n, n_sizes); of the others anything."""
-    return np.column_stack([_numbers(file, table, name, rows) for name in sizes])
-
-
-def _dtypes(file: Path, table: pa.Table) -> npt.NDArray[np.object_]:
-    """Return what each row was computed in."""
-    if "dtype" not in table.column_names:
-        return np.full(table.num_rows, "fp32", dtype=object)
-    found = _texts(file, table, "dtype")
-    if (row := next((i for i, name in enumerate(found.tolist()) if name not in DTYPES), None)) is not None:
-        raise InvalidInputError(f"{file}: row {row + 1}: no data type {found[row]!r}; there are {', '.join(DTYPES)}")
-    return found
-
-
-def _dims(kind: str, sizes: Floats, ops: npt.NDArray[np.object_]) -> Floats:
-    if kind in ("matmul", "batched_matmul"):
-        return sizes[:, _DIMS_OF_PRODUCT]
-    if kind != "elementwise":
-        return sizes
     arrays = np.array([KIND_OF[op][1] for op in ops.tolist()], dtype=np.float64)
-    return np.column_stack((sizes[:, 0] * sizes[:, 1], arrays))
-
-
-def _numbers(file: Path, table: pa.Table, name: str, rows: npt.NDArray[np.bool_] | None = None) -> Floats:
-    """Return a column, checked where `rows` says so, by default everywhere."""
-    try:
-        values = table[name].cast(pa.float64()).to_numpy(zero_copy_only=False)
-    except pa.ArrowException as error:
-        raise InvalidInputError(f"{file}: column {name} is no number ({str(error).splitlines()[0]})") from error
-    longest = _LONGEST_MS if name == "latency_ms" else LARGEST
-    checked = np.ones(len(values), dtype=np.bool_) if rows is None else rows
-    bad = np.flatnonzero(~((values > 0) & (values <= longest)) & checked)
-    if len(bad):
-        row = int(bad[0])
-        raise InvalidInputError(
-            f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be finite and above zero, at most {longest:.0e}"
-        )
-    part = np.flatnonzero((values != np.floor(values)) & checked & (name != "latency_ms"))
-    if len(part):
-        row = int(part[0])
-        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]:g}; it must be a whole number")
-    return np.asarray(values, dtype=np.float64)
-
-
-def _texts(file: Path, table: pa.Table, name: str) -> npt.NDArray[np.object_]:
-    try:
-        values = table[name].to_pylist()
-    except UnicodeDecodeError as error:
-        raise InvalidInputError(f"{file}: column {name} is no UTF-8 text") from error
-    if (row := next((i for i, value in enumerate(values) if not isinstance(value, str)), None)) is not None:
-        raise InvalidInputError(f"{file}: row {row + 1}: {name} is {values[row]!r}; it must be text")
-    return np.array(values, dtype=object)
-
-
-def _device(file: Path, devices: npt.NDArray[np.object_], name: str) -> Device:
-    try:
-        return find_device(name)
-    except NotFoundError as error:
-        row = int(np.flatnonzero(devices == name)[0])
-        raise InvalidInputError(f"{file}: row {row + 1}: {error}") from error
+    is_product = np.isin(kinds, ("matmul", "batched_matmul"))
+    sizes = {}
+    for columns, rows in ((_PRODUCT, is_product), (_ROWS, ~is_product)):
+        if not set(columns) <= set(table.columns):
+            if rows.any():
+                row = int(np.argmax(rows))
+                raise table.refusal(row, f"no operator {ops[row]!r} with the columns {', '.join(table.columns)}")
+            continue
+        sizes[columns] = np.column_stack([table.numbers(name, (1, LARGEST), whole=True, rows=rows) for name in columns])
+    dtypes = np.full(len(ops), "fp32", dtype=object)
+    if "dtype" in table.columns:
+        dtypes = table.texts("dtype", DTYPES, "data type")
+    devices = table.devices(names)
+    for kind, dtype, name in product(MODELS, sorted(set(dtypes)), devices):
+        rows = (kinds == kind) & (names == name) & (dtypes == dtype)
+        if rows.any():
+            dims = sizes[_PRODUCT if is_product[rows][0] else _ROWS][rows]
+            if kind == "elementwise":
+                dims = np.column_stack((dims.prod(axis=1), arrays[rows]))
+            yield MeasuredOperators(
+                kind, devices[name], dims, milliseconds[rows] / 1e3, dtype, table.file.name, table.digest
+            )

@@ -1,27 +1,25 @@
 """Models of kernel durations from shapes and a device's figures.
 
-What a model of kernel durations reads of a device.
+`Machine` holds the figures of a device that models read. `MODELS` are rooflines whose efficiencies are fitted, each of
+a few parameters with a meaning. `least_seconds` is the bound that a data sheet sets.
 
-How long operators take: rooflines whose efficiencies are fitted, each of a few parameters with a meaning.
-
-*Products* (`matmul`, `batched_matmul`). A kernel computes tiles of the result; a compute unit works on one at a time,
-so the grid takes a whole number of waves, and each tile pays for its prologue. Long rows of the operands (a large
+*Products* (`matmul`, `batched_matmul`). A kernel computes tiles of the result, and a compute unit works on one at a
+time. So the grid takes a whole number of waves, and each tile pays for its prologue. Long rows of the operands (a large
 depth) lie far apart in memory, which costs Pascal devices up to three times and others little.
 
 *Rows* (`softmax`, `normalization`). A row that does not fit a block's registers is read again, from the cache while the
 rows in flight fit it: PyTorch's kernels read twice for a normalisation, three times for a softmax beyond 1024 columns.
 A softmax's row then waits for itself about 3 us: three times for memory and twice for all threads of the block.
 
-*Streams* (`elementwise`): what is moved, at a share of the bandwidth, after a fixed time.
+*Streams* (`elementwise`). The bytes move at a share of the bandwidth, after a fixed time.
 
-Parameters are fitted in their logarithms. Where they start from (`prior`) are round numbers from fits of the six
-devices that `datasets/fits` rests on, so no device that is left out is wholly unknown to them.
-
-The least time that a device's data sheet allows for an operator.
+Parameters are fitted in their logarithms. Their priors are round numbers from fits of the six devices that
+`datasets/fits` rests on, so no device that is left out is wholly unknown to them.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Self
 
@@ -44,18 +42,18 @@ FAMILIES: tuple[tuple[str, ...], ...] = (
 #: values tried (8 to 11.5 pJ), the one with which left-out devices are predicted best on the files that are fitted. A
 #: T4 then sustains 63 % of its peak, a P4 86 %, an A100 PCIe 93 %, a V100 PCIe all of it.
 _JOULE_PER_FLOP, _POWER_SHARE = 10.2e-12, 0.75
-#: What chips of 5 nm take of that, by the foundry's claims (TSMC: 7 nm 60 % less than 16, 5 nm 30 % less than 7). It
-#: matters to small cards; nothing that was measured here shows it. An A100's 7 nm at full clock take as much as a T4's
-#: 12 nm at half of it.
+#: Share of that energy in chips of 5 nm, by the foundry's claims (TSMC: 7 nm 60 % less than 16, 5 nm 30 % less than 7).
+#: It matters to small cards; no measurement here shows it. An A100's 7 nm at full clock take as much as a T4's 12 nm at
+#: half of it.
 _ENERGY: dict[str, float] = dict.fromkeys(("Ada Lovelace", "Hopper", "Blackwell", "CDNA 3", "CDNA 4"), 0.3)
 #: An SM of 128 FP32 lanes (Ampere's GA10x and later) issues one instruction a cycle to each 32 of them, so that every
 #: load costs an FMA: one instruction in five is assumed. Of 64 lanes (Volta, Turing, GA100) other instructions are
 #: free, and Pascal issues two at a time.
 _ISSUE_SHARE, _WIDE_LANES, _DUAL_ISSUE = 0.8, 100.0, ("Pascal",)
 _ALL_WIDE = ("Ada Lovelace", "Hopper", "Blackwell")
-#: Share of their peak that matrix units for FP32 sustain: geometric mean of what the fastest products of 5 GFLOP and
-#: more reach in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
-#: (FP16, 0.81), over the 0.95 that kernels reach of what is sustained. Not from the MI100, whose units it is used for.
+#: Share of their peak that matrix units for FP32 sustain: the geometric mean of the shares of the fastest products of 5
+#: GFLOP and more in traces of an H100 (BF16, 0.70) and an MI300X (BF16, 0.49), and in published measurements of an A100
+#: (FP16, 0.81), over the 0.95 of the sustained rate that kernels reach. It is used for the MI100, not fitted to it.
 _MATRIX_SHARE = 0.69
 _MATRIX_TYPES = ("tf32", "bf16", "fp16", "fp8")
 #: Architectures whose peaks of halves are of vector units.
@@ -65,7 +63,7 @@ _SHARPNESS = 12.0
 
 
 def runs_as(device: Device, dtype: str) -> str:
-    """Return the type whose units compute `dtype` on a device: FP32 where it has none for it.
+    """Return the type whose units compute `dtype` on a device: FP32 if the device has no units for it.
 
     Raises
     ------
@@ -96,8 +94,8 @@ def _is_wide(device: Device) -> bool:
 def matrix_share(device: Device) -> float:
     """Return the share of their peak that matrix units sustain in types of 16 bits and less, and in TF32.
 
-    That of the best product that was measured on the device (`bf16_sustained_tflops` of the catalogue), else the mean
-    of its vendor's devices.
+    The share is that of the best product measured on the device (`bf16_sustained_tflops` of the catalogue), else the
+    mean of its vendor's devices.
     """
     return device.measured_matrix_share or device.vendor_matrix_share or _MATRIX_SHARE
 
@@ -113,13 +111,13 @@ class Machine:
     compute_units : float
         SMs or CUs.
     flops_per_s : float
-        That can be sustained: the peak of the data type, or what the power limit allows.
+        Sustained rate: the peak of the data type, or the rate that the power limit allows.
     memory_bytes_per_s, l2_bytes, lds_bytes : float
         Bandwidth; the shared cache; shared memory (LDS) of one compute unit.
     peak_flops_per_s : float
-        Of the data sheet, which nothing exceeds.
+        Peak of the data sheet, which nothing exceeds.
     cache_bytes : float
-        All caches between the compute units and memory.
+        Size of all caches between the compute units and memory.
     """
 
     name: str
@@ -142,8 +140,8 @@ class Machine:
         device : Device
             Device of the catalogue.
         dtype : str
-            One of `profilers.devices.DTYPES`; what the device computes it in counts (`runs_as`), with matrix units
-            where there are some.
+            One of `profilers.devices.DTYPES`. The peak is that of the type whose units compute it (`runs_as`), of
+            matrix units if the device has them.
         power : bool
             Whether a power limit bounds FP32 arithmetic outside matrix units: a T4 reaches half of its peak.
 
@@ -153,11 +151,11 @@ class Machine:
             The catalogue lacks a figure that is needed; or there is no such data type.
         """
         dtype = runs_as(device, dtype)
-        own = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
-        peak = sheet = device.value("fp32_matrix_tflops") * 1e12 if own else device.flops_per_s(dtype)
-        matrix = own or (dtype in _MATRIX_TYPES and device.architecture not in _NO_MATRIX)
+        fp32_matrix = dtype == "fp32" and "fp32_matrix_tflops" in device.figures
+        peak = sheet = device.value("fp32_matrix_tflops") * 1e12 if fp32_matrix else device.flops_per_s(dtype)
+        matrix = fp32_matrix or (dtype in _MATRIX_TYPES and device.architecture not in _NO_MATRIX)
         if matrix:
-            peak *= _MATRIX_SHARE if own else matrix_share(device)
+            peak *= _MATRIX_SHARE if fp32_matrix else matrix_share(device)
         if dtype == "fp32" and not matrix:
             peak *= _ISSUE_SHARE if _is_wide(device) else 1.0
             if power and "power_w" in device.figures:
@@ -179,7 +177,7 @@ class Machine:
 
     @property
     def family(self) -> int:
-        """Place in `FAMILIES`; -1 for an architecture that is in none."""
+        """Index in `FAMILIES`; -1 for an architecture without a family."""
         return next((i for i, names in enumerate(FAMILIES) if self.architecture in names), -1)
 
 
@@ -193,9 +191,9 @@ class ModelParameter:
     Parameters
     ----------
     name, meaning : str
-        Name of the parameter, and what it means, in words.
+        Name of the parameter, and its meaning in words.
     prior : float
-        What it is taken for where data do not tell.
+        Value without data.
     spread : float
         Standard deviation of its logarithm.
     """
@@ -219,7 +217,7 @@ class Model:
     seconds : callable
         ``(theta, tile, dims, element_bytes, machine)`` to s, shape (n,); `theta` holds the parameters' values.
     tiles : tuple of Tile
-        Rows and columns of a tile to choose from when fitting; of one, there is no choice.
+        Rows and columns of the tiles that a fit chooses from.
     """
 
     parameters: tuple[ModelParameter, ...]
@@ -242,21 +240,14 @@ def _misaligned(columns: Floats, element_bytes: int) -> npt.NDArray[np.bool_]:
     return np.asarray((columns * element_bytes) % 16 != 0, dtype=np.bool_)
 
 
-def _matmul(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
-    return _product(theta, tile, dims, element_bytes, machine, 16.0)
-
-
-def _batched(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
-    return _product(theta, tile, dims, element_bytes, machine, 1.0)
-
-
 def _product(theta: Floats, tile: Tile, dims: Floats, element_bytes: int, machine: Machine, parts: float) -> Floats:
+    """Return the times of products whose depth is split into at most `parts` parts."""
     odd = _misaligned(dims[:, 3], element_bytes) | _misaligned(dims[:, 2], element_bytes)
-    found = np.empty(len(dims))
-    shape = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes), parts)
+    seconds = np.empty(len(dims))
+    rates = (machine.compute_units, machine.flops_per_s, machine.memory_bytes_per_s, float(element_bytes), parts)
     tiles = (_TILES if element_bytes > 2 else _HALF_TILES) if tile == (0, 0) else np.array([tile], np.float64)
-    _fill_product(np.ascontiguousarray(dims), odd, theta, np.array(shape), tiles, found)
-    return found
+    _fill_product(np.ascontiguousarray(dims), odd, theta, np.array(rates), tiles, seconds)
+    return seconds
 
 
 _TILES = np.array([(128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 32)], np.float64)
@@ -265,7 +256,7 @@ _HALF_TILES = np.concatenate((np.array([(256, 128), (128, 256)], np.float64), _T
 
 
 @compiled
-def _fill_product(dims, odd, theta, machine, tiles, found):  # type: ignore[no-untyped-def]
+def _fill_product(dims, odd, theta, machine, tiles, seconds):  # type: ignore[no-untyped-def]
     start, efficiency, edge, memory, deepest, misaligned, prologue, far, stride, last, sharpness = theta
     units, flops, bandwidth, size, parts = machine
     last = min(last, 1.0)
@@ -292,7 +283,7 @@ def _fill_product(dims, odd, theta, machine, tiles, found):  # type: ignore[no-u
                 if share >= 2:
                     break  # more parts only add to what is moved
                 split *= 2
-        found[i] = start + best ** (1 / sharpness)
+        seconds[i] = start + best ** (1 / sharpness)
 
 
 def _elementwise(theta: Floats, _: Tile, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
@@ -368,9 +359,9 @@ def _row_parameters(**priors: float) -> tuple[ModelParameter, ...]:
     return tuple(ModelParameter(name, meaning, priors[name], spread) for name, meaning, spread in named)
 
 
-def _product_parameters(**priors: float) -> tuple[ModelParameter, ...]:
+def _product_parameters(start_s: float, last: float) -> tuple[ModelParameter, ...]:
     return (
-        ModelParameter("start_s", "fixed time of a launch, s", priors["start_s"], 1.0),
+        ModelParameter("start_s", "fixed time of a launch, s", start_s, 1.0),
         ModelParameter("efficiency", "share of the peak in the middle of a large product", 0.93, 0.1),
         ModelParameter("edge", "cost of a tile's edge, elements", 2.0, 0.7),
         ModelParameter("memory", "share of the bandwidth", 0.7, 0.3),
@@ -379,7 +370,7 @@ def _product_parameters(**priors: float) -> tuple[ModelParameter, ...]:
         ModelParameter("prologue", "depth that a tile costs beside its own", 20.0, 0.7),
         ModelParameter("far", "time that operands whose rows are far apart cost, as a share of computing", 0.2, 1.0),
         ModelParameter("stride_bytes", "from which on rows are far apart", 6e4, 0.5),
-        ModelParameter("last", "share of the last wave that is lost", priors["last"], 0.5),
+        ModelParameter("last", "share of the last wave that is lost", last, 0.5),
         ModelParameter("sharpness", "how sharply the slower of computing and moving rules", 3.0, 0.3),
     )
 
@@ -388,14 +379,12 @@ def _product_parameters(**priors: float) -> tuple[ModelParameter, ...]:
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
         "matmul": Model(
-            _product_parameters(start_s=5e-5, last=1.0),
-            ("batch", "m", "n", "k"),
-            _matmul,
+            _product_parameters(start_s=5e-5, last=1.0), ("batch", "m", "n", "k"), partial(_product, parts=16.0)
         ),
         "batched_matmul": Model(
             _product_parameters(start_s=4e-5, last=0.5),
             ("batch", "m", "n", "k"),
-            _batched,
+            partial(_product, parts=1.0),
             ((0, 0), (64, 128), (128, 128)),
         ),
         "elementwise": _streaming(1e-5, 0.85, 0.15),
@@ -413,30 +402,24 @@ MODELS: Mapping[str, Model] = MappingProxyType(
             _root_mean_square,
         ),
         "softmax": Model(
-            _row_parameters(
-                start_s=2e-5, memory=0.85, cache=0.55, sharpness=5.0, latency_s=3e-6, misaligned=0.1, hit=0.15,
-                hit_misaligned=0.4,
-            ),
-            ("rows", "columns"),
-            _softmax,
+            _row_parameters(start_s=2e-5, memory=0.85, cache=0.55, sharpness=5.0, latency_s=3e-6, misaligned=0.1,
+                            hit=0.15, hit_misaligned=0.4),
+            ("rows", "columns"), _softmax,
         ),
         "normalization": Model(
-            _row_parameters(
-                start_s=3e-5, memory=0.8, cache=1.0, sharpness=2.0, latency_s=1e-7, misaligned=0.02, hit=0.02,
-                hit_misaligned=0.02,
-            ),
-            ("rows", "columns"),
-            _normalization,
+            _row_parameters(start_s=3e-5, memory=0.8, cache=1.0, sharpness=2.0, latency_s=1e-7, misaligned=0.02,
+                            hit=0.02, hit_misaligned=0.02),
+            ("rows", "columns"), _normalization,
         ),
     }
 )  # fmt: skip
 
 
 def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine) -> Floats:
-    """Return what the peak rate and bandwidth allow, s, shape (n,): a prediction below that promises the impossible.
+    """Return the least time that peak rate and bandwidth allow, s, shape (n,).
 
-    A product computes ``2 * batch * m * n * k`` FLOP at no more than the peak of its type. Whatever does not fit the
-    caches has to come from memory, and what goes there has to leave it, once.
+    A product computes ``2 * batch * m * n * k`` FLOP at no more than the peak of its type. Other operators move through
+    memory, once, all bytes that do not fit the caches.
 
     Parameters
     ----------
@@ -458,7 +441,7 @@ def least_seconds(kind: str, dims: Floats, element_bytes: int, machine: Machine)
     """
     if MODELS[kind].dims == ("batch", "m", "n", "k"):
         return np.asarray(2.0 * dims.prod(axis=1) / machine.peak_flops_per_s)
-    arrays = dims[:, 1] if MODELS[kind].dims == ("elements", "arrays") else 2.0
-    elements = dims[:, 0] if MODELS[kind].dims == ("elements", "arrays") else dims.prod(axis=1)
-    moved = np.maximum(elements * arrays * element_bytes - machine.cache_bytes, 0.0)
+    # Rows are read and written; streams count their arrays.
+    arrays = 1.0 if MODELS[kind].dims == ("elements", "arrays") else 2.0
+    moved = np.maximum(dims.prod(axis=1) * arrays * element_bytes - machine.cache_bytes, 0.0)
     return np.asarray(moved / machine.memory_bytes_per_s)

@@ -5,7 +5,7 @@ not determine. `carry_over` gives a device without measurements the mean paramet
 first. `Calibration` holds all fits, and how far carried predictions were off. `predict` uses both.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,17 +26,19 @@ from replay.costs.kernels.measurements import LARGEST, MeasuredOperators
 from replay.costs.kernels.models import MODELS, Machine, Model, Tile, least_seconds, runs_as
 from replay.graph.operators import DTYPE_BYTES
 
-#: What intervals are meant to cover.
+#: Confidence level of intervals.
 CONFIDENCE = 0.9
-#: Rows that a fit looks at, and that a tile is chosen by; more rows change the third digit.
+#: Rows that a fit uses, and rows that choose a tile; more rows change the third digit.
 _ROWS, _TRIAL_ROWS = 2000, 800
 #: A standard deviation of a prior weighs as `_HOLD` squared residuals of 1 in a fit of `_HOLD_ROWS` rows; tried were 1
 #: to 4, on the measurements of `datasets/fits`.
 _HOLD, _HOLD_ROWS = 4.0, 1500
 #: Residuals of the logarithm beyond this are outliers.
 _OUTLIER = 0.1
-#: What another card of the kind or another version of its library differs by, however well the fit is.
+#: Least spread: another card of the kind or another version of its library differs by as much, however good the fit.
 _LEAST_SPREAD = 0.1
+#: Dimensions and seconds of measurements.
+Rows = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,11 @@ class Fit:
     Parameters
     ----------
     values : tuple of float
-        In the order of the model's parameters.
+        Values in the order of the model's parameters.
     tile : Tile
         Rows and columns of a workgroup's tile; (0, 0) of a model without tiles.
     rows : int
-        Measurements that there were.
+        Number of measurements.
     spread : float
         90 % quantile of the absolute error of the logarithm, on measurements that were held out.
     """
@@ -74,9 +76,9 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
     kind : str
         One of `MODELS`.
     dims : array of float64, shape (n, n_dims)
-        What the model's `dims` name.
+        Shapes, in the columns that the model's `dims` name.
     seconds : array of float64, shape (n,)
-        Measured, above zero.
+        Measured durations, above zero.
     element_bytes : int
         Bytes of an element.
     machine : Machine
@@ -89,9 +91,9 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
 
     Notes
     -----
-    Least squares of the logarithm with the soft L1 loss, and a normal prior of each parameter's
-    logarithm: parameters that the data do not tell stay where they were, so that they carry over to other devices. The
-    spread is the larger of two: of one half at random by a fit to the other, and of the larger half by the smaller.
+    Least squares of the logarithm with the soft L1 loss, and a normal prior of each parameter's logarithm. Parameters
+    that the data do not determine keep their prior, so that they carry over to other devices. The spread is the larger
+    of two: of a random half by a fit to the other half, and of the larger sizes by a fit to the smaller ones.
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
@@ -99,77 +101,73 @@ def fit(kind: str, dims: Floats, seconds: Floats, element_bytes: int, machine: M
         raise InvalidInputError(f"{kind} on {machine.name}: {len(dims)} measurements; a fit needs ten or more")
     model, order = MODELS[kind], np.random.default_rng(0).permutation(len(dims))
     dims, seconds = dims[order], seconds[order]
-    tile = _tile(model, (dims[:_TRIAL_ROWS], seconds[:_TRIAL_ROWS]), element_bytes, machine)
-    theta = _theta(model, tile, (dims[:_ROWS], seconds[:_ROWS]), element_bytes, machine)
+
+    def predicted(theta: Floats, tile: Tile, dims: Floats) -> Floats:
+        return model.seconds(theta, tile, dims, element_bytes, machine)
+
+    tile = model.tiles[0]
+    if len(model.tiles) > 1:
+        trial = dims[:_TRIAL_ROWS], seconds[:_TRIAL_ROWS]
+
+        def error(tile: Tile) -> float:
+            times = predicted(_theta(model, tile, trial, predicted), tile, trial[0])
+            return float(np.mean(np.abs(times / trial[1] - 1)))
+
+        tile = min(model.tiles, key=error)
+    theta = _theta(model, tile, (dims[:_ROWS], seconds[:_ROWS]), predicted)
     drawn = np.arange(len(dims)) < len(dims) // 2
     smaller = dims.prod(axis=1) <= np.median(dims.prod(axis=1))
-    spreads = [_held(model, tile, (dims, seconds, half), element_bytes, machine) for half in (drawn, smaller)]
-    return Fit(tuple(theta.tolist()), tile, len(dims), max(*spreads, _LEAST_SPREAD))
+    spread = _LEAST_SPREAD
+    for half in (drawn, smaller):
+        if not half.all():  # all may be of one size
+            trial_theta = _theta(model, tile, (dims[half][:_ROWS], seconds[half][:_ROWS]), predicted)
+            errors = np.log(predicted(trial_theta, tile, dims[~half]) / seconds[~half])
+            spread = max(spread, float(np.quantile(np.abs(errors), CONFIDENCE)))
+    return Fit(tuple(theta.tolist()), tile, len(dims), spread)
 
 
-def _held(
-    model: Model,
-    tile: Tile,
-    measured: tuple[Floats, Floats, npt.NDArray[np.bool_]],
-    element_bytes: int,
-    machine: Machine,
-) -> float:
-    """Return the 90 % quantile of the error of the logarithm on one half, of a fit to the other."""
-    dims, seconds, half = measured
-    if half.all():  # all of one size
-        return 0.0
-    trial = _theta(model, tile, (dims[half][:_ROWS], seconds[half][:_ROWS]), element_bytes, machine)
-    errors = np.log(model.seconds(trial, tile, dims[~half], element_bytes, machine) / seconds[~half])
-    return float(np.quantile(np.abs(errors), CONFIDENCE))
-
-
-def _tile(model: Model, measured: tuple[Floats, Floats], element_bytes: int, machine: Machine) -> Tile:
-    """Return the tile with which the model errs least."""
-    if len(model.tiles) == 1:
-        return model.tiles[0]
-    dims, seconds = measured
-
-    def error(tile: Tile) -> float:
-        theta = _theta(model, tile, measured, element_bytes, machine)
-        return float(np.mean(np.abs(model.seconds(theta, tile, dims, element_bytes, machine) / seconds - 1)))
-
-    return min(model.tiles, key=error)
-
-
-def _theta(model: Model, tile: Tile, measured: tuple[Floats, Floats], element_bytes: int, machine: Machine) -> Floats:
-    dims, seconds = measured
+def _theta(model: Model, tile: Tile, rows: Rows, predicted: Callable[[Floats, Tile, Floats], Floats]) -> Floats:
+    """Return the parameters that fit the rows best, priors included."""
+    dims, seconds = rows
     hold = _HOLD * np.sqrt(len(dims) / _HOLD_ROWS) / model.spread
     logarithm = np.log(seconds)
 
     def residuals(theta: Floats) -> Floats:
         with np.errstate(over="ignore"):  # far from the prior, where the search may step
-            predicted = model.seconds(np.exp(theta), tile, dims, element_bytes, machine)
-        return np.concatenate((np.log(predicted) - logarithm, hold * (theta - model.prior)))
+            times = predicted(np.exp(theta), tile, dims)
+        return np.concatenate((np.log(times) - logarithm, hold * (theta - model.prior)))
 
-    found = scipy.optimize.least_squares(residuals, model.prior, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)
-    return np.asarray(np.exp(found.x), dtype=np.float64)
+    result = scipy.optimize.least_squares(residuals, model.prior, loss="soft_l1", f_scale=_OUTLIER, diff_step=1e-2)
+    return np.asarray(np.exp(result.x), dtype=np.float64)
 
 
-#: Weight of a device of another family when parameters are carried over; of the same family it is 1. Of 0.003 to 0.1 it
-#: makes little difference to most kinds, and 0.01 is the best for matrix products on the files that are fitted.
+#: Weight of a device of another family when parameters are carried over; the weight of the same family is 1. From 0.003
+#: to 0.1 it matters little to most kinds; 0.01 is the best for matrix products on the files that are fitted.
 _OTHER_FAMILY = 0.01
-#: Cards below this power limit run into it, and into heat, so that what they sustain says little of others.
+#: Cards below this power limit run into it, and into heat, so that their sustained rates say little of others.
 _LEAST_WATT = 100.0
 _HOT_CARD = 0.1
-#: Of parameters that are carried over nothing is known yet.
-_NO_SPREAD = 0.0
 
 
 def runs_hot(device: Device) -> bool:
-    """Return whether a card's power limit is so low that it runs into it."""
+    """Return whether a card has a power limit so low that it runs into it."""
     return "power_w" in device.figures and device.value("power_w") < _LEAST_WATT
 
 
 def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     """Return parameters for a device without measurements: the mean of their logarithms over the others.
 
-    A device of the same family counts a hundred times one of another; a card below 100 W a tenth of that, and of its
-    efficiency nothing.
+    A device of the same family weighs a hundred times one of another family. A card below 100 W weighs a tenth of that,
+    and nothing for the efficiency.
+
+    Parameters
+    ----------
+    kind : str
+        One of `MODELS`.
+    donors : mapping of str to Fit
+        Fits of measured devices, by device.
+    machine : Machine
+        Device without measurements.
 
     Raises
     ------
@@ -178,35 +176,30 @@ def carry_over(kind: str, donors: Mapping[str, Fit], machine: Machine) -> Fit:
     """
     if not donors:
         raise InvalidInputError(f"no device has a fit of {kind}; run `seqpoint calibrate kernels`")
-    devices = [find_device(name) for name in donors]
+    devices, parameters = [find_device(name) for name in donors], MODELS[kind].parameters
     family = np.array([1.0 if Machine.of(d).family == machine.family else _OTHER_FAMILY for d in devices])
     cool = np.array([not runs_hot(device) for device in devices])
-    weights = np.where(cool, family, _HOT_CARD * family)
-    each = np.repeat(weights[:, None], len(MODELS[kind].parameters), axis=1)
+    weights = np.repeat(np.where(cool, family, _HOT_CARD * family)[:, None], len(parameters), axis=1)
     if cool.any():
-        efficiency = np.array([p.name == "efficiency" for p in MODELS[kind].parameters])
-        each[np.outer(~cool, efficiency)] = 0.0
+        weights[np.outer(~cool, [parameter.name == "efficiency" for parameter in parameters])] = 0.0
     logs = np.log([donor.theta for donor in donors.values()])
-    theta = np.exp((each * logs).sum(axis=0) / each.sum(axis=0))
-    votes: dict[tuple[int, int], float] = {}
+    theta = np.exp((weights * logs).sum(axis=0) / weights.sum(axis=0))
+    votes: dict[Tile, float] = {}
     for donor, weight in zip(donors.values(), family.tolist(), strict=True):
         votes[donor.tile] = votes.get(donor.tile, 0.0) + weight
-    tile = max(sorted(votes), key=lambda one: votes[one])
-    return Fit(tuple(theta.tolist()), tile, 0, _NO_SPREAD)
+    return Fit(tuple(theta.tolist()), max(sorted(votes), key=lambda tile: votes[tile]), 0, spread=0.0)
 
 
-#: Dimensions and seconds.
-Rows = tuple[Floats, Floats]
-#: Kind, catalogue's name of the device (or of the one that is left out), and data type.
+#: Kind, catalogue's name of the device (or of the device that is left out), and data type.
 Key = tuple[str, str, str]
-#: Types that the same units compute in.
+#: Data types that the same units compute.
 _NEAREST: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp16", "bf16"), "fp8": ("fp16", "bf16")}
 )
 
-#: In the place of a device that is left out: none is, and the device is a card that runs into its power limit, or not.
+#: Names that stand for a device without measurements, and for one that runs into its power limit.
 ANY, ANY_HOT = "", "(power limited)"
-#: Error of the logarithm that is assumed where no other device could be compared: a factor of e.
+#: Error of the logarithm that is assumed if no other device could be compared: a factor of e.
 UNKNOWN_SPREAD = 1.0
 #: Factor by which a parameter of a calibration file may differ from its prior; characters of a text that errors show.
 _FARTHEST, _SHOWN = 1e4, 40
@@ -216,16 +209,16 @@ _Spread = Annotated[float, msgspec.Meta(ge=0, le=10)]
 
 @dataclass(frozen=True)
 class Calibration:
-    """All fits, and how far predictions were off where they could be checked.
+    """All fits, and how far predictions for devices without measurements are off.
 
     Parameters
     ----------
     fits : mapping of (str, str, str) to Fit
         By kind, the catalogue's name of the device, and data type.
     carried : mapping of (str, str, str) to float
-        By kind, the device whose figures are left out, and data type: mean over the other devices of the 90 % quantile
-        of the absolute error of the logarithm when each is predicted from the rest. Cards that run into their power
-        limit count only where such a card is left out. `ANY` and `ANY_HOT` stand for devices without measurements.
+        By kind, left-out device and data type. The spread is the mean over the other devices of the 90 % quantile of
+        the absolute error of the logarithm, when each is predicted from the rest. Cards that run into their power limit
+        count only if such a card is left out. `ANY` and `ANY_HOT` stand for devices without measurements.
     digests : tuple of str
         SHA-256 of the files that were fitted.
     """
@@ -239,16 +232,17 @@ class Calibration:
 
     def like(self, kind: str, dtype: str) -> str:
         """Return the data type whose fits stand in for `dtype`: its own, that of the same units, FP32, or any."""
-        there = sorted({own for k, _, own in self.fits if k == kind})
-        return next((one for one in (dtype, *_NEAREST.get(dtype, ()), "fp32", *there) if one in there), dtype)
+        fitted = sorted({each for k, _, each in self.fits if k == kind})
+        nearest = (dtype, *_NEAREST.get(dtype, ()), "fp32", *fitted)
+        return next((each for each in nearest if each in fitted), dtype)
 
     def knows(self, kind: str, dtype: str) -> bool:
         """Return whether any device has a fit that can stand in."""
-        return any((k, d) == (kind, self.like(kind, dtype)) for k, _, d in self.fits)
+        return bool(self.donors(kind, self.like(kind, dtype), ()))
 
     def donors(self, kind: str, dtype: str, without: Collection[str]) -> dict[str, Fit]:
         """Return the fits of all devices but those `without`, by device."""
-        return {name: one for (k, name, d), one in self.fits.items() if (k, d) == (kind, dtype) and name not in without}
+        return {name: fit for (k, name, d), fit in self.fits.items() if (k, d) == (kind, dtype) and name not in without}
 
 
 def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = None) -> Calibration:
@@ -257,59 +251,54 @@ def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = 
     Parameters
     ----------
     measured : iterable of MeasuredOperators
-        Of a kind and device that occurs in several files, all rows are taken together.
+        Measurements; those of one kind, device and data type are fitted together.
     base : Calibration, optional
-        Whose fits of other devices are kept.
+        Calibration whose fits of other devices are kept.
     """
+    base = base or Calibration({}, {})
     pooled: dict[Key, list[MeasuredOperators]] = {}
-    for one in measured:
-        pooled.setdefault((one.kind, one.device.name, one.dtype), []).append(one)
-    fits = dict(base.fits) if base else {}
-    rows = {key: _rows(several) for key, several in pooled.items()}
+    for operators in measured:
+        pooled.setdefault((operators.kind, operators.device.name, operators.dtype), []).append(operators)
+    fits, rows, digests = dict(base.fits), dict[Key, Rows](), set(base.digests)
     for (kind, name, dtype), several in pooled.items():
-        dims, seconds = rows[kind, name, dtype]
+        dims, seconds = rows[kind, name, dtype] = (
+            np.concatenate([operators.dims for operators in several]),
+            np.concatenate([operators.seconds for operators in several]),
+        )
+        digests |= {operators.digest for operators in several}
         machine = Machine.of(several[0].device, dtype)
         try:
             fits[kind, name, dtype] = fit(kind, dims, seconds, several[0].element_bytes, machine)
         except InvalidInputError as error:
-            raise InvalidInputError(f"{', '.join(sorted({one.source for one in several}))}: {error}") from error
-    digests = {one.digest for several in pooled.values() for one in several} | set(base.digests if base else ())
-    return Calibration(
-        MappingProxyType(fits),
-        MappingProxyType({**(base.carried if base else {}), **_carried(Calibration(fits, {}), rows)}),
-        tuple(sorted(digests)),
-    )
+            sources = ", ".join(sorted({operators.source for operators in several}))
+            raise InvalidInputError(f"{sources}: {error}") from error
+    carried = {**base.carried, **_carried(Calibration(fits, {}), rows)}
+    return Calibration(MappingProxyType(fits), MappingProxyType(carried), tuple(sorted(digests)))
 
 
-def _rows(several: Sequence[MeasuredOperators]) -> Rows:
-    return np.concatenate([one.dims for one in several]), np.concatenate([one.seconds for one in several])
-
-
-def _carried(known: Calibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
+def _carried(calibration: Calibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
     """Return the spread of carried predictions, with each device left out in turn, and with none."""
-    found = {}
+    carried = {}
     for kind, dtype in sorted({(kind, dtype) for kind, _, dtype in rows}):
         names = [name for k, name, d in rows if (k, d) == (kind, dtype)]
-        hot = {name for name in names if runs_hot(find_device(name))}
+        cool = [name for name in names if not runs_hot(find_device(name))]
         for left_out in (ANY, ANY_HOT, *names):
-            judged = (
-                names if left_out in (ANY_HOT, *hot) or len(hot) == len(names) else [n for n in names if n not in hot]
-            )
-            errors = [
-                _log_errors((kind, name, dtype), donors, rows[kind, name, dtype])
-                for name in judged
-                if name != left_out and (donors := known.donors(kind, dtype, {name, left_out}))
+            # Every device counts the same: the mean is over quantiles of each.
+            quantiles = [
+                np.quantile(_log_errors((kind, name, dtype), donors, rows[kind, name, dtype]), CONFIDENCE)
+                for name in (cool if cool and left_out in (ANY, *cool) else names)
+                if name != left_out and (donors := calibration.donors(kind, dtype, {name, left_out}))
             ]
-            if errors:
-                # Every device counts the same: quantiles of each, of which the mean is taken.
-                found[kind, left_out, dtype] = float(np.mean([np.quantile(one, CONFIDENCE) for one in errors]))
-    return found
+            if quantiles:
+                carried[kind, left_out, dtype] = float(np.mean(quantiles))
+    return carried
 
 
 def _log_errors(key: Key, donors: Mapping[str, Fit], rows: Rows) -> Floats:
-    kind, name, dtype = key
+    """Return the absolute errors of the logarithm of predictions for a device that are carried over from others."""
+    (kind, name, dtype), (dims, seconds) = key, rows
     machine = Machine.of(find_device(name), dtype)
-    mixed, (dims, seconds) = carry_over(kind, donors, machine), rows
+    mixed = carry_over(kind, donors, machine)
     predicted = MODELS[kind].seconds(mixed.theta, mixed.tile, dims, DTYPE_BYTES[dtype], machine)
     return np.asarray(np.abs(np.log(predicted / seconds)))
 
@@ -353,25 +342,15 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     calibration : Calibration
         Fits to write, with parameters of five digits.
     """
-    fits = tuple(
-        KernelFitRow(
-            kind,
-            device,
-            dtype,
-            fit.rows,
-            round(fit.spread, 4),
-            fit.tile,
-            {
-                parameter.name: float(f"{value:.5g}")
-                for parameter, value in zip(MODELS[kind].parameters, fit.values, strict=True)
-            },
-        )
-        for (kind, device, dtype), fit in sorted(calibration.fits.items())
-    )
+    fits = []
+    for key, fit in sorted(calibration.fits.items()):
+        named = zip(MODELS[key[0]].parameters, fit.values, strict=True)
+        values = {parameter.name: float(f"{value:.5g}") for parameter, value in named}
+        fits.append(KernelFitRow(*key, fit.rows, round(fit.spread, 4), fit.tile, values))
     carried = tuple(CarriedRow(*key, round(spread, 4)) for key, spread in sorted(calibration.carried.items()))
     devices = sorted({row.device for row in fits})
     source = f"{len(calibration.digests)} tables of measured operators"
-    _LAYOUT.write(path, KernelFits(fits, carried, calibration.digests), devices=devices, source=source)
+    _LAYOUT.write(path, KernelFits(tuple(fits), carried, calibration.digests), devices=devices, source=source)
 
 
 def read_calibration(path: str | Path) -> Calibration:
@@ -429,7 +408,7 @@ def load_calibration() -> Calibration:
     return read_calibration(dataset_path("fits/kernels.json"))
 
 
-#: Of an element.
+#: Largest number of bytes of an element.
 _MOST_BYTES = 16
 
 
@@ -440,11 +419,11 @@ class Predicted:
     Parameters
     ----------
     seconds, low, high : array of float64
-        The interval is meant to hold nine in ten.
+        Times, and the ends of an interval that is meant to hold nine in ten.
     basis : str
         ``"fitted"`` on this device, or ``"carried"`` over from others.
     start_s : float
-        What of each is the fixed time of a launch that is waited for.
+        Fixed time of a launch that is waited for, in each duration.
     """
 
     seconds: Floats
@@ -471,7 +450,7 @@ def predict(
     kind : str
         One of `MODELS`.
     dims : array-like, shape (n, n_dims)
-        What the model's `dims` name, 1 or more each.
+        Shapes, in the columns that the model's `dims` name; 1 or more each.
     device : Device
         Device that the operators run on.
     calibration : Calibration
@@ -479,7 +458,7 @@ def predict(
     element_bytes : int, optional
         Bytes of an element; by default those of the data type.
     dtype : str
-        What is computed in. Where no fit has this type, those of the type that comes nearest are used.
+        Data type of the arithmetic. If no fit has this type, fits of the nearest type are used.
     without : sequence of str
         Devices whose fits are not used.
 
@@ -498,43 +477,38 @@ def predict(
     """
     if kind not in MODELS:
         raise InvalidInputError(f"no model of {kind!r}; there are {', '.join(MODELS)}")
-    known, dtype = calibration, runs_as(device, dtype)
+    dtype = runs_as(device, dtype)
     element_bytes = DTYPE_BYTES[dtype] if element_bytes is None else element_bytes
     if not 1 <= element_bytes <= _MOST_BYTES:
         raise InvalidInputError(f"elements of {element_bytes} bytes; they have 1 to {_MOST_BYTES}")
-    shapes, machine = _checked(kind, dims), Machine.of(device, dtype)
-    like, least = known.like(kind, dtype), least_seconds(kind, shapes, element_bytes, machine)
-    own = known.fits.get((kind, device.name, like))
-    left_out = {without} if isinstance(without, str) else set(without)
-    if own is not None and device.name not in left_out:
-        seconds = MODELS[kind].seconds(own.theta, own.tile, shapes, element_bytes, machine)
-        return _interval(seconds, least, own, (own.spread, "fitted" if like == dtype else "carried"))
-    mixed = carry_over(kind, known.donors(kind, like, {device.name, *left_out}), machine)
-    spreads = [known.carried.get((kind, one, like)) for one in (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)]
-    spread = next((one for one in spreads if one is not None), UNKNOWN_SPREAD)
-    seconds = MODELS[kind].seconds(mixed.theta, mixed.tile, shapes, element_bytes, machine)
-    return _interval(seconds, least, mixed, (spread, "carried"))
+    shapes, machine = _checked_shapes(kind, dims), Machine.of(device, dtype)
+    like, left_out = calibration.like(kind, dtype), {without} if isinstance(without, str) else set(without)
+    used = calibration.fits.get((kind, device.name, like))
+    if used is not None and device.name not in left_out:
+        spread, basis = used.spread, "fitted" if like == dtype else "carried"
+    else:
+        used = carry_over(kind, calibration.donors(kind, like, {device.name, *left_out}), machine)
+        names = (device.name, ANY_HOT if runs_hot(device) else ANY, ANY)
+        spreads = [calibration.carried.get((kind, name, like)) for name in names]
+        spread, basis = next((each for each in spreads if each is not None), UNKNOWN_SPREAD), "carried"
+    # No prediction is below the bound of the data sheet.
+    least, factor = least_seconds(kind, shapes, element_bytes, machine), float(np.exp(spread))
+    seconds = np.maximum(MODELS[kind].seconds(used.theta, used.tile, shapes, element_bytes, machine), least)
+    start_s = used.values[0]  # the first parameter of every model
+    return Predicted(seconds, np.maximum(seconds / factor, least), seconds * factor, basis, start_s)
 
 
-def _checked(kind: str, dims: npt.ArrayLike) -> Floats:
-    wanted = MODELS[kind].dims
+def _checked_shapes(kind: str, dims: npt.ArrayLike) -> Floats:
+    names = MODELS[kind].dims
     try:
         shapes = np.asarray(dims, dtype=np.float64)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidInputError(f"dims are no table of numbers ({error}); {kind} needs {', '.join(wanted)}") from error
-    if shapes.ndim != 2 or shapes.shape[1] != len(wanted):
-        raise InvalidInputError(f"dims have shape {shapes.shape}; {kind} needs (n, {len(wanted)}): {', '.join(wanted)}")
+        raise InvalidInputError(f"dims are no table of numbers ({error}); {kind} needs {', '.join(names)}") from error
+    if shapes.ndim != 2 or shapes.shape[1] != len(names):
+        raise InvalidInputError(f"dims have shape {shapes.shape}; {kind} needs (n, {len(names)}): {', '.join(names)}")
     bad = np.flatnonzero(~((shapes >= 1) & (shapes <= LARGEST)).all(axis=1))
     if len(bad):
-        text = f"dims[{int(bad[0])}] are {shapes[bad[0]].tolist()}; each must be 1 or more, and at most {LARGEST:.0e}"
-        raise InvalidInputError(text)
+        raise InvalidInputError(
+            f"dims[{int(bad[0])}] are {shapes[bad[0]].tolist()}; each must be 1 or more, and at most {LARGEST:.0e}"
+        )
     return shapes
-
-
-def _interval(seconds: Floats, least: Floats, used: Fit, known: tuple[float, str]) -> Predicted:
-    """Return an interval of a factor each way, nowhere below what the data sheet allows."""
-    spread, basis = known
-    factor = float(np.exp(spread))
-    seconds = np.maximum(seconds, least)
-    low = np.maximum(seconds / factor, least)
-    return Predicted(seconds, low, seconds * factor, basis, used.values[0])  # every model starts so
