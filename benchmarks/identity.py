@@ -21,7 +21,7 @@ import csv
 import sys
 from pathlib import Path
 
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from seqpoint.validation.replay import median_error, score_replay, worst_error
 
 COLUMNS = (
@@ -52,7 +52,7 @@ def cases(root: Path) -> list[tuple[str, list[Path]]]:
 
 def row(name: str, files: list[Path]) -> dict[str, str]:
     """Return one row of the table; each file of particle_transformer is an iteration of its own."""
-    score = score_replay(name, collect(files, CollectOptions("file") if "particle_transformer" in name else None))
+    score = score_replay(name, collect(files, IngestOptions("file") if "particle_transformer" in name else None))
     shares = {
         "elapsed_error": score.elapsed_error,
         "completion_worst": score.completion_worst,

@@ -1,6 +1,6 @@
 """Files that appear whole, the data sets that the project ships, and settings in TOML.
 
-`written_whole` writes a file beside its target and renames it, so that nobody sees half of it. `dataset_path` finds
+`replaced_file` writes a file beside its target and renames it, so that nobody sees half of it. `dataset_path` finds
 shipped data in a checkout and in an installed wheel. `read_toml` reads settings in a time that grows with their size,
 whatever their content; `typed_table` checks them against msgspec structs.
 """
@@ -113,7 +113,7 @@ def _file_mode(target: Path) -> int:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
+def replaced_file(path: Path) -> Iterator[BinaryIO]:
     """Open a stream whose content becomes the file `path` if the context ends without an error.
 
     Parameters
@@ -158,9 +158,9 @@ def write_text(path: Path, text: str) -> None:
     Raises
     ------
     InvalidInputError
-        As `written_whole`.
+        As `replaced_file`.
     """
-    with written_whole(path) as stream:
+    with replaced_file(path) as stream:
         stream.write(text.encode("utf-8"))
 
 

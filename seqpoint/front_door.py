@@ -84,9 +84,9 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     files = _expanded(paths)
     if len(files) == 1 and is_trace(files[0]) and iterations == "auto" and length is None:
         return load_trace(files[0])
-    from profilers.ingest.pipeline import CollectOptions, collect, open_trace
+    from profilers.ingest.pipeline import IngestOptions, collect, open_trace
 
-    options = CollectOptions(iterations, length, progress)
+    options = IngestOptions(iterations, length, progress)
     if limit_bytes is not None:
         options = replace(options, limit_bytes=limit_bytes)
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
@@ -113,10 +113,10 @@ def ingest(
     SeqPointError
         A file is missing, damaged or of no known format, or the folder cannot be written.
     """
-    from profilers.ingest.pipeline import CollectOptions
+    from profilers.ingest.pipeline import IngestOptions
     from profilers.ingest.pipeline import ingest as run
 
-    return run(_expanded(paths), output, CollectOptions(iterations, length))
+    return run(_expanded(paths), output, IngestOptions(iterations, length))
 
 
 def describe(trace: "Trace | Paths") -> "Description":
@@ -383,10 +383,10 @@ def project(
     SeqPointError
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
-    from seqpoint.projecting import ALL_OVERLAPS, DEFAULT_WHAT_IFS, ProjectOptions, asked_what_ifs, project_trace
+    from seqpoint.projecting import ALL_OVERLAPS, DEFAULT_WHAT_IFS, ProjectOptions, parse_what_ifs, project_trace
 
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(DEFAULT_WHAT_IFS)
-    changes = [change for item in items for change in (asked_what_ifs([item]) if isinstance(item, str) else [item])]
+    changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
     options = ProjectOptions(
         iterations=tuple(iterations),
         max_points=max_points,

@@ -388,7 +388,7 @@ def _busy_share(timeline: Timeline, position: int, steps: StepTimes, number: int
     shares = []
     for device, (rank, _) in enumerate(graph.devices):
         row = np.flatnonzero((steps.rank == rank) & (steps.iteration == number))
-        ends = timeline.end_ns[(ranks == rank) & tasks.own & (tasks.iteration <= position)]
+        ends = timeline.end_ns[(ranks == rank) & tasks.in_iteration & (tasks.iteration <= position)]
         if len(row) and len(ends) and steps.step_ns[row[0]]:
             end, step = float(ends.max()), float(steps.step_ns[row[0]])
             shares.append(replace(timeline, interval=(end - step, end)).busy_ns()[device] / step)

@@ -192,7 +192,7 @@ class TraceProjection:
         return as_html("Projection", [*self.summary(), *self.notes()], {"What-ifs": self.table()})
 
 
-def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
+def parse_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
     """Return the what-ifs that texts name.
 
     Parameters
@@ -208,7 +208,7 @@ def asked_what_ifs(texts: Sequence[str]) -> list[WhatIf]:
 
     Examples
     --------
-    >>> [what_if.name for what_if in asked_what_ifs(["overlap:ideal", "scale_links:2"])]
+    >>> [what_if.name for what_if in parse_what_ifs(["overlap:ideal", "scale_links:2"])]
     ['overlap:ideal', 'scale_links:2']
     """
     return [what_if for text in texts for what_if in _parsed(text)]

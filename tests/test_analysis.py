@@ -40,7 +40,7 @@ def slack_ns(line: Timeline) -> np.ndarray:
     edges = line.graph.edges
     since = np.where(edges.from_start, line.start_ns[edges.source], line.end_ns[edges.source])
     spare = np.maximum(line.start_ns[edges.target] - since - edges.lag_ns, 0.0)
-    slack = np.where(line.graph.tasks.own, line.makespan_ns - line.end_ns, np.inf)
+    slack = np.where(line.graph.tasks.in_iteration, line.makespan_ns - line.end_ns, np.inf)
     for _ in slack:  # a chain has at most as many edges as there are tasks
         np.minimum.at(slack, edges.source, slack[edges.target] + spare)
     return slack
@@ -103,7 +103,7 @@ def test_only_a_device_keeps_a_ready_task_waiting_and_the_path_has_no_slack(line
     assert (line.graph.tasks.device[path.task[kept]] >= 0).all()
     slack = slack_ns(line)
     assert (slack >= 0).all()
-    own = line.graph.tasks.own
+    own = line.graph.tasks.in_iteration
     assert not own.any() or slack[own].min() <= 1e-6
     assert kept.any() or (slack[path.task] <= 1e-6).all()
 
@@ -129,7 +129,7 @@ def test_exposure_agrees_with_unions_of_intervals(line: Timeline) -> None:
     np.testing.assert_allclose(found.exposed_ns, exposed, atol=1e-6)
     np.testing.assert_allclose(found.hidden_ns, total - exposed, atol=1e-6)
     for device in range(3):
-        rows = line.graph.on_device() & tasks.own & (tasks.device == device)
+        rows = line.graph.on_device() & tasks.in_iteration & (tasks.device == device)
         compute, copy = ((rows & (tasks.kind == kind)) for kind in (TaskKind.KERNEL, TaskKind.COPY))
         collective = rows & (tasks.kind == TaskKind.COLLECTIVE)
         union = [
@@ -162,7 +162,7 @@ def test_what_tasks_use_is_their_demand_for_their_isolated_time(line: Timeline, 
 
 def works_ns(line: Timeline) -> list[float]:
     """Return how long a task of the graph's iterations is active on each device, waiting for other ranks left out."""
-    rows = line.graph.on_device() & line.graph.tasks.own
+    rows = line.graph.on_device() & line.graph.tasks.in_iteration
     devices = [np.flatnonzero(rows & (line.graph.tasks.device == device)) for device in range(3)]
     return [union_length(line.start_ns[mine], line.end_ns[mine]) for mine in devices]
 
@@ -182,7 +182,7 @@ def test_a_difference_adds_up_to_the_change_of_the_makespan(before: Timeline, af
     for rows in (found.by_class, found.by_kind, found.by_lane):
         for line, time, count in ((before, "before_ns", "before_count"), (after, "after_ns", "after_count")):
             tasks = line.graph.tasks
-            mine = tasks.own & (tasks.kind != TaskKind.MARK)
+            mine = tasks.in_iteration & (tasks.kind != TaskKind.MARK)
             assert sum(getattr(row, time) for row in rows) == pytest.approx((line.end_ns - line.start_ns)[mine].sum())
             assert sum(getattr(row, count) for row in rows) == mine.sum()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.trace import Trace
 from replay.analysis import critical_path, exposure
 from replay.costs.shipped import load_parameters
@@ -43,7 +43,7 @@ def measured_timeline(graph: KernelGraph) -> Timeline:
 
 def whole(name: str) -> tuple[Trace, Timeline, int]:
     """Return a trace, its only iteration as measured, and where on the trace's clock that begins."""
-    trace = collect([REAL / f"{name}.json.gz"], CollectOptions("whole"))
+    trace = collect([REAL / f"{name}.json.gz"], IngestOptions("whole"))
     (iteration,) = trace.iterations["iteration"].to_pylist()
     graph = build_graph(trace, iteration, parameters=load_parameters())
     return trace, measured_timeline(graph), open_window(index_trace(trace), [iteration]).origin_ns
@@ -109,7 +109,7 @@ def test_without_its_rounding_and_choice_of_kernels_the_figures_differ_by_little
 def path_us(name: str, annotation: str) -> list[float]:
     """Return when device work on our critical path starts, after the first of the trace."""
     marker = "measure.forward" if annotation else "whole"
-    trace = collect([REAL / f"{name}.json.gz"], CollectOptions(marker))
+    trace = collect([REAL / f"{name}.json.gz"], IngestOptions(marker))
     (iteration,) = trace.iterations["iteration"].to_pylist()
     line = replay(build_graph(trace, iteration, parameters=load_parameters()))
     first = min(*trace.kernels["start_ns"].to_pylist(), *trace.copies["start_ns"].to_pylist())

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from profilers.errors import InvalidInputError
-from profilers.files import file_to_write, write_text, written_whole
+from profilers.files import file_to_write, replaced_file, write_text
 from seqpoint.cli import cli
 
 
@@ -69,9 +69,9 @@ def test_long_names_and_a_way_back_through_a_folder_are_fine(tmp_path: Path) -> 
 def test_a_full_disk_is_an_error_that_names_the_file_and_keeps_the_old_one(tmp_path: Path) -> None:
     file = tmp_path / "x.json"
     file.write_text("old")
-    with pytest.raises(InvalidInputError, match=r"x.json: cannot be written .*space"), written_whole(file):
+    with pytest.raises(InvalidInputError, match=r"x.json: cannot be written .*space"), replaced_file(file):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    with pytest.raises(FileNotFoundError), written_whole(file):
+    with pytest.raises(FileNotFoundError), replaced_file(file):
         raise FileNotFoundError("another file, of whoever writes")
     assert file.read_text() == "old"
     assert names(tmp_path) == ["x.json"]

@@ -94,7 +94,7 @@ def test_work_of_the_step_before_is_there_but_not_counted(tmp_path: Path) -> Non
     path.write_text(json.dumps(kineto(late)))
     graph = build_graph(collect([path]), 2, parameters=load_parameters())
     assert graph.measured_ns == 210_000
-    assert [named(graph, t) for t in np.flatnonzero(~graph.tasks.own)] == ["ampere_sgemm_a"]
+    assert [named(graph, t) for t in np.flatnonzero(~graph.tasks.in_iteration)] == ["ampere_sgemm_a"]
     halved = graph.with_tasks(
         duration_ns=np.where(graph.on_device(), graph.tasks.duration_ns / 2, graph.tasks.duration_ns)
     )

@@ -9,7 +9,7 @@ import pytest
 from graphs import make_graph
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from replay.analysis.critical_path import dependencies
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
@@ -63,7 +63,7 @@ def test_without_any_launch_pauses_stand_for_the_host(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     events = [kernel("a", 0, 100, 1), kernel("b", 300, 100, 2), kernel("c", 401, 100, 3)]
     path.write_text(json.dumps(kineto(events)))
-    graph = build_graph(collect([path], CollectOptions("whole")), 0, parameters=load_parameters())
+    graph = build_graph(collect([path], IngestOptions("whole")), 0, parameters=load_parameters())
     assert edges_of(graph, EdgeKind.GAP) == [("a", "b", 200)]
     assert edges_of(graph, EdgeKind.STREAM) == [("b", "c", 1)]
     replays_as_measured(graph)
@@ -187,7 +187,7 @@ def test_work_of_an_iteration_does_not_grow_with_the_trace(tmp_path: Path) -> No
 def test_without_calls_the_critical_path_is_the_streams(tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     path.write_text(json.dumps(kineto([kernel("a", 0, 100, 1), kernel("b", 300, 100, 2)])))
-    found = dependencies(replay(build_graph(collect([path], CollectOptions("whole")), 0, parameters=load_parameters())))
+    found = dependencies(replay(build_graph(collect([path], IngestOptions("whole")), 0, parameters=load_parameters())))
     assert [(row.kind, row.critical, row.critical_lag_ns) for row in found.kinds] == [("gap", 1, 200_000)]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from traces import event, kernel, launch, write_trace
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError, UnknownFormatError
-from profilers.ingest.pipeline import CollectOptions, collect, open_trace
+from profilers.ingest.pipeline import IngestOptions, collect, open_trace
 from profilers.trace.schema import KINDS
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace
@@ -83,7 +83,7 @@ def test_files_without_a_rank_that_follow_each_other_are_one(tmp_path: Path) -> 
 def test_each_file_can_be_an_iteration(tmp_path: Path) -> None:
     for name, start in (("step2.json", 10), ("step10.json", 15)):
         write(tmp_path / name, kernel(name, start, 10, 1), event("aten::mm", "cpu_op", start - 5, 2))
-    trace = collect([tmp_path], CollectOptions(iterations="file"))
+    trace = collect([tmp_path], IngestOptions(iterations="file"))
     names = ("rank", "iteration", "name", "found_by", "start_ns", "dur_ns")
     assert [tuple(row[n] for n in names) for row in trace.iterations.to_pylist()] == [
         (0, 0, "step2.json", "file", 5000, 15000),
@@ -113,7 +113,7 @@ def test_two_files_with_the_same_events_of_a_rank_are_refused(
     paths = [write(tmp_path / "a.json", *RUN, **STATED), write(tmp_path / "b.json", *events, **STATED)]
     message = rf"/a\.json and \S*/b\.json hold the same events \({count} of rank 3\), .*leave one of the files out"
     with pytest.raises(InvalidInputError, match=message):
-        collect(paths, CollectOptions(iterations=iterations))
+        collect(paths, IngestOptions(iterations=iterations))
 
 
 def test_the_files_that_share_events_are_named_among_many(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_one_recording_in_two_files_is_not_taken_for_two_ranks(tmp_path: Path) -
 
 def test_iterations_may_begin_at_the_same_time_of_their_clocks(tmp_path: Path) -> None:
     paths = [write(tmp_path / f"{name}.json", *RUN, **STATED) for name in "ab"]
-    assert collect(paths, CollectOptions(iterations="file")).kernels["iteration"].to_pylist() == [0, 0, 0, 1, 1, 1]
+    assert collect(paths, IngestOptions(iterations="file")).kernels["iteration"].to_pylist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_file_name_that_is_no_text_is_a_name_all_the_same(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_file_name_that_is_no_text_is_a_name_all_the_same(tmp_path: Path) -> N
         write(tmp_path / name, kernel("k", 1, 1, 1))
     except OSError:
         pytest.skip("this file system takes only names that are text")
-    trace = collect([tmp_path], CollectOptions(iterations="file"))
+    trace = collect([tmp_path], IngestOptions(iterations="file"))
     assert trace.iterations["name"].to_pylist() == ["step?.json"]
     assert load_trace(save_trace(trace, tmp_path / "x.trace")).meta == trace.meta
 
@@ -188,7 +188,7 @@ def test_an_annotation_and_a_length_rule_name_the_iterations(tmp_path: Path) -> 
         event("batch 5", "user_annotation", 100, 20),
         event("aten::embedding", "cpu_op", 105, 2, **{"Input Dims": [[9, 9], [4, 77]]}),
     )
-    trace = collect([tmp_path], CollectOptions(iterations="^batch", length="aten::embedding:1:1"))
+    trace = collect([tmp_path], IngestOptions(iterations="^batch", length="aten::embedding:1:1"))
     (row,) = trace.iterations.to_pylist()
     assert (row["name"], row["sequence_length"], row["length_found_by"]) == ("batch 5", 77, "shape")
 
@@ -196,7 +196,7 @@ def test_an_annotation_and_a_length_rule_name_the_iterations(tmp_path: Path) -> 
 def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
     size = [write(tmp_path / name, kernel("k", 5, 1, 1)).stat().st_size for name in ("a.json", "b.json")]
     told: list[tuple[int, int, str]] = []
-    collect([tmp_path], CollectOptions(progress=lambda *args: told.append(args)))
+    collect([tmp_path], IngestOptions(progress=lambda *args: told.append(args)))
     assert told[0] == (0, sum(size), "a.json") and told[-1] == (sum(size), sum(size), "b.json")
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
 
@@ -318,10 +318,10 @@ TOKENS = [
 ]  # fmt: skip
 NUMBER, TEXT = re.compile(rb"\d+(\.\d+)?"), re.compile(rb'"[^"]*"')
 OPTIONS = [
-    CollectOptions(),
-    CollectOptions(length="aten::layer_norm:0:0"),
-    CollectOptions(iterations="Step|execute"),
-    CollectOptions(iterations="file", length="aten::layer_norm:0:0"),
+    IngestOptions(),
+    IngestOptions(length="aten::layer_norm:0:0"),
+    IngestOptions(iterations="Step|execute"),
+    IngestOptions(iterations="file", length="aten::layer_norm:0:0"),
 ]
 
 

@@ -30,10 +30,10 @@ from replay.costs.collectives import (
     machine_of,
     phases_of,
     predict_collective,
+    read_collective_calibration,
     read_collectives,
-    read_fits,
     scored_rows,
-    write_fits,
+    write_collective_calibration,
 )
 from replay.costs.collectives.algorithms import Machine, busiest_volume, ring_steps
 from replay.costs.collectives.fits import Curve, fit_curve
@@ -440,8 +440,8 @@ def test_intervals_hold_nine_in_ten_of_noisy_times(tmp_path: Path) -> None:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     found = calibrate_collectives(read_collectives(table(tmp_path)))
-    write_fits(tmp_path / "c.json", found)
-    again = read_fits(tmp_path / "c.json")
+    write_collective_calibration(tmp_path / "c.json", found)
+    again = read_collective_calibration(tmp_path / "c.json")
     assert again.digests == found.digests and again.spreads == pytest.approx(dict(found.spreads), abs=1e-4)
     sizes = np.geomspace(1e3, 1e9, 100)
     for one, other in zip(found.fits, again.fits, strict=True):
@@ -464,30 +464,30 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_a_damaged_calibration_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "c.json").write_text(text)
     with pytest.raises(InvalidInputError, match="not what `seqpoint calibrate collectives` writes"):
-        read_fits(tmp_path / "c.json")
+        read_collective_calibration(tmp_path / "c.json")
 
 
 def test_a_time_below_zero_in_a_calibration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    write_fits(path, calibrate_collectives(read_collectives(table(tmp_path))))
+    write_collective_calibration(path, calibrate_collectives(read_collectives(table(tmp_path))))
     content = json.loads(path.read_text())
     content["fit"]["fits"][0]["lines"][0]["alpha_us"] = -1
     path.write_text(json.dumps(content))
     with pytest.raises(SeqPointError, match=r"fit.fits\[0\].lines\[0\].alpha_us: Expected `float` >= 0.0"):
-        read_fits(path)
+        read_collective_calibration(path)
     with pytest.raises(NotFoundError, match="no such calibration"):
-        read_fits(tmp_path / "none.json")
+        read_collective_calibration(tmp_path / "none.json")
 
 
 def refused(tmp_path: Path, change: Callable[[dict], None], message: str) -> None:
     path = tmp_path / "c.json"
     if not path.exists():
-        write_fits(path, calibrate_collectives(read_collectives(table(tmp_path))))
+        write_collective_calibration(path, calibrate_collectives(read_collectives(table(tmp_path))))
     content = json.loads(path.read_text())
     change(content)
     (tmp_path / "changed.json").write_text(json.dumps(content))
     with pytest.raises(InvalidInputError, match=message):
-        read_fits(tmp_path / "changed.json")
+        read_collective_calibration(tmp_path / "changed.json")
 
 
 @pytest.mark.parametrize(
@@ -539,7 +539,7 @@ def test_what_cannot_be_read_is_not_written(tmp_path: Path, bad: float) -> None:
     worse = replace(known.fits[0], curve=replace(known.fits[0].curve, alphas_s=(bad,) * len(known.fits[0].curve.betas)))
     for spoiled in (replace(known, fits=(worse,)), replace(known, spreads={("device", "prior", 0): bad})):
         with pytest.raises(InvalidInputError, match=r"c\.json: not written: "):
-            write_fits(tmp_path / "c.json", spoiled)
+            write_collective_calibration(tmp_path / "c.json", spoiled)
     assert not (tmp_path / "c.json").exists()
 
 
@@ -548,8 +548,8 @@ def test_adapters_that_a_table_says_are_kept(tmp_path: Path) -> None:
     header, *rows = path.read_text().splitlines()
     path.write_text("\n".join([f"{header},nics", *(f"{row},8" for row in rows)]) + "\n")
     known = calibrate_collectives(read_collectives(path))
-    write_fits(tmp_path / "c.json", known)
-    assert {one.topology.nics for one in read_fits(tmp_path / "c.json").fits} == {8}
+    write_collective_calibration(tmp_path / "c.json", known)
+    assert {one.topology.nics for one in read_collective_calibration(tmp_path / "c.json").fits} == {8}
 
 
 @pytest.mark.parametrize("name", ["size", "time_stats.all_reduce.median"])

@@ -23,7 +23,7 @@ from replay.contention import (
     calibrate_contention,
     ceilings_of,
     fold_of,
-    kin_of,
+    linked_groups,
     mechanism_of,
     read_contention,
     read_contention_fit,
@@ -65,7 +65,7 @@ def recorded() -> Path:
 def by_hand() -> Path:
     """Return a calibration with the truth, of one half of the groups."""
     one = read_recording(recorded())
-    kin = kin_of([one])
+    kin = linked_groups([one])
     ranges = {name: FittedRange(value, value, value) for name, value in TRUTH.items()}
     ranges["cu_share_held_compute"] = FittedRange(0.75, 0.6, 0.9)
     groups = {key for s in one.scenarios if fold_of(kin[s.group], 2) == 0 for key in one.digests_of(s)}
@@ -261,7 +261,7 @@ def test_the_mechanism_is_told_by_what_works_do() -> None:
 
 def test_the_same_works_are_never_on_both_sides() -> None:
     one = read_recording(recorded())
-    kin = kin_of([one])
+    kin = linked_groups([one])
     for folds in (2, 4):
         sides: dict[frozenset[str], set[int]] = {}
         for s in one.scenarios:
@@ -275,7 +275,7 @@ def test_groups_of_the_same_works_are_kin_whatever_they_are_called(tmp_path: Pat
     works = [recordings.product(2048), recordings.streamed(64)]
     scenarios = [("z", "streams", pair), ("a", "other", pair[::-1])]
     folder = recordings.write_recording(tmp_path / "one", {}, works=works, scenarios=scenarios)
-    assert dict(kin_of([read_recording(folder)])) == {"a": "a", "z": "a"}
+    assert dict(linked_groups([read_recording(folder)])) == {"a": "a", "z": "a"}
 
 
 def test_a_calibration_finds_what_the_device_is_like_and_predicts_what_it_has_not_seen(tmp_path: Path) -> None:
@@ -486,11 +486,11 @@ def test_refitting_holds_every_scenario_out(monkeypatch: pytest.MonkeyPatch) -> 
     seen: list[set[str]] = []
 
     def fit(found: list, **how: Callable[[str], bool]) -> ContentionFit:
-        kin = kin_of(found)
+        kin = linked_groups(found)
         seen.append({s.name for one in found for s in one.scenarios if how["part"](kin[s.group])})
         return ContentionFit("d", {}, (), 0.1, 20, (), "s")
 
-    monkeypatch.setattr("seqpoint.validation.contention_cases.calibrate_contention", fit)
+    monkeypatch.setattr("replay.contention.calibrate_contention", fit)
     result = run("validate", "contention", str(recorded()), "--refit", "--json")
     assert result.exit_code == 0, result.exception
     names = [one["scenario"] for one in json.loads(result.stdout)["cases"]]

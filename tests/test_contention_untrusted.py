@@ -19,7 +19,7 @@ from replay.contention import (
     ContentionRecording,
     RecordedMember,
     RecordedScenario,
-    kin_of,
+    linked_groups,
     read_recording,
 )
 from replay.contention.recording import DeviceFacts, RecordedRun
@@ -171,7 +171,7 @@ def test_a_long_chain_of_kin_is_found_in_time() -> None:
     names = [f"{i:05}" for i in reversed(range(10_000))]
     chain = [pair for i, name in enumerate(names) for pair in ((name, f"w{i}"), (name, f"w{i + 1}"))]
     begun = time.perf_counter()
-    assert set(kin_of([recording_of(chain)]).values()) == {"00000"}
+    assert set(linked_groups([recording_of(chain)]).values()) == {"00000"}
     assert time.perf_counter() - begun < 2.0
 
 

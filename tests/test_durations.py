@@ -14,8 +14,8 @@ from profilers.devices.catalogue import find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from replay.costs.kernels import (
     MODELS,
-    Calibration,
     Fit,
+    KernelCalibration,
     Machine,
     calibrate,
     fit,
@@ -560,4 +560,4 @@ def test_a_limit_that_is_missed_fails_the_gate(tmp_path: Path) -> None:
 
 def test_no_fits_at_all(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="run `seqpoint calibrate kernels`"):
-        predict("softmax", [[8.0, 8.0]], A100, calibration=Calibration({}, {}))
+        predict("softmax", [[8.0, 8.0]], A100, calibration=KernelCalibration({}, {}))

@@ -12,7 +12,7 @@ from fuzzing import damage, disagreement, read, read_plainly
 from traces import event, kernel, kineto, launch, step
 
 from profilers.errors import SeqPointError
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 
 SAMPLES = Path(__file__).parents[1] / "datasets" / "samples" / "cpu_epoch"
 #: A case that takes longer hangs; the slowest measured takes a tenth of it.
@@ -133,7 +133,7 @@ def test_a_damaged_file_of_another_format_is_rows_or_one_line(tmp_path: Path, na
         path.write_bytes(gzip.compress(data)[: None if seed % 3 else -5] if seed % 5 == 0 else data)
         began = time.monotonic()
         try:
-            trace = collect([path], CollectOptions(limit_bytes=1 << 26))
+            trace = collect([path], IngestOptions(limit_bytes=1 << 26))
         except SeqPointError as error:
             assert str(error).startswith(str(path.parent)) or name in str(error), seed
             assert "\n" not in str(error), seed

@@ -17,7 +17,7 @@ from traces import join_counters, join_execution_trace, step, write_trace
 
 import profilers.ingest.pipeline
 from profilers.errors import BrokenFileError, InvalidInputError
-from profilers.ingest.pipeline import CollectOptions, collect, ingest
+from profilers.ingest.pipeline import IngestOptions, collect, ingest
 from profilers.trace.schema import SCHEMAS
 from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
@@ -55,7 +55,7 @@ def hidden(folder: Path) -> list[str]:
 @pytest.mark.parametrize("iterations", ["auto", "^Prof"])
 def test_it_is_what_collect_makes(tmp_path: Path, files: int, iterations: str) -> None:
     paths = [rank_file(tmp_path, rank) for rank in range(files)]
-    options = CollectOptions(iterations, "aten::mm:0:0")
+    options = IngestOptions(iterations, "aten::mm:0:0")
     summary = ingest(paths, tmp_path / "t.trace", options)
     stored = load_trace(tmp_path / "t.trace")
     assert same(stored, collect(paths, options))
@@ -67,7 +67,7 @@ def test_it_is_what_collect_makes(tmp_path: Path, files: int, iterations: str) -
 def test_files_that_are_iterations(tmp_path: Path) -> None:
     paths = [rank_file(tmp_path, 0, steps) for steps in (1,)]
     paths.append(write_trace(tmp_path / "x2.json", 3, distributedInfo={"rank": 0, "world_size": 64}))
-    options = CollectOptions("file")
+    options = IngestOptions("file")
     ingest(paths, tmp_path / "t.trace", options)
     assert same(load_trace(tmp_path / "t.trace"), collect(paths, options))
 
@@ -114,7 +114,7 @@ def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path,
     paths = [with_record_ids(rank_file(tmp_path, rank)) for rank in range(ranks)]
     nodes = [nodes_file(tmp_path, rank) for rank in range(ranks)][: max(ranks - 1, 1)]  # one rank of three has none
     (tmp_path / "counters.csv").write_text(COUNTERS)
-    options = CollectOptions(counters=(tmp_path / "counters.csv",), execution_traces=tuple(nodes))
+    options = IngestOptions(counters=(tmp_path / "counters.csv",), execution_traces=tuple(nodes))
     summary = ingest(paths, tmp_path / "t.trace", options)
     stored = load_trace(tmp_path / "t.trace")
     assert same(stored, collect(paths, options))
@@ -132,7 +132,7 @@ def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path,
 
 def test_the_rules_for_iterations_and_lengths_need_not_fit_the_execution_trace(tmp_path: Path) -> None:
     path = with_record_ids(rank_file(tmp_path, 0))
-    options = CollectOptions("^Prof", "aten::mm:0:0", execution_traces=(nodes_file(tmp_path, 0),))
+    options = IngestOptions("^Prof", "aten::mm:0:0", execution_traces=(nodes_file(tmp_path, 0),))
     trace = collect([path], options)
     assert (trace.meta.quality["nodes_joined"], trace.iterations["sequence_length"].null_count) == (2, 0)
 
@@ -144,9 +144,9 @@ def test_an_execution_trace_that_does_not_match_leaves_the_old_trace(tmp_path: P
     with_record_ids(path)
     other = nodes_file(tmp_path, 0, steps=0)
     with pytest.raises(InvalidInputError, match="no operator of the timeline is a node"):
-        ingest([path], tmp_path / "t.trace", CollectOptions(execution_traces=(other,)))
+        ingest([path], tmp_path / "t.trace", IngestOptions(execution_traces=(other,)))
     with pytest.raises(InvalidInputError, match=r"timeline has the ranks \[0\], the execution trace \[3\]"):
-        ingest([path], tmp_path / "t.trace", CollectOptions(execution_traces=(nodes_file(tmp_path, 3),)))
+        ingest([path], tmp_path / "t.trace", IngestOptions(execution_traces=(nodes_file(tmp_path, 3),)))
     assert content(tmp_path / "t.trace") == old
     ingest([path], tmp_path / "t.trace")
     assert hidden(tmp_path) == []
@@ -216,7 +216,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
 def test_progress_adds_up(tmp_path: Path) -> None:
     paths = [rank_file(tmp_path, rank) for rank in range(2)]
     told: list[tuple[int, int, str]] = []
-    ingest(paths, tmp_path / "t.trace", CollectOptions(progress=lambda *args: told.append(args)))
+    ingest(paths, tmp_path / "t.trace", IngestOptions(progress=lambda *args: told.append(args)))
     size = sum(path.stat().st_size for path in paths)
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
     assert told[-1][0] == size and {total for _, total, _ in told} == {size}
@@ -226,7 +226,7 @@ def test_a_packed_file_over_the_limit_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents":[' + b" " * (1 << 22) + b"]}"))
     with pytest.raises(BrokenFileError, match="unpacks to more than 1,000,000 bytes; raise the limit if you trust it"):
-        ingest([path], tmp_path / "t.trace", CollectOptions(limit_bytes=1_000_000))
+        ingest([path], tmp_path / "t.trace", IngestOptions(limit_bytes=1_000_000))
 
 
 KILLED = """
@@ -292,7 +292,7 @@ def test_a_dask_cluster_that_loses_a_worker(tmp_path: Path, ranks: list[Path]) -
                 killed.append(next(iter(client.run(os.getpid).values())))
                 os.kill(killed[0], signal.SIGKILL)
 
-        options = CollectOptions(progress=kill_one)
+        options = IngestOptions(progress=kill_one)
         found = ingest(ranks, tmp_path / "t.trace", options, executor=client.get_executor(pure=False))
     assert killed
     assert found.meta == serial.meta

@@ -8,14 +8,14 @@ import pytest
 from traces import event, kernel, launch
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.trace import Trace
 
 
 def read(folder: Path, *events: dict[str, Any], iterations: str = "auto") -> Trace:
     path = folder / "t.json"
     path.write_text(json.dumps(list(events)))
-    return collect([path], CollectOptions(iterations=iterations))
+    return collect([path], IngestOptions(iterations=iterations))
 
 
 def rows(trace: Trace) -> list[tuple[int, int, str, str, float, float]]:

@@ -15,8 +15,9 @@ from profilers.errors import BrokenFileError, NotFoundError, SeqPointError, Unkn
 from profilers.ingest.assembly import Placement
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import find_reader
-from profilers.readers.common.source import fingerprint, head, read_source
+from profilers.readers.common.source import fingerprint, first_bytes, read_source
 from profilers.readers.kineto import KinetoReader
+from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, Trace
 
 KERNEL = '{"ph":"X","cat":"kernel","name":"k","ts":1.5,"dur":2.25,"args":{"device":0,"stream":7}}'
@@ -29,7 +30,8 @@ def read(folder: Path, content: str | bytes, name: str = "t.json", **limits: int
     stage = Stage(**limits)
     meta = KinetoReader().read([path], stage)
     place = Placement(0, meta.ranks[0] if meta.ranks else 0, {}, {})
-    devices = tuple(replace(device, rank=place.rank(device.rank)) for device in meta.devices)
+    rank_of = {OWN_RANK: place.own_rank}
+    devices = tuple(replace(device, rank=rank_of.get(device.rank, device.rank)) for device in meta.devices)
     tables = {kind: place.put(table) for kind, table in stage.tables().items()}
     return Trace(replace(meta, devices=devices), tables)
 
@@ -208,7 +210,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
     tracemalloc.start()
     with pytest.raises(BrokenFileError, match="unpacks to more"):
         read_source(path, limit_bytes=1 << 20)
-    assert head(path)[:3] == b"[  "
+    assert first_bytes(path)[:3] == b"[  "
     assert tracemalloc.get_traced_memory()[1] < 32 << 20
     tracemalloc.stop()
 

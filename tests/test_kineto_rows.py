@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.ingest.stage import Stage
-from profilers.readers.common.numbers import TIMES_NS, Grids, exact_ns, plain_text, real, whole
+from profilers.readers.common.numbers import TIMES_NS, Grids, exact_ns, finite_float, integer, plain_text
 from profilers.readers.kineto.rows import Rows
 
 
@@ -190,7 +190,7 @@ def test_a_time_rounds_once() -> None:
 
 @given(st.integers() | st.decimals() | st.text() | st.none() | st.booleans() | st.floats())
 def test_numbers_of_any_kind_give_int64_or_none(value: Any) -> None:
-    time, number, size = exact_ns(value), whole(value), real(value)
+    time, number, size = exact_ns(value), integer(value), finite_float(value)
     assert time is None or time in TIMES_NS
     assert number is None or -(1 << 63) < number < 1 << 63
     assert size is None or abs(size) < float("inf")

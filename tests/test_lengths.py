@@ -9,14 +9,14 @@ from traces import event
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.ingest.lengths import LengthRule
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 
 
 def read(folder: Path, *events: dict[str, Any], length: str | None = None) -> list[tuple[Any, ...]]:
     """Return (rank, iteration, length, found by, batch) of each iteration."""
     path = folder / "t.json"
     path.write_text(json.dumps(list(events)))
-    table = collect([path], CollectOptions(length=length)).iterations.to_pylist()
+    table = collect([path], IngestOptions(length=length)).iterations.to_pylist()
     names = ("rank", "iteration", "sequence_length", "length_found_by", "batch")
     return [tuple(row[name] for name in names) for row in table]
 

@@ -14,7 +14,7 @@ from traces import link
 from profilers.errors import BrokenFileError
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head
-from profilers.readers.common.source import ahead
+from profilers.readers.common.source import prefetch
 from profilers.readers.nsys import NsysReader, NsysTablesReader
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, Trace
@@ -378,7 +378,7 @@ def test_work_ahead_ends_with_its_consumer() -> None:
         finally:
             ended.append(True)
 
-    items = ahead(numbers())
+    items = prefetch(numbers())
     assert next(items) == 0
     items.close()
     del items
@@ -390,7 +390,7 @@ def test_what_is_raised_ahead_is_raised_here() -> None:
         yield 1
         raise BrokenFileError("here")
 
-    items = ahead(broken())
+    items = prefetch(broken())
     assert next(items) == 1
     with pytest.raises(BrokenFileError, match="here"):
         next(items)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.ingest.iterations import Period, find_period
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.arrays import strings
 from seqpoint.iteration_table import iteration_table
 
@@ -100,7 +100,7 @@ def test_fifty_steps_of_a_real_trace() -> None:
     assert set(table.found_by) == {"kernel sequence (94 %)"}
     kernels = table.statistic("kernels")
     assert np.median(kernels) == 822 and (np.abs(kernels / 822 - 1) < 0.02).sum() >= 49
-    whole = iteration_table(collect([REAL], CollectOptions(iterations="whole")))
+    whole = iteration_table(collect([REAL], IngestOptions(iterations="whole")))
     assert len(whole) == 1 and whole.statistic("kernels")[0] == 43915
 
 

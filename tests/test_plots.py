@@ -8,7 +8,7 @@ import pytest
 from bokeh.models import Plot
 from traces import write_trace
 
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
@@ -25,7 +25,7 @@ from seqpoint.units import time_unit
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Trace:
-    return collect([write_trace(tmp_path / "t.json", steps=6)], CollectOptions(length="aten::mm:0:0"))
+    return collect([write_trace(tmp_path / "t.json", steps=6)], IngestOptions(length="aten::mm:0:0"))
 
 
 @pytest.fixture

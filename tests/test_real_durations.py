@@ -65,10 +65,10 @@ def test_operators_account_for_the_time_that_the_table_says(expected: dict[str, 
 def test_names_and_grids_tell_the_elements_that_shapes_record(name: str, least: float) -> None:
     from operator_coverage import operator_of_kernel, operators_of_kernels
 
-    from profilers.ingest.pipeline import CollectOptions, open_trace
+    from profilers.ingest.pipeline import IngestOptions, open_trace
     from profilers.trace.arrays import integers, strings
 
-    trace = open_trace(str(TRACES / f"{name}.json.gz"), CollectOptions("whole"))
+    trace = open_trace(str(TRACES / f"{name}.json.gz"), IngestOptions("whole"))
     operators, _ = operators_of_kernels(trace)
     names = strings(trace.kernels, "name")
     op_ids, groups, sizes = (integers(trace.kernels, c).tolist() for c in ("op_id", "workgroups", "workgroup_size"))
@@ -87,14 +87,14 @@ def test_no_product_runs_faster_than_its_device_can() -> None:
     from operator_coverage import operators_of_kernels
 
     from profilers.devices.catalogue import find_device
-    from profilers.ingest.pipeline import CollectOptions, open_trace
+    from profilers.ingest.pipeline import IngestOptions, open_trace
     from profilers.trace.arrays import integers, strings
 
     for name, device in (
         ("h100/Falconsai_nsfw_image_detection", "H100 SXM"),
         ("mi300/Falconsai_nsfw_image_detection", "MI300X"),
     ):
-        trace = open_trace(str(TRACES / "tracelens" / f"{name}.json.gz"), CollectOptions("whole"))
+        trace = open_trace(str(TRACES / "tracelens" / f"{name}.json.gz"), IngestOptions("whole"))
         operators, _ = operators_of_kernels(trace)
         duration, op_ids = integers(trace.kernels, "dur_ns"), integers(trace.kernels, "op_id")
         spent = {op: int(duration[op_ids == op].sum()) for op in set(op_ids.tolist())}

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from profilers.errors import SeqPointError
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace
@@ -72,7 +72,7 @@ def jobs() -> Iterator[Any]:
     def job(name: str, **options: Any) -> Trace:
         key = (name, *options.items())
         if key not in known:
-            known[key] = collect([DATA / name], CollectOptions(**options))
+            known[key] = collect([DATA / name], IngestOptions(**options))
         return known[key]
 
     yield job

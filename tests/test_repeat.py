@@ -11,7 +11,7 @@ from traces import event, kernel, kineto, launch
 
 from profilers.ingest.pipeline import collect
 from replay.costs.shipped import load_parameters
-from replay.engine.steady import pattern_of, repeated, steady_states, unchanged
+from replay.engine.steady import cycle_of, repeated, steady_states, unchanged
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
@@ -60,7 +60,7 @@ def test_what_happens_between_two_iterations_belongs_to_the_later(tmp_path: Path
 
 def test_a_single_iteration_does_not_repeat() -> None:
     graph = make_graph([5.0, 7.0], edges=[(0, 1)])
-    assert pattern_of(graph) is None
+    assert cycle_of(graph) is None
     (state,) = steady_states(graph, None, [unchanged])
     assert state.period_ns == 12.0 and state.settled
     assert StepWindow.alone(graph).total_ns(state) == 12.0
@@ -69,11 +69,11 @@ def test_a_single_iteration_does_not_repeat() -> None:
 def test_a_cycle_has_its_tasks_once_more_and_its_edges_from_the_end_to_the_beginning(tmp_path: Path) -> None:
     files, _ = write_job(tmp_path, [[("launch", 80.0), ("work", 50.0), ("launch", 30.0), ("sync",)]], 3)
     graph = build_graph(collect(files), (2, 3), parameters=load_parameters())
-    pattern = pattern_of(graph)
+    pattern = cycle_of(graph)
     assert pattern is not None
     again = repeated(graph, pattern, 3)
     assert again.iterations == (2, 3) * 3
-    assert len(again.tasks) == 3 * int(graph.tasks.own.sum())
+    assert len(again.tasks) == 3 * int(graph.tasks.in_iteration.sum())
     inside = {cycle: edges_between(again, 2 * cycle, 2 * cycle + 1) for cycle in range(3)}
     assert inside[0] == inside[1] == inside[2]
     assert sorted(edges_between(again, 1, 2)) == sorted(inside[0])  # the seam is like what joins 2 to 3

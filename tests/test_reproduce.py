@@ -14,7 +14,7 @@ from traces import write_trace
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.ingest.pipeline import collect
 from replay.costs.shipped import load_parameters
-from seqpoint.projecting import ProjectOptions, asked_what_ifs, project_trace, read_result, reproduce
+from seqpoint.projecting import ProjectOptions, parse_what_ifs, project_trace, read_result, reproduce
 
 WHAT_IFS = (
     "dma_collectives",
@@ -45,7 +45,7 @@ def trace(tmp_path: Path) -> Path:
 
 def recorded(trace: Path, *texts: str, **options: Any) -> dict[str, Any]:
     options = {"draws": 8, "seed": 5, **options}
-    projection = project_trace(collect([trace]), asked_what_ifs(texts), ProjectOptions(**options))
+    projection = project_trace(collect([trace]), parse_what_ifs(texts), ProjectOptions(**options))
     content: dict[str, Any] = json.loads(json.dumps(projection.to_dict()))
     return content
 

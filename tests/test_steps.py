@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jobs import write_job
 from traces import event, kernel, kineto, launch
 
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.trace.steps import busy_in_steps, job_steps, step_times
 from profilers.trace.trace import Trace
 from seqpoint.description import describe
@@ -78,7 +78,7 @@ def test_files_that_are_an_iteration_each_have_no_time_between_them(tmp_path: Pa
         files.append(tmp_path / f"{i}.json")
         events = [event("aten::mm", "cpu_op", start, 50), launch(start, 1), kernel("a", start + 10, 40.0 + i, 1)]
         files[-1].write_text(json.dumps(kineto(events)))
-    steps = step_times(collect(files, CollectOptions("file")))
+    steps = step_times(collect(files, IngestOptions("file")))
     assert (steps.step_ns / 1e3).tolist() == [50, 51, 52] and not steps.follows.any()
 
 

@@ -5,12 +5,12 @@ import pytest
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.synthetic import (
-    Exchange,
+    Collective,
+    KernelCall,
     SyntheticJob,
     SyntheticStep,
     TransformerJob,
     Wait,
-    Work,
     synthesize,
     write_trace,
 )
@@ -22,12 +22,12 @@ from replay.from_trace import build_graph
 DEVICE = find_device("MI300X")
 
 
-def gemm(duration_us: int, stream: int = 7, after: tuple[int, ...] = (), meets: str = "") -> Work:
-    exchange = Exchange("all_reduce", 8, "tp", 2, meets) if meets else None
-    return Work("gemm_kernel", "aten::mm", 1000 * duration_us, 5000, stream, (4, 4), 2, after, exchange)
+def gemm(duration_us: int, stream: int = 7, after: tuple[int, ...] = (), meets: str = "") -> KernelCall:
+    exchange = Collective("all_reduce", 8, "tp", 2, meets) if meets else None
+    return KernelCall("gemm_kernel", "aten::mm", 1000 * duration_us, 5000, stream, (4, 4), 2, after, exchange)
 
 
-def written(*programs: list[Work | Wait], steps: int = 1) -> Trace:
+def written(*programs: list[KernelCall | Wait], steps: int = 1) -> Trace:
     step = SyntheticStep("iteration", 16, 2, programs)
     return write_trace(SyntheticJob("by hand", "1", [step] * steps, len(programs)), DEVICE)
 
@@ -63,8 +63,19 @@ def test_a_wait_for_one_stream_lets_the_others_run() -> None:
 
 
 def test_an_unchanged_replay_returns_the_times_of_ranks_that_differ() -> None:
-    first: list[Work | Wait] = [gemm(50), gemm(10, 9, (0,), "a"), gemm(4, 7, (1,)), gemm(9, 11, meets="b"), Wait()]
-    second: list[Work | Wait] = [gemm(10, 9, meets="a"), gemm(70, 7, (0,)), gemm(9, 11, (1,), "b"), Wait(stream=11)]
+    first: list[KernelCall | Wait] = [
+        gemm(50),
+        gemm(10, 9, (0,), "a"),
+        gemm(4, 7, (1,)),
+        gemm(9, 11, meets="b"),
+        Wait(),
+    ]
+    second: list[KernelCall | Wait] = [
+        gemm(10, 9, meets="a"),
+        gemm(70, 7, (0,)),
+        gemm(9, 11, (1,), "b"),
+        Wait(stream=11),
+    ]
     trace = written(first, second, steps=2)
     for iteration in (0, 1):
         timeline = replay(build_graph(trace, iteration, parameters=load_parameters()))

@@ -22,7 +22,7 @@ from types import MappingProxyType
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.pipeline import CollectOptions, open_trace
+from profilers.ingest.pipeline import IngestOptions, open_trace
 from profilers.trace.arrays import Floats, integers
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
@@ -148,7 +148,9 @@ def _times_by_class(graphs: Sequence[KernelGraph]) -> Floats:
     found = np.zeros(len(CLASSES))
     for graph in graphs:
         tasks = graph.tasks
-        chosen = (tasks.kind == TaskKind.KERNEL) & tasks.own & graph.on_device() & (tasks.class_ != _COLLECTIVE)
+        chosen = (
+            (tasks.kind == TaskKind.KERNEL) & tasks.in_iteration & graph.on_device() & (tasks.class_ != _COLLECTIVE)
+        )
         found += np.bincount(tasks.class_[chosen], tasks.duration_ns[chosen], len(CLASSES))
     return found
 
@@ -157,7 +159,7 @@ def _times_by_class(graphs: Sequence[KernelGraph]) -> Floats:
 def graphs(path: Path) -> tuple[KernelGraph, ...]:
     """Return the graphs of a trace's iterations; a trace without marks is one."""
     marked = "trace_diff" in path.name
-    trace = open_trace(str(path), CollectOptions("auto" if marked else "whole"))
+    trace = open_trace(str(path), IngestOptions("auto" if marked else "whole"))
     iterations = sorted(set(integers(trace.iterations, "iteration").tolist()))
     index = index_trace(trace)
     return tuple(build_graph(index, iteration, parameters=load_parameters()) for iteration in iterations)

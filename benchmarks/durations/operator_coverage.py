@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import SeqPointError
-from profilers.ingest.pipeline import CollectOptions, open_trace
+from profilers.ingest.pipeline import IngestOptions, open_trace
 from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import is_collective
@@ -151,7 +151,7 @@ def _known_by_kernel(trace: Trace, names: np.ndarray) -> npt.NDArray[np.bool_]:
 def row(path: Path) -> dict[str, str] | None:
     """Return the row of a trace, None of one without kernels."""
     try:
-        found = operator_coverage(open_trace(str(path), CollectOptions("whole")))
+        found = operator_coverage(open_trace(str(path), IngestOptions("whole")))
     except SeqPointError:
         return None
     if not found.kernel_ns:

@@ -12,7 +12,7 @@ from benchmarks.gpu.environment import read_takes
 from benchmarks.gpu.journal import Journal
 from benchmarks.gpu.step import TABLES, Row
 from profilers.errors import DependencyError, InvalidInputError
-from profilers.files import write_text, written_whole
+from profilers.files import replaced_file, write_text
 
 __all__ = ["JOURNAL", "can_pack", "pack"]
 
@@ -86,7 +86,7 @@ def _copy(folder: Path, target: Path) -> None:
         if path.is_file():
             to = target / path.relative_to(folder)
             to.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("rb") as source, written_whole(to) as stream:
+            with path.open("rb") as source, replaced_file(to) as stream:
                 shutil.copyfileobj(source, stream)
 
 
@@ -142,5 +142,5 @@ def _write(path: Path, table: str, rows: Sequence[Row]) -> None:
         raise InvalidInputError(
             f"{path}: a value of the journal is of another type than its column: {error}"
         ) from error
-    with written_whole(path) as stream:
+    with replaced_file(path) as stream:
         pq.write_table(packed, stream, compression="zstd")

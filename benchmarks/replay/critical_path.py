@@ -61,13 +61,13 @@ for line in sys.stdin:
 
 def ours(file: Path):  # type: ignore[no-untyped-def]
     """Return a function that replays the trace's graph and finds its critical path, and the graph's size."""
-    from profilers.ingest.pipeline import CollectOptions, collect
+    from profilers.ingest.pipeline import IngestOptions, collect
     from replay.analysis import critical_path
     from replay.costs.shipped import load_parameters
     from replay.engine.timeline import replay
     from replay.from_trace import build_graph
 
-    trace = collect([file], CollectOptions("whole"))
+    trace = collect([file], IngestOptions("whole"))
     first = trace.iterations["iteration"].to_pylist()[0]
     graph = build_graph(trace, first, parameters=load_parameters())
     return (lambda: critical_path(replay(graph))), len(graph.tasks), len(graph.edges)

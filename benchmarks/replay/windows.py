@@ -23,7 +23,7 @@ from profilers.trace.arrays import MISSING, integers, put
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.costs.shipped import load_parameters
-from replay.engine.steady import pattern_of, steady_states, unchanged
+from replay.engine.steady import cycle_of, steady_states, unchanged
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph, index_trace
 
@@ -76,7 +76,7 @@ def main() -> None:
     numbers = job_steps(step_times(trace)).iteration.tolist()
     steady_states(
         build_graph(trace, numbers[:2], parameters=load_parameters()),
-        pattern_of(build_graph(trace, numbers[:2], parameters=load_parameters())),
+        cycle_of(build_graph(trace, numbers[:2], parameters=load_parameters())),
         [unchanged],
     )
     arranging, index = least(lambda: index_trace(trace))
@@ -85,7 +85,7 @@ def main() -> None:
     for count in wanted:
         building, graph = least(lambda n=count: build_graph(index, numbers[:n], parameters=load_parameters()))
         replaying, _ = least(lambda g=graph: replay(g))
-        settling, _ = least(lambda g=graph: steady_states(g, pattern_of(g), [unchanged]))
+        settling, _ = least(lambda g=graph: steady_states(g, cycle_of(g), [unchanged]))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(
             f"{count:10d} {len(graph.tasks):8d} {len(graph.edges):8d} {building:8.2f} {replaying:9.3f} "

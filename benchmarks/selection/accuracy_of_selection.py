@@ -22,7 +22,7 @@ import click
 import numpy as np
 
 from profilers.files import dataset_path
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from seqpoint.iteration_table import iteration_table
 from seqpoint.selection import SeqPointSelector, predict_total
 from seqpoint.selection.evaluation import resampled_coverage
@@ -85,7 +85,7 @@ def traces_table(folder: Path) -> list[dict[str, str]]:
     """Return a row for every batch size."""
     rows = []
     for path in sorted(folder.iterdir(), key=lambda p: int(p.name.rpartition("_")[2])):
-        trace = collect([path], CollectOptions("file", "aten::layer_norm:0:0"))
+        trace = collect([path], IngestOptions("file", "aten::layer_norm:0:0"))
         table = iteration_table(trace)
         lengths, time = table.sequence_length, table.statistic("kernel_time")
         fitted = SeqPointSelector(POINTS).fit(lengths[:, None], time)

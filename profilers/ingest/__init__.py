@@ -5,6 +5,6 @@ and `collectives` connect the events. `assembly` puts the recordings of all rank
 `iterations` and `lengths`. `join` adds execution traces, and `counters` adds counters.
 """
 
-from profilers.ingest.pipeline import CollectOptions, Summary, collect, ingest, open_trace
+from profilers.ingest.pipeline import IngestOptions, Summary, collect, ingest, open_trace
 
-__all__ = ["CollectOptions", "Summary", "collect", "ingest", "open_trace"]
+__all__ = ["IngestOptions", "Summary", "collect", "ingest", "open_trace"]

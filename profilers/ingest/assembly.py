@@ -21,7 +21,7 @@ from profilers.ingest.duplicates import RankedFile, refuse_same_events
 from profilers.ingest.iterations import (
     WHOLE_TRACE,
     Extent,
-    Spans,
+    Iterations,
     caused_iterations,
     fill_from_neighbours,
     find_iterations,
@@ -116,14 +116,14 @@ class Placement:
         Rank of the rows that state no rank.
     shift_ns : mapping of int to int
         Added to the times of each rank.
-    spans : mapping of int to Spans
+    spans : mapping of int to Iterations
         Iterations by rank.
     """
 
     first_id: int
     own_rank: int
     shift_ns: Mapping[int, int]
-    spans: Mapping[int, Spans]
+    spans: Mapping[int, Iterations]
 
     def extents(self, extents: Mapping[int, Extent]) -> dict[int, Extent]:
         """Return the extents of a recording by ranks of the trace, on its clock."""
@@ -192,7 +192,7 @@ def assemble(recordings: Sequence[LinkedRecording], iterations: str, length: str
     recordings : sequence of LinkedRecording
         In the order of their files.
     iterations, length : str
-        Rules for iterations and sequence lengths, as `profilers.ingest.pipeline.CollectOptions` has them.
+        Rules for iterations and sequence lengths, as `profilers.ingest.pipeline.IngestOptions` has them.
 
     Raises
     ------
@@ -273,7 +273,7 @@ def _matched(placed: _Placed) -> tuple[Trace, _Placed]:
     return trace.with_quality({"clock_shift_max_ns": max(map(abs, shifts.values()))}), moved
 
 
-def _spans(placed: _Placed, iterations: str) -> list[dict[int, Spans]]:
+def _spans(placed: _Placed, iterations: str) -> list[dict[int, Iterations]]:
     """Return the iterations of every rank of every recording."""
     extents = [placement.extents(recording.stage.extents) for recording, placement in placed]
     if iterations == "file":
@@ -300,7 +300,7 @@ def _spans(placed: _Placed, iterations: str) -> list[dict[int, Spans]]:
     return [{rank: spans[rank] for rank in by_rank} for by_rank in extents]
 
 
-def _periodic(placed: _Placed, rank: int, extent: Extent) -> Spans | None:
+def _periodic(placed: _Placed, rank: int, extent: Extent) -> Iterations | None:
     """Return the iterations that recur in the kernels of a rank, in launch order; None if no period is found."""
     codes: dict[str | None, int] = {}
     names, times = Narrowed(), Growing(np.int64)
@@ -329,7 +329,7 @@ def _caused(
         yield placement.put(batch), np.full(batch.num_rows, MISSING) if cause is None else cause
 
 
-def _iteration_table(spans: Sequence[Mapping[int, Spans]]) -> pa.Table:
+def _iteration_table(spans: Sequence[Mapping[int, Iterations]]) -> pa.Table:
     distinct = {id(of_rank): of_rank for by_rank in spans for of_rank in by_rank.values()}
     ordered = sorted(distinct.values(), key=lambda of_rank: of_rank.rank)
     table = concatenate("iterations", [of_rank.table() for of_rank in ordered])

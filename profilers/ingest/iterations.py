@@ -208,7 +208,7 @@ class Extent:
 
 
 @dataclass(frozen=True)
-class Spans:
+class Iterations:
     """Iterations of one rank: sorted, disjoint, half-open.
 
     Parameters
@@ -256,7 +256,7 @@ def is_mark(name: str) -> bool:
     return name.startswith("ProfilerStep#")
 
 
-def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | None = None) -> Spans:
+def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | None = None) -> Iterations:
     """Cut the time of one rank into iterations.
 
     Parameters
@@ -291,7 +291,7 @@ def find_iterations(marks: pa.Table, rank: int, extent: Extent, pattern: str | N
     )
 
 
-def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: str) -> Spans:
+def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: str) -> Iterations:
     """Return the whole time of a rank as a single iteration.
 
     Parameters
@@ -308,10 +308,10 @@ def one_iteration(rank: int, extent: Extent, number: int, name: str, found_by: s
     # A file name can hold bytes that are no text.
     label = name.encode("utf-8", "replace").decode("utf-8")
     end = max(extent.end, extent.start + 1)
-    return Spans(rank, np.array([number]), [label], np.array([extent.start]), np.array([end]), found_by)
+    return Iterations(rank, np.array([number]), [label], np.array([extent.start]), np.array([end]), found_by)
 
 
-def periodic(rank: int, period: Period, times: Ints, extent: Extent) -> Spans:
+def periodic(rank: int, period: Period, times: Ints, extent: Extent) -> Iterations:
     """Return the iterations that recur in the kernels of a rank.
 
     Parameters
@@ -328,10 +328,10 @@ def periodic(rank: int, period: Period, times: Ints, extent: Extent) -> Spans:
     end = np.append(times, max(extent.end, extent.start + 1))[period.end]
     names = [f"period {i}" for i in range(len(period.first))]
     found_by = f"{KERNEL_SEQUENCE} ({100 * period.confidence:.0f} %)"
-    return Spans(rank, np.arange(len(names)), names, times[period.first], end, found_by)
+    return Iterations(rank, np.arange(len(names)), names, times[period.first], end, found_by)
 
 
-def caused_iterations(spans: Spans, start: Ints, cause: Ints) -> Ints:
+def caused_iterations(spans: Iterations, start: Ints, cause: Ints) -> Ints:
     """Return the iterations of kernels or copies of one rank, which are those of the calls that caused them.
 
     Without a call, the iteration is `MISSING`, unless the iterations cover the device work by their own times.
@@ -396,7 +396,7 @@ def annotation_pattern(pattern: str) -> re.Pattern[str]:
         raise InvalidInputError(f"{pattern!r} is no regular expression: {error}") from error
 
 
-def _each(marks: pa.Table, pattern: re.Pattern[str], found_by: str, rank: int) -> Spans | None:
+def _each(marks: pa.Table, pattern: re.Pattern[str], found_by: str, rank: int) -> Iterations | None:
     """Return each annotation that matches as one iteration; of two that overlap, the longer."""
     names = strings(marks, "name")
     rows = np.array([i for i, name in enumerate(names) if pattern.search(name)], dtype=np.int64)
@@ -406,7 +406,7 @@ def _each(marks: pa.Table, pattern: re.Pattern[str], found_by: str, rank: int) -
         return None
     rows, start, end = rows[kept], start[kept], end[kept]
     chosen = [str(names[row]) for row in rows]
-    return Spans(rank, _numbers(chosen), chosen, start, end, found_by)
+    return Iterations(rank, _numbers(chosen), chosen, start, end, found_by)
 
 
 def _disjoint(start: Ints, end: Ints) -> list[int]:
@@ -436,7 +436,7 @@ def _numbers(names: Sequence[str]) -> Ints:
     return np.array(numbers if distinct else range(len(names)), dtype=np.int64)
 
 
-def _between(marks: pa.Table, rank: int, extent: Extent) -> Spans | None:
+def _between(marks: pa.Table, rank: int, extent: Extent) -> Iterations | None:
     """Return the iterations between the starts of an annotation that recurs; the last ends with the host."""
     names = strings(marks, "name")
     for prefix in _ONCE_A_STEP:
@@ -445,5 +445,5 @@ def _between(marks: pa.Table, rank: int, extent: Extent) -> Spans | None:
             start = np.sort(integers(marks, "start_ns")[rows])
             last = max(extent.host_end, int(start[-1]) + 1)
             label = [f"{prefix} {i}" for i in range(len(rows))]
-            return Spans(rank, np.arange(len(rows)), label, start, np.append(start[1:], last), prefix)
+            return Iterations(rank, np.arange(len(rows)), label, start, np.append(start[1:], last), prefix)
     return None

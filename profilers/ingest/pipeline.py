@@ -52,11 +52,11 @@ from profilers.ingest.recording import (
     LinkedRecording,
     Recording,
     find_recordings,
-    lean_memory,
     load_recording,
     read_recording,
+    system_memory,
 )
-from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, ahead
+from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, prefetch
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.schema import KINDS, concatenate
 from profilers.trace.store import TraceWriter, check_target, first_line, is_trace, load_trace, read_kind, write_meta
@@ -66,7 +66,7 @@ Paths = Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
-class CollectOptions:
+class IngestOptions:
     """How files become a trace.
 
     Parameters
@@ -121,14 +121,14 @@ class Summary:
     resumed: int
 
 
-def open_trace(path: str | os.PathLike[str], options: CollectOptions | None = None) -> Trace:
+def open_trace(path: str | os.PathLike[str], options: IngestOptions | None = None) -> Trace:
     """Return the trace at `path`: load a ``.trace`` folder, collect anything else.
 
     Parameters
     ----------
     path : path
         A ``.trace`` folder, a trace file, or a folder of trace files.
-    options : CollectOptions, optional
+    options : IngestOptions, optional
         How files become a trace; a ``.trace`` folder is loaded as it is.
 
     Raises
@@ -139,7 +139,7 @@ def open_trace(path: str | os.PathLike[str], options: CollectOptions | None = No
     return load_trace(path) if is_trace(path) else collect([path], options)
 
 
-def collect(paths: Paths, options: CollectOptions | None = None) -> Trace:
+def collect(paths: Paths, options: IngestOptions | None = None) -> Trace:
     """Read trace files into one trace in memory: linked, with iterations and matched collectives.
 
     Files that state no rank, overlap in time and are not one iteration each become ranks in the order of their
@@ -150,7 +150,7 @@ def collect(paths: Paths, options: CollectOptions | None = None) -> Trace:
     ----------
     paths : iterable of path
         Trace files, and folders of them.
-    options : CollectOptions, optional
+    options : IngestOptions, optional
         How the files become a trace.
 
     Raises
@@ -162,7 +162,7 @@ def collect(paths: Paths, options: CollectOptions | None = None) -> Trace:
     InvalidInputError
         The options do not fit the files, or two files hold the same events of a rank.
     """
-    options = options or CollectOptions()
+    options = options or IngestOptions()
     writer = _MemoryWriter()
     inputs = _find_inputs(paths, options)
     meta, _, next_id = _run(inputs, options, None, _InThisProcess(), lambda: nullcontext(writer))
@@ -177,7 +177,7 @@ def collect(paths: Paths, options: CollectOptions | None = None) -> Trace:
 def ingest(
     paths: Paths,
     target: str | os.PathLike[str],
-    options: CollectOptions | None = None,
+    options: IngestOptions | None = None,
     *,
     executor: Executor | None = None,
 ) -> Summary:
@@ -192,7 +192,7 @@ def ingest(
         Trace files, and folders of them.
     target : path
         Folder to write, or a ``.trace`` folder to replace.
-    options : CollectOptions, optional
+    options : IngestOptions, optional
         How the files become a trace.
     executor : Executor, optional
         Runs the reading: any object with ``submit``, such as a process pool or
@@ -204,7 +204,7 @@ def ingest(
     SeqPointError
         As `collect` and `save_trace`.
     """
-    options = options or CollectOptions()
+    options = options or IngestOptions()
     path = Path(target)
     timeline, nodes = _find_inputs(paths, options)
     check_target(path)
@@ -235,7 +235,7 @@ def ingest(
 _Inputs = tuple[Sequence[Recording], Sequence[Recording]]
 
 
-def _find_inputs(paths: Paths, options: CollectOptions) -> _Inputs:
+def _find_inputs(paths: Paths, options: IngestOptions) -> _Inputs:
     find = partial(find_recordings, limit_bytes=options.limit_bytes, length_op=length_op(options.length))
     nodes = [Path(path) for path in options.execution_traces]
     return find([Path(path) for path in paths]), find(nodes) if nodes else ()
@@ -332,7 +332,7 @@ class _InThisProcess(Executor):
 
 
 def _run(
-    inputs: _Inputs, options: CollectOptions, folder: Path | None, pool: Executor, open_writer: _OpenWriter
+    inputs: _Inputs, options: IngestOptions, folder: Path | None, pool: Executor, open_writer: _OpenWriter
 ) -> tuple[TraceMeta, dict[str, int], int]:
     """Read, assemble and finish all recordings, but not their counters.
 
@@ -368,7 +368,7 @@ def _run(
 
 
 def _read_all(
-    pool: Executor, recordings: Sequence[Recording], folder: Path | None, options: CollectOptions
+    pool: Executor, recordings: Sequence[Recording], folder: Path | None, options: IngestOptions
 ) -> list[_Source]:
     """Read the recordings that no earlier run has read; the first error ends it, and folders stay."""
     sizes = [recording.size for recording in recordings]
@@ -401,13 +401,13 @@ def _read_all(
 def _read(recording: Recording, folder: Path | None, advance: Callable[[int], None] | None = None) -> _Source:
     """Read one recording; its folder appears when it is complete."""
     if folder is None:
-        with lean_memory():
+        with system_memory():
             return read_recording(recording, None, advance)
     if folder.is_dir():
         return folder
     new = Path(tempfile.mkdtemp(prefix="new-", dir=folder.parent))
     try:
-        with lean_memory():
+        with system_memory():
             read_recording(recording, new, advance)
         with suppress(OSError):  # another process was faster: its folder holds the same rows
             new.rename(folder)
@@ -417,7 +417,7 @@ def _read(recording: Recording, folder: Path | None, advance: Callable[[int], No
 
 
 def _placed_nodes(
-    sources: Sequence[_Source], timeline_ranks: Sequence[int], options: CollectOptions
+    sources: Sequence[_Source], timeline_ranks: Sequence[int], options: IngestOptions
 ) -> tuple[list[_PlacedSource], int]:
     """Return execution traces with their placements, and the number of operator nodes in all of them."""
     recordings = [_loaded(source) for source in sources]
@@ -452,11 +452,11 @@ def _finish(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Write the finished rows of recordings; return their quality counts, and their rows by kind."""
     quality = Quality()
-    with lean_memory(), open_writer() as writer:
+    with system_memory(), open_writer() as writer:
         matched = None if nodes is None else _matched_nodes(group, nodes)
         for source, placement in group:
             counts: dict[str, int] = {}
-            for kind, table in ahead(finished(_loaded(source), placement, collectives, counts)):
+            for kind, table in prefetch(finished(_loaded(source), placement, collectives, counts)):
                 filled = table if matched is None else matched.fill(kind, table, writer.rows.get(kind, 0))
                 writer.write(kind, filled)
             quality += Quality(counts)
@@ -480,7 +480,7 @@ def _rows(placed: Sequence[_PlacedSource], kind: str, columns: Sequence[str]) ->
 
 
 def _with_counters(
-    kernels: pa.Table, counters: pa.Table, next_id: int, options: CollectOptions
+    kernels: pa.Table, counters: pa.Table, next_id: int, options: IngestOptions
 ) -> tuple[pa.Table, dict[str, int]]:
     """Add the counters of other files to those of the timeline; this holds all counters in memory."""
     quality = Quality()

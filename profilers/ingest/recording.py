@@ -134,7 +134,7 @@ def _reader_of(path: Path) -> list[tuple[Path, Reader]]:
 
 
 @contextmanager
-def lean_memory() -> Iterator[None]:
+def system_memory() -> Iterator[None]:
     """Let Arrow allocate from the system meanwhile; unlike its own pool, the system takes free memory back."""
     before = pa.default_memory_pool()
     pa.set_memory_pool(pa.system_memory_pool())
@@ -142,10 +142,10 @@ def lean_memory() -> Iterator[None]:
         yield
     finally:
         pa.set_memory_pool(before)
-        give_back()
+        release_memory()
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Return free memory to the system, if the C library can."""
     with suppress(AttributeError, OSError):  # only the GNU C library has the call
         ctypes.CDLL(None).malloc_trim(0)
@@ -202,9 +202,9 @@ def read_recording(
     stage.advance = advance or stage.advance
     meta = run_reader(recording.reader, recording.files, stage)
     stage.close()
-    give_back()
+    release_memory()
     counts = link_rows(stage)
-    give_back()
+    release_memory()
     counts |= _add_collectives(stage)
     stage.close()
     stage.let_go()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct, write_with_counters
-from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, whole
+from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
@@ -218,14 +218,14 @@ class _Kernels:
 
 def _columns(cells: Cells, values: Mapping[str, tuple[Decimal, str]]) -> dict[str, Any]:
     """Return the typed columns of a kernel, from its metrics or else from the cells of its lines."""
-    columns: dict[str, Any] = {"stream": whole(cells.get("Stream")), "device": whole(cells.get("Device"))}
+    columns: dict[str, Any] = {"stream": integer(cells.get("Stream")), "device": integer(cells.get("Device"))}
     for column, names in _COLUMNS.items():
         value = next((values[name][0] for name in names if name in values), None)
-        columns[column] = None if value is None else float(value) if column == "occupancy" else whole(value)
+        columns[column] = None if value is None else float(value) if column == "occupancy" else integer(value)
     for column, name in (("workgroups", "Grid Size"), ("workgroup_size", "Block Size")):
         if columns[column] is None:
             extents = [int(n) for n in re.findall(r"\d{1,10}", cells.get(name, "")[:64])]
-            columns[column] = whole(prod(extents)) if extents else None
+            columns[column] = integer(prod(extents)) if extents else None
     for column in (*_IN_32_BITS, "device"):
         if columns[column] is not None and not 0 <= columns[column] < INT32_LIMIT:
             columns[column] = None

@@ -21,7 +21,7 @@ from typing import Any
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.csv_rows import Batches, check_not_empty, csv_rows, distinct
-from profilers.readers.common.numbers import TIMES_NS, exact_ns, whole
+from profilers.readers.common.numbers import TIMES_NS, exact_ns, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
@@ -116,7 +116,7 @@ def _pop_times(names: Sequence[str], row: dict[str, str]) -> tuple[int | None, i
 
 def _pop_integer(row: dict[str, str], column: str) -> int | None:
     """Return an integer and remove it from `row`; None if the text is no integer or does not fit the column."""
-    number = whole(row.get(column))
+    number = integer(row.get(column))
     if number is None or (column in _IN_32_BITS and not -_INT32 <= number < _INT32):
         return None
     del row[column]

@@ -12,7 +12,7 @@ from typing import Any
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct, write_with_counters
-from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, whole
+from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
@@ -142,11 +142,11 @@ class _Table:
         """Return the integer columns of a kernel, None for a number that is negative or does not fit its column."""
         columns: dict[str, int | None] = {}
         for column in _INTEGERS:
-            number = whole(cells.get(self._columns[column]))
+            number = integer(cells.get(self._columns[column]))
             limit = INT32_LIMIT if column in _IN_32_BITS else _INT64_LIMIT
             columns[column] = number if number is not None and 0 <= number < limit else None
         # The grid is in work-items, as in all formats of ROCm.
-        grid, size = whole(cells.get(self._columns["grid"])), columns["workgroup_size"]
+        grid, size = integer(cells.get(self._columns["grid"])), columns["workgroup_size"]
         columns["workgroups"] = -(-grid // size) if grid is not None and grid > 0 and size else None
         return columns
 

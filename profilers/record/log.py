@@ -22,7 +22,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Protocol, Self
 
 from profilers.errors import DependencyError, InvalidInputError, NotFoundError
-from profilers.files import written_whole
+from profilers.files import replaced_file
 
 #: Largest whole number of a log: up to it, float64 is exact, as statistics are read. In ns it is 104 days.
 LIMIT = 1 << 53
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 _RESERVED = frozenset({"iteration", "rank", "start", "sequence_length", "batch", "duration"})
 
 
-def whole(value: Any, name: str, least: int) -> int:
+def checked_integer(value: Any, name: str, least: int) -> int:
     """Return a value as an int, after checking its range.
 
     Parameters
@@ -66,7 +66,7 @@ def whole(value: Any, name: str, least: int) -> int:
     return value  # type: ignore[no-any-return]
 
 
-def finite(value: Any, name: str) -> float:
+def checked_number(value: Any, name: str) -> float:
     """Return the value of a statistic as a float.
 
     Parameters
@@ -156,7 +156,7 @@ class CsvRows:
         text = "".join(f"{','.join(map(repr, row))}\n" for row in rows).encode()
         if at == 0:
             text = ",".join(name for name, _ in columns).encode() + b"\n" + text
-            with written_whole(self._path) as stream:
+            with replaced_file(self._path) as stream:
                 stream.write(text)
         else:
             self._append(text, at)
@@ -206,7 +206,7 @@ class ParquetRows:
         arrays = [pa.array(held, type=type_) for held, type_ in zip(self._values, types, strict=True)]
         sink = io.BytesIO()
         pq.write_table(pa.table(arrays, names=[name for name, _ in columns]), sink)
-        with written_whole(self._path) as stream:
+        with replaced_file(self._path) as stream:
             stream.write(sink.getbuffer())
 
 
@@ -296,7 +296,7 @@ class IterationLog:
     ) -> None:
         self._path = Path(path)
         self._file = row_file(self._path)
-        self._flush_every = whole(flush_every, "flush_every", 1)
+        self._flush_every = checked_integer(flush_every, "flush_every", 1)
         self._synchronize = synchronize
         self._clock = clock
         self._rows: list[Row] = []
@@ -399,12 +399,12 @@ class IterationLog:
         names = tuple(statistics)
         if names != self._names or (batch is None) is self._has_batch:
             names = self._agreed(number, batch is not None, statistics)
-        row: Row = (number, whole(length, "sequence_length", 1))
+        row: Row = (number, checked_integer(length, "sequence_length", 1))
         if batch is not None:
-            row += (whole(batch, "batch", 0),)
-        row += (whole(duration_ns, "duration_ns", 0),)
+            row += (checked_integer(batch, "batch", 0),)
+        row += (checked_integer(duration_ns, "duration_ns", 0),)
         if names:
-            row += tuple([finite(statistics[name], name) for name in names])
+            row += tuple([checked_number(statistics[name], name) for name in names])
         self._names, self._has_batch = names, batch is not None
         self._plain = self._has_batch and not names
         self._rows.append(row)

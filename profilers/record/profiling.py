@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from profilers.errors import DependencyError, InvalidInputError, NotFoundError
-from profilers.record.log import whole
+from profilers.record.log import checked_integer
 
 #: Most bytes of a selection, which has a few points of 150 bytes each.
 _MAX_BYTES = 1 << 26
@@ -52,7 +52,7 @@ def read_points(points: Iterable[int] | str | PathLike[str]) -> dict[int, int | 
 
 
 def _iteration_number(value: Any, where: str) -> int:
-    number = whole(value, f"{where}: iteration", 0)
+    number = checked_integer(value, f"{where}: iteration", 0)
     if number > _MAX_ITERATION:
         raise InvalidInputError(f"{where}: iteration is {number}; it must be at most {_MAX_ITERATION}")
     return number
@@ -67,7 +67,7 @@ def _points_in(path: Path) -> list[tuple[int, int | None]]:
         if not isinstance(row, dict) or "iteration" not in row:
             raise InvalidInputError(f"{where}: has no iteration; give the output of `seqpoint select --json`")
         number, length = _iteration_number(row["iteration"], where), row.get("sequence_length")
-        length = None if length is None else whole(length, f"{where}: sequence_length", 1)
+        length = None if length is None else checked_integer(length, f"{where}: sequence_length", 1)
         if lengths.setdefault(number, length) != length:
             raise InvalidInputError(f"{where}: gives iteration {number} a second length, {length}")
     return list(lengths.items())
@@ -247,7 +247,7 @@ def profile_at(
         runs; an iteration has another length than was selected. At the end, after every file is written: chosen
         iterations were never reached, and the message names them.
     """
-    chosen, ahead = read_points(points), whole(warmup, "warmup", 0)
+    chosen, ahead = read_points(points), checked_integer(warmup, "warmup", 0)
     torch = load_torch()
     made_with = settings(torch, activities, record_shapes)
     distributed = torch.distributed
@@ -378,7 +378,7 @@ class PointProfiler:
 
     def _annotation(self, number: int, length: int | None, batch: int | None) -> str:
         """Return the text of the annotation, from which ingest reads the length and the batch."""
-        length = None if length is None else whole(length, "sequence_length", 1)
+        length = None if length is None else checked_integer(length, "sequence_length", 1)
         selected = self._chosen[number]
         if length is not None and selected is not None and length != selected:
             raise InvalidInputError(
@@ -386,7 +386,7 @@ class PointProfiler:
                 "use the same order of the same data (seed, sampler, batch size)"
             )
         length_text = "" if length is None else f" sequence_length={length}"
-        return f"iteration{length_text}" + ("" if batch is None else f" batch={whole(batch, 'batch', 0)}")
+        return f"iteration{length_text}" + ("" if batch is None else f" batch={checked_integer(batch, 'batch', 0)}")
 
     def _end(self) -> None:
         """End the recording: write one that holds iterations, drop one that was only prepared."""

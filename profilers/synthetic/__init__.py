@@ -3,7 +3,16 @@
 Nobody measured these times; `TraceMeta.synthetic` is true for such a trace, and everything that shows one says so.
 """
 
-from profilers.synthetic.program import Exchange, SyntheticJob, SyntheticStep, Wait, Work
+from profilers.synthetic.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait
 from profilers.synthetic.tensor_parallel import TransformerJob, synthesize, write_trace
 
-__all__ = ["Exchange", "SyntheticJob", "SyntheticStep", "TransformerJob", "Wait", "Work", "synthesize", "write_trace"]
+__all__ = [
+    "Collective",
+    "KernelCall",
+    "SyntheticJob",
+    "SyntheticStep",
+    "TransformerJob",
+    "Wait",
+    "synthesize",
+    "write_trace",
+]

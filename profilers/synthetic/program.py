@@ -12,8 +12,8 @@ from profilers.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
-class Exchange:
-    """The collective that a `Work` executes.
+class Collective:
+    """The collective that a `KernelCall` executes.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelCall:
     """A kernel or collective, and the call that launches it.
 
     Parameters
@@ -69,7 +69,7 @@ class Work:
     shape: tuple[int, ...] = ()
     workgroups: int = 1
     after: tuple[int, ...] = ()
-    exchange: Exchange | None = None
+    exchange: Collective | None = None
 
     @property
     def meets(self) -> str:
@@ -113,7 +113,7 @@ class SyntheticStep:
     name: str
     sequence_length: int
     batch: int
-    programs: Sequence[Sequence[Work | Wait]]
+    programs: Sequence[Sequence[KernelCall | Wait]]
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Timing:
 class _Rank:
     """State of a rank: its position in the program, and the kernels that were called and have not run."""
 
-    program: Sequence[Work | Wait]
+    program: Sequence[KernelCall | Wait]
     timing: Timing
     free: dict[int, int]
     queues: dict[int, list[int]] = field(default_factory=dict)
@@ -184,9 +184,9 @@ class _Rank:
             self.position += 1
         return self.position > before
 
-    def _call(self, item: Work | Wait) -> bool:
+    def _call(self, item: KernelCall | Wait) -> bool:
         timing, position = self.timing, self.position
-        if isinstance(item, Work):
+        if isinstance(item, KernelCall):
             timing.called[position] = timing.host_ns
             timing.host_ns += item.host_ns
             self.queues.setdefault(item.stream, []).append(position)
@@ -209,10 +209,10 @@ class _Rank:
                 ready_kernels.append((queue[0], ready))
         return ready_kernels
 
-    def kernel(self, position: int) -> Work:
+    def kernel(self, position: int) -> KernelCall:
         """Return the kernel or collective at a position of the program."""
         item = self.program[position]
-        assert isinstance(item, Work)
+        assert isinstance(item, KernelCall)
         return item
 
     def finish(self, position: int, started: int, ended: int) -> None:
@@ -247,7 +247,7 @@ def run_step(
     InvalidInputError
         Ranks wait for one another for ever; the message names the first kernel that does.
     """
-    members = Counter(item.meets for program in step.programs for item in program if isinstance(item, Work))
+    members = Counter(item.meets for program in step.programs for item in program if isinstance(item, KernelCall))
     ranks = [
         _Rank(program, Timing(host), dict(free))
         for program, host, free in zip(step.programs, hosts, streams, strict=True)

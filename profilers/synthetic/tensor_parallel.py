@@ -19,7 +19,7 @@ import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
-from profilers.synthetic.program import Exchange, SyntheticJob, SyntheticStep, Timing, Wait, Work, run_step
+from profilers.synthetic.program import Collective, KernelCall, SyntheticJob, SyntheticStep, Timing, Wait, run_step
 from profilers.trace.schema import make_table
 from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 
@@ -96,9 +96,9 @@ class _Writer:
 
     def write(self, start_ns: int) -> None:
         program = self.step.programs[self.rank]
-        awaited = {source for item in program if isinstance(item, Work) for source in item.after}
+        awaited = {source for item in program if isinstance(item, KernelCall) for source in item.after}
         for position, item in enumerate(program):  # a Python loop over kernels, about 10 us each
-            if isinstance(item, Work):
+            if isinstance(item, KernelCall):
                 self._launch(position, item, recorded=position in awaited)
             else:
                 self._wait(position, item)
@@ -126,7 +126,7 @@ class _Writer:
         wait = {"id": next(self.events.ids), "name": kind, "start_ns": start_ns, "dur_ns": 0, "sync": kind, "device": 0}
         self._add("syncs", {**wait, **columns, "correlation": call, "launch_id": call})
 
-    def _launch(self, position: int, kernel: Work, *, recorded: bool) -> None:
+    def _launch(self, position: int, kernel: KernelCall, *, recorded: bool) -> None:
         """Write an operator with its waits, its launch and its kernel; `recorded`, with an event after the launch."""
         if kernel.host_ns < _MIN_HOST_NS:
             raise InvalidInputError(f"{kernel.op}: a call takes {kernel.host_ns} ns; it must be {_MIN_HOST_NS} or more")
@@ -145,7 +145,7 @@ class _Writer:
             self.records[position] = kernel.stream, self._call("cudaEventRecord", record_ns, _EVENT_NS)
         self._kernel(position, kernel, thread["id"], launch)
 
-    def _kernel(self, position: int, kernel: Work, op: int, launch: int) -> None:
+    def _kernel(self, position: int, kernel: KernelCall, op: int, launch: int) -> None:
         start, end = self.timing.started[position], self.timing.ended[position]
         kernel_id = next(self.events.ids)
         collective = next(self.events.ids) if kernel.exchange else None
@@ -224,7 +224,7 @@ class TransformerJob:
 class _Kernel:
     """A kernel or collective of a step, the same on every rank."""
 
-    launch: Work
+    launch: KernelCall
     flops: float = 0.0
     bytes: float = 0.0
     collective: str = ""
@@ -264,7 +264,7 @@ def synthesize(job: TransformerJob, device: str | Device, seed: int = 0) -> Trac
 
 def _iteration(job: TransformerJob, length: int, device: Device, random: np.random.Generator) -> SyntheticStep:
     """Return a step in which all ranks do the same, and hosts wait for the device at the end to read the loss."""
-    programs: list[list[Work | Wait]] = [[] for _ in range(job.tensor_parallel)]
+    programs: list[list[KernelCall | Wait]] = [[] for _ in range(job.tensor_parallel)]
     computed = waited = -1
     for position, kernel in enumerate(_step(job, length)):
         after = computed if kernel.collective else waited
@@ -281,13 +281,13 @@ def _iteration(job: TransformerJob, length: int, device: Device, random: np.rand
     return SyntheticStep(f"iteration sequence_length={length} batch={job.batch}", length, job.batch, programs)
 
 
-def _work(job: TransformerJob, kernel: _Kernel, order: tuple[int, int, int], duration_ns: float) -> Work:
+def _work(job: TransformerJob, kernel: _Kernel, order: tuple[int, int, int], duration_ns: float) -> KernelCall:
     """Return a kernel for the program of a rank; `order` is the rank, its position, and the position it waits for."""
     rank, position, after = order
     exchange = None
     if kernel.collective:
         group, meets = ("tp", f"tp {position}") if kernel.launch.stream == _TP_STREAM else (f"dp{rank}", "")
-        exchange = Exchange(kernel.collective, kernel.launch.shape[0], group, _group_size(job, kernel), meets)
+        exchange = Collective(kernel.collective, kernel.launch.shape[0], group, _group_size(job, kernel), meets)
     duration = max(round(duration_ns), 1)
     return replace(kernel.launch, duration_ns=duration, after=() if after < 0 else (after,), exchange=exchange)
 
@@ -296,9 +296,9 @@ def _group_size(job: TransformerJob, kernel: _Kernel) -> int:
     return job.data_parallel if kernel.launch.stream == _DP_STREAM else job.tensor_parallel
 
 
-def _kernel(name: str, op: str, workgroups: int, shape: tuple[int, ...], stream: int = _COMPUTE_STREAM) -> Work:
+def _kernel(name: str, op: str, workgroups: int, shape: tuple[int, ...], stream: int = _COMPUTE_STREAM) -> KernelCall:
     """Return a kernel whose duration is not known yet."""
-    return Work(name, op, 0, _CALL_GAP_NS, stream, shape, workgroups)
+    return KernelCall(name, op, 0, _CALL_GAP_NS, stream, shape, workgroups)
 
 
 def _gemm(op: str, m: int, n: int, k: int) -> _Kernel:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from google.protobuf.proto import serialize_length_prefixed
 
 from profilers.errors import InvalidInputError
-from profilers.files import written_whole
+from profilers.files import replaced_file
 from profilers.readers.chakra.protobuf import (
     COLLECTIVE,
     COMPUTE,
@@ -192,7 +192,7 @@ def export_chakra(trace: Trace, path: Path) -> list[Path]:
     collectives = _Collectives(trace)
     with ExitStack() as files:
         for target, of_rank in zip(paths, nodes.values(), strict=True):
-            _write(trace, of_rank, collectives, files.enter_context(written_whole(target)))
+            _write(trace, of_rank, collectives, files.enter_context(replaced_file(target)))
     return paths
 
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.errors import InvalidInputError
-from profilers.files import written_whole
+from profilers.files import replaced_file
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
@@ -335,7 +335,7 @@ def export_perfetto(trace: Trace, path: Path) -> None:
     tables = {kind: loose if kind == "collectives" else trace.tables[kind] for kind in KINDS}
     if not any(table.num_rows for table in tables.values()):
         raise InvalidInputError(f"{path}: the trace has no event to write")
-    with written_whole(path) as raw, ExitStack() as stack:
+    with replaced_file(path) as raw, ExitStack() as stack:
         out: Any = raw
         if path.suffix == ".gz":
             out = stack.enter_context(gzip.GzipFile("", "wb", 6, raw, mtime=0))

@@ -152,7 +152,7 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     [('WORK', 2000.0), ('LAG', 100.0), ('WORK', 1000.0)]
     """
     graph = timeline.graph
-    in_iteration = graph.tasks.own
+    in_iteration = graph.tasks.in_iteration
     if not in_iteration.any():
         empty = np.zeros(0, np.int64)
         return CriticalPath(timeline, empty, empty, empty, np.zeros(0), np.zeros(0))
@@ -385,7 +385,7 @@ def dependencies(timeline: Timeline) -> Dependencies:
 
 def _critical_edges(timeline: Timeline) -> npt.NDArray[np.int64]:
     """Return the edges of a critical path, from the iteration's last task back to its start."""
-    source, in_iteration = timeline.graph.edges.source, timeline.graph.tasks.own
+    source, in_iteration = timeline.graph.edges.source, timeline.graph.tasks.in_iteration
     if not in_iteration.any():
         return np.zeros(0, dtype=np.int64)
     into = binding_edges(timeline)

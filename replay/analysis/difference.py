@@ -111,10 +111,10 @@ def _totals(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Flo
     tasks = line.graph.tasks
     inside = (line.end_ns >= line.begin_ns) & (line.start_ns <= line.until_ns)
     line = line.clipped()
-    rows = np.flatnonzero(tasks.own & inside & (tasks.kind != TaskKind.MARK) & (label >= 0))
+    rows = np.flatnonzero(tasks.in_iteration & inside & (tasks.kind != TaskKind.MARK) & (label >= 0))
     time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
     count = np.bincount(label[rows], minlength=labels).astype(np.int64)
-    exposed = cover(line, line.graph.on_device() & tasks.own & (label >= 0), label, labels)[1]
+    exposed = cover(line, line.graph.on_device() & tasks.in_iteration & (label >= 0), label, labels)[1]
     return time.astype(np.float64), count, np.asarray(exposed.sum(axis=0))
 
 

@@ -141,7 +141,7 @@ def exposure(timeline: Timeline) -> Exposure:
     """
     graph, timeline = timeline.graph, timeline.clipped()
     tasks = graph.tasks
-    rows = graph.on_device() & tasks.own
+    rows = graph.on_device() & tasks.in_iteration
     label = np.full(len(tasks), _COMPUTE)
     label[tasks.kind == TaskKind.COLLECTIVE] = _COMMUNICATION
     label[tasks.kind == TaskKind.COPY] = _COPY
@@ -226,12 +226,12 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     cause_of_release = np.where(on_host, _HOST, _UNEXPLAINED)
     times = (timeline.start_ns, timeline.end_ns, binding_edges(timeline))
     busy, earlier, causes = _gaps(
-        (by_start, tasks.device, tasks.own, devices, timeline.begin_ns, timeline.until_ns),
+        (by_start, tasks.device, tasks.in_iteration, devices, timeline.begin_ns, timeline.until_ns),
         times,
         (edges.source, edges.lag_ns, edges.from_start),
         (cause_of_task, cause_of_lag, cause_of_release),
     )
-    counted = graph.on_device() & tasks.own & (timeline.end_ns > timeline.begin_ns)
+    counted = graph.on_device() & tasks.in_iteration & (timeline.end_ns > timeline.begin_ns)
     counted &= timeline.end_ns <= timeline.until_ns
     slowed = np.maximum(timeline.end_ns - timeline.start_ns - tasks.duration_ns, 0.0)[counted]
     total = np.bincount(tasks.device[counted], weights=slowed, minlength=devices)

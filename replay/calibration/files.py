@@ -13,7 +13,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.files import key_first, written_whole
+from profilers.files import key_first, replaced_file
 
 #: What can be calibrated: the subcommands of `seqpoint calibrate`.
 Kind = Literal["kernels", "collectives", "training", "contention"]
@@ -122,7 +122,7 @@ class CalibrationLayout(Generic[Fit, Model]):
             self._decoded(text)
         except (ValueError, SeqPointError) as error:
             raise InvalidInputError(f"{path}: not written: {error}") from error
-        with written_whole(path) as stream:
+        with replaced_file(path) as stream:
             stream.write(text + b"\n")
 
     def _decoded(self, text: bytes) -> Model:

@@ -20,9 +20,9 @@ from replay.contention.recording import (
     ContentionRecording,
     RecordedMember,
     RecordedScenario,
-    RecordedWork,
+    RecordedTask,
     fold_of,
-    kin_of,
+    linked_groups,
 )
 
 __all__ = [
@@ -35,13 +35,13 @@ __all__ = [
     "FittedRange",
     "RecordedMember",
     "RecordedScenario",
-    "RecordedWork",
+    "RecordedTask",
     "ScenarioModel",
     "base_parameters",
     "calibrate_contention",
     "ceilings_of",
     "fold_of",
-    "kin_of",
+    "linked_groups",
     "mechanism_of",
     "read_contention",
     "read_contention_fit",

@@ -35,7 +35,7 @@ from replay.contention.prediction import (
     hardware_of_recording,
     scenario_model,
 )
-from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario, fold_of, kin_of
+from replay.contention.recording import ContentionRecording, RecordedMember, RecordedScenario, fold_of, linked_groups
 
 #: Share of the peak below which no work of the recording was memory-bound.
 _LEAST_MEMORY_SHARE = 0.2
@@ -494,9 +494,9 @@ def chosen_part(recordings: Sequence[ContentionRecording], keep: Callable[[str],
     recordings : sequence of ContentionRecording
         Recordings to choose from.
     keep : callable
-        Function from the label of a group (`replay.contention.recording.kin_of`) to whether it is kept.
+        Function from the label of a group (`replay.contention.recording.linked_groups`) to whether it is kept.
     """
-    labels = kin_of(recordings)
+    labels = linked_groups(recordings)
     return [
         (recording, [s for s in recording.scenarios if len(s.members) > 1 and keep(labels[s.group])])
         for recording in recordings
@@ -523,8 +523,8 @@ def calibrate_contention(
     parameters : Parameters
         Parameters to start from: priors of what is fitted, values of what is not.
     part : callable, optional
-        Function from the label of a group (`replay.contention.recording.kin_of`) to whether it is fitted. By default it
-        selects one half, by a hash (`replay.contention.recording.fold_of`).
+        Function from the label of a group (`replay.contention.recording.linked_groups`) to whether it is fitted. By
+        default it selects one half, by a hash (`replay.contention.recording.fold_of`).
     progress : callable, optional
         Function that is called at each step, as `Progress` describes.
 

@@ -17,7 +17,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Floats, Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
-from replay.contention.recording import KINDS, ContentionRecording, RecordedMember, RecordedScenario, RecordedWork
+from replay.contention.recording import KINDS, ContentionRecording, RecordedMember, RecordedScenario, RecordedTask
 from replay.costs.demand import dispatch_of, with_demands
 from replay.engine.engine import simulate
 from replay.graph.assembly import Assembly
@@ -51,13 +51,13 @@ class Ceilings:
     flops_per_s: Mapping[str, float]
     host_link_bytes_per_s: tuple[float, float]
 
-    def bound_by_memory(self, work: RecordedWork) -> bool:
+    def bound_by_memory(self, work: RecordedTask) -> bool:
         """Tell whether the bytes of a work take longer than its FLOP at these rates.
 
         Examples
         --------
         >>> ceilings = Ceilings(1e12, {"bf16": 1e15}, (0.0, 0.0))
-        >>> ceilings.bound_by_memory(RecordedWork("a", "gemm", "bf16", 8, 8, 8, 10**9, 10**5, 0))
+        >>> ceilings.bound_by_memory(RecordedTask("a", "gemm", "bf16", 8, 8, 8, 10**9, 10**5, 0))
         False
         """
         rate = self.flops_per_s.get(work.dtype, 0.0)
@@ -287,7 +287,7 @@ def _task_columns(recording: ContentionRecording, member: RecordedMember, operat
     }
 
 
-def _operator(work: RecordedWork) -> Operator:
+def _operator(work: RecordedTask) -> Operator:
     """Return the operator that a work computes."""
     kind = _OPERATORS.get(work.kind, "copy")
     dims = (1, work.m, work.n, work.k) if kind == "matmul" else (work.m, work.n)

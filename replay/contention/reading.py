@@ -26,7 +26,7 @@ from replay.contention.recording import (
     RecordedMember,
     RecordedRun,
     RecordedScenario,
-    RecordedWork,
+    RecordedTask,
 )
 
 #: Bounds on the bytes of a file, the unpacked bytes of its columns, and its rows. A recording of ten minutes has about
@@ -318,9 +318,9 @@ def _facts(file: Path, number: int, device: Mapping[str, Any]) -> DeviceFacts:
     return DeviceFacts(**texts, **facts)
 
 
-def _works(file: Path) -> Mapping[str, RecordedWork]:
+def _works(file: Path) -> Mapping[str, RecordedTask]:
     """Return the works by name. Takes may repeat a work, if they agree on it."""
-    works: dict[str, RecordedWork] = {}
+    works: dict[str, RecordedTask] = {}
     for row in read_rows(file, _WORKS):
         where = row["where"]
         if row["kind"] not in KINDS:
@@ -329,9 +329,9 @@ def _works(file: Path) -> Mapping[str, RecordedWork]:
             raise InvalidInputError(f"{where}: no direction {row['direction']!r:.60}; give h2d, d2h, d2d or null")
         if not row["flops"] + row["bytes_read"] + row["bytes_written"] + row["host_bytes"]:
             raise InvalidInputError(f"{where}: {row['work']!r:.80} neither computes nor moves anything")
-        facts: dict[str, Any] = {field.name: row.get(field.name) for field in fields(RecordedWork)}
+        facts: dict[str, Any] = {field.name: row.get(field.name) for field in fields(RecordedTask)}
         facts |= {"name": row["work"], "direction": row["direction"] or "", "hint": row["hint"] or ""}
-        work = RecordedWork(**facts | {"workgroups": row["workgroups"] or row["blocks"] or 0})
+        work = RecordedTask(**facts | {"workgroups": row["workgroups"] or row["blocks"] or 0})
         # Only some takes know the workgroups, from a profiler.
         if replace(works.setdefault(work.name, work), workgroups=work.workgroups) != work:
             raise InvalidInputError(f"{where}: {work.name!r:.80} is there before as another work")
@@ -340,13 +340,13 @@ def _works(file: Path) -> Mapping[str, RecordedWork]:
     return MappingProxyType(works)
 
 
-def _check_work(row: Mapping[str, Any], works: Mapping[str, RecordedWork]) -> None:
+def _check_work(row: Mapping[str, Any], works: Mapping[str, RecordedTask]) -> None:
     """Check that works.parquet has the work of a row."""
     if row["work"] not in works:
         raise InvalidInputError(f"{row['where']}: work {row['work']!r:.80} is not in works.parquet")
 
 
-def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, int, int], Mapping[int, float]]:
+def _alone(file: Path, works: Mapping[str, RecordedTask]) -> Mapping[tuple[str, int, int], Mapping[int, float]]:
     """Return the median duration of works alone by launches, by work, compute units (0: all) and take."""
     times: dict[tuple[str, int, int], dict[int, list[int]]] = {}
     for row in read_rows(file, _ALONE):
@@ -360,7 +360,7 @@ def _alone(file: Path, works: Mapping[str, RecordedWork]) -> Mapping[tuple[str, 
     return MappingProxyType(medians)
 
 
-def _scenarios(file: Path, works: Mapping[str, RecordedWork], device: DeviceFacts) -> tuple[RecordedScenario, ...]:
+def _scenarios(file: Path, works: Mapping[str, RecordedTask], device: DeviceFacts) -> tuple[RecordedScenario, ...]:
     """Return the scenarios, each with its runs; bounds are checked row by row."""
     by_scenario: dict[tuple[str, str, str], _RunRows] = {}
     for row in read_rows(file, _TOGETHER):

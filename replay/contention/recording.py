@@ -1,7 +1,7 @@
 """Recordings of kernels and copies that ran alone, and side by side, on one device.
 
-A `ContentionRecording` holds works (`RecordedWork`): kernels or copies with their sizes. Each work was timed alone.
-Each `RecordedScenario` runs several works side by side; `kin_of` and `fold_of` decide which scenarios
+A `ContentionRecording` holds works (`RecordedTask`): kernels or copies with their sizes. Each work was timed alone.
+Each `RecordedScenario` runs several works side by side; `linked_groups` and `fold_of` decide which scenarios
 are fitted and which are scored, so that the same works are never on both sides.
 """
 
@@ -64,7 +64,7 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True)
-class RecordedWork:
+class RecordedTask:
     """A kernel or copy that was recorded; its sizes are those of one launch, and count each operand once.
 
     Parameters
@@ -223,7 +223,7 @@ class ContentionRecording:
         Name of the folder.
     device : DeviceFacts
         Properties of the device.
-    works : mapping of str to RecordedWork
+    works : mapping of str to RecordedTask
         Works by name.
     alone : mapping of (work, units, take) to mapping of int to float
         Median duration alone in ns, by number of successive launches. `units` is 0 for all compute units.
@@ -235,7 +235,7 @@ class ContentionRecording:
 
     source: str
     device: DeviceFacts
-    works: Mapping[str, RecordedWork]
+    works: Mapping[str, RecordedTask]
     alone: Mapping[tuple[str, int, int], Mapping[int, float]]
     scenarios: tuple[RecordedScenario, ...]
     digest: str
@@ -301,7 +301,7 @@ class ContentionRecording:
         return hashlib.sha256(keys[0].encode()).hexdigest()[:16], hashlib.sha256(keys[1].encode()).hexdigest()[:16]
 
 
-def kin_of(recordings: Sequence[ContentionRecording]) -> Mapping[str, str]:
+def linked_groups(recordings: Sequence[ContentionRecording]) -> Mapping[str, str]:
     """Label each group with the first name in its connected component.
 
     Groups are linked if they run the same set of works, in any recording. No set of works is then both fitted and
@@ -332,7 +332,7 @@ def fold_of(label: str, folds: int) -> int:
     Parameters
     ----------
     label : str
-        Label of the component, as `kin_of` returns it.
+        Label of the component, as `linked_groups` returns it.
     folds : int
         Number of folds, 2 or more.
 

@@ -18,7 +18,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.costs.kernels.models import MODELS, Machine, runs_as
-from replay.costs.kernels.predictor import Calibration, Fit, carry_over
+from replay.costs.kernels.predictor import Fit, KernelCalibration, carry_over
 from replay.graph.graph import RESOURCES, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES, Operator
 
@@ -45,7 +45,7 @@ class Capability:
     dtype: str
     efficiency: float
     memory: float
-    calibration: Calibration
+    calibration: KernelCalibration
 
     @property
     def flops_per_s(self) -> float:
@@ -69,7 +69,7 @@ class Capability:
 
 
 @cache
-def capability(device: Device, dtype: str, calibration: Calibration) -> Capability:
+def capability(device: Device, dtype: str, calibration: KernelCalibration) -> Capability:
     """Return the sustained rates of `device` in `dtype`.
 
     Vector units (FP32, FP64) sustain the fitted share of FP32 products (`datasets/fits`): of the device, else of one of
@@ -111,14 +111,14 @@ def capability(device: Device, dtype: str, calibration: Calibration) -> Capabili
 
 
 @cache
-def _fit(kind: str, machine: Machine, dtype: str, calibration: Calibration) -> Fit:
+def _fit(kind: str, machine: Machine, dtype: str, calibration: KernelCalibration) -> Fit:
     """Return the device's own fit, that of devices of its architecture, or the one carried over from all."""
     fits = calibration.donors(kind, calibration.like(kind, dtype), ())
     alike = {name: fit for name, fit in fits.items() if find_device(name).architecture == machine.architecture}
     return fits.get(machine.name) or carry_over(kind, alike or fits, machine)
 
 
-def _fitted(kind: str, name: str, machine: Machine, calibration: Calibration) -> float:
+def _fitted(kind: str, name: str, machine: Machine, calibration: KernelCalibration) -> float:
     """Return a parameter of the device's FP32 fit."""
     names = [parameter.name for parameter in MODELS[kind].parameters]
     return _fit(kind, machine, "fp32", calibration).values[names.index(name)]
@@ -275,7 +275,7 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
         for kind in ("compute", "attention", "memory")
     )
     better = np.where(tasks.class_ == _ATTENTION, attention, compute)
-    rates = [capability(side.device, "fp32", parameters.calibration(Calibration)).bytes_per_s for side in sides]
+    rates = [capability(side.device, "fp32", parameters.calibration(KernelCalibration)).bytes_per_s for side in sides]
     streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), rates[0] / rates[1] / memory)
     return _by_class(graph, _arithmetic(graph, sides, better, parameters), streamed)
 
@@ -326,7 +326,7 @@ def _arithmetic(
 ) -> Floats:
     """Return durations as if every task were bound by arithmetic; `size` is the change of bytes an element."""
     tasks, (before, after) = graph.tasks, sides
-    rates = _rates(graph, sides, parameters.calibration(Calibration))
+    rates = _rates(graph, sides, parameters.calibration(KernelCalibration))
     durations = above_floor(tasks.duration_ns, _floors("product", sides, parameters), rates / better)
     rows = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
     keys = np.stack([tasks.operator[rows], before.dtype[rows], after.dtype[rows]])
@@ -360,7 +360,7 @@ def _modelled(
     times, floors = np.zeros(len(operators)), np.zeros(len(operators))
     fused = np.array([operator.kind == "attention" for operator in operators], dtype=np.bool_)
     for dtype in sorted(set(dtypes.tolist())):
-        target = capability(side.device, _TYPES[dtype], parameters.calibration(Calibration))
+        target = capability(side.device, _TYPES[dtype], parameters.calibration(KernelCalibration))
         for kind, of_kind in (("product", ~fused), ("attention", fused)):
             rows = np.flatnonzero(of_kind & (dtypes == dtype))
             floor = floors[rows] = side.floor_ns(kind, parameters)
@@ -369,7 +369,7 @@ def _modelled(
     return times, floors
 
 
-def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], calibration: Calibration) -> Floats:
+def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], calibration: KernelCalibration) -> Floats:
     """Return the time on the second side over that on the first, per task, of a product of unknown shape."""
     before, after = (
         np.array([capability(side.device, dtype, calibration).flops_per_s for dtype in _TYPES])[side.dtype]

@@ -6,14 +6,14 @@ repeats a graph until its period settles.
 """
 
 from replay.engine.engine import simulate
-from replay.engine.steady import Pattern, SteadyState, pattern_of, repeated, steady_states
+from replay.engine.steady import Pattern, SteadyState, cycle_of, repeated, steady_states
 from replay.engine.timeline import Timeline, replay
 
 __all__ = [
     "Pattern",
     "SteadyState",
     "Timeline",
-    "pattern_of",
+    "cycle_of",
     "repeated",
     "replay",
     "simulate",

@@ -1,6 +1,6 @@
 """Steady state: a graph repeated until its period settles.
 
-`pattern_of` turns the iterations of a graph into a cycle, with the edges that join it to the next (loop-carried
+`cycle_of` turns the iterations of a graph into a cycle, with the edges that join it to the next (loop-carried
 dependences, in the words of compilers). `repeated` unrolls a number of cycles into one graph. `steady_states` replays
 more and more cycles until the period no longer changes. `room` and `bound` tell how much the hosts or the devices of
 a steady state could become slower, and what making them faster could gain.
@@ -40,7 +40,7 @@ class Pattern:
     cycle_ns: float
 
 
-def pattern_of(graph: KernelGraph) -> Pattern | None:
+def cycle_of(graph: KernelGraph) -> Pattern | None:
     """Return the iterations of a graph as a cycle.
 
     The edges into the last iteration from those before it show how iterations follow each other. They are repeated
@@ -53,7 +53,7 @@ def pattern_of(graph: KernelGraph) -> Pattern | None:
     if len(graph.iterations) < 2:
         return None
     tasks, edges = graph.tasks, graph.edges
-    rows = np.flatnonzero(tasks.own)
+    rows = np.flatnonzero(tasks.in_iteration)
     local = np.full(len(tasks), -1)
     local[rows] = np.arange(len(rows))
     is_inner = (local[edges.source] >= 0) & (local[edges.target] >= 0)
@@ -92,7 +92,7 @@ def _handoffs(graph: KernelGraph, local: Ints, inner: Edges) -> Edges:
 def _measured_cycle(graph: KernelGraph) -> float:
     """Return the measured time of a cycle: the mean time between completions, times the number of iterations."""
     ends = np.full(len(graph.iterations), -np.inf)
-    rows = graph.tasks.own & ~np.isnan(graph.tasks.measured_end_ns)
+    rows = graph.tasks.in_iteration & ~np.isnan(graph.tasks.measured_end_ns)
     np.maximum.at(ends, graph.tasks.iteration[rows], graph.tasks.measured_end_ns[rows])
     steps = len(ends) - 1
     cycle_ns = float(ends.max() - ends[0]) / steps * len(ends)
@@ -422,11 +422,15 @@ def _backlog_end(line: Timeline) -> float:
     """Return when the backlog on the streams of the graph's iterations is done; 0 without backlog."""
     tasks = line.graph.tasks
     first = np.full(len(line.graph.lanes) + 1, np.inf)
-    rows = np.flatnonzero(tasks.own & (tasks.device >= 0))
+    rows = np.flatnonzero(tasks.in_iteration & (tasks.device >= 0))
     if len(rows) == (tasks.device >= 0).sum():
         return 0.0
     np.minimum.at(first, tasks.lane[rows], line.start_ns[rows])
-    earlier = ~tasks.own & (tasks.device >= 0) & (line.start_ns < np.where(np.isinf(first), -np.inf, first)[tasks.lane])
+    earlier = (
+        ~tasks.in_iteration
+        & (tasks.device >= 0)
+        & (line.start_ns < np.where(np.isinf(first), -np.inf, first)[tasks.lane])
+    )
     return float(line.end_ns[earlier].max(initial=0.0))
 
 
@@ -514,7 +518,7 @@ def _queue_ends(line: Timeline) -> Floats:
     """Return when each queue ends each iteration, shape (iterations, queues)."""
     tasks = line.graph.tasks
     ends = np.full((len(line.graph.iterations), len(line.graph.lanes)), -np.inf)
-    rows = np.flatnonzero(tasks.own & (tasks.lane >= 0))
+    rows = np.flatnonzero(tasks.in_iteration & (tasks.lane >= 0))
     np.maximum.at(ends, (tasks.iteration[rows], tasks.lane[rows]), line.end_ns[rows])
     return np.maximum.accumulate(ends, axis=0)
 
@@ -534,7 +538,7 @@ def _queue_periods(ends: Floats, width: int) -> tuple[Floats, Floats]:
 def _last_end(line: Timeline, *, on_device: bool) -> float:
     """Return when the last host call, or the last device task, of the iterations ends."""
     tasks = line.graph.tasks
-    rows = tasks.own & (tasks.kind != TaskKind.MARK) & ((tasks.device >= 0) == on_device)
+    rows = tasks.in_iteration & (tasks.kind != TaskKind.MARK) & ((tasks.device >= 0) == on_device)
     return float(line.end_ns[rows].max(initial=0.0))
 
 

@@ -35,7 +35,7 @@ class Timeline:
     @property
     def makespan_ns(self) -> float:
         """End of the last task of the graph's iterations."""
-        in_iteration = self.graph.tasks.own
+        in_iteration = self.graph.tasks.in_iteration
         return float(self.end_ns[in_iteration].max()) if in_iteration.any() else 0.0
 
     @property
@@ -57,7 +57,7 @@ class Timeline:
         """Return the completion of each iteration: when it, and all iterations before it, are done on all ranks."""
         tasks = self.graph.tasks
         ends = np.zeros(len(self.graph.iterations))
-        np.maximum.at(ends, tasks.iteration[tasks.own], self.end_ns[tasks.own])
+        np.maximum.at(ends, tasks.iteration[tasks.in_iteration], self.end_ns[tasks.in_iteration])
         return np.asarray(np.maximum.accumulate(ends))
 
     def arrivals_ns(self) -> Floats:
@@ -102,7 +102,7 @@ class Timeline:
 
     def communication_ns(self) -> tuple[Floats, Floats]:
         """Return for each device how long collectives are active, and how long only they are."""
-        in_iteration = self.graph.on_device() & self.graph.tasks.own
+        in_iteration = self.graph.on_device() & self.graph.tasks.in_iteration
         is_collective = self.graph.tasks.kind == TaskKind.COLLECTIVE
         any_ns, compute_ns = self._covered_ns(in_iteration), self._covered_ns(in_iteration & ~is_collective)
         return self._covered_ns(in_iteration & is_collective), any_ns - compute_ns
@@ -120,7 +120,9 @@ class Timeline:
         replays the measured start. What-ifs leave such waiting as it is.
         """
         edges, tasks = self.graph.edges, self.graph.tasks
-        on_device = (tasks.device[edges.target] >= 0) & tasks.own[edges.target] & (edges.kind != EdgeKind.LAUNCH)
+        on_device = (
+            (tasks.device[edges.target] >= 0) & tasks.in_iteration[edges.target] & (edges.kind != EdgeKind.LAUNCH)
+        )
         rows = on_device & (edges.lag_ns > EXPLAINED_NS) & ~edges.from_start
         until, devices = self.start_ns[edges.target[rows]], tasks.device[edges.target[rows]]
         since = np.maximum(until - edges.lag_ns[rows], 0.0)

@@ -309,7 +309,7 @@ def build_graph(
     graph = assembly.graph(hardware or index.hardware)
     graph = replace(
         graph,
-        measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.own], initial=0.0)),
+        measured_ns=float(np.nanmax(graph.tasks.measured_end_ns[graph.tasks.in_iteration], initial=0.0)),
         origin=Basis.ASSUMED if index.trace.meta.synthetic else Basis.MEASURED,
         notes=(*clock_notes(window), *notes),
         operators=operators,

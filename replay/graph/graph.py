@@ -316,7 +316,7 @@ class Tasks:
         return len(self.kind)
 
     @property
-    def own(self) -> Bools:
+    def in_iteration(self) -> Bools:
         """Mask of the tasks that belong to an iteration of the graph; the others are earlier work."""
         return np.asarray(self.iteration >= 0)
 

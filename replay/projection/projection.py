@@ -21,7 +21,7 @@ from profilers.trace.trace import TraceMeta
 from replay.analysis.pace import PACE_RESOURCES, pace
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
-from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, pattern_of, steady_states, unchanged
+from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, SYNC_EDGES, Basis, EdgeKind, KernelGraph
 from replay.projection.provenance import QUANTILES, provenance_of
@@ -141,7 +141,7 @@ class StepWindow:
         cls, graph: KernelGraph, chosen: Sequence[int], *, weights: Sequence[float], measured_ns: Sequence[float]
     ) -> "StepWindow":
         """Return the window of a graph, with the pattern of its iterations."""
-        return cls(graph, pattern_of(graph), tuple(chosen), tuple(weights), tuple(measured_ns))
+        return cls(graph, cycle_of(graph), tuple(chosen), tuple(weights), tuple(measured_ns))
 
     @classmethod
     def alone(cls, graph: KernelGraph, weight: float = 1.0) -> "StepWindow":
@@ -557,7 +557,7 @@ def _time_by_basis(before: Timeline, after: Timeline) -> Floats:
 
 def _task_time(line: Timeline) -> Floats:
     """Return the time of each of the iterations' tasks; 0 for earlier work."""
-    return np.where(line.graph.tasks.own, line.end_ns - line.start_ns, 0.0)
+    return np.where(line.graph.tasks.in_iteration, line.end_ns - line.start_ns, 0.0)
 
 
 def _time_by_event(line: Timeline, count: int) -> Floats:
@@ -567,7 +567,7 @@ def _time_by_event(line: Timeline, count: int) -> Floats:
 
 def _lags_by_event(graph: KernelGraph, count: int) -> Floats:
     """Return the sum of lags on the host and from launches, by the event of their source."""
-    edges, in_iteration = graph.edges, graph.tasks.own
+    edges, in_iteration = graph.edges, graph.tasks.in_iteration
     lag = np.where(np.isin(edges.kind, _HOST_LAGS) & in_iteration[edges.source], edges.lag_ns, 0.0)
     return np.asarray(np.bincount(graph.tasks.event[edges.source] + 1, weights=lag, minlength=count))
 

@@ -23,7 +23,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
 from replay.costs.kernels import predict
 from replay.costs.kernels.models import MODELS
-from replay.costs.kernels.predictor import Calibration
+from replay.costs.kernels.predictor import KernelCalibration
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import KernelGraph, SharingPolicy, TaskKind, hardware_named
@@ -232,7 +232,7 @@ _NONE = 1e-12
 
 
 @lru_cache(maxsize=4096)
-def distance_factor(product: Product, calibration: Calibration) -> float:
+def distance_factor(product: Product, calibration: KernelCalibration) -> float:
     """Return how many times as long a product takes as if its operands' rows lay close together.
 
     By the kernel model (`replay.costs.kernels.models`, parameter ``far``), it rises with the length of rows and with
@@ -251,7 +251,7 @@ def distance_factor(product: Product, calibration: Calibration) -> float:
 
 
 @cache
-def _without_distance(calibration: Calibration) -> Calibration:
+def _without_distance(calibration: KernelCalibration) -> KernelCalibration:
     at = [parameter.name for parameter in MODELS["matmul"].parameters].index("far")
     fits = {
         key: replace(fit, values=(*fit.values[:at], _NONE, *fit.values[at + 1 :])) if key[0] == "matmul" else fit
@@ -330,7 +330,7 @@ def piece_ns(piece: Piece, parameters: Parameters) -> float:
     >>> bool(first < later < 2 * first)
     True
     """
-    product, fits = piece.product, parameters.calibration(Calibration)
+    product, fits = piece.product, parameters.calibration(KernelCalibration)
     apart = distance_factor(piece.whole, fits) / distance_factor(product, fits)
     alone = product_ns(product, parameters) * apart
     if not piece.sums:

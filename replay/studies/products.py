@@ -22,7 +22,7 @@ from profilers.trace.arrays import Ints
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, fastest, machine_of
-from replay.costs.kernels import Calibration, predict
+from replay.costs.kernels import KernelCalibration, predict
 from replay.graph.assembly import Assembly
 from replay.graph.graph import COLLECTIVE_KINDS, TaskKind
 from replay.graph.operators import DTYPE_BYTES
@@ -135,7 +135,7 @@ def product_ns(product: Product, parameters: Parameters) -> float:
     >>> bool(1.8 < product_ns(part, parameters) / product_ns(whole, parameters) < 2.2)
     True
     """
-    fits = parameters.calibration(Calibration)
+    fits = parameters.calibration(KernelCalibration)
     (whole, arithmetic), units = _alone_ns(replace(product, units=0), fits), product.device.compute_units
     fewer = ceil(product.workgroups / product.units) / ceil(product.workgroups / units)
     gain = 0.0
@@ -185,7 +185,7 @@ def product_columns(product: Product, parameters: Parameters) -> dict[str, float
     device, seconds = product.device, product_ns(product, parameters) / 1e9
     memory, cached, panel = _traffic(product)
     occupies = min(product.workgroups, product.units) / device.compute_units
-    arithmetic = _alone_ns(replace(product, units=0), parameters.calibration(Calibration))[1]
+    arithmetic = _alone_ns(replace(product, units=0), parameters.calibration(KernelCalibration))[1]
     busy = arithmetic / 1e9 / seconds * device.compute_units / product.units
     enough = max(busy, parameters["cu_share_saturating_memory"])
     delivered = device.memory_bytes_per_s * parameters["memory_efficiency_mixed"]
@@ -229,14 +229,14 @@ def with_boundless_memory(product: Product) -> Product:
     return replace(product, device=with_figure(product.device, "memory_gbps", _BOUNDLESS_GBPS))
 
 
-def predicted_s(product: Product, fits: Calibration) -> float:
+def predicted_s(product: Product, fits: KernelCalibration) -> float:
     """Return the duration of a product on the whole device by the kernel model, s."""
     dims = [[1, product.m, product.n, product.k]]
     return float(predict("matmul", dims, product.device, calibration=fits, dtype=product.dtype).seconds[0])
 
 
 @lru_cache(maxsize=4096)
-def _alone_ns(product: Product, fits: Calibration) -> tuple[float, float]:
+def _alone_ns(product: Product, fits: KernelCalibration) -> tuple[float, float]:
     """Return the duration of a product on the whole device, and the part of it that is arithmetic."""
     whole, arithmetic = (predicted_s(on, fits) * 1e9 for on in (product, with_boundless_memory(product)))
     return whole, min(arithmetic, whole)

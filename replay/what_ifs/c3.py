@@ -17,7 +17,7 @@ from replay.engine.timeline import replay as replay_graph
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.dispatch import change_priority, partition
 from replay.what_ifs.dma import dma_collectives
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name
 
 #: Numbers of compute units that a partition may reserve for the collective.
 PARTITIONS = (8, 16, 32, 64, 128)
@@ -118,7 +118,7 @@ def c3(policy: str) -> WhatIf:
         There is no such policy.
     """
     if policy not in _MODES:
-        raise unknown("c3 has no policy", policy, _MODES)
+        raise unknown_name("c3 has no policy", policy, _MODES)
     mechanisms = policy.split("_")
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:

@@ -16,7 +16,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.retiming import above_floor, retimed
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
-from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, what_if_text
 
 _CU = RESOURCES.index("cu")
 _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
@@ -54,7 +54,7 @@ def scale_device(name: str | Device) -> WhatIf:
         same = source_device(graph) == target
         return graph if same else moved_to(graph, target, target.compute_units, parameters)
 
-    return WhatIf(written("scale_device", target.name), transform)
+    return WhatIf(what_if_text("scale_device", target.name), transform)
 
 
 def moved_to(graph: KernelGraph, target: Device, units: int, parameters: Parameters) -> KernelGraph:
@@ -125,7 +125,7 @@ def scale_links(factor: float) -> WhatIf:
             basis=np.where(changed, np.maximum(tasks.basis, int(Basis.DERIVED)), tasks.basis),
         )
 
-    return WhatIf(written("scale_links", factor), transform)
+    return WhatIf(what_if_text("scale_links", factor), transform)
 
 
 @recipe("device", "scale_clock:0.8", _FACTOR)
@@ -183,14 +183,14 @@ def _with_scaled_figures(name: str, factor: float, factors: Mapping[str, float])
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         source = source_device(graph)
-        target = _scaled(source, f"what-if {written(name, factor)}", factors)
+        target = _scaled(source, f"what-if {what_if_text(name, factor)}", factors)
         if target == source:
             return graph
         # The profiler may have seen fewer units than the catalogue lists: a partition, or an early model.
         units = max(round(graph.hardware.compute_units * target.compute_units / source.compute_units), 1)
         return moved_to(graph, target, units, parameters)
 
-    return WhatIf(written(name, factor), transform)
+    return WhatIf(what_if_text(name, factor), transform)
 
 
 def _scaled(device: Device, source: str, factors: Mapping[str, float]) -> Device:

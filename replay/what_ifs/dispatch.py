@@ -7,7 +7,7 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
-from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, unknown, written
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, unknown_name, what_if_text
 
 _ORDERS = ("fair", "in_order")
 _HIGHEST_LEVEL = 100
@@ -45,7 +45,7 @@ def change_priority(tasks: str, level: int) -> WhatIf:
         priority = np.where(chosen, level, graph.tasks.priority)
         return graph.with_tasks(priority=priority).with_notes([f"change_priority: {int(chosen.sum())} tasks"])
 
-    return WhatIf(written("change_priority", tasks, level), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("change_priority", tasks, level), transform, patterns=choice.patterns)
 
 
 @recipe(
@@ -95,7 +95,7 @@ def partition(tasks: str, share: float) -> WhatIf:
         note = f"partition: {int(chosen.sum())} tasks on {share:g} of the compute units"
         return replace(graph.with_tasks(cu_mask=mask), policy=policy).with_notes([note])
 
-    return WhatIf(written("partition", tasks, share), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("partition", tasks, share), transform, patterns=choice.patterns)
 
 
 @recipe(
@@ -120,9 +120,9 @@ def cu_order(order: str) -> WhatIf:
         `order` is neither ``in_order`` nor ``fair``.
     """
     if order not in _ORDERS:
-        raise unknown("cu_order has no order", order, _ORDERS)
+        raise unknown_name("cu_order has no order", order, _ORDERS)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
         return replace(graph, policy=replace(graph.policy, in_order=order == "in_order"))
 
-    return WhatIf(written("cu_order", order), transform)
+    return WhatIf(what_if_text("cu_order", order), transform)

@@ -8,7 +8,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.retiming import retyped
 from replay.graph.graph import Basis, KernelGraph
 from replay.what_ifs.device import source_device
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
 _TYPES = tuple(DTYPES)
 
@@ -39,7 +39,7 @@ def change_dtype(types: str) -> WhatIf:
         raise InvalidInputError(f"data types {types!r}: write OLD->NEW, as in fp32->bf16")
     for dtype in (old, new):
         if dtype not in DTYPES:
-            raise unknown("no data type is called", dtype, _TYPES)
+            raise unknown_name("no data type is called", dtype, _TYPES)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         device, tasks = source_device(graph), graph.tasks
@@ -54,4 +54,4 @@ def change_dtype(types: str) -> WhatIf:
         note = f"change_dtype: {int(chosen.sum())} kernels in {old}"
         return graph.with_durations(duration, Basis.DERIVED).with_tasks(dtype=dtypes).with_notes([note])
 
-    return WhatIf(written("change_dtype", f"{old}->{new}"), transform)
+    return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform)

@@ -13,7 +13,7 @@ from replay.what_ifs.pipeline import (
     receive_in_pieces,
     without_units,
 )
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
 _DMA = RESOURCES.index("dma")
 _MOST_PIECES = 64
@@ -50,7 +50,7 @@ def ficco(pieces: int = 8) -> WhatIf:
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         return _transform(graph, parameters, pieces)
 
-    return WhatIf(written("ficco", pieces), transform)
+    return WhatIf(what_if_text("ficco", pieces), transform)
 
 
 def _transform(graph: KernelGraph, parameters: Parameters, pieces: int) -> KernelGraph:

@@ -12,7 +12,7 @@ import numpy as np
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
-from replay.what_ifs.what_if import Argument, WhatIf, kernel_choice, recipe, written
+from replay.what_ifs.what_if import Argument, WhatIf, kernel_choice, recipe, what_if_text
 
 _HBM = RESOURCES.index("hbm")
 #: Characters of each name in the name of a merged kernel.
@@ -54,7 +54,7 @@ def fuse(kernel: str) -> WhatIf:
             return graph.with_notes([note])
         return _merged(graph, before, _saved_time(graph, before, parameters)).with_notes([note])
 
-    return WhatIf(written("fuse", kernel), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("fuse", kernel), transform, patterns=choice.patterns)
 
 
 def _fusable_predecessor(graph: KernelGraph, chosen: Bools) -> Ints:
@@ -63,7 +63,7 @@ def _fusable_predecessor(graph: KernelGraph, chosen: Bools) -> Ints:
     on_stream, launch = np.isin(edges.kind, sorted(STREAM_EDGES)), np.isin(edges.kind, sorted(LAUNCH_EDGES))
     joins = on_stream & chosen[edges.source] & chosen[edges.target]
     joins &= (graph.tasks.lane[edges.source] == graph.tasks.lane[edges.target]) & ~edges.from_start
-    joins &= graph.tasks.own[edges.source] == graph.tasks.own[edges.target]
+    joins &= graph.tasks.in_iteration[edges.source] == graph.tasks.in_iteration[edges.target]
     waits = np.bincount(edges.target[~launch], minlength=n)
     dependents = np.bincount(edges.source, minlength=n)
     fusable = joins & (waits[edges.target] == 1) & (dependents[edges.source] == 1)

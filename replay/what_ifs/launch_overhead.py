@@ -8,7 +8,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, Basis, EdgeKind, KernelGraph, TaskKind
 from replay.what_ifs.swap import duration_ns
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
 
 @recipe(
@@ -58,4 +58,4 @@ def remove_launch_overhead(remains: str = "") -> WhatIf:
         note = f"remove_launch_overhead: {int(calls.sum())} calls, {int((lag_ns < edges.lag_ns).sum())} gaps shortened"
         return replace(changed, edges=replace(edges, lag_ns=lag_ns)).with_notes([note])
 
-    return WhatIf(written("remove_launch_overhead", *([remains] if remains else [])), transform)
+    return WhatIf(what_if_text("remove_launch_overhead", *([remains] if remains else [])), transform)

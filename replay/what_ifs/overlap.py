@@ -9,7 +9,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, free_edges, recipe, unknown
+from replay.what_ifs.what_if import Argument, WhatIf, free_edges, recipe, unknown_name
 
 #: What-ifs that ``overlap:all`` stands for: each published way to hide communication, and the bounds.
 OVERLAPS: tuple[str, ...] = (
@@ -51,7 +51,7 @@ def overlap(mode: str) -> WhatIf:
     if mode == "all":
         raise InvalidInputError("overlap:all stands for several what-ifs: give it by itself, to project or report")
     if mode not in _MODES:
-        raise unknown("overlap has no mode", mode, _MODES)
+        raise unknown_name("overlap has no mode", mode, _MODES)
     return WhatIf(f"overlap:{mode}", _MODES[mode])
 
 

@@ -278,7 +278,9 @@ class _Search:
     def targets(self, kinds: Collection[str], classes: Collection[str]) -> Targets:
         """Search every collective of the iteration; a Python loop of about 100 us each."""
         tasks = self._graph.tasks
-        rows = np.flatnonzero((tasks.kind == TaskKind.COLLECTIVE) & tasks.own & (self._in_pieces < _LATER_PIECE))
+        rows = np.flatnonzero(
+            (tasks.kind == TaskKind.COLLECTIVE) & tasks.in_iteration & (self._in_pieces < _LATER_PIECE)
+        )
         matched: list[Target] = []
         missed: Counter[str] = Counter()
         for row in rows.tolist():
@@ -327,7 +329,7 @@ class _Search:
         on_device = np.isin(tasks.kind[neighbours], (TaskKind.KERNEL, TaskKind.COPY)) & (
             tasks.device[neighbours] == tasks.device[collective]
         )
-        neighbours = neighbours[on_device & tasks.own[neighbours]]
+        neighbours = neighbours[on_device & tasks.in_iteration[neighbours]]
         if not len(neighbours):
             return -1
         closeness = tasks.measured_end_ns[neighbours] if self._backward else -tasks.measured_start_ns[neighbours]

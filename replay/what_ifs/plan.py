@@ -11,8 +11,8 @@ from typing import Any
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError, SeqPointError
 from profilers.files import parse_toml
 from replay.calibration.parameters import Parameters
-from replay.what_ifs.registry import compose, made, parse_what_if, recipe_named
-from replay.what_ifs.what_if import WhatIf, unknown
+from replay.what_ifs.registry import build_what_if, compose, parse_what_if, recipe_named
+from replay.what_ifs.what_if import WhatIf, unknown_name
 
 #: Bounds on bytes, alternatives, steps of an alternative, and characters of a title. Plans are written by hand.
 _MOST_BYTES, _MOST_ALTERNATIVES, _MOST_STEPS, _LONGEST_TITLE = 2**16, 1000, 64, 200
@@ -136,7 +136,7 @@ def _step(entry: object, where: str) -> WhatIf:
         for key, value in table.items():
             if not isinstance(value, str | int | float) or isinstance(value, bool):
                 raise InvalidInputError(f"{key} is a {_type_name(value)}; it has to be a text or a number")
-        return made(recipe, recipe.texts(table))
+        return build_what_if(recipe, recipe.texts(table))
     except SeqPointError as error:
         text = str(error)
         raise type(error)(text if text.startswith(where) else f"{where}: {text}") from error
@@ -147,7 +147,7 @@ def _checked_parameters(table: Mapping[str, Any], where: str, parameters: Parame
     values = {}
     for name, value in _checked_table(table.get("parameters", {}), f"{where}: parameters").items():
         if name not in shipped:
-            raise unknown(f"{where}: no parameter is called", name, shipped)
+            raise unknown_name(f"{where}: no parameter is called", name, shipped)
         if name == "replay_error":
             raise InvalidInputError(f"{where}: replay_error cannot be given; it is the replay's, not an alternative's")
         if isinstance(value, bool) or not isinstance(value, int | float) or value - value != 0:
@@ -174,7 +174,7 @@ def _checked_title(table: Mapping[str, Any], where: str) -> str:
 def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
     for key in table:
         if key not in keys:
-            raise unknown(f"{where}: there is no key", key, keys)
+            raise unknown_name(f"{where}: there is no key", key, keys)
 
 
 def _checked_table(value: object, where: str) -> Mapping[str, Any]:

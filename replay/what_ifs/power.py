@@ -6,7 +6,7 @@ import numpy.typing as npt
 from replay.calibration.parameters import Parameters
 from replay.costs.retiming import arithmetic_tasks
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, what_if_text
 
 #: Smallest factor: no device runs on less of its limit.
 _SMALLEST_FACTOR = 0.05
@@ -48,7 +48,7 @@ def limit_power(factor: float) -> WhatIf:
         demand[:, _POWER] = np.minimum(power, 1.0)
         return graph.with_durations(duration, Basis.ASSUMED).with_tasks(demand=demand)
 
-    return WhatIf(written("limit_power", factor), transform)
+    return WhatIf(what_if_text("limit_power", factor), transform)
 
 
 def _shares(graph: KernelGraph, parameters: Parameters) -> npt.NDArray[np.float64]:

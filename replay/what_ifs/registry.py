@@ -17,7 +17,7 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.plugins import load_plugins, package_of
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
-from replay.what_ifs.what_if import GROUPS, Recipe, WhatIf, split_steps, split_words, unknown, written
+from replay.what_ifs.what_if import GROUPS, Recipe, WhatIf, split_steps, split_words, unknown_name, what_if_text
 
 _T = TypeVar("_T")
 _GROUP = "seqpoint.what_ifs"
@@ -159,10 +159,10 @@ def _parse_step(step: str) -> WhatIf:
     if step == "nothing":
         return compose()
     name, *texts = split_words(step)
-    return made(recipe_named(name), texts)
+    return build_what_if(recipe_named(name), texts)
 
 
-def made(recipe: Recipe, texts: list[str]) -> WhatIf:
+def build_what_if(recipe: Recipe, texts: list[str]) -> WhatIf:
     """Return the what-if that a recipe makes of the texts of its arguments.
 
     Parameters
@@ -175,11 +175,11 @@ def made(recipe: Recipe, texts: list[str]) -> WhatIf:
     Raises
     ------
     InvalidInputError, NotFoundError
-        As `Recipe.made`.
+        As `Recipe.build`.
     """
-    what_if = recipe.made(texts)
+    what_if = recipe.build(texts)
     # A package may give the what-if any name; the name has to be the text that parses to the same what-if.
-    return replace(what_if, name=written(recipe.name, *texts)) if recipe.package else what_if
+    return replace(what_if, name=what_if_text(recipe.name, *texts)) if recipe.package else what_if
 
 
 def recipe_named(name: str) -> Recipe:
@@ -201,4 +201,4 @@ def recipe_named(name: str) -> Recipe:
     for label, reason in problems.items():
         if label.startswith(f"{name} of "):
             raise NotFoundError(f"the what-if {label} could not be loaded: {reason}")
-    raise unknown("no what-if is called", name, recipes)
+    raise unknown_name("no what-if is called", name, recipes)

@@ -5,7 +5,7 @@ import numpy as np
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown, written
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown_name, what_if_text
 
 
 @recipe(
@@ -31,7 +31,7 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
     """
     class_ = "all" if class_ == "*" else class_
     if class_ != "all" and class_ not in CLASSES:
-        raise unknown("no class of kernels is called", class_, ("all", *CLASSES))
+        raise unknown_name("no class of kernels is called", class_, ("all", *CLASSES))
     check_factor("scale_kernels", factor, zero=True)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
@@ -43,7 +43,7 @@ def scale_kernels(class_: str, factor: float) -> WhatIf:
             basis=np.where(changed, int(Basis.ASSUMED), tasks.basis),
         ).with_notes([f"scale_kernels:{class_}: {int(chosen.sum())} tasks"])
 
-    return WhatIf(written("scale_kernels", class_, factor), transform)
+    return WhatIf(what_if_text("scale_kernels", class_, factor), transform)
 
 
 @recipe("host", "scale_host:0.5", Argument("factor", "new host time over old", "number"))
@@ -66,4 +66,4 @@ def scale_host(factor: float) -> WhatIf:
         basis = np.where(is_scaled, int(Basis.ASSUMED), graph.tasks.basis)
         return graph.with_tasks(basis=basis).with_host_time(factor)
 
-    return WhatIf(written("scale_host", factor), transform)
+    return WhatIf(what_if_text("scale_host", factor), transform)

@@ -14,7 +14,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, free_edges, recipe, written
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, free_edges, recipe, what_if_text
 
 #: Edges by which another stream, or the host, waits for a stream.
 _WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
@@ -66,7 +66,7 @@ def change_stream(tasks: str, stream: str) -> WhatIf:
         changed = replace(graph, lanes=lanes, edges=edges).with_tasks(lane=lane, release_ns=release)
         return changed.with_notes([note])
 
-    return WhatIf(written("change_stream", tasks, stream), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("change_stream", tasks, stream), transform, patterns=choice.patterns)
 
 
 @dataclass(frozen=True)

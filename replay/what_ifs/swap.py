@@ -17,8 +17,8 @@ from replay.what_ifs.what_if import (
     check_factor,
     kernel_choice,
     recipe,
-    unknown,
-    written,
+    unknown_name,
+    what_if_text,
 )
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
@@ -64,7 +64,7 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
     """
     choice = kernel_choice("swap_kernel", kernel)
     if class_ and class_ not in CLASSES:
-        raise unknown("no class of kernels is called", class_, CLASSES)
+        raise unknown_name("no class of kernels is called", class_, CLASSES)
     if not 0 <= workgroups <= _MOST_WORKGROUPS:
         raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or leave it out")
     fixed_ns, factor = duration_ns(by), _parsed_factor(by)
@@ -85,7 +85,7 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
 
     patterns = choice.patterns + (donors.patterns if donors is not None else ())
     optional = (class_, str(workgroups))[: 2 if workgroups else 1 if class_ else 0]
-    return WhatIf(written("swap_kernel", kernel, by, *optional), transform, patterns=patterns)
+    return WhatIf(what_if_text("swap_kernel", kernel, by, *optional), transform, patterns=patterns)
 
 
 def duration_ns(text: str) -> float | None:
@@ -107,7 +107,7 @@ def _median_kernel(graph: KernelGraph, donors: TaskChoice) -> int:
     """Return the chosen kernel of median duration; of an even number, the shorter middle one."""
     rows = np.flatnonzero(donors.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL))
     if not len(rows):
-        raise unknown("no kernel of this iteration is called", donors.text, graph.names)
+        raise unknown_name("no kernel of this iteration is called", donors.text, graph.names)
     order = rows[np.lexsort((rows, graph.tasks.duration_ns[rows]))]
     return int(order[(len(order) - 1) // 2])
 

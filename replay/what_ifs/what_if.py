@@ -27,7 +27,7 @@ from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
 _MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> NotFoundError:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> NotFoundError:
     """Return the error for an unknown name, with the nearest known names.
 
     Parameters
@@ -67,7 +67,7 @@ def number_text(value: float) -> str:
     return repr(float(value)).removesuffix(".0").replace("e+", "e")
 
 
-def written(name: str, *arguments: str | float) -> str:
+def what_if_text(name: str, *arguments: str | float) -> str:
     """Return the text that parses to a what-if, with ``:`` and ``+`` in its arguments escaped.
 
     Parameters
@@ -266,7 +266,7 @@ class Argument:
         if len(text) > _MAX_LENGTH:
             raise InvalidInputError(f"{self.name} has {len(text)} characters; {_MAX_LENGTH} at most")
         if self.choices and text not in self.choices:
-            raise unknown(f"{self.name} cannot be", text, self.choices)
+            raise unknown_name(f"{self.name} cannot be", text, self.choices)
         if self.kind == "text":
             return text
         try:
@@ -337,7 +337,7 @@ class Recipe:
         text = inspect.cleandoc(self.about or self.make.__doc__ or "")
         return re.split(r"\n\n(?:Raises|Examples|Parameters)\n-{3,}", text)[0].strip()
 
-    def made(self, texts: Sequence[str]) -> WhatIf:
+    def build(self, texts: Sequence[str]) -> WhatIf:
         """Return the what-if that `make` makes of texts.
 
         Parameters
@@ -374,7 +374,7 @@ class Recipe:
         names = [argument.name for argument in self.arguments]
         for name in named:
             if name not in names:
-                raise unknown(f"{self.name} has no argument", name, names)
+                raise unknown_name(f"{self.name} has no argument", name, names)
         missing = [a.name for a in self.arguments if a.default is None and a.name not in named]
         if missing:
             raise InvalidInputError(f"{self.name} needs {', '.join(missing)}, as in {self.example}")
@@ -511,7 +511,7 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
         used = [(graph, number) for graph in graphs for number in np.unique(graph.tasks.name[graph.on_device()])]
         names = dict.fromkeys(graph.names[number] for graph, number in used)
         if not any(name_fits(pattern, name) for name in names):
-            error = unknown(
+            error = unknown_name(
                 "no class or kernel of the trace is called", pattern, ("all", *_TASK_KINDS, *CLASSES, *names)
             )
             raise type(error)(f"what-if {what_if.label}: {error}")

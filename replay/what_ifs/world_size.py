@@ -9,7 +9,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
 from replay.what_ifs.device import source_device
-from replay.what_ifs.what_if import Argument, WhatIf, recipe, written
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
 #: Kind of collective that joins two ranks, whatever their number.
 _PAIRS = "send_recv"
@@ -67,7 +67,7 @@ def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
         )
 
     optional = [per_node] if per_node != 8 else []
-    return WhatIf(written("change_world_size", ranks, *optional), transform)
+    return WhatIf(what_if_text("change_world_size", ranks, *optional), transform)
 
 
 def _topology(ranks: int, per_node: int) -> Topology:

@@ -8,7 +8,7 @@ import numpy as np
 from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
-from replay.costs.kernels import MODELS, Calibration, Machine, predict
+from replay.costs.kernels import MODELS, KernelCalibration, Machine, predict
 from replay.graph.operators import Operator
 
 #: Of a kernel that waits in its stream behind another, the start costs this much, s: what is fitted is the time of one
@@ -90,7 +90,7 @@ def time_operators(
     cells of recurrent networks, optimisers and reductions have no model. Such an operator takes the longer of two
     times: its bytes as a stream, and its FLOP at the rate of large products. Attention reaches `attention_share` of it.
     """
-    calibration, operators = parameters.calibration(Calibration), list(operators)
+    calibration, operators = parameters.calibration(KernelCalibration), list(operators)
     kinds = [_AS.get(operator.kind, operator.kind) for operator in operators]
     times = np.zeros((3, len(operators)))
     for kind in sorted(set(kinds)):

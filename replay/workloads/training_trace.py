@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from profilers.devices.catalogue import Device
 from profilers.errors import InvalidInputError
-from profilers.synthetic import Exchange, SyntheticJob, SyntheticStep, Wait, Work, write_trace
+from profilers.synthetic import Collective, KernelCall, SyntheticJob, SyntheticStep, Wait, write_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import CollectiveCalibration, predict_collective
@@ -85,7 +85,7 @@ def training_trace(
         raise InvalidInputError(f"{steps} steps; a trace has at least one")
     load = job_loads([job], device, parameters)[0]
     ranks = job.layout.tensor * job.layout.pipeline
-    programs: list[Sequence[Work | Wait]] = []
+    programs: list[Sequence[KernelCall | Wait]] = []
     for stage in range(job.layout.pipeline):
         parts = stage_parts(job, stage, device, parameters)
         writer = _Stage(job, stage, load, fit.costs, device, parameters)
@@ -117,9 +117,9 @@ class _Stage:
     device: Device
     parameters: Parameters
 
-    def program(self, parts: Sequence[StagePart], rank: int) -> list[Work | Wait]:
+    def program(self, parts: Sequence[StagePart], rank: int) -> list[KernelCall | Wait]:
         """Return the program of one tensor rank for a step."""
-        program: list[Work | Wait] = []
+        program: list[KernelCall | Wait] = []
         stages, count = self.job.layout.pipeline, self.job.micro_batches
         for way, number in one_forward_one_backward(self.stage, stages, count):
             before = self.stage - (1 if way == "forward" else -1)
@@ -141,16 +141,16 @@ class _Stage:
     def _host_ns(self, seconds: float) -> int:
         return round(seconds * 1e9 * host_slowdown(self.load, self.costs))
 
-    def _steps(self, program: list[Work | Wait], steps: Sequence[TimedStep], call_s: float, what: str) -> None:
+    def _steps(self, program: list[KernelCall | Wait], steps: Sequence[TimedStep], call_s: float, what: str) -> None:
         """Append kernels; a collective waits for the kernel before it, and the kernel after it for the collective."""
         waited = -1
         for step, seconds in steps:
             if step.collective:
                 meets = f"stage {self.stage} {what} {len(program)}"
-                exchange = Exchange("all_reduce", step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
+                exchange = Collective("all_reduce", step.operator.dims[0], f"tp{self.stage}", self.load.ranks, meets)
                 calls = self._host_ns(self.costs.collective_call_s)
                 waited = len(program)
-                after = (waited - 1,) if waited and isinstance(program[-1], Work) else ()
+                after = (waited - 1,) if waited and isinstance(program[-1], KernelCall) else ()
                 program.append(self._all_reduce(exchange, seconds, _TENSOR, calls, after))
                 continue
             program.append(self._kernel(step, seconds, self._host_ns(call_s), () if waited < 0 else (waited,)))
@@ -158,58 +158,60 @@ class _Stage:
         if waited >= 0:  # the next works are other parts of the model, which need what was added up
             program.append(Wait(stream=_TENSOR))
 
-    def _kernel(self, step: Step, seconds: float, host_ns: int, after: tuple[int, ...]) -> Work:
+    def _kernel(self, step: Step, seconds: float, host_ns: int, after: tuple[int, ...]) -> KernelCall:
         operator = step.operator
         factor = self.costs.products if operator.kind == "matmul" else self.costs.streams
         name = _KERNELS.get(operator.kind, f"{step.name.rsplit(':', 1)[-1]}_elementwise_kernel")
-        return Work(name, step.name, max(round(1e9 * factor * seconds), 1), max(host_ns, _LEAST_CALL_NS),
+        return KernelCall(name, step.name, max(round(1e9 * factor * seconds), 1), max(host_ns, _LEAST_CALL_NS),
                     _COMPUTE, tuple(operator.dims), _workgroups(operator), after)  # fmt: skip
 
     def _all_reduce(
-        self, exchange: Exchange, seconds: float, stream: int, host_ns: int, after: tuple[int, ...] = ()
-    ) -> Work:
+        self, exchange: Collective, seconds: float, stream: int, host_ns: int, after: tuple[int, ...] = ()
+    ) -> KernelCall:
         duration = max(round(1e9 * seconds * self.costs.links), 1)
-        return Work("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
+        return KernelCall("ncclDevKernel_AllReduce_Sum_f16_RING_LL", "nccl:all_reduce", duration,
                     max(host_ns, _LEAST_CALL_NS), stream, (exchange.elements,), 24, after, exchange)  # fmt: skip
 
-    def _transfer(self, way: str, number: int, rank: int, *, source: int) -> list[Work | Wait]:
+    def _transfer(self, way: str, number: int, rank: int, *, source: int) -> list[KernelCall | Wait]:
         """Return what sends activations or gradients from stage `source` its way, or receives them; or nothing."""
         target = source + (1 if way == "forward" else -1)
         if not (min(source, target) >= 0 and max(source, target) < self.job.layout.pipeline):
             return []
         group = f"pp{rank}_{min(source, target)}_{max(source, target)}"
         meets = f"{way} {number} of {rank} from {source} to {target}"
-        exchange = Exchange("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
+        exchange = Collective("send_recv", activation_bytes(self.job) // _SIZE, group, 2, meets)
         op, streams = ("nccl:send", _SEND) if source == self.stage else ("nccl:recv", _RECEIVE)
         duration = max(round(1e9 * self.load.transfer_s * self.costs.links), 1)
-        transfer = Work("ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, streams[way], (exchange.elements,), 2,
-                        exchange=exchange)  # fmt: skip
+        shape = (exchange.elements,)
+        transfer = KernelCall(
+            "ncclDevKernel_SendRecv", op, duration, _ENQUEUE_NS, streams[way], shape, 2, exchange=exchange
+        )
         waits = [Wait(stream=streams[way], host_ns=round(1e9 * self.costs.exchange_s))]
         return [transfer, *(waits if op == "nccl:recv" else ())]
 
-    def _close(self, program: list[Work | Wait], rank: int) -> None:
+    def _close(self, program: list[KernelCall | Wait], rank: int) -> None:
         """Sum gradients over replicas, those of the embedding over two stages; agree on their norm; update."""
         job, load, last = self.job, self.load, self.job.layout.pipeline - 1
         mine = load.stages[self.stage]
         program.append(Wait())
         if job.layout.data > 1:
-            exchange = Exchange("all_reduce", mine.weights, f"dp{self.stage}_{rank}", job.layout.data)
+            exchange = Collective("all_reduce", mine.weights, f"dp{self.stage}_{rank}", job.layout.data)
             program += [self._all_reduce(exchange, mine.reduce_s, _DATA, _ENQUEUE_NS), Wait()]
         if last > 0:
             self._agree(program, rank, last)
         size, update_ns = mine.weights // mine.tensors, max(round(1e9 * mine.update_s / mine.tensors), 1)
         call_ns = max(round(1e9 * self.costs.update_call_s), _LEAST_CALL_NS)
-        update = Work(_KERNELS["optimizer"], "aten::_fused_adam_", update_ns, call_ns, _COMPUTE, (size,),
+        update = KernelCall(_KERNELS["optimizer"], "aten::_fused_adam_", update_ns, call_ns, _COMPUTE, (size,),
                       max(size // _BLOCK, 1))  # fmt: skip
         program += [update] * mine.tensors
         program.append(Wait(host_ns=round(1e9 * self.costs.step_s)))
 
-    def _agree(self, program: list[Work | Wait], rank: int, last: int) -> None:
+    def _agree(self, program: list[KernelCall | Wait], rank: int, last: int) -> None:
         load, vocabulary = self.load, self.load.tied_elements
         if self.stage in (0, last):
-            tied = Exchange("all_reduce", vocabulary, f"embedding{rank}", 2, f"embedding of {rank}")
+            tied = Collective("all_reduce", vocabulary, f"embedding{rank}", 2, f"embedding of {rank}")
             program += [self._all_reduce(tied, load.tied_s, _MODEL, _ENQUEUE_NS), Wait()]
-        norm = Exchange("all_reduce", 1, "model", self.job.layout.tensor * (last + 1), "norm")
+        norm = Collective("all_reduce", 1, "model", self.job.layout.tensor * (last + 1), "norm")
         topology, fits = self.job.layout.topology("tensor"), self.parameters.calibration(CollectiveCalibration)
         seconds = predict_collective("all_reduce", [4.0], topology, self.device, fits).seconds[0]
         program += [self._all_reduce(norm, float(seconds), _MODEL, _ENQUEUE_NS), Wait()]

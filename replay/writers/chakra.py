@@ -21,7 +21,7 @@ import numpy.typing as npt
 from google.protobuf.proto import serialize_length_prefixed
 
 from profilers.errors import InvalidInputError
-from profilers.files import written_whole
+from profilers.files import replaced_file
 from profilers.readers.chakra.protobuf import (
     COLLECTIVE,
     COMPUTE,
@@ -284,7 +284,7 @@ def write_chakra(graph: KernelGraph, path: Path) -> ChakraFiles:
     groups = stem.with_name(f"{stem.name}.groups.json") if meetings.groups else None
     tags: dict[int, int] = {}
     with ExitStack() as files:
-        streams = {rank: files.enter_context(written_whole(p)) for p, rank in zip(paths, ranks, strict=True)}
+        streams = {rank: files.enter_context(replaced_file(p)) for p, rank in zip(paths, ranks, strict=True)}
         for stream in streams.values():
             header = MetadataMessage(version=[_VERSION])
             add_attribute(header.attr, "schema", "seqpoint graph")
@@ -297,7 +297,7 @@ def write_chakra(graph: KernelGraph, path: Path) -> ChakraFiles:
             serialize_length_prefixed(message, streams[nodes[row].rank])
         if groups is not None:
             members = {str(i): list(ranks_of_group) for i, ranks_of_group in enumerate(meetings.groups, 1)}
-            files.enter_context(written_whole(groups)).write(json.dumps(members).encode())
+            files.enter_context(replaced_file(groups)).write(json.dumps(members).encode())
     n = len(graph.tasks)
     return ChakraFiles(paths, groups, n, len(nodes) - n, _unexpressed(graph, meetings))
 

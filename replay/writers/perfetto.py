@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.files import written_whole
+from profilers.files import replaced_file
 from profilers.trace.arrays import Floats, Ints, arrow_array
 from profilers.writers.perfetto import microseconds, numbers
 from replay.analysis.critical_path import binding_edges
@@ -162,7 +162,7 @@ def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
     # Every event is on a line of its own; the events that name processes come first.
     headers = [header for i, (name, line) in enumerate(timelines.items()) for header in _headers(name, line, i)]
     texts = (json.dumps(header, separators=(",", ":")) for header in headers)
-    with written_whole(path) as out:
+    with replaced_file(path) as out:
         out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(texts).encode())
         for i, line in enumerate(timelines.values()):
             waits = waits_of(line)

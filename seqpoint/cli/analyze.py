@@ -8,7 +8,7 @@ import click
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
-from seqpoint.cli.output import message, print_result, print_table, say, write_timelines
+from seqpoint.cli.output import message, print_lines, print_result, print_table, write_timelines
 from seqpoint.graphs import Analysis
 from seqpoint.projecting import slack_text
 from seqpoint.units import duration
@@ -57,7 +57,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
 
 def _show(result: Analysis) -> None:
     before, sides = result.before, result.sides
-    say(*result.summary())
+    print_lines(*result.summary())
     _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
@@ -68,7 +68,7 @@ def _show(result: Analysis) -> None:
             _show_idle(f"{label}{'w' if label else 'W'}hy devices idle", side.idle)
     if result.difference is not None and result.what_if is not None:
         _show_difference(result.what_if.name, result.difference)
-    say(*(f"note: {note}" for note in result.notes()))
+    print_lines(*(f"note: {note}" for note in result.notes()))
 
 
 def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:
@@ -98,7 +98,9 @@ def _show_pace(sides: Sequence[Pace]) -> None:
         _show_path("The same by iteration", "iteration", [_by_distance(side.by_iteration) for side in sides])
     for label, side in zip(("", "after: "), sides, strict=False):
         for name in ("host", "device"):
-            say(label + slack_text(name, getattr(side.slack, f"{name}_bound"), getattr(side.slack, f"{name}_room")))
+            print_lines(
+                label + slack_text(name, getattr(side.slack, f"{name}_bound"), getattr(side.slack, f"{name}_room"))
+            )
 
 
 def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
@@ -143,7 +145,9 @@ def _show_idle(title: str, idle: Idle) -> None:
 def _show_difference(what_if: str, difference: Difference) -> None:
     change = difference.after_ns - difference.before_ns
     ratio = f", {difference.before_ns / difference.after_ns:.3f} times as fast" if difference.after_ns else ""
-    say(f"{what_if}: {duration(difference.before_ns)} to {duration(difference.after_ns)}, {_signed(change)}{ratio}")
+    print_lines(
+        f"{what_if}: {duration(difference.before_ns)} to {duration(difference.after_ns)}, {_signed(change)}{ratio}"
+    )
     for title, rows in (
         ("class", difference.by_class),
         ("kind", difference.by_kind),

@@ -9,11 +9,17 @@ import click
 from profilers.devices.catalogue import find_device
 from profilers.files import file_to_write
 from replay.contention import calibrate_contention, read_contention, write_contention_fit
-from replay.costs.collectives import FABRICS, calibrate_collectives, load_collectives, read_collectives, write_fits
+from replay.costs.collectives import (
+    FABRICS,
+    calibrate_collectives,
+    load_collectives,
+    read_collectives,
+    write_collective_calibration,
+)
 from replay.costs.kernels import calibrate, load_calibration, write_calibration
 from replay.costs.shipped import load_parameters
 from replay.workloads import calibrate_training, read_steps, write_training_fit
-from seqpoint.cli.output import print_table, progress, say, working
+from seqpoint.cli.output import print_lines, print_table, progress, working
 from seqpoint.validation.kernels import read_kernels
 
 _paths = click.argument("paths", metavar="PATH...", nargs=-1, required=True, type=click.Path())
@@ -88,7 +94,7 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
         measured = [group for path in paths for group in read_collectives(path, device, fabric)]
     with working(f"fitting {sum(map(len, measured)):,} collectives"):
         calibration = calibrate_collectives(measured, None if fresh else load_collectives())
-    write_fits(target, calibration)
+    write_collective_calibration(target, calibration)
     new = {
         (group.kind, group.device.name, group.topology.n_workers, group.topology.devices_per_node) for group in measured
     }
@@ -133,7 +139,7 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
         fit = calibrate_training(measured, find_device(device), parameters=load_parameters(), share=share)
     write_training_fit(target, fit)
     layers = "recomputed" if fit.recompute else "not recomputed"
-    say(
+    print_lines(
         f"fitted to {fit.source}; layers are {layers} there; off by at most {100 * math.expm1(fit.spread):.0f} %, "
         "9 in 10"
     )
@@ -164,7 +170,9 @@ def contention(paths: tuple[str, ...], output: str) -> None:
     shipped = load_parameters()
     fit = calibrate_contention(recordings, parameters=shipped, progress=progress("fitting"))
     write_contention_fit(target, fit)
-    say(f"fitted to {fit.source}, on {fit.device}; off by at most {100 * math.expm1(fit.spread):.0f} %, 9 in 10")
+    print_lines(
+        f"fitted to {fit.source}, on {fit.device}; off by at most {100 * math.expm1(fit.spread):.0f} %, 9 in 10"
+    )
     print_table(
         "Parameters (90 % ranges)",
         ("parameter~", "value", "range", "shipped"),
@@ -174,4 +182,4 @@ def contention(paths: tuple[str, ...], output: str) -> None:
         ],
     )
     if fit.undetermined:
-        say(f"not determined by these recordings, left as shipped: {', '.join(fit.undetermined)}")
+        print_lines(f"not determined by these recordings, left as shipped: {', '.join(fit.undetermined)}")

@@ -15,7 +15,7 @@ from profilers.trace.trace import Trace
 from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli import project, select
-from seqpoint.cli.output import message, say
+from seqpoint.cli.output import message, print_lines
 from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.selection.selecting import RunEstimate
 from seqpoint.units import duration
@@ -71,11 +71,11 @@ def command(output: str) -> None:
     message(f"4/4 replaying its selected iterations under {len(_WHAT_IFS)} what-ifs")
     job_selection = front_door.select(job)
     result = front_door.project(job, _WHAT_IFS, max_points=len(job_selection.rows))
-    say("A recorded epoch of training on a CPU, one thread")
+    print_lines("A recorded epoch of training on a CPU, one thread")
     select.show(selection)
     _show_estimate(estimate)
-    say("")
-    say(f"Transformer on 4 x {_DEVICE} (synthetic: nobody measured these times)")
+    print_lines("")
+    print_lines(f"Transformer on 4 x {_DEVICE} (synthetic: nobody measured these times)")
     project.show(result)
     timelines, after = result.projection.timelines, "overlap:ideal"
     write_perfetto(folder / "before_after.json", {"before": timelines["baseline"], f"after {after}": timelines[after]})
@@ -85,8 +85,8 @@ def command(output: str) -> None:
         ReportSection(f"Transformer on 4 x {_DEVICE}", "synthetic", *of_job),
     )
     path = write_report(ReportContent("seqpoint demo", sections), folder / "report.html")
-    say(f"timeline for https://ui.perfetto.dev: {folder / 'before_after.json'}")
-    say(f"report: {path}")
+    print_lines(f"timeline for https://ui.perfetto.dev: {folder / 'before_after.json'}")
+    print_lines(f"report: {path}")
 
 
 def _recorded(threads: int, folder: Path) -> Trace:
@@ -97,7 +97,7 @@ def _recorded(threads: int, folder: Path) -> Trace:
 
 def _show_estimate(estimate: RunEstimate) -> None:
     measured, error = estimate.measured or 0.0, estimate.error or 0.0
-    say(
+    print_lines(
         f"The same epoch on two threads, predicted from those iterations alone: {duration(estimate.estimate)}, "
         f"measured {duration(measured)} (error {100 * error:.2f} %); "
         f"speed-up {estimate.speedup:.3f} [{estimate.speedup_low:.3f}, {estimate.speedup_high:.3f}]"

@@ -4,7 +4,7 @@ import click
 
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, load, trace_argument
-from seqpoint.cli.output import print_result, print_tables, say
+from seqpoint.cli.output import print_lines, print_result, print_tables
 from seqpoint.description import Description
 
 
@@ -23,5 +23,5 @@ def command(trace: str, marker: str, length: str | None, json_: bool) -> None:
 
 
 def _show(description: Description) -> None:
-    say(*description.summary())
+    print_lines(*description.summary())
     print_tables(description.tables())

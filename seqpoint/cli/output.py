@@ -136,7 +136,7 @@ def clean(text: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(text))
 
 
-def say(*lines: str) -> None:
+def print_lines(*lines: str) -> None:
     """Print lines of data."""
     for line in lines:
         click.echo(clean(line))

@@ -24,10 +24,10 @@ from seqpoint.cli.output import (
     clean,
     message,
     print_json,
+    print_lines,
     print_result,
     print_table,
     progress,
-    say,
     working,
     write_timelines,
 )
@@ -91,7 +91,7 @@ def _list(recipes: list[Recipe]) -> None:
 
 def _show(recipe: Recipe) -> None:
     """Print the full description of a what-if."""
-    say(f"{recipe.form}: {recipe.summary}")
+    print_lines(f"{recipe.form}: {recipe.summary}")
     for line in ["", *recipe.documentation.removeprefix(recipe.summary).strip().splitlines(), ""]:
         click.echo(clean(line))
     rows = [
@@ -100,9 +100,9 @@ def _show(recipe: Recipe) -> None:
     ]
     if rows:
         print_table("Arguments", ("name~", "kind~", "meaning~", "default~"), rows)
-    say(f"example: seqpoint project job.trace -w '{recipe.example}'")
+    print_lines(f"example: seqpoint project job.trace -w '{recipe.example}'")
     if recipe.package:
-        say(f"from the package {recipe.package}")
+        print_lines(f"from the package {recipe.package}")
 
 
 @click.command("project")
@@ -198,15 +198,15 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
         if check.differences:
             print_table("Differences", ("where~", "recorded~", "now~"), check.differences)
         verdict = "identical, bit for bit" if check.identical else "not identical"
-        say(f"{check.compared} numbers and texts of {result}: {verdict}")
-        say(*(f"note: {note}" for note in check.notes))
+        print_lines(f"{check.compared} numbers and texts of {result}: {verdict}")
+        print_lines(*(f"note: {note}" for note in check.notes))
     if not check.identical:
         context.exit(1)
 
 
 def show(result: TraceProjection) -> None:
     """Print a projection as tables."""
-    say(*result.summary())
+    print_lines(*result.summary())
     print_table(
         f"What-ifs (interval: central {100 * result.provenance['confidence']:g} % over the parameters' ranges)",
         ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %"),
@@ -222,7 +222,7 @@ def show(result: TraceProjection) -> None:
             for row in result.rows
         ],
     )
-    say(*result.notes())
+    print_lines(*result.notes())
 
 
 @click.command("report")
@@ -247,4 +247,4 @@ def report_command(trace: str, marker: str, length: str | None, output: str, **o
         front_door.report(loaded, output, options.pop("texts"), **options, progress=progress("projecting"))
     if not np.isfinite(front_door.iterations(loaded).sequence_length).any():
         message("note: no iteration has a sequence length (--length), so nothing is selected")
-    say(f"report: {output}")
+    print_lines(f"report: {output}")

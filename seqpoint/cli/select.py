@@ -9,7 +9,7 @@ import msgspec
 from profilers.errors import InvalidInputError, NotFoundError
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
-from seqpoint.cli.output import print_json, print_result, print_table, print_tables, say
+from seqpoint.cli.output import print_json, print_lines, print_result, print_table, print_tables
 from seqpoint.front_door import is_log
 from seqpoint.iteration_table import UNITS
 from seqpoint.selection.selecting import SelectionResult
@@ -112,10 +112,10 @@ def select_command(trace: str, marker: str, length: str | None, json_: bool, **c
 def show(result: SelectionResult) -> None:
     """Print a selection as tables."""
     total, shrinks, *left_out = result.summary()
-    say(total)
-    say(shrinks)
+    print_lines(total)
+    print_lines(shrinks)
     print_tables(result.tables())
-    say(*left_out)
+    print_lines(*left_out)
 
 
 @click.command("estimate")
@@ -156,7 +156,7 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
         for path in (base, trace)
     )
     result = front_door.estimate(points, run, base=origin, statistic=how["statistic"])
-    print_result(result, json_, lambda estimate: say(*estimate.summary()))
+    print_result(result, json_, lambda estimate: print_lines(*estimate.summary()))
 
 
 class _Point(msgspec.Struct):

@@ -14,7 +14,7 @@ import click
 from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.trace import Trace
 from seqpoint.cli.options import as_json, hardware_option, reading_options
-from seqpoint.cli.output import byte_progress, message, print_json, print_table, say
+from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table
 from seqpoint.description import row_counts, trace_facts
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -97,10 +97,10 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     """
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from profilers.ingest.pipeline import CollectOptions, ingest
+    from profilers.ingest.pipeline import IngestOptions, ingest
 
     joined = {"counters": more["counters"], "execution_traces": more["traces"]}
-    options = CollectOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
+    options = IngestOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
     with _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
         result = ingest(files, output, options, executor=executor)
     if result.resumed:
@@ -109,7 +109,7 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
         print_json({"path": str(result.path), **trace_facts(result.meta, result.rows)})
         return
     files_read, ranks = len(result.meta.sources), list(result.meta.ranks)
-    say(f"{result.path}: {files_read} files, ranks {ranks}, {result.rows['iterations']} iterations")
+    print_lines(f"{result.path}: {files_read} files, ranks {ranks}, {result.rows['iterations']} iterations")
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in result.rows.items() if kind != "iterations"])
     print_table("Quality", ("count~", "n", "meaning~"), list(result.meta.quality.rows()))
 
@@ -144,7 +144,7 @@ def _print_trace(path: Path, trace: Trace, json_: bool, text: str) -> None:
     if json_:
         print_json({"path": str(path), **trace_facts(trace.meta, row_counts(trace))})
     else:
-        say(f"{path}: {text}")
+        print_lines(f"{path}: {text}")
 
 
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
@@ -294,7 +294,7 @@ def _graph(trace: str, path: Path, json_: bool, options: dict[str, Any]) -> None
     counts = {"tasks": export.tasks, "delays": export.delays, "unexpressed": export.unexpressed}
     _show(written, json_, {"iteration": number, "what_if": [] if what_if is None else list(what_if.steps), **counts})
     if not json_:
-        say(f"iteration {number}: {export.tasks:,} tasks, {export.delays:,} delays")
+        print_lines(f"iteration {number}: {export.tasks:,} tasks, {export.delays:,} delays")
         if export.unexpressed:
             message(f"note: {export.unexpressed:,} waits between ranks have no counterpart in ASTRA-sim; left out")
 
@@ -305,4 +305,4 @@ def _show(written: list[Path], json_: bool, facts: dict[str, Any]) -> None:
         print_json({"files": sizes, **facts})
         return
     for name, size in sizes.items():
-        say(f"{name}: {size:,} bytes")
+        print_lines(f"{name}: {size:,} bytes")

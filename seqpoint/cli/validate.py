@@ -12,7 +12,7 @@ from profilers.errors import NotFoundError
 from profilers.files import file_to_write
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option, verbose_option
-from seqpoint.cli.output import message, print_json, print_table, progress, say, working
+from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.rows import ValidationRow, all_met
 from seqpoint.validation.suites import PHASES, SUITES, Progress, Suite, SuiteOptions, SuiteResult, load_suite
 
@@ -148,7 +148,7 @@ def _show(result: SuiteResult, *, verbose: bool) -> None:
     """Print the tables of a suite and its limits."""
     for table in result.tables:
         if isinstance(table, str):
-            say(table)
+            print_lines(table)
         elif verbose or not table.verbose:
             print_table(table.title, table.columns, table.rows)
     show_limits(result.rows)

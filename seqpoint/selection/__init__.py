@@ -19,7 +19,7 @@ from seqpoint.selection.estimate import (
     sequential_reduction,
 )
 from seqpoint.selection.log import Choice, Epoch, FittedSelector, SelectionLog, read_epoch, remember
-from seqpoint.selection.selecting import Budget, Method, selectors
+from seqpoint.selection.selecting import Budget, SelectionMethod, selectors
 from seqpoint.selection.seqpoint import SeqPointSelector
 
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
     "FittedSelector",
     "FrequentSelector",
     "MedianSelector",
-    "Method",
     "PriorSelector",
     "SelectionLog",
+    "SelectionMethod",
     "SeqPointSelector",
     "WorstSelector",
     "assisted_speedup",

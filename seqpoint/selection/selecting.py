@@ -1,9 +1,9 @@
 """Selection of the iterations that stand for a run, by the name of a selector.
 
 `select` fits a selector on the lengths and a statistic of a run, estimates the run's total from the chosen iterations,
-and compares it with the baselines. `estimate_run` estimates another run from the same iterations. A `Method` is a
-selector with the estimators that fit it: `METHODS` holds those of this project. Other packages add methods by entry
-points in the group ``seqpoint.selectors``; docs/extending.md shows a whole package that adds one.
+and compares it with the baselines. `estimate_run` estimates another run from the same iterations.
+A `SelectionMethod` is a selector with the estimators that fit it: `METHODS` holds those of this project. Other packages
+add methods by entry points in the group ``seqpoint.selectors``; docs/extending.md shows a whole package that adds one.
 """
 
 from collections.abc import Callable, Mapping
@@ -74,7 +74,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Method:
+class SelectionMethod:
     """A selector, and the estimators of totals and speed-ups that fit it.
 
     An entry point of the group ``seqpoint.selectors`` names one.
@@ -174,31 +174,33 @@ BASELINES: Mapping[str, Callable[[], FittedSelector]] = MappingProxyType(
 )
 
 
-def _baseline_method(make: Callable[[], FittedSelector]) -> Method:
-    return Method(lambda _: make(), (make.__doc__ or "").strip().partition("\n")[0])
+def _baseline_method(make: Callable[[], FittedSelector]) -> SelectionMethod:
+    return SelectionMethod(lambda _: make(), (make.__doc__ or "").strip().partition("\n")[0])
 
 
 #: The selectors of this project by name, with the baselines.
-METHODS: Mapping[str, Method] = MappingProxyType(
+METHODS: Mapping[str, SelectionMethod] = MappingProxyType(
     {
-        "seqpoint": Method(_seqpoint, "Bins of the sequence length; each is stood for by its most typical length."),
-        "seqpoint, assisted": Method(
+        "seqpoint": SelectionMethod(
+            _seqpoint, "Bins of the sequence length; each is stood for by its most typical length."
+        ),
+        "seqpoint, assisted": SelectionMethod(
             _seqpoint, "The points of seqpoint; totals are regressions on the sequence length.", assisted=True
         ),
-        "stratified": Method(
+        "stratified": SelectionMethod(
             _stratified,
             "Random iterations of strata that a regression tree cuts by length and other features.",
             drawn=True,
             features=True,
             seeded=True,
         ),
-        "k-medoids": Method(
+        "k-medoids": SelectionMethod(
             lambda b: KMedoidsSelector(b.draws, confidence=b.confidence, seed=b.seed),
             "Iterations in the middle of groups with similar times in each kernel.",
             drawn=True,
             features=True,
         ),
-        "random": Method(
+        "random": SelectionMethod(
             lambda b: RandomSelector(b.draws, confidence=b.confidence, seed=b.seed),
             "Random iterations, each as likely as any other.",
             drawn=True,
@@ -210,25 +212,25 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 
 
 @cache
-def selector_plugins() -> tuple[Plugin[Method], ...]:
+def selector_plugins() -> tuple[Plugin[SelectionMethod], ...]:
     """Return the selectors of other packages, loaded or left out with the reason."""
     return tuple(load_plugins(_GROUP, _load, taken=METHODS))
 
 
-def _load(point: EntryPoint) -> Method:
+def _load(point: EntryPoint) -> SelectionMethod:
     method = point.load()
-    if not isinstance(method, Method):
+    if not isinstance(method, SelectionMethod):
         raise InvalidInputError(f"{point.value} is a {type(method).__name__}, not a seqpoint.selection.Method")
     return replace(method, package=package_of(point))
 
 
-def selectors() -> Mapping[str, Method]:
+def selectors() -> Mapping[str, SelectionMethod]:
     """Return every selector by name: those of this project, then those of other packages."""
     loaded = {plugin.name: plugin.value for plugin in selector_plugins() if plugin.value is not None}
     return MappingProxyType({**METHODS, **loaded})
 
 
-def method_of(name: str) -> Method:
+def method_of(name: str) -> SelectionMethod:
     """Return the method of a selector.
 
     Parameters
@@ -520,7 +522,7 @@ def select(
     )
 
 
-def _fit(method: Method, options: SelectOptions, X: Floats, y: Floats) -> Any:
+def _fit(method: SelectionMethod, options: SelectOptions, X: Floats, y: Floats) -> Any:
     """Return the fitted selector; an error of another package's selector names the package."""
     try:
         selector = method.make(options.budget)

@@ -165,7 +165,11 @@ _ERRORS = MappingProxyType({"err %": "{s.error:.1%}", "bias": "{s.bias:.2f}", "h
 
 def _scored(measured: Sequence[collectives.MeasuredCollectives], options: SuiteOptions) -> SuiteResult:
     """Score groups with the shipped fits, or those of a file, refitted with ``--refit``."""
-    calibration = collectives.read_fits(options.calibration) if options.calibration else collectives.load_collectives()
+    calibration = (
+        collectives.read_collective_calibration(options.calibration)
+        if options.calibration
+        else collectives.load_collectives()
+    )
     if options.refit:
         calibration = collectives.calibrate_collectives(measured, calibration)
     scores = score_collectives(measured, calibration)

@@ -138,7 +138,7 @@ def _fitted_groups(
     recordings: Sequence[contention.ContentionRecording], fit: contention.ContentionFit | None
 ) -> set[str]:
     """Return the groups of one device that a fit has seen, and the groups that share kernels with them."""
-    digests, group_of = set(fit.groups if fit else ()), contention.kin_of(recordings)
+    digests, group_of = set(fit.groups if fit else ()), contention.linked_groups(recordings)
     seen = {group_of[s.group] for r in recordings for s in r.scenarios if not digests.isdisjoint(r.digests_of(s))}
     return {group for group, first in group_of.items() if first in seen}
 
@@ -157,7 +157,7 @@ def refit_contention(
     cases = []
     for number, device in enumerate(devices):
         mine = [recording for recording in recordings if recording.device.name == device]
-        group_of = contention.kin_of(mine)
+        group_of = contention.linked_groups(mine)
         for fold in range(FOLDS):
             if progress:
                 progress(number * FOLDS + fold, len(devices) * FOLDS, device)

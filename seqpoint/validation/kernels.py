@@ -104,7 +104,7 @@ def read_kernels(*paths: str | Path, device: str | None = None) -> list[kernels.
 
 
 def score_kernels(
-    measured: Sequence[kernels.MeasuredOperators], calibration: kernels.Calibration | None = None
+    measured: Sequence[kernels.MeasuredOperators], calibration: kernels.KernelCalibration | None = None
 ) -> list[KernelScore]:
     """Predict every measured operator twice: with the fits of its device, if it has fits, and with those of others.
 
@@ -127,7 +127,7 @@ def score_kernels(
 
 
 def _score(
-    measured: kernels.MeasuredOperators, calibration: kernels.Calibration, without: tuple[str, ...]
+    measured: kernels.MeasuredOperators, calibration: kernels.KernelCalibration, without: tuple[str, ...]
 ) -> KernelScore:
     """Predict operators with the fits of all devices but `without`."""
     predicted = kernels.predict(

@@ -18,7 +18,7 @@ from profilers.devices.catalogue import Device, find_device
 from profilers.errors import InvalidInputError
 from replay import workloads
 from replay.calibration.tables import Row, measured_count, measured_rows, measured_seconds
-from replay.costs.kernels import Calibration, load_calibration, read_calibration
+from replay.costs.kernels import KernelCalibration, load_calibration, read_calibration
 from replay.costs.shipped import load_parameters
 from replay.graph.operators import Operator
 from seqpoint.notebook import Table
@@ -113,7 +113,7 @@ def _name(row: Row, column: str) -> str:
 
 
 def score_models(
-    measured: Sequence[MeasuredModel], calibration: Calibration | None = None, progress: Progress | None = None
+    measured: Sequence[MeasuredModel], calibration: KernelCalibration | None = None, progress: Progress | None = None
 ) -> list[ModelScore]:
     """Predict every run twice: with the fits of its device, and as if the device had never been measured.
 
@@ -173,7 +173,7 @@ def _steps(run: workloads.Pass, fusing: bool, model: workloads.Transformer) -> l
 
 
 def _together(
-    jobs: Mapping[_Job, workloads.Tally], device: Device, calibration: Calibration, without: tuple[str, ...]
+    jobs: Mapping[_Job, workloads.Tally], device: Device, calibration: KernelCalibration, without: tuple[str, ...]
 ) -> dict[_Job, workloads.Timed]:
     """Time the operators of several jobs; an operator of several jobs is timed once."""
     index: dict[Operator, int] = {}

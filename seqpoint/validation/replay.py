@@ -17,7 +17,7 @@ import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, UnknownFormatError
 from profilers.files import is_folder
-from profilers.ingest.pipeline import CollectOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.ingest.recording import find_recordings
 from profilers.readers import find_reader
 from profilers.trace.arrays import ends, integers
@@ -238,7 +238,7 @@ def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOption
     for number, (name, files) in enumerate(traces):
         if progress:
             progress(number, len(traces), name)
-        trace = load_trace(files[0]) if is_folder(files[0]) else collect(files, CollectOptions(options.iterations))
+        trace = load_trace(files[0]) if is_folder(files[0]) else collect(files, IngestOptions(options.iterations))
         if len(trace.iterations):
             scores.append(score_replay(name, trace))
         else:

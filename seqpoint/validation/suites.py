@@ -71,7 +71,7 @@ class SuiteOptions:
     max_iterations : int, optional
         Most iterations of all points together.
     iterations : str
-        Rule by which a trace is cut into iterations, as `profilers.ingest.pipeline.CollectOptions` takes it.
+        Rule by which a trace is cut into iterations, as `profilers.ingest.pipeline.IngestOptions` takes it.
     progress : callable
         Called with the name of each phase. It returns a function that reports steps, or None if nobody watches.
     """

@@ -30,9 +30,9 @@ from profilers.readers.chakra.protobuf import (
 )
 from profilers.readers.common.csv_rows import Batches
 from profilers.readers.common.json_documents import UncountedText, listed, mapped, opening
-from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, plain_text, positive, whole
+from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, integer, plain_text, positive
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import head, open_source, require_events
+from profilers.readers.common.source import first_bytes, open_source, require_events
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
@@ -205,7 +205,7 @@ def _node(element: Any) -> Node | None:
     """Return a node from its JSON, None if it has no id or no name."""
     if not isinstance(element, dict):
         return None
-    number = whole(element.get("id"))
+    number = integer(element.get("id"))
     if number is None or "name" not in element:
         return None
     attributes = {plain_text(key): value for key, value in element.items() if key not in _NODE_KEYS}
@@ -229,7 +229,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _numbers(value: Any) -> tuple[int, ...]:
     values = value if isinstance(value, list) else [value]
-    return tuple(number for number in map(whole, values) if number is not None)
+    return tuple(number for number in map(integer, values) if number is not None)
 
 
 def _tensors(members: Mapping[str, Any], key: str, flat: Mapping[str, str]) -> dict[str, Any]:
@@ -296,7 +296,7 @@ class Rows:
         attributes = dict(node.attributes)
         row |= dict(_columns(kind, node, attributes))
         if kind in _HOST:
-            row["process"] = whole(self._header.get("pid"))
+            row["process"] = integer(self._header.get("pid"))
         row["args"] = self._args(kind, node, attributes)
         self.batches.add(kind, row)
 
@@ -344,7 +344,7 @@ def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tupl
     """Yield the typed columns of a node, and remove the attributes that they hold."""
     if kind in _HOST:
         for key, column in _COLUMN_OF.items():
-            value = whole(attributes.get(key))
+            value = integer(attributes.get(key))
             if column in _HOST_COLUMNS[kind]:
                 yield column, None if value == _NONE.get(key) else value
                 if value is not None:
@@ -355,7 +355,7 @@ def _columns(kind: str, node: Node, attributes: dict[str, Any]) -> Iterator[tupl
     elif kind == "ranges":
         yield "category", CATEGORIES.get(node.type, "unknown")
     elif kind == "kernels":
-        yield "stream", whole(attributes.get("stream", attributes.get("tid")))
+        yield "stream", integer(attributes.get("stream", attributes.get("tid")))
     elif kind == "copies":
         yield "bytes", positive(attributes.get("tensor_size"))
         yield "direction", "load" if node.type == LOAD else "store"
@@ -378,7 +378,7 @@ def _communication(node: Node, attributes: Mapping[str, Any]) -> Iterator[tuple[
 def _collective(node: Node) -> str:
     if node.type != COLLECTIVE:
         return "send_recv"
-    number = whole(node.attributes.get("comm_type"))
+    number = integer(node.attributes.get("comm_type"))
     if number is not None and 0 <= number < len(_COMMUNICATION):
         return _COMMUNICATION[number]
     letters = "".join(c for c in node.name.lower() if c.isalpha())
@@ -421,7 +421,7 @@ class ChakraReader:
         (path,) = files
         counts: Counter[str] = Counter()
         header: dict[str, Any] = {}
-        read = read_execution_trace if is_execution_trace(head(path)) else read_records
+        read = read_execution_trace if is_execution_trace(first_bytes(path)) else read_records
         with open_source(path, sink.limit_bytes) as stream, io.BufferedReader(stream, _BLOCK) as buffered:
             rows = Rows(sink, header, counts)
             for node in read(buffered, header, counts):  # a Python loop over the nodes, about 20 us each

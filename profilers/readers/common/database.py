@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import BrokenFileError
-from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, unpack_to
+from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, decompress_to
 from profilers.readers.common.sqlite_pages import PageFile, Stored, Unusual, scan_table
 from profilers.trace.arrays import MISSING
 
@@ -172,7 +172,7 @@ def open_database(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Iterato
         It is no SQLite file, or its schema is damaged.
     """
     with tempfile.TemporaryDirectory(prefix="seqpoint.") as folder:
-        file = unpack_to(path, Path(folder), limit_bytes)
+        file = decompress_to(path, Path(folder), limit_bytes)
         with file.open("rb") as raw:
             connection = _connect(path, file)
             try:

@@ -1,7 +1,8 @@
 """Numbers and launch grids from the text and the JSON of trace files.
 
-JSON values change type between versions of a profiler: 7, "7" and 7.0 may all be the same integer. `whole`, `real`,
-`exact_ns` and `plain_text` read such values exactly, and give None (or an empty text) for anything else.
+JSON values change type between versions of a profiler: 7, "7" and 7.0 may all be the same integer.
+`integer`, `finite_float`, `exact_ns` and `plain_text` read such values exactly. They give None, or an empty text, for
+anything else.
 
 `Grids` turns launch grids into workgroups, whatever the unit of the grid (observed in real files):
 
@@ -44,7 +45,7 @@ def plain_text(value: Any) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
 
 
-def real(value: Any) -> float | None:
+def finite_float(value: Any) -> float | None:
     """Return a number as a finite float64, or None.
 
     Examples
@@ -86,7 +87,7 @@ def exact_ns(value: Any, power: int = 3) -> int | None:
     return result if result in TIMES_NS else None
 
 
-def whole(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
     """Return an integer of any JSON type as an int, or None; the lowest int64 stands for null and is none.
 
     Examples
@@ -108,7 +109,7 @@ def positive(value: Any) -> int | None:
     >>> positive("80"), positive(0)
     (80, None)
     """
-    number = whole(value)
+    number = integer(value)
     return number if number is not None and number > 0 else None
 
 

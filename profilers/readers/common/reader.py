@@ -16,7 +16,7 @@ from profilers.errors import BrokenFileError, InvalidInputError, SeqPointError, 
 from profilers.files import is_folder
 from profilers.plugins import Plugin, load_plugins
 from profilers.readers.common.database import SIGNATURE, open_database
-from profilers.readers.common.source import head
+from profilers.readers.common.source import first_bytes
 from profilers.trace.arrays import Ints
 from profilers.trace.trace import TraceMeta
 
@@ -47,7 +47,7 @@ class Head:
         NotFoundError
             There is no such file, or it may not be read.
         """
-        return cls(path, b"" if is_folder(path) else head(path))
+        return cls(path, b"" if is_folder(path) else first_bytes(path))
 
     @cached_property
     def tables(self) -> Mapping[str, tuple[str, ...]]:

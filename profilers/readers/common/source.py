@@ -1,7 +1,7 @@
 """Trace files as streams of bytes: plain ones, and gzip, zstd or zip unpacked on the way.
 
 Files are untrusted. A packed file is unpacked up to a limit, and a file that ends early or is damaged gives the content
-before the damage. A plain file also gives a fingerprint of its content, taken while it is read. `ahead` reads in a
+before the damage. A plain file also gives a fingerprint of its content, taken while it is read. `prefetch` reads in a
 thread, so that reading and converting overlap. `require_events` refuses a file without a usable event.
 """
 
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 Bytes = io.RawIOBase | io.BufferedIOBase
 
 
-def ahead(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
+def prefetch(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
     """Yield the items of an iterator, while a thread prepares the next ones.
 
     Parameters
@@ -245,7 +245,7 @@ def open_source(path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> "Plain | 
     return Plain(path) if magic is None else Unpacked(path, limit_bytes, magic)
 
 
-def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Path:
+def decompress_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> Path:
     """Return `path` itself if it is plain, else a file in `folder` with its unpacked content.
 
     Parameters
@@ -271,7 +271,7 @@ def unpack_to(path: Path, folder: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES) 
         return target
 
 
-def head(path: Path, size: int = 65536) -> bytes:
+def first_bytes(path: Path, size: int = 65536) -> bytes:
     """Return the first `size` unpacked bytes of a file, fewer if the file is shorter or damaged.
 
     Raises

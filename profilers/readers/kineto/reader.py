@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from profilers.readers.common.json_documents import Document, listed, mapped, opening
-from profilers.readers.common.numbers import INT32_LIMIT, plain_text, positive, whole
+from profilers.readers.common.numbers import INT32_LIMIT, integer, plain_text, positive
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import Bytes, Plain, open_source, require_events
 from profilers.readers.kineto import lexing
@@ -277,14 +277,14 @@ class KinetoReader:
 
 def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:
     distributed = mapped(header.get("distributedInfo"))
-    rank = whole(distributed.get("rank"))
+    rank = integer(distributed.get("rank"))
     return TraceMeta(
         format="kineto",
         version=f"schema {plain_text(header.get('schemaVersion')) or 'unknown'}",
         sources=(path.name,),
         ranks=() if rank is None or not 0 <= rank < INT32_LIMIT else (rank,),
         world_size=positive(distributed.get("world_size")),
-        clock_base_ns=whole(header.get("baseTimeNanoseconds")) or 0,
+        clock_base_ns=integer(header.get("baseTimeNanoseconds")) or 0,
         devices=_devices(header),
         quality=Quality({name: n for name, n in counts.items() if n}),
     )
@@ -295,7 +295,7 @@ def _devices(header: dict[str, Any]) -> tuple[DeviceProperties, ...]:
     return tuple(
         DeviceProperties(
             rank=OWN_RANK,
-            device=whole(row.get("id")) or 0,
+            device=integer(row.get("id")) or 0,
             name=plain_text(row.get("name")),
             compute_units=positive(row.get("numSms")),
             memory_bytes=positive(row.get("totalGlobalMem")),

@@ -18,9 +18,9 @@ from profilers.readers.common.numbers import (
     TIMES_NS,
     Grids,
     exact_ns,
+    finite_float,
+    integer,
     plain_text,
-    real,
-    whole,
 )
 from profilers.trace.arrays import MISSING
 from profilers.trace.schema import OWN_RANK
@@ -126,7 +126,7 @@ def _json(value: Any) -> str | None:
 
 
 def _number_or_text(value: Any) -> float | str:
-    number = real(value)
+    number = finite_float(value)
     return str(value) if number is None else number
 
 
@@ -135,11 +135,16 @@ _ENCODER = json.JSONEncoder(default=_number_or_text, separators=(",", ":"))
 
 def _narrow(value: Any) -> int | None:
     """Return an integer of 32 bits, or None."""
-    number = whole(value)
+    number = integer(value)
     return number if number is not None and -INT32_LIMIT <= number < INT32_LIMIT else None
 
 
-_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"integer": whole, "narrow": _narrow, "float": real, "json": _json}
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "integer": integer,
+    "narrow": _narrow,
+    "float": finite_float,
+    "json": _json,
+}
 
 
 class Rows:
@@ -192,8 +197,8 @@ class Rows:
         columns["dur_ns"].append(time[1])
         self.counts["kept"] += 1
         if kind in HOST_KINDS:
-            columns["process"].append(whole(event.get("pid")))
-            columns["thread"].append(whole(event.get("tid")))
+            columns["process"].append(integer(event.get("pid")))
+            columns["thread"].append(integer(event.get("tid")))
         typed: set[str] = set()  # arguments that a column holds without loss
         for argument in ARGUMENTS[kind]:
             key = next((k for k in argument.keys if k in args), "")
@@ -233,7 +238,7 @@ def geometry(args: Event) -> list[int]:
 def _axes(value: Any) -> list[int] | None:
     if not isinstance(value, list) or not 1 <= len(value) <= 3:
         return None
-    numbers = [n for n in map(whole, value) if n is not None and n > 0]
+    numbers = [n for n in map(integer, value) if n is not None and n > 0]
     return [*numbers, *[1] * (3 - len(value))] if len(numbers) == len(value) else None
 
 

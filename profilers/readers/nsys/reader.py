@@ -14,7 +14,7 @@ from profilers.errors import BrokenFileError
 from profilers.files import is_folder
 from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
-from profilers.readers.common.source import ahead, require_events
+from profilers.readers.common.source import prefetch, require_events
 from profilers.readers.nsys import rows
 from profilers.readers.nsys.tables import SUFFIXES, Processes, StringIds, TableFolder, Tables, description, until_damage
 from profilers.trace.trace import Quality, TraceMeta
@@ -145,7 +145,7 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
         source = sources[table]
         columns = tuple(dict.fromkeys((*source.columns, *source.args)))
         # A damaged table gives the rows before the damage.
-        for batch in ahead(until_damage(tables, table, columns, counts), 1):
+        for batch in prefetch(until_damage(tables, table, columns, counts), 1):
             counts["events"] += len(batch["start"])
             timed = rows.timed(batch, context)
             arguments = {"args": timed.args(source.args)} if source.args else {}

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.readers.common.numbers import INT32_LIMIT, Flags, plain_text, whole
+from profilers.readers.common.numbers import INT32_LIMIT, Flags, integer, plain_text
 from profilers.trace.arrays import MISSING, Floats, Ints, text_array
 
 #: Integers below are exact in float64.
@@ -37,7 +37,7 @@ def whole_numbers(values: Any) -> Ints:
         numbers = values.cast(pa.int64())
     except pa.ArrowInvalid:
         texts = values.dictionary_encode()  # a loop over the distinct texts, 1 us each
-        distinct = [None if text is None else whole(text.strip()) for text in texts.dictionary.to_pylist()]
+        distinct = [None if text is None else integer(text.strip()) for text in texts.dictionary.to_pylist()]
         numbers = pa.array(distinct, pa.int64()).take(texts.indices)
     return np.asarray(numbers.fill_null(int(MISSING)).to_numpy(zero_copy_only=False), dtype=np.int64)
 

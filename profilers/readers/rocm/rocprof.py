@@ -17,7 +17,7 @@ import numpy as np
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
-from profilers.readers.common.numbers import plain_text, whole
+from profilers.readers.common.numbers import integer, plain_text
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import read_source
 from profilers.readers.rocm import conversion
@@ -51,8 +51,8 @@ class _Lanes:
         """Keep an event, the label of a process, or the end of an arrow; return whether it is an event."""
         phase, arguments = event.get("ph"), event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
-        process = whole(event.get("pid"))
-        position = process, whole(event.get("tid")), whole(event.get("ts"))
+        process = integer(event.get("pid"))
+        position = process, integer(event.get("tid")), integer(event.get("ts"))
         if phase == "X":
             name = plain_text(arguments.get("Name")) or plain_text(event.get("name"))
             added = {**arguments, "tid": event.get("tid"), "Name": name, "position": position}
@@ -112,7 +112,7 @@ def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
 
 
 def _integers(values: Iterable[Any]) -> Ints:
-    numbers = map(whole, values)
+    numbers = map(integer, values)
     return np.array([MISSING if number is None else number for number in numbers], np.int64)
 
 
@@ -124,7 +124,7 @@ def _launched(lanes: _Lanes, calls: Sequence[tuple[int | None, Event]]) -> dict[
     threads: dict[tuple[int | None, int | None], list[tuple[int, int, int, int]]] = {}
     for number, (process, event) in enumerate(calls):
         _, thread, at_us = event["position"]
-        begin, end = whole(event.get("BeginNs")), whole(event.get("EndNs"))
+        begin, end = integer(event.get("BeginNs")), integer(event.get("EndNs"))
         if at_us is not None and begin is not None and end is not None:
             threads.setdefault((process, thread), []).append((at_us, begin, -end, number))
     for of_thread in threads.values():

@@ -14,7 +14,13 @@ from replay.costs.collectives.algorithms import (
     machine_of,
     phases_of,
 )
-from replay.costs.collectives.fits import CollectiveCalibration, CollectiveFit, load_collectives, read_fits, write_fits
+from replay.costs.collectives.fits import (
+    CollectiveCalibration,
+    CollectiveFit,
+    load_collectives,
+    read_collective_calibration,
+    write_collective_calibration,
+)
 from replay.costs.collectives.measurements import MeasuredCollectives, read_collectives
 from replay.costs.collectives.predictor import (
     PredictedCollectives,
@@ -43,8 +49,8 @@ __all__ = [
     "machine_of",
     "phases_of",
     "predict_collective",
+    "read_collective_calibration",
     "read_collectives",
-    "read_fits",
     "scored_rows",
-    "write_fits",
+    "write_collective_calibration",
 ]

@@ -400,7 +400,7 @@ class CollectiveFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted_files_sha256: tuple[str, ...]
 
 
-def write_fits(path: Path, calibration: CollectiveCalibration) -> None:
+def write_collective_calibration(path: Path, calibration: CollectiveCalibration) -> None:
     """Write a calibration of collectives, whole or not at all.
 
     Parameters
@@ -413,7 +413,7 @@ def write_fits(path: Path, calibration: CollectiveCalibration) -> None:
     Raises
     ------
     InvalidInputError
-        It has a number that `read_fits` would refuse, such as one that is not finite.
+        It has a number that `read_collective_calibration` would refuse, such as one that is not finite.
     """
     try:
         fits = tuple(map(_row_of, calibration.fits))
@@ -447,13 +447,13 @@ def _start(size: float) -> float:
     return round(size) if size == 0 or size >= _WHOLE_BYTES else round(size, 6)
 
 
-def read_fits(path: str | Path) -> CollectiveCalibration:
+def read_collective_calibration(path: str | Path) -> CollectiveCalibration:
     """Read a calibration of collectives.
 
     Parameters
     ----------
     path : str or Path
-        JSON file that `write_fits` wrote.
+        JSON file that `write_collective_calibration` wrote.
 
     Raises
     ------
@@ -501,4 +501,4 @@ _LAYOUT = CalibrationLayout("collectives", CollectiveFits, _calibration_of)
 @cache
 def load_collectives() -> CollectiveCalibration:
     """Return the shipped calibration."""
-    return read_fits(dataset_path("fits/collectives.json"))
+    return read_collective_calibration(dataset_path("fits/collectives.json"))

@@ -3,8 +3,8 @@
 from replay.costs.kernels.measurements import MeasuredOperators, read_measurements
 from replay.costs.kernels.models import MODELS, Machine, Model, ModelParameter
 from replay.costs.kernels.predictor import (
-    Calibration,
     Fit,
+    KernelCalibration,
     Predicted,
     calibrate,
     fit,
@@ -16,8 +16,8 @@ from replay.costs.kernels.predictor import (
 
 __all__ = [
     "MODELS",
-    "Calibration",
     "Fit",
+    "KernelCalibration",
     "Machine",
     "MeasuredOperators",
     "Model",

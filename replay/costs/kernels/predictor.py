@@ -2,7 +2,7 @@
 
 `fit` fits the parameters of a model to measured durations of one device; priors hold the parameters that the data do
 not determine. `carry_over` gives a device without measurements the mean parameters of other devices, its own family
-first. `Calibration` holds all fits, and how far carried predictions were off. `predict` uses both.
+first. `KernelCalibration` holds all fits, and how far carried predictions were off. `predict` uses both.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -208,7 +208,7 @@ _Spread = Annotated[float, msgspec.Meta(ge=0, le=10)]
 
 
 @dataclass(frozen=True)
-class Calibration:
+class KernelCalibration:
     """All fits, and how far predictions for devices without measurements are off.
 
     Parameters
@@ -245,7 +245,7 @@ class Calibration:
         return {name: fit for (k, name, d), fit in self.fits.items() if (k, d) == (kind, dtype) and name not in without}
 
 
-def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = None) -> Calibration:
+def calibrate(measured: Iterable[MeasuredOperators], base: KernelCalibration | None = None) -> KernelCalibration:
     """Fit every kind on every device, and measure how far predictions of a left-out device are off.
 
     Parameters
@@ -255,7 +255,7 @@ def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = 
     base : Calibration, optional
         Calibration whose fits of other devices are kept.
     """
-    base = base or Calibration({}, {})
+    base = base or KernelCalibration({}, {})
     pooled: dict[Key, list[MeasuredOperators]] = {}
     for operators in measured:
         pooled.setdefault((operators.kind, operators.device.name, operators.dtype), []).append(operators)
@@ -272,11 +272,11 @@ def calibrate(measured: Iterable[MeasuredOperators], base: Calibration | None = 
         except InvalidInputError as error:
             sources = ", ".join(sorted({operators.source for operators in several}))
             raise InvalidInputError(f"{sources}: {error}") from error
-    carried = {**base.carried, **_carried(Calibration(fits, {}), rows)}
-    return Calibration(MappingProxyType(fits), MappingProxyType(carried), tuple(sorted(digests)))
+    carried = {**base.carried, **_carried(KernelCalibration(fits, {}), rows)}
+    return KernelCalibration(MappingProxyType(fits), MappingProxyType(carried), tuple(sorted(digests)))
 
 
-def _carried(calibration: Calibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
+def _carried(calibration: KernelCalibration, rows: Mapping[Key, Rows]) -> dict[Key, float]:
     """Return the spread of carried predictions, with each device left out in turn, and with none."""
     carried = {}
     for kind, dtype in sorted({(kind, dtype) for kind, _, dtype in rows}):
@@ -332,7 +332,7 @@ class KernelFits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted_files_sha256: tuple[str, ...]
 
 
-def write_calibration(path: Path, calibration: Calibration) -> None:
+def write_calibration(path: Path, calibration: KernelCalibration) -> None:
     """Write a calibration of kernels, whole or not at all.
 
     Parameters
@@ -353,7 +353,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
     _LAYOUT.write(path, KernelFits(tuple(fits), carried, calibration.digests), devices=devices, source=source)
 
 
-def read_calibration(path: str | Path) -> Calibration:
+def read_calibration(path: str | Path) -> KernelCalibration:
     """Read a calibration of kernels.
 
     Parameters
@@ -369,11 +369,11 @@ def read_calibration(path: str | Path) -> Calibration:
     return _LAYOUT.read(path)
 
 
-def _calibration_of(content: CalibrationFile[KernelFits]) -> Calibration:
+def _calibration_of(content: CalibrationFile[KernelFits]) -> KernelCalibration:
     file = content.fit
     fits = {(row.kind, row.device, _checked_dtype(row.dtype)): _fit_of(row) for row in file.fits}
     carried = {(row.kind, row.without, _checked_dtype(row.dtype)): row.spread for row in file.carried}
-    return Calibration(MappingProxyType(fits), MappingProxyType(carried), file.fitted_files_sha256)
+    return KernelCalibration(MappingProxyType(fits), MappingProxyType(carried), file.fitted_files_sha256)
 
 
 def _checked_dtype(dtype: str) -> str:
@@ -403,7 +403,7 @@ _LAYOUT = CalibrationLayout("kernels", KernelFits, _calibration_of)
 
 
 @cache
-def load_calibration() -> Calibration:
+def load_calibration() -> KernelCalibration:
     """Return the shipped calibration."""
     return read_calibration(dataset_path("fits/kernels.json"))
 
@@ -438,7 +438,7 @@ def predict(
     dims: npt.ArrayLike,
     device: Device,
     *,
-    calibration: Calibration,
+    calibration: KernelCalibration,
     element_bytes: int | None = None,
     dtype: str = "fp32",
     without: Sequence[str] = (),

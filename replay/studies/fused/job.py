@@ -19,7 +19,7 @@ from profilers.trace.kernels import CLASSES, classify
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology, algorithms_of, fastest, machine_of, phases_of
 from replay.costs.collectives.algorithms import PROTOCOLS
-from replay.costs.kernels import Calibration, predict
+from replay.costs.kernels import KernelCalibration, predict
 from replay.graph.graph import Hardware
 from replay.graph.operators import DTYPE_BYTES
 from replay.workloads.architecture import checked_size
@@ -365,7 +365,7 @@ def gemv(device: Device, parameters: Parameters, *, batch: int, n: int, k: int) 
     )
 
 
-def gemm(device: Device, calibration: Calibration, *, m: int, n: int, k: int) -> Work:
+def gemm(device: Device, calibration: KernelCalibration, *, m: int, n: int, k: int) -> Work:
     """Return the last product of one rank's experts, whose rows go back to the ranks of their tokens.
 
     Parameters

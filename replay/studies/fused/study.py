@@ -22,7 +22,7 @@ from profilers.files import read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import Topology
-from replay.costs.kernels import Calibration, predict
+from replay.costs.kernels import KernelCalibration, predict
 from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
@@ -94,7 +94,7 @@ class _Step:
     """A training step under construction: kernels follow each other on the main stream."""
 
     job: Job
-    calibration: Calibration
+    calibration: KernelCalibration
     assembly: Assembly = field(default_factory=Assembly)
 
     def kernel(self, name: str, after: Ints, moved_bytes: float, *, hbm: float = 1.0) -> Ints:
@@ -171,7 +171,7 @@ def training_graph(
     gradient, and reads and writes each row that was looked up.
     """
     work = model.embeddings(job.cluster, parameters)
-    step = _Step(replace(job, work=work), parameters.calibration(Calibration))
+    step = _Step(replace(job, work=work), parameters.calibration(KernelCalibration))
     batch, none = model.batch, step.job.costs.launch_ns
     start, exchanged = add(step.assembly, step.job, (0,))
     bottom = step.products("bottom MLP", [(batch, b, a) for a, b in pairwise(model.bottom)], start)
@@ -321,7 +321,7 @@ class Workloads:
             return tuple(embedding(device, parameters, batch=b, tables=t, pooling=p, dim=d) for b, t, p, d in cases)
         if sweep == "gemv":
             return tuple(gemv(device, parameters, batch=b, n=n, k=k) for b, (n, k) in cases)
-        calibration = parameters.calibration(Calibration)
+        calibration = parameters.calibration(KernelCalibration)
         return tuple(gemm(device, calibration, m=m, n=n, k=k) for m, (n, k) in cases)
 
 

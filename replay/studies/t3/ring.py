@@ -20,7 +20,7 @@ from profilers.devices.catalogue import Device, find_device, load_devices
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.files import dataset_path, read_toml, typed_table, typed_tables
 from profilers.trace.arrays import Floats, Ints
-from replay.costs.kernels import Calibration, predict
+from replay.costs.kernels import KernelCalibration, predict
 from replay.engine.timeline import Timeline, replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import Hardware, KernelGraph, TaskKind
@@ -607,7 +607,7 @@ def cached_share(footprint: float, replacement: str) -> float:
     return 1.0 / footprint if replacement == "best" else 0.0
 
 
-def product_of(sublayer: SubLayer, system: System, output_in_cache: float, calibration: Calibration) -> Product:
+def product_of(sublayer: SubLayer, system: System, output_in_cache: float, calibration: KernelCalibration) -> Product:
     """Return the product of a sub-layer, its result in one chunk of rows for each worker.
 
     Parameters

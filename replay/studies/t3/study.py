@@ -11,7 +11,7 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
-from replay.costs.kernels import Calibration
+from replay.costs.kernels import KernelCalibration
 from replay.engine.timeline import replay
 from replay.graph.assembly import Assembly
 from replay.graph.graph import SharingPolicy
@@ -98,7 +98,7 @@ def study(sublayer: SubLayer, system: System, *, parameters: Parameters, gpus: i
     """
     if gpus not in (1, sublayer.workers):
         raise InvalidInputError(f"{sublayer.label}: {gpus} GPUs; give 1, which stands for all, or {sublayer.workers}")
-    fits = parameters.calibration(Calibration)
+    fits = parameters.calibration(KernelCalibration)
     cached, around = (product_of(sublayer, system, share, fits) for share in (1.0, 0.0))
     cost, starvation = parameters["t3_update_cost"], parameters["t3_starvation_share"]
     if not cost >= 1:
