@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profilers.errors import BrokenFileError, SeqPointError
-from profilers.ingest.pipeline import collect
+from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.ingest.stage import Stage
 from profilers.readers.common.reader import Head, find_reader
 from profilers.readers.plain_csv import CsvReader
@@ -189,3 +189,33 @@ def test_bytes_that_change_or_are_missing_end_in_rows_or_in_an_error(
     except SeqPointError:
         return
     assert balanced(meta.quality)
+
+
+@pytest.mark.parametrize("n_after", [3, 20_000], ids=["to the end of the file", "past the longest field"])
+def test_a_quote_that_is_never_closed_costs_its_line(tmp_path: Path, n_after: int) -> None:
+    after = "".join(f"k{i},{60 + i},1\n" for i in range(n_after))
+    meta, rows = read(tmp_path, PLAIN + f'"open,54,1\n{after}'.encode())
+    assert [row["name"] for row in rows] == ["a", "b", *(f"k{i}" for i in range(n_after))]
+    assert meta.quality.counts == {"events": n_after + 3, "kept": n_after + 2, "dropped_broken": 1}
+
+
+def test_a_name_may_have_two_lines(tmp_path: Path) -> None:
+    meta, rows = read(tmp_path, PLAIN + b'"two\nlines",54,1\n"c",60,1')
+    assert [row["name"] for row in rows] == ["a", "b", "two\nlines", "c"]
+    assert meta.quality["dropped_broken"] == 0
+
+
+@pytest.mark.parametrize("stream", [7, 20], ids=["one stream", "collectives on a stream of their own"])
+def test_streams_without_a_host_wait_for_each_other(tmp_path: Path, stream: int) -> None:
+    rows, start = ["name,start_us,dur_us,stream"], 100.0
+    for _ in range(4):
+        step = (("ampere_sgemm_a", 800, 7), ("softmax", 200, 7), ("ncclDevKernel_AllReduce", 300, stream))
+        for name, duration, on in step:
+            rows.append(f"{name},{start},{duration},{on}")
+            start += duration + 15
+    path = tmp_path / "k.csv"
+    path.write_text("\n".join(rows))
+    graph = build_graph(collect([path], IngestOptions(iterations="whole")), 0, parameters=load_parameters())
+    halved = scale_kernels("gemm", 0.5)(graph, load_parameters())
+    saved = replay(graph).makespan_ns - replay(halved).makespan_ns
+    assert saved == pytest.approx(4 * 400_000, abs=1)

@@ -17,7 +17,7 @@ from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import integrate_rates
 from replay.engine.layout import lay_out
-from replay.graph.graph import RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind
+from replay.graph.graph import COPY_DIRECTIONS, RESOURCES, Basis, KernelGraph, SharingPolicy, TaskKind
 
 
 def isolated_durations(graph: KernelGraph) -> Floats:
@@ -73,7 +73,7 @@ _PEAK_REACHED = 0.95
 _MEMORY_BOUND_SHARE = 0.7
 #: Largest share of accesses that a cache serves: a hit share is below 1.
 _MAX_HIT_SHARE = 0.99
-#: Words in the names of copies for their direction: into the device, out of it, and all that leave the device.
+#: Directions of copies: into the device, out of it, and all that leave the device.
 _TO_DEVICE, _TO_HOST = "HtoD", "DtoH"
 _LEAVE_DEVICE = (_TO_DEVICE, _TO_HOST, "PtoP", "HtoH")
 
@@ -147,7 +147,7 @@ def with_demands(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     demand[is_kernel, _HBM] = missed[is_kernel]
     demand[is_collective, _HBM] = parameters["hbm_share_collective"]
     demand[is_collective, _LINK] = 1.0
-    is_host_copy = is_copy & _name_has(graph, _LEAVE_DEVICE)
+    is_host_copy = is_copy & _goes(graph, *_LEAVE_DEVICE)
     demand[is_host_copy, _DMA] = 1.0 / max(graph.hardware.copy_engines, 1.0)
     demand[is_copy, _HBM] = _bandwidth_of_copies(graph, is_host_copy, parameters)[is_copy]
     hit_share = np.where(is_compute_bound, parameters["hit_share_compute_bound"], parameters["hit_share_memory_bound"])
@@ -246,7 +246,7 @@ def _with_host_link(graph: KernelGraph, demand: Floats) -> KernelGraph:
     for link_number, (direction, rate) in enumerate(
         zip((_TO_DEVICE, _TO_HOST), graph.hardware.host_link_bytes_per_s, strict=True)
     ):
-        crosses = _name_has(graph, (direction,)) & may_cross
+        crosses = _goes(graph, direction) & may_cross
         if rate > 0 and crosses.any():
             demand[crosses, _LINK] = (tasks.bytes / seconds / rate)[crosses]
             link = np.where(crosses, link_number, link)
@@ -269,7 +269,9 @@ def _cache_bytes(graph: KernelGraph) -> float:
     return sizes[0] * 2.0**20 if sizes else 0.0
 
 
-def _name_has(graph: KernelGraph, words: tuple[str, ...]) -> Bools:
-    """Return the mask of tasks whose name contains one of `words`."""
-    has_word = np.array([any(word in name for word in words) for name in graph.names], dtype=bool)
-    return has_word[graph.tasks.name] if len(graph.names) else np.zeros(len(graph.tasks), dtype=bool)
+def _goes(graph: KernelGraph, *directions: str) -> Bools:
+    """Return the mask of tasks that have one of `directions`; the name tells that of tasks without a direction."""
+    tasks = graph.tasks
+    in_name = np.array([*(any(text in name for text in directions) for name in graph.names), False], dtype=bool)
+    is_stated = np.isin(tasks.direction, [COPY_DIRECTIONS.index(text) for text in directions])
+    return np.where(tasks.direction >= 0, is_stated, in_name[tasks.name])

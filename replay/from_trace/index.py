@@ -20,7 +20,7 @@ from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, ends,
 from profilers.trace.columns import lookup
 from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
-from replay.graph.graph import Hardware, hardware_of
+from replay.graph.graph import COPY_DIRECTIONS, Hardware, hardware_of
 
 #: Numbers of the data types.
 DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
@@ -299,12 +299,13 @@ class TraceIndex:
         return not len(self.device_work.reach)
 
     def check_iterations(self, iterations: Sequence[int]) -> None:
-        """Raise an error if the trace lacks one of `iterations`; it names the first, and the iterations of the trace.
+        """Raise an error if the trace lacks one of `iterations`, or if its kernels belong to none of them.
 
         Raises
         ------
         InvalidInputError
-            The trace lacks an iteration.
+            The trace lacks an iteration; the message names it, and the iterations of the trace. Or the iterations are
+            without device work, although the trace has some.
         """
         recorded = np.unique(integers(self.trace.iterations, "iteration")).tolist()
         for number in iterations:
@@ -312,6 +313,13 @@ class TraceIndex:
                 first = ", ".join(map(str, recorded[:12]))
                 listed = f"{first}, ... {len(recorded)} in all" if len(recorded) > 12 else first or "none"
                 raise InvalidInputError(f"the trace has no iteration {number} (it has {listed})")
+        work = self.device_work.columns["iteration"]
+        if len(work) and not np.isin(work, list(iterations)).any():
+            listed = ", ".join(map(str, iterations[:12]))
+            raise InvalidInputError(
+                f"none of the {len(work)} kernels and copies belongs to iteration {listed}: "
+                "they join an iteration through the calls that launched them; ingest with --iterations whole"
+            )
 
 
 def index_trace(trace: Trace) -> TraceIndex:
@@ -345,6 +353,10 @@ def _index_device_work(trace: Trace) -> WorkColumns:
     merged, names = _joined_columns(tables, _WORK_COLUMNS)
     merged |= {name: np.where(merged[name] == MISSING, -1, merged[name]) for name in ("device", "stream")}
     merged["is_copy"] = np.repeat([False, True], [table.num_rows for table in tables])
+    codes, directions = _encode_text(trace.copies["direction"])
+    known = {name: i for i, name in enumerate(COPY_DIRECTIONS)}
+    of_code = np.array([*(known.get(text, -1) for text in directions), -1], dtype=np.int64)
+    merged["direction"] = np.concatenate([np.full(trace.kernels.num_rows, -1), of_code[codes]])
     order = np.argsort(merged["start"], kind="stable")
     columns = {name: values[order] for name, values in merged.items()}
     columns["opens"] = np.zeros(len(order), dtype=bool)

@@ -19,7 +19,8 @@ from replay.graph.graph import EdgeKind
 #: A task is taken to have waited for a task of another stream that ended at most this long before its start (ns), if it
 #: started later than all bounds that are known.
 WAIT_NS = 10_000
-#: The same limit if the other task ran for at least the share `_COVERED` of the time that the task waited.
+#: The same limit if the other task ran for at least the share `_COVERED` of the time that the task waited, or if the
+#: trace holds no launch of the task.
 _COVERED_NS, _COVERED = 25_000, 0.5
 
 
@@ -116,7 +117,8 @@ def _inferred_waits(window: Window, recorded_calls: set[int]) -> set[tuple[int, 
 def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tuple[Ints, Ints]:
     """Return pairs of a row that started later than its bounds, and the row that it is taken to have waited for.
 
-    That row is on another stream of the device, was launched before it, and ended right before it started.
+    That row is on another stream of the device, was launched before it, and ended right before it started. Without a
+    launch nothing else in the trace can explain the start, and the longer of the two limits holds.
 
     Parameters
     ----------
@@ -139,9 +141,9 @@ def just_ended(window: Window, rows: Ints, late: npt.NDArray[np.float64]) -> tup
         recent, since = by_end[first:last], int(start[row])
         is_possible = (rank[recent] == rank[row]) & (device[recent] == device[row]) & (stream[recent] != stream[row])
         is_possible &= start[recent] < since
-        is_possible &= (device_work.end[recent] > since - WAIT_NS) | (start[recent] <= since - _COVERED * delay)
         if device_work.launch[row] >= 0:
             is_possible &= launched[recent] < launched[row]
+            is_possible &= (device_work.end[recent] > since - WAIT_NS) | (start[recent] <= since - _COVERED * delay)
         if is_possible.any():
             pairs.append((row, int(recent[is_possible][-1])))
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
@@ -185,12 +187,12 @@ def add_starts(assembly: Assembly, window: Window, host: HostTasks, tasks: tuple
     latest = np.full(len(device_work), -np.inf)
     np.maximum.at(latest, bounds.row, bounds.time)
     has_bound = np.isfinite(latest)
-    delay = np.where(has_bound, device_work.start - np.where(has_bound, latest, 0.0), 0.0)
-    rows = np.flatnonzero(delay > WAIT_NS)
+    delay = np.subtract(device_work.start, np.where(has_bound, latest, 0.0), dtype=np.float64)
+    rows = np.flatnonzero((delay > WAIT_NS) & (has_bound | device_work.in_window))
     row, source = just_ended(window, rows, delay[rows])
     inferred = np.full(len(row), int(EdgeKind.WAIT_INFERRED))
     bounds = _concatenate(bounds, _bounds_after_end(row, done[source], device_work.end[source], inferred))
-    unbound = np.flatnonzero(~has_bound)
+    unbound = np.setdiff1d(np.flatnonzero(~has_bound), row)
     assembly.release(begin[unbound], device_work.start[unbound])
     return _add_edges(assembly, window, bounds, (begin, host))
 

@@ -174,6 +174,7 @@ def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]
         "collective": (np.where(is_collective, _collective_kinds(window, table_row), -1), -1),
         "operator": (operator, -1),
         "ranks": (ranks, 0),
+        "direction": (device_work.direction, -1),
     }
 
 

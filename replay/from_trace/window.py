@@ -26,8 +26,8 @@ class DeviceWork:
     """Kernels and copies of a window, ordered by (rank, device, stream, start, id): columns of equal length.
 
     `launch` is the row of `Calls`, -1 if the launch is not in the window. `iteration` is the position in
-    `Window.iterations`, -1 for work of none of them. `name` is an index into the names of the index. `opens` marks the
-    first row of a stream in the whole trace. Times are ns after the window's origin.
+    `Window.iterations`, -1 for work of none of them. `name` is an index into the names of the index, `direction` into
+    `COPY_DIRECTIONS`. `opens` marks the first row of a stream in the trace. Times are ns after the window's origin.
     """
 
     id: Ints
@@ -40,6 +40,7 @@ class DeviceWork:
     launch: Ints
     iteration: Ints
     is_copy: npt.NDArray[np.bool_]
+    direction: Ints
     collective: Ints
     name: Ints
     workgroups: Ints

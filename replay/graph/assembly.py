@@ -28,7 +28,8 @@ _NAN = float("nan")
 _TASK_COLUMNS: Mapping[str, tuple[type, float]] = {
     "kind": (np.int64, float(TaskKind.KERNEL)),
     **dict.fromkeys(
-        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine", "event"), (np.int64, -1.0)
+        ("class_", "dtype", "collective", "operator", "cu_mask", "link_number", "engine", "event", "direction"),
+        (np.int64, -1.0),
     ),
     **dict.fromkeys(("workgroups", "bytes", "ranks", "priority", "iteration"), (np.int64, 0.0)),
     **dict.fromkeys(("duration_ns", "release_ns", "waves", "footprint", "hit_share"), (np.float64, 0.0)),

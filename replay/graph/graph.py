@@ -66,6 +66,8 @@ class SharingPolicy:
 RESOURCES: tuple[str, ...] = ("cu", "l2", "hbm", "link", "dma", "power")
 
 
+#: Directions of copies, as the column ``direction`` of a trace spells them: H is the host, D a device, P a peer.
+COPY_DIRECTIONS: tuple[str, ...] = ("HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset")
 #: Kinds of collectives; `Tasks.collective` is an index into them.
 COLLECTIVE_KINDS: tuple[str, ...] = (
     "all_reduce",
@@ -207,7 +209,7 @@ _ABSENT: Any = None
 _DEFAULTS: Mapping[str, float | int | bool] = {
     **dict.fromkeys(("waves", "footprint", "hit_share"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
-    **dict.fromkeys(("cu_mask", "link", "engine"), -1),
+    **dict.fromkeys(("cu_mask", "link", "engine", "direction"), -1),
     "interleaved": False,
 }
 
@@ -273,6 +275,8 @@ class Tasks:
         Share of its accesses that this cache serves when it runs alone, below 1.
     ranks : array of int64, optional
         Number of ranks that take part in a collective; 0 if unknown.
+    direction : array of int64, optional
+        Index into `COPY_DIRECTIONS`; -1 if unknown, and for tasks that are no copies.
     """
 
     kind: Ints
@@ -303,6 +307,7 @@ class Tasks:
     footprint: Floats = _ABSENT
     hit_share: Floats = _ABSENT
     ranks: Ints = _ABSENT
+    direction: Ints = _ABSENT
 
     def __post_init__(self) -> None:
         for name, value in _DEFAULTS.items():

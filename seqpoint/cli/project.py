@@ -207,8 +207,9 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
 def show(result: TraceProjection) -> None:
     """Print a projection as tables."""
     print_lines(*result.summary())
+    confidence = 100 * result.provenance["confidence"]
     print_table(
-        f"What-ifs (interval: central {100 * result.provenance['confidence']:g} % over the parameters' ranges)",
+        f"What-ifs ({confidence:g} % interval: ranges of the parameters, and error of the replay)",
         ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %"),
         [
             (

@@ -6,7 +6,7 @@ a time and writes them to a sink column by column. `write_with_counters` writes 
 
 import csv
 import io
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,18 +145,37 @@ def _lines(stream: BinaryIO, counts: Counter[str]) -> Iterator[str]:
 
 
 def _rows(lines: Iterable[str], counts: Counter[str], delimiter: str) -> Iterator[list[str]]:
-    reader = csv.reader(lines, delimiter=delimiter)
+    """Yield the rows of CSV lines.
+
+    A quote that is never closed would swallow the lines after it: to the end of the file, or until the field has
+    128 KB. Its line is counted and dropped, and reading continues with the next line.
+    """
+    source, again, record = iter(lines), deque[str](), list[str]()
+
+    def feed() -> Iterator[str]:
+        while (line := again.popleft() if again else next(source, "")) != "":
+            record.append(line)
+            yield line
+        record.append("")
+
+    reader = csv.reader(feed(), delimiter=delimiter)
     while True:
+        record.clear()
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error:
-            # A field over 128 KB, as after a quote that is never closed. Reading continues with the next line.
+            is_unclosed = True
+        else:
+            # The file ends before the quote does. In the last line, only that line is its content.
+            is_unclosed = record[-1] == "" and len(record) > 2
+        if is_unclosed:
             counts["events"] += 1
             counts["dropped_broken"] += 1
-            continue
-        if row:
+            again.extendleft(reversed([line for line in record[1:] if line]))
+            reader = csv.reader(feed(), delimiter=delimiter)
+        elif row:
             yield row
 
 
