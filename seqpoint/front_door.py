@@ -17,6 +17,7 @@ from profilers.errors import InvalidInputError, NotFoundError
 if TYPE_CHECKING:
     from profilers.devices import Device
     from profilers.ingest import Summary
+    from profilers.ingest.pipeline import IngestOptions
     from profilers.plugins import Plugin
     from profilers.readers import Reader
     from profilers.synthetic import TransformerJob
@@ -48,6 +49,8 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     *,
     iterations: str = "auto",
     length: str | None = None,
+    counters: Paths = (),
+    execution_traces: Paths = (),
     limit_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> "Trace":
@@ -62,6 +65,10 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
         regular expression for annotations.
     length : str, optional
         Where sequence lengths come from: ``OPERATOR:ARGUMENT:DIMENSION``, or a CSV file.
+    counters : str, path or sequence of them, optional
+        Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
+    execution_traces : str, path or sequence of them, optional
+        Chakra execution traces of the same ranks, whose nodes are joined to the operators.
     limit_bytes : int, optional
         Size that a packed file may unpack to; 8 GB by default.
     progress : callable, optional
@@ -70,7 +77,8 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     Raises
     ------
     SeqPointError
-        A file is missing, damaged or of no known format; the message names it.
+        A file is missing, damaged or of no known format; the message names it. Or a ``.trace`` folder is given with
+        options that were chosen when it was ingested.
 
     Examples
     --------
@@ -82,18 +90,24 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     from profilers.trace.store import is_trace, load_trace
 
     files = _expanded(paths)
-    if len(files) == 1 and is_trace(files[0]) and iterations == "auto" and length is None:
+    if len(files) == 1 and is_trace(files[0]) and iterations == "auto" and not (length or counters or execution_traces):
         return load_trace(files[0])
-    from profilers.ingest.pipeline import IngestOptions, collect, open_trace
+    from profilers.ingest.pipeline import collect, open_trace
 
-    options = IngestOptions(iterations, length, progress)
-    if limit_bytes is not None:
-        options = replace(options, limit_bytes=limit_bytes)
+    options = _ingest_options(iterations, length, counters, execution_traces, limit_bytes, progress)
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
 
 def ingest(
-    paths: Paths, output: str | PathLike[str], *, iterations: str = "auto", length: str | None = None
+    paths: Paths,
+    output: str | PathLike[str],
+    *,
+    iterations: str = "auto",
+    length: str | None = None,
+    counters: Paths = (),
+    execution_traces: Paths = (),
+    limit_bytes: int | None = None,
+    progress: Progress | None = None,
 ) -> "Summary":
     """Read trace files into a ``.trace`` folder with bounded memory, several at a time.
 
@@ -103,20 +117,34 @@ def ingest(
         Files, folders, or patterns such as ``"rank*.json.gz"``.
     output : str or path
         Folder to write; its name ends in ``.trace``.
-    iterations : str
-        How iterations are found, see `open`.
-    length : str, optional
-        Where sequence lengths come from, see `open`.
+    iterations, length, counters, execution_traces, limit_bytes, progress
+        As `open` takes them.
 
     Raises
     ------
     SeqPointError
         A file is missing, damaged or of no known format, or the folder cannot be written.
     """
-    from profilers.ingest.pipeline import IngestOptions
     from profilers.ingest.pipeline import ingest as run
 
-    return run(_expanded(paths), output, IngestOptions(iterations, length))
+    options = _ingest_options(iterations, length, counters, execution_traces, limit_bytes, progress)
+    return run(_expanded(paths), output, options)
+
+
+def _ingest_options(
+    iterations: str,
+    length: str | None,
+    counters: Paths,
+    execution_traces: Paths,
+    limit_bytes: int | None,
+    progress: Progress | None,
+) -> "IngestOptions":
+    """Return how files become a trace, from the arguments of `open`."""
+    from profilers.ingest.pipeline import IngestOptions
+
+    joined = [tuple(_expanded(paths)) if paths else () for paths in (counters, execution_traces)]
+    options = IngestOptions(iterations, length, progress, counters=joined[0], execution_traces=joined[1])
+    return options if limit_bytes is None else replace(options, limit_bytes=limit_bytes)
 
 
 def describe(trace: "Trace | Paths") -> "Description":

@@ -16,6 +16,7 @@ import pytest
 from traces import join_counters, join_execution_trace, step, write_trace
 
 import profilers.ingest.pipeline
+import seqpoint as sp
 from profilers.errors import BrokenFileError, InvalidInputError
 from profilers.ingest.pipeline import IngestOptions, collect, ingest
 from profilers.trace.schema import SCHEMAS
@@ -118,6 +119,8 @@ def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path,
     summary = ingest(paths, tmp_path / "t.trace", options)
     stored = load_trace(tmp_path / "t.trace")
     assert same(stored, collect(paths, options))
+    joined = sp.open(paths, counters=tmp_path / "*.csv", execution_traces=nodes)
+    assert same(stored, joined)
     assert summary.meta == stored.meta
     assert summary.rows == {kind: table.num_rows for kind, table in stored.tables.items()}
     assert hidden(tmp_path) == []
@@ -128,6 +131,14 @@ def test_joined_files_are_joined_alike_in_memory_and_in_a_folder(tmp_path: Path,
     assert quality["ops_without_node"] == stored.ops.num_rows - 2 * len(nodes)
     assert (quality["counters_joined"], quality["counters_without_kernel"]) == (1, 1)
     assert '"execution_trace":{"node":7,' in stored.ops["args"][0].as_py()
+
+
+def test_options_of_a_trace_that_was_ingested_are_refused(tmp_path: Path) -> None:
+    sp.ingest(rank_file(tmp_path, 0), tmp_path / "t.trace", iterations="whole")
+    assert sp.open(tmp_path / "t.trace").iterations.num_rows == 1
+    for option in ({"iterations": "file"}, {"length": "aten::mm:0:0"}, {"execution_traces": nodes_file(tmp_path, 0)}):
+        with pytest.raises(InvalidInputError, match="were chosen when it was ingested"):
+            sp.open(tmp_path / "t.trace", **option)
 
 
 def test_the_rules_for_iterations_and_lengths_need_not_fit_the_execution_trace(tmp_path: Path) -> None:

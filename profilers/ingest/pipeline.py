@@ -129,14 +129,23 @@ def open_trace(path: str | os.PathLike[str], options: IngestOptions | None = Non
     path : path
         A ``.trace`` folder, a trace file, or a folder of trace files.
     options : IngestOptions, optional
-        How files become a trace; a ``.trace`` folder is loaded as it is.
+        How files become a trace. A ``.trace`` folder is loaded as it is.
 
     Raises
     ------
     SeqPointError
-        As `load_trace` and `collect`.
+        As `load_trace` and `collect`; or the options ask for other iterations, lengths or joined files than those with
+        which a ``.trace`` folder was written.
     """
-    return load_trace(path) if is_trace(path) else collect([path], options)
+    if not is_trace(path):
+        return collect([path], options)
+    asked = replace(options or IngestOptions(), progress=None, limit_bytes=DEFAULT_LIMIT_BYTES)
+    if asked != IngestOptions():
+        raise InvalidInputError(
+            f"{path}: iterations, lengths and joined files of a .trace folder were chosen when it was ingested; "
+            "ingest its files again with the option"
+        )
+    return load_trace(path)
 
 
 def collect(paths: Paths, options: IngestOptions | None = None) -> Trace:
