@@ -279,3 +279,12 @@ def test_less_demand_never_slows_the_whole_of_a_graph_without_edges(graph: Kerne
     )
     lighter = free.with_tasks(demand=graph.tasks.demand * factor)
     assert replay(lighter).makespan_ns <= replay(free).makespan_ns + 1e-2
+
+
+@pytest.mark.parametrize("n_behind", [1, 3])
+def test_equal_parts_go_to_the_highest_priority_alone(n_behind: int) -> None:
+    whole = (1.0,)
+    graph = make_graph([100] * (2 + n_behind), [whole] * (2 + n_behind), priority=[1, 1] + [0] * n_behind)
+    _, end = simulate(replace(graph, policy=SharingPolicy(in_order=False)))
+    np.testing.assert_allclose(end[:2], [200, 200])
+    np.testing.assert_allclose(np.sort(end)[2:], [200 + 100 * n_behind] * n_behind if n_behind > 1 else [300])

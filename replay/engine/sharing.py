@@ -9,11 +9,13 @@ as they are until a task arrives, ends, or comes to its last wave of workgroups;
 
 1. `_dispatch` hands out compute units. Workgroups are dispatched in the order of priority, then of arrival. No
    task of the same or a lower priority preempts them: a kernel that fills the device leaves nothing to later
-   tasks until its last wave. A task of a higher priority takes units at once. The units that a task is granted cap
-   its rate.
+   tasks until its last wave. A task of a higher priority takes units at once, except from a task in its last wave; a
+   kernel of one wave or less always is in its last wave. The units that a task is granted cap its rate. A task needs
+   the units of its demand and occupies at least as many; it wants what it occupies, or less in its last wave.
 2. `_raise_misses` raises demands on memory bandwidth if the last-level cache cannot hold the footprints of all tasks.
-3. `_fill` shares every other resource max-min fair. All rates rise together from 0. A rate stops rising at its cap, or
-   once a resource that its task demands is full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd
+3. `_fill` shares every other resource. The rates are max-min fair, so a task draws bandwidth in proportion to its
+   demand. All rates rise together from 0. A rate stops rising at its cap, or once a resource that its task demands is
+   full (progressive filling: Bertsekas and Gallager, Data Networks, 2nd
    edition, section 6.5.2).
 4. `_throttle` lowers the clock, and with it the caps, if the tasks draw more power than the device may.
 
@@ -32,7 +34,7 @@ _ROUNDING = 1e-12
 
 @inlined
 def activate(state, first, count, task):  # type: ignore[no-untyped-def]
-    """Insert an arriving task into the `count` active tasks of its device, behind all of its priority."""
+    """Insert an arriving task into the `count` active tasks of its device, behind all of its priority or a higher."""
     row = first + count
     while state.has_priorities and row > first and state.priority[state.active[row - 1].task] < state.priority[task]:
         state.active[row] = state.active[row - 1]
@@ -71,7 +73,7 @@ def _resource(resource_of, task, c):  # type: ignore[no-untyped-def]
 def share(state, first, count):  # type: ignore[no-untyped-def]
     """Write the rates of the `count` active tasks of a device, from row `first` on.
 
-    Return whether a task was granted fewer compute units than it wants.
+    Return whether the next last wave can change the rates: whether compute units were short.
     """
     if count == 1 and state.is_undivided and not state.quantised:
         row = state.active[first]
@@ -96,7 +98,7 @@ def _wanted_cu(row):  # type: ignore[no-untyped-def]
 def _dispatch(state, first, count):  # type: ignore[no-untyped-def]
     """Hand out the compute units in the order of dispatch, and cap each task's rate by the units it is granted.
 
-    A task in its last wave keeps its units. Return whether a task was granted fewer units than it wants.
+    A task in its last wave keeps its units. Return whether units were short.
     """
     total, interleaves, any_last_wave = 0.0, not state.in_order, False
     for k in range(first, first + count):
@@ -163,23 +165,28 @@ def _take(state, cu_mask, wanted_cu):  # type: ignore[no-untyped-def]
 
 @inlined
 def _reserve(state, first, count, p):  # type: ignore[no-untyped-def]
-    """Reserve for each interleaved task its max-min fair share of partition `p`."""
-    level, previous = 0.0, -1.0
+    """Reserve for each interleaved task a max-min fair share of partition `p`; what is left is dispatched in order.
+
+    Without dispatch in order, tasks of the highest priority get such shares, and those of a lower priority the rest.
+    """
+    level, previous, highest = 0.0, -1.0, state.priority[state.active[first].task]
     while level > previous + _ROUNDING:
         previous = level
         satisfied_cu, n_limited = 0.0, 0
         for k in range(first, first + count):
-            wanted_cu = _wanted_of_partition(state, state.cu_mask[state.active[k].task], state.active[k].wanted_cu, p)
+            task = state.active[k].task
+            if not (state.in_order or state.priority[task] == highest or state.interleaved[task]):
+                continue
+            wanted_cu = _wanted_of_partition(state, state.cu_mask[task], state.active[k].wanted_cu, p)
             if wanted_cu <= level:
                 satisfied_cu += wanted_cu
             else:
                 n_limited += 1
         if n_limited > 0:
             level = (state.free_cu[p] - satisfied_cu) / n_limited
-    reserved, highest = 0.0, state.priority[state.active[first].task]
+    reserved = 0.0
     for k in range(first, first + count):
         row = state.active[k]
-        # Without dispatch in order, tasks of the highest priority get equal shares, and the others get the rest.
         if (not state.in_order and state.priority[row.task] == highest) or state.interleaved[row.task]:
             units = min(_wanted_of_partition(state, state.cu_mask[row.task], row.wanted_cu, p), level)
             row.reserved_cu += units

@@ -258,10 +258,11 @@ class Tasks:
         Share of the compute units that its workgroups fill if they can. At least its demand on compute units, which is
         the default.
     waves : array of float64, optional
-        Workgroups divided by the number that the device holds at once; 0 if unknown, and then it has no last wave.
+        Workgroups divided by the number that the device holds at once; 0 if unknown: it then frees no
+        unit before its end, and can lose units until then.
     priority : array of int64, optional
-        Priority of its queue; higher ones are dispatched first, also before tasks that run: those give up
-        units at once, where hardware waits for the end of a workgroup.
+        Priority of its queue; higher ones are dispatched first, also before tasks that run. Those give up units at
+        once, where hardware waits for the end of a workgroup; a task in its last wave keeps them.
     cu_mask : array of int64, optional
         Partitions that it may run on, a bit each; -1 for all.
     interleaved : array of bool, optional

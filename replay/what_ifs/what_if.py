@@ -41,7 +41,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> NotFoundError:
 
     Examples
     --------
-    >>> print(unknown("no class is called", "gem", ["gemm", "softmax"]))
+    >>> print(unknown_name("no class is called", "gem", ["gemm", "softmax"]))
     no class is called 'gem'; did you mean gemm?
     """
     names = [text[:_MAX_COMPARED_LENGTH] for text in islice(dict.fromkeys(known), _MAX_COMPARED)]
@@ -79,7 +79,7 @@ def what_if_text(name: str, *arguments: str | float) -> str:
 
     Examples
     --------
-    >>> written("swap_kernel", "at::add*", 0.5)
+    >>> what_if_text("swap_kernel", "at::add*", 0.5)
     'swap_kernel:at\\\\:\\\\:add*:0.5'
     """
     texts = (argument if isinstance(argument, str) else number_text(argument) for argument in arguments)

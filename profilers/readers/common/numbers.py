@@ -50,7 +50,7 @@ def finite_float(value: Any) -> float | None:
 
     Examples
     --------
-    >>> real(Decimal("0.5")), real(10**400), real(True)
+    >>> finite_float(Decimal("0.5")), finite_float(10**400), finite_float(True)
     (0.5, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
@@ -92,7 +92,7 @@ def integer(value: Any) -> int | None:
 
     Examples
     --------
-    >>> whole("25738"), whole(Decimal("2.5")), whole(True)
+    >>> integer("25738"), integer(Decimal("2.5")), integer(True)
     (25738, None, None)
     """
     number = value if type(value) is int else _number(value)
