@@ -220,7 +220,7 @@ def selector_plugins() -> tuple[Plugin[SelectionMethod], ...]:
 def _load(point: EntryPoint) -> SelectionMethod:
     method = point.load()
     if not isinstance(method, SelectionMethod):
-        raise InvalidInputError(f"{point.value} is a {type(method).__name__}, not a seqpoint.selection.Method")
+        raise InvalidInputError(f"{point.value} is a {type(method).__name__}, not a seqpoint.selection.SelectionMethod")
     return replace(method, package=package_of(point))
 
 
