@@ -175,7 +175,7 @@ class Outcome:
     timelines : tuple of Timeline
         Both together, once for each order of dispatch that the policy leaves open.
     chances : tuple of float
-        Of each of them; 1 together.
+        Chance of each of them; 1 together.
 
     Notes
     -----

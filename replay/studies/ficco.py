@@ -56,13 +56,14 @@ class Schedule:
         Unit of the transfer: the ``"whole"`` collective, ``"shards"`` (one peer's at a time), or ``"pieces"`` of the
         shards of all peers.
     shape : str
-        Of a piece: ``"1D"`` (rows of the left operand, whole), or ``"2D"`` (a block: a shard's rows, and part of the
-        depth).
+        Shape of a piece: ``"1D"`` (whole rows of the left operand), or ``"2D"`` (a block: a shard's rows, and part of
+        the depth).
     order : str
         ``"uniform"`` (a step takes its piece of each shard, the local one too), or ``"heterogeneous"`` (the whole
         local shard first).
     kernels : str
-        Of a step: ``"fused"`` (one for all peers' pieces), or ``"unfused"`` (one for each, on a stream of its own).
+        Kernels of a step: ``"fused"`` (one for all peers' pieces), or ``"unfused"`` (one for each, on a stream of its
+        own).
     """
 
     name: str
@@ -143,7 +144,7 @@ class Scenario:
     name : str
         Name of the scenario.
     m, n, k : int
-        Of the whole product; m a multiple of P squared, n and k of P.
+        Sizes of the whole product; m a multiple of P squared, n and k of P.
     device : Device
         Device of every worker.
     topology : Topology
@@ -469,7 +470,7 @@ class Outcome:
     decomposition_loss : float
         DIL, ``sum T_iso(pieces) / T_iso(whole)``.
     timeline : Timeline
-        Of one device; all do the same at the same time.
+        Timeline of one device; all do the same at the same time.
 
     Notes
     -----
@@ -502,7 +503,7 @@ class Outcome:
     def contention_loss(self) -> float:
         """CIL: how long products were active, over that if transfers used nothing but time.
 
-        Of products that run one after another that is ``sum T_overlapped / sum T_iso``.
+        For products that run one after another that is ``sum T_overlapped / sum T_iso``.
         """
         products = _is_product(self.timeline.graph)
         return _active_ns(self.timeline, products) / _active_ns(

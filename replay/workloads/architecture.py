@@ -144,7 +144,7 @@ class Transformer:
     layers, hidden, heads, feedforward, vocabulary : int
         At most 10,000 layers, and 2^31 of the others.
     experts : int
-        Of a layer that has some; 1 elsewhere. At most 16,384, and 2^20 in all layers.
+        Experts of a layer with experts; 1 in a model without any. At most 16,384, and 2^20 in all layers.
     source : str
         Where the sizes come from.
 
@@ -231,7 +231,7 @@ class Step:
     Parameters
     ----------
     name : str
-        Of the operator, as PyTorch has it.
+        Name of the operator in PyTorch.
     operator : Operator
         Work of the forward pass.
     gradient : tuple of Operator

@@ -274,9 +274,9 @@ class Load:
     Parameters
     ----------
     operators, collectives : int
-        That the host calls.
+        Number of operators and collectives that the host calls.
     products_s, streams_s, communication_s : float
-        Of matrix products, other kernels, and collectives, each running alone.
+        Time of matrix products, of other kernels, and of collectives, each running alone.
     """
 
     operators: int = 0
@@ -357,13 +357,13 @@ class JobLoad:
     micro_batches : int
         Number of micro-batches of a step.
     transfer_s : float
-        Of activations from one stage to the next; 0 of one stage.
+        Time to send activations from one stage to the next; 0 with one stage.
     tied_s : float
         All-reduce of the embedding's gradients between the first and the last stage; 0 of one stage.
     tied_elements : int
-        That it sums up.
+        Number of elements of the tied weights whose gradients are summed.
     ranks : int
-        Of a tensor-parallel group.
+        Number of ranks of a tensor-parallel group.
     """
 
     stages: tuple[StageLoad, ...]

@@ -332,7 +332,7 @@ def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) 
     sizes : array of float64, shape (n,)
         Bytes.
     topology : Topology
-        Of two workers or more.
+        Two workers or more, and how they are linked.
     device : Device
         Device of every worker.
 

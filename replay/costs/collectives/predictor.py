@@ -59,7 +59,7 @@ def carried_seconds(
     sizes : array of float64, shape (n,)
         Bytes, above zero.
     topology : Topology
-        Of two workers or more.
+        Two workers or more, and how they are linked.
     device : Device
         Device of every worker.
     calibration : CollectiveCalibration

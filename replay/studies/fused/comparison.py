@@ -32,13 +32,13 @@ class Sends:
     source : array of int64
         The task that computes it.
     offset : array of int64
-        Of the receiver (`Cluster`).
+        Offset of the receiver from the sender (`Cluster`).
     part : array of int64
         Which of the receiver's slices it is.
     size : array of float64
         Bytes.
     task : array of int64
-        That sends it; none before `add_sends`.
+        Task that sends it; none before `add_sends`.
     """
 
     rank: int
@@ -246,7 +246,7 @@ def add_baseline(assembly: Assembly, job: Job, ranks: Sequence[int]) -> tuple[In
     job : Job
         Work, cluster and costs.
     ranks : sequence of int
-        That are simulated: all, or one that stands for all.
+        Simulated ranks: all, or one that stands for all.
 
     Notes
     -----
@@ -329,7 +329,7 @@ def compare(job: Job, ranks: Sequence[int] | None = None) -> Comparison:
     job : Job
         Work, cluster and costs.
     ranks : sequence of int, optional
-        That are simulated: one, where all do the same, or all of the cluster. By default one where it stands for all.
+        Simulated ranks: all of the cluster, or one if all do the same. By default one if it can stand for all.
 
     Examples
     --------

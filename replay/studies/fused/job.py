@@ -131,7 +131,7 @@ class Costs:
     Parameters
     ----------
     launch_ns : float
-        Of each kernel, from when it could start to its first work.
+        Time from when a kernel could start to its first work.
     sync_ns : float
         From one stream to another: an event that is recorded and waited for.
     packs : float
@@ -243,7 +243,7 @@ class Work:
     moved_bytes : float
         To and from memory, the output among them.
     output_bytes : float
-        Of the whole result, the rank's own part among it.
+        Size of the whole result, with the part of the rank itself.
     arithmetic_ns : float
         Time of its arithmetic, if memory is not the limit.
     workgroups, resident : int
@@ -299,7 +299,7 @@ def embedding(device: Device, parameters: Parameters, *, batch: int, tables: int
     batch : int
         Samples of all ranks together.
     tables : int
-        Of one rank.
+        Number of tables of one rank.
     pooling : int
         Rows that are summed for a sample and table.
     dim : int
@@ -422,7 +422,7 @@ class Schedule:
     variation : float
         Standard deviation of the logarithm of a slice's work.
     seed : int
-        Of the variation.
+        Seed of the variation.
 
     Raises
     ------
@@ -454,7 +454,7 @@ class Slices:
     Parameters
     ----------
     offset : array of int64
-        Of the destination (`Cluster`).
+        Offset of the destination from the sender (`Cluster`).
     part : array of int64
         Which of the destination's slices.
     work : array of float64
@@ -481,7 +481,7 @@ def slices_of(cluster: Cluster, schedule: Schedule, rank: int, workgroups: int) 
     rank : int
         Number of the rank.
     workgroups : int
-        Of the whole: no slice is smaller than one.
+        Workgroups of the whole operator: no slice is smaller than one.
 
     Notes
     -----
@@ -533,8 +533,8 @@ class Job:
     costs : Costs
         Costs beside computing and carrying bytes.
     shots : int, optional
-        Of a fused all-reduce: 1, each rank sends all to all others, and each sums; 2, each rank owns a part, sums it
-        and sends it on. By default what takes less time by size, where no computation hides it.
+        Exchanges of a fused all-reduce. With 1, each rank sends all to all others, and each sums. With 2, each rank
+        owns a part, sums it and sends it on. By default the faster of the two without computation to hide it.
 
     Raises
     ------

@@ -44,19 +44,19 @@ class System:
     device : Device
         Device with `link_gbps`: its bandwidth to one neighbour.
     latency_ns : float
-        Of a link.
+        Latency of a link.
     tracker_entries : int
         Tiles that a memory controller counts the updates of at one time.
     tile_rows, tile_columns : int
-        Of the result, that a workgroup computes; a compute unit holds one workgroup.
+        Tile of the result that a workgroup computes; a compute unit holds one workgroup.
     panels_in_group : int
         Rows of tiles that workgroups go over column by column before they come to the next.
     slice_depth : int
-        Of the product, for which operands are read at a time.
+        Depth of the product for which operands are read at a time.
     block_bytes : int
         In which transfers are read, sent and written.
     replacement : str
-        Of the last-level cache: one of `REPLACEMENTS`.
+        Replacement policy of the last-level cache: one of `REPLACEMENTS`.
     """
 
     device: Device
@@ -241,11 +241,11 @@ def _read(file: Path) -> Workload:
 
 @dataclass(frozen=True)
 class Arbitration:
-    """Shares of a memory controller that accesses ask for; by default bandwidth is shared alike, whoever asks.
+    """Shares of a memory controller that accesses ask for; by default all accesses are served alike.
 
-    A controller is a device of the graph of its own. Bandwidth (`hbm`) is shared max-min: whoever asks gets as much as
-    the others. The engine gives out compute units by priority; on a controller, which has none, they stand for slots of
-    its queue: where accesses need slots, those of the product come first, and communication gets the rest.
+    A controller is a device of the graph of its own. Bandwidth (`hbm`) is shared in proportion to the demand. The
+    engine gives out compute units by priority. A controller has none; there they stand for slots of its queue. If
+    accesses need slots, those of the product come first, and communication gets the rest.
 
     Parameters
     ----------
@@ -260,7 +260,7 @@ class Arbitration:
 
 
 def compute_first(starvation: float) -> Arbitration:
-    """Return the arbitration of T3-MCA: communication only takes bandwidth that the product leaves.
+    """Return the arbitration of T3-MCA, T3 with arbitration at the memory: communication takes what the product leaves.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def compute_first(starvation: float) -> Arbitration:
 _ACCESS, _LINK, _OUT, _IN = range(4)  #: streams of a memory: bursts of the product, the link, reads for it, writes
 #: Blocks that a sender has read, and a receiver has not yet written, at most.
 _BUFFERED = 4
-#: Of a message, however small a block is.
+#: Largest number of blocks of a message.
 _MOST_BLOCKS = 4096
 
 
@@ -347,9 +347,9 @@ class Ring:
     system : System
         GPUs of the ring.
     gpus : int
-        That are simulated.
+        Number of GPUs that are simulated.
     arbitration : Arbitration
-        Of every memory.
+        Arbitration of every memory.
     """
 
     system: System
@@ -550,17 +550,17 @@ class Product:
     Parameters
     ----------
     launch_ns : float
-        Before its first stage.
+        Time before the first stage of the product.
     compute_ns : float
-        Of each stage, without the time in which it reads operands or writes its part of the result.
+        Time of each stage, without reading operands and writing its part of the result.
     read_bytes : array of float64, shape (stages,)
         Bytes from memory: operands that the last-level cache did not keep.
     written_bytes : array of float64, shape (stages, chunks)
-        Of the result, by chunk in the order in which they are produced.
+        Bytes of the result, by chunk in the order in which chunks are produced.
     tiles : array of int64, shape (stages, chunks)
         Workgroups, in the same order.
     slices : int
-        Of the depth, after another: each is read, then computed.
+        Number of slices of the depth: each is read, then computed.
     """
 
     launch_ns: float

@@ -157,7 +157,7 @@ def speedup_beside_few_units(ideal: float, slower: float, units_share: float) ->
     slower : float
         Time of the all-reduce on those units, over its time alone.
     units_share : float
-        Of the compute units, that it gets; the product has the others.
+        Share of the compute units that it gets; the product has the others.
 
     Examples
     --------
