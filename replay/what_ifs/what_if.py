@@ -18,10 +18,10 @@ from typing import TypeVar
 import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.trace.arrays import Bools, Ints
+from profilers.trace.arrays import Bools
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
+from replay.graph.graph import KernelGraph, TaskKind
 
 #: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
 _MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
@@ -41,7 +41,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> NotFoundError:
 
     Examples
     --------
-    >>> print(unknown("no class is called", "gem", ["gemm", "softmax"]))
+    >>> print(unknown_name("no class is called", "gem", ["gemm", "softmax"]))
     no class is called 'gem'; did you mean gemm?
     """
     names = [text[:_MAX_COMPARED_LENGTH] for text in islice(dict.fromkeys(known), _MAX_COMPARED)]
@@ -79,7 +79,7 @@ def what_if_text(name: str, *arguments: str | float) -> str:
 
     Examples
     --------
-    >>> written("swap_kernel", "at::add*", 0.5)
+    >>> what_if_text("swap_kernel", "at::add*", 0.5)
     'swap_kernel:at\\\\:\\\\:add*:0.5'
     """
     texts = (argument if isinstance(argument, str) else number_text(argument) for argument in arguments)
@@ -515,9 +515,3 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
                 "no class or kernel of the trace is called", pattern, ("all", *_TASK_KINDS, *CLASSES, *names)
             )
             raise type(error)(f"what-if {what_if.label}: {error}")
-
-
-def free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
-    """Return edges without lag, from the end of each task of `source` to `target`."""
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(kind)))

@@ -103,9 +103,10 @@ class Join:
 
     Examples
     --------
+    >>> from profilers.trace.arrays import MISSING
     >>> join = Join(("id", "pid"), [[np.array([7, 3]), np.array([70, 30])]])
-    >>> join("pid", np.array([3, 7])).tolist(), join("pid", np.array([5, 3]))[1:].tolist()
-    ([30, 70], [30])
+    >>> join("pid", np.array([3, 7])).tolist(), (join("pid", np.array([5])) == MISSING).tolist()
+    ([30, 70], [True])
     """
 
     def __init__(self, names: Sequence[str], blocks: Sequence[Sequence[Ints]]) -> None:
