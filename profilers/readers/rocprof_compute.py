@@ -6,12 +6,11 @@ A row is a kernel. Some columns describe it, in a spelling that changed between 
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.csv_rows import CountedKernels, check_not_empty, csv_rows, distinct
-from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, integer
+from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, finite_number, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
@@ -148,11 +147,8 @@ class _Table:
             if name in _KERNEL_COLUMNS or not text:
                 continue
             self._counts["events"] += 1
-            try:
-                value = float(text)
-            except ValueError:
-                value = float("nan")
-            if isfinite(value):
-                self.kernels.add_counter({"name": name or "unnamed", "value": value})
-            else:
+            value = finite_number(text)
+            if value is None:
                 self._counts["dropped_no_value"] += 1
+            else:
+                self.kernels.add_counter({"name": name or "unnamed", "value": value})

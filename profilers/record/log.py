@@ -50,7 +50,7 @@ def checked_integer(value: Any, name: str, least: int) -> int:
 
     Examples
     --------
-    >>> whole(37, "sequence_length", 1)
+    >>> checked_integer(37, "sequence_length", 1)
     37
     """
     if type(value) is not int:
@@ -83,7 +83,7 @@ def checked_number(value: Any, name: str) -> float:
 
     Examples
     --------
-    >>> finite(3, "padding")
+    >>> checked_number(3, "padding")
     3.0
     """
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -39,7 +39,7 @@ def prefetch(items: Iterator[Item], depth: int = 2) -> Iterator[Item]:
 
     Examples
     --------
-    >>> list(ahead(iter("abc")))
+    >>> list(prefetch(iter("abc")))
     ['a', 'b', 'c']
     """
     end = object()

@@ -278,15 +278,11 @@ def launches(batch: Batch) -> Columns:
     returned = batch.ints("returnValue")  # 0 if the call succeeds
     return {
         **batch.host(),
-        "name": batch.context.names(batch.texts("nameId", _without_version)),
+        "name": batch.context.names(batch.texts("nameId", partial(_VERSION.sub, ""))),
         "api": batch.spelled(_api, "eventClass"),
         "correlation": np.where(launched, batch.ints("correlationId"), MISSING),
         "args": batch.args(("returnValue",), [np.where(returned == 0, MISSING, returned)]),
     }
-
-
-def _without_version(name: str) -> str:
-    return _VERSION.sub("", name)
 
 
 def _api(row: Row) -> str:

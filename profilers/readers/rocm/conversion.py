@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.readers.common.numbers import INT32_LIMIT, Flags, integer
-from profilers.trace.arrays import MISSING, Floats, Ints
+from profilers.readers.common.numbers import INT32_LIMIT, integer
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints
 
 #: Integers below are exact in float64.
 _EXACT = 2.0**53
@@ -53,7 +53,7 @@ def narrow(values: Ints) -> Ints:
     return np.where((values >= 0) & (values < INT32_LIMIT), values, MISSING)
 
 
-def is_text(values: pa.Array, text: str) -> Flags:
+def is_text(values: pa.Array, text: str) -> Bools:
     """Return for each row whether it holds `text`."""
     return np.asarray(pc.equal(values, text).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
 
@@ -103,7 +103,7 @@ def copy_direction(word: str) -> str:
     return next(directions, "memset" if _FILL.search(word) else word or "unknown")
 
 
-def with_peers(directions: pa.Array, peers: Flags) -> pa.DictionaryArray:
+def with_peers(directions: pa.Array, peers: Bools) -> pa.DictionaryArray:
     """Return directions of copies with ``PtoP`` for copies between two GPUs.
 
     Parameters

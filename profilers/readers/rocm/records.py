@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.readers.common.json_documents import ints, listed
-from profilers.readers.common.numbers import TIMES_NS
+from profilers.readers.common.numbers import TIMES_NS, finite_number
 from profilers.readers.common.reader import Sink
 from profilers.readers.common.references import Change, renamed, text_list
 from profilers.readers.common.source import require_events
@@ -67,7 +67,7 @@ class Block:
     def reals(self, name: str) -> pa.Array:
         """Return a column as float64, null where a value is no finite number; 0.3 us a distinct value."""
         texts = self.texts(name).dictionary_encode()
-        return pa.array(map(_finite, texts.dictionary.to_pylist()), pa.float64()).take(texts.indices)
+        return pa.array(map(finite_number, texts.dictionary.to_pylist()), pa.float64()).take(texts.indices)
 
     def texts(self, name: str, change: Change | None = None) -> pa.Array:
         """Return a column as Arrow strings, with `change` applied once to each distinct text."""
@@ -116,14 +116,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, str):
         return int(value) if value.isascii() and value.isdigit() and len(value) < _DIGITS else value
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _finite(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
 
 
 class Output:
