@@ -23,6 +23,7 @@ from profilers.readers.common.references import Ranks, Strings
 from profilers.trace.arrays import MISSING, Ints, arrow_array
 from profilers.trace.columns import combinations
 from profilers.trace.schema import OWN_RANK
+from profilers.trace.store import first_line
 from profilers.trace.trace import DeviceProperties
 
 #: Suffixes of the files that ``nsys export --type parquetdir`` and ``arrowdir`` write.
@@ -69,7 +70,7 @@ class TableFolder:
                     raise BrokenFileError(f"{self.path}: unpacks to more than the limit; raise it if you trust it")
                 return parquet.schema_arrow
         except _FAILURES as error:
-            raise BrokenFileError(f"{file}: no readable table ({_first_line(error)}); export it again") from error
+            raise BrokenFileError(f"{file}: no readable table ({first_line(error)}); export it again") from error
 
     def read(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield batches of the named columns, as `profilers.readers.common.database.Database.read`."""
@@ -81,7 +82,7 @@ class TableFolder:
                 values = {name: _values(batch.column(name)) for name in present}
                 yield {name: values.get(name, np.full(batch.num_rows, MISSING)) for name in columns}
         except _FAILURES as error:
-            raise BrokenFileError(f"{self._files[table]}: the table is damaged ({_first_line(error)})") from error
+            raise BrokenFileError(f"{self._files[table]}: the table is damaged ({first_line(error)})") from error
 
     def _batches(self, file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if file.suffix == ".parquet":
@@ -116,10 +117,6 @@ def _open_arrow(raw: Any) -> Any:
     except pa.ArrowInvalid:
         raw.seek(0)
         return pa.ipc.open_stream(raw)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _values(column: Any) -> Any:
