@@ -12,7 +12,7 @@ GROUP = "seqpoint.selectors"
 BROKEN = """
 import numpy as np
 from sklearn.base import BaseEstimator
-from seqpoint.selection import Choice, Method, read_epoch, remember
+from seqpoint.selection import Choice, SelectionMethod, read_epoch, remember
 
 class Selector(BaseEstimator):
     def __init__(self, fault):
@@ -30,10 +30,10 @@ class Selector(BaseEstimator):
         return self
 
 raises, forgets, twice, weighs = (
-    Method(lambda budget, fault=fault: Selector(fault), "A sentence.")
+    SelectionMethod(lambda budget, fault=fault: Selector(fault), "A sentence.")
     for fault in ("raises", "forgets", "twice", "weighs")
 )
-lies = Method(lambda budget: 3)
+lies = SelectionMethod(lambda budget: 3)
 none = 3
 """
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
-from seqpoint.selection import Choice, Method, read_epoch, remember
+from seqpoint.selection import Choice, SelectionMethod, read_epoch, remember
 
 
 class EveryNthSelector(BaseEstimator):
@@ -24,7 +24,7 @@ class EveryNthSelector(BaseEstimator):
         return self
 
 
-METHOD = Method(
+METHOD = SelectionMethod(
     make=lambda budget: EveryNthSelector(budget.points),
     summary="Every n-th iteration, with equal weights.",
 )
