@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from profilers.synthetic import TransformerJob
     from profilers.trace import Trace
     from replay.calibration import Parameters
-    from replay.costs.collectives import PredictedCollectives, Topology
+    from replay.costs.collectives import Topology
     from replay.costs.kernels import Predicted
     from replay.what_ifs import Recipe, WhatIf
     from replay.workloads import PredictedStep, TrainingJob
@@ -598,9 +598,7 @@ def predict_kernels(
     return predict(kind, shapes, _device(device), dtype=dtype, calibration=load_calibration())
 
 
-def predict_collective(
-    kind: str, sizes: Sequence[int], topology: "Topology", device: "str | Device"
-) -> "PredictedCollectives":
+def predict_collective(kind: str, sizes: Sequence[int], topology: "Topology", device: "str | Device") -> "Predicted":
     """Predict how long a collective takes.
 
     Parameters

@@ -383,8 +383,7 @@ def _replayed_steps(
 
 def _busy_share(timeline: Timeline, position: int, steps: StepTimes, number: int) -> float:
     """Return the share of the step of its rank during which a device is busy, on average over the devices."""
-    graph, tasks = timeline.graph, timeline.graph.tasks
-    ranks = np.array([*(lane.rank for lane in graph.lanes), -1])[tasks.lane]
+    graph, tasks, ranks = timeline.graph, timeline.graph.tasks, timeline.graph.ranks()
     shares = []
     for device, (rank, _) in enumerate(graph.devices):
         row = np.flatnonzero((steps.rank == rank) & (steps.iteration == number))

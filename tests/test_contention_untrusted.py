@@ -159,7 +159,7 @@ def recording_of(groups: list[tuple[str, str]]) -> ContentionRecording:
     """Return a recording without works, of groups and the one work of each."""
     run = RecordedRun(0, (1,))
     scenarios = tuple(
-        RecordedScenario(group, group, str(i), "a", (RecordedMember(work),), (run,))
+        RecordedScenario(group, group, str(i), (RecordedMember(work),), (run,))
         for i, (group, work) in enumerate(groups)
     )
     alone = MappingProxyType({("w", 0, 0): {1: 1.0}})

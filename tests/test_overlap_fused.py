@@ -32,7 +32,7 @@ from replay.studies.fused import (
     gemv,
     load_workloads,
 )
-from replay.studies.fused.comparison import baseline_graph, fused_graph
+from replay.studies.fused.comparison import add_baseline, add_fused, job_graph
 from replay.studies.fused.job import ORDERS, slices_of
 from replay.studies.fused.study import reproduce
 
@@ -100,7 +100,7 @@ def test_occupancy_costs_as_much_as_it_loses() -> None:
 
 def test_a_slice_is_done_with_the_wave_of_its_last_workgroup() -> None:
     work = replace(plain(4.0, 47e6), workgroups=1024, resident=512)
-    graph = fused_graph(Job(work, PAIR, Schedule(parts=4), costs=IDEAL))
+    graph = job_graph(add_fused, Job(work, PAIR, Schedule(parts=4), costs=IDEAL))
     slices = graph.tasks.name == graph.names.index("slices")
     assert graph.tasks.duration_ns[slices].tolist() == pytest.approx([2e6, 2e6])
 
@@ -108,7 +108,7 @@ def test_a_slice_is_done_with_the_wave_of_its_last_workgroup() -> None:
 @pytest.mark.parametrize(("work", "shots"), [(plain(0.01, 8e6, "all_reduce"), 2), (plain(0.01, 8e3, "all_reduce"), 1)])
 def test_an_all_reduce_takes_the_shots_that_its_size_asks_for(work: Work, shots: int) -> None:
     job = Job(work, QUAD, costs=Costs.of(load_parameters()))
-    times = {n: replay(fused_graph(replace(job, shots=n))).makespan_ns for n in (0, 1, 2)}
+    times = {n: replay(job_graph(add_fused, replace(job, shots=n))).makespan_ns for n in (0, 1, 2)}
     assert job.in_one_shot is (shots == 1)
     assert times[0] == times[shots] <= times[3 - shots]
 
@@ -157,7 +157,7 @@ def test_without_overheads_no_more_than_half_is_saved(
 @given(works, clusters, schedules)
 def test_the_fused_kernel_takes_no_less_than_its_parts(work: Work, cluster: Cluster, schedule: Schedule) -> None:
     job = Job(work, cluster, schedule, costs=Costs.of(load_parameters()).without_overheads())
-    fused = replay(fused_graph(job)).makespan_ns
+    fused = replay(job_graph(add_fused, job)).makespan_ns
     assert fused >= max(job.compute_ns, job.wire_ns) * (1 - 1e-9) - 0.1
 
 
@@ -166,12 +166,12 @@ def test_the_fused_kernel_takes_no_less_than_its_parts(work: Work, cluster: Clus
 def test_a_faster_network_slows_nothing(work: Work, cluster: Cluster, factor: float, shots: int) -> None:
     job = Job(work, cluster, shots=shots, costs=Costs.of(load_parameters()))
     faster = replace(job, cluster=replace(cluster, adapter_bytes_per_s=factor * cluster.adapter_bytes_per_s))
-    assert replay(baseline_graph(faster)).makespan_ns <= replay(baseline_graph(job)).makespan_ns + 1.0
-    after = replay(fused_graph(faster))
+    assert replay(job_graph(add_baseline, faster)).makespan_ns <= replay(job_graph(add_baseline, job)).makespan_ns + 1.0
+    after = replay(job_graph(add_fused, faster))
     # What is sent asks for more memory bandwidth at a time, and slows the computation by no more than its bytes.
     tasks = after.graph.tasks
     sent = (tasks.duration_ns * tasks.demand[:, RESOURCES.index("hbm")])[tasks.kind == TaskKind.COPY].sum()
-    assert after.makespan_ns <= replay(fused_graph(job)).makespan_ns + sent + 1.0
+    assert after.makespan_ns <= replay(job_graph(add_fused, job)).makespan_ns + sent + 1.0
 
 
 @pytest.mark.parametrize("order", ["remote_first", "local_first"])
@@ -209,7 +209,7 @@ def test_the_kernel_at_128_nodes_is_simulated_in_two_seconds_and_at_1024_too() -
         )
         compare(job)  # compiled
         began = time.process_time()
-        found = replay(fused_graph(job))
+        found = replay(job_graph(add_fused, job))
         assert time.process_time() - began < 2.0
         # What leaves over the adapters binds, all but the first slice's computation.
         sent = job.work.output_bytes * (1 - each / ranks) / 23.5e9 * 1e9
@@ -223,7 +223,7 @@ def test_all_work_and_all_bytes_are_there_in_every_order() -> None:
             slices = slices_of(cluster, Schedule(order, parts=3), rank, 10_000)
             assert slices.work.sum() == pytest.approx(1.0)
             assert sorted(zip(slices.offset, slices.part, strict=True)) == [(o, p) for o in range(8) for p in range(3)]
-    graph = fused_graph(Job(case(), cluster, costs=Costs.of(load_parameters())))
+    graph = job_graph(add_fused, Job(case(), cluster, costs=Costs.of(load_parameters())))
     sent = graph.tasks.bytes[graph.tasks.kind == TaskKind.COPY].sum()
     assert sent == pytest.approx(case().output_bytes * 7 / 8, rel=1e-4)
 

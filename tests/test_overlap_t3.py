@@ -75,7 +75,7 @@ def test_the_workload_holds_every_sublayer_and_says_where_from() -> None:
         ("latency_ns = 500\n", "", "system: lacks the key 'latency_ns'"),
         ("[sublayers.op]", "[parts.op]", "has tables"),
         ('device = "T3-GPU"', 'device = "T4-GPU"', "no device is called"),
-        ("tracker_entries = 256", "tracker_entries = true", "system: tracker_entries: Expected `int`, got `bool`"),
+        ("tile_rows = 128", "tile_rows = true", "system: tile_rows: Expected `int`, got `bool`"),
         ("[system]", "[system", "no TOML"),
     ],
 )

@@ -349,21 +349,34 @@ def _annotations(placed: _Placed) -> dict[str, pa.Table]:
 
 
 def _meta(placed: _Placed, quality: Quality) -> TraceMeta:
-    metas = [recording.meta for recording, _ in placed]
-    sizes = {meta.world_size for meta in metas if meta.world_size is not None}
-    devices = [
-        replace(device, rank=placement.own_rank if device.rank == OWN_RANK else device.rank)
-        for recording, placement in placed
-        for device in recording.meta.devices
-    ]
+    metas = []
+    for recording, placement in placed:
+        devices = (
+            replace(device, rank=placement.own_rank if device.rank == OWN_RANK else device.rank)
+            for device in recording.meta.devices
+        )
+        metas.append(replace(recording.meta, devices=tuple(devices), ranks=tuple(placement.spans)))
+    return joined_meta(metas, quality)
+
+
+def joined_meta(metas: Sequence[TraceMeta], quality: Quality) -> TraceMeta:
+    """Return the description of one trace that holds the events of several.
+
+    Parameters
+    ----------
+    metas : sequence of TraceMeta
+        Descriptions of the parts, on one clock.
+    quality : Quality
+        Counts to add to the counts of the parts.
+    """
     return replace(
         metas[0],
         format="+".join(dict.fromkeys(meta.format for meta in metas)),
         sources=tuple(name for meta in metas for name in meta.sources),
-        ranks=tuple(sorted({rank for _, placement in placed for rank in placement.spans})),
-        world_size=max(sizes, default=None),
+        ranks=tuple(sorted({rank for meta in metas for rank in meta.ranks})),
+        world_size=max((meta.world_size for meta in metas if meta.world_size is not None), default=None),
         clock_base_ns=min(meta.clock_base_ns for meta in metas),
-        devices=tuple(dict.fromkeys(devices)),
+        devices=tuple(dict.fromkeys(device for meta in metas for device in meta.devices)),
         quality=sum((meta.quality for meta in metas), quality),
         fingerprint=combined_fingerprint([meta.fingerprint for meta in metas]),
     )

@@ -316,17 +316,14 @@ def _pool(executor: Executor | None, recordings: int) -> Iterator[Executor]:
     if workers < 2:
         yield _InThisProcess()
         return
-    with ProcessPoolExecutor(workers, get_context("spawn"), _ignore_interrupts) as pool:
+    # The processes leave an interrupt of the terminal to this one.
+    ignore_interrupts = (signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    with ProcessPoolExecutor(workers, get_context("spawn"), *ignore_interrupts) as pool:
         try:
             yield pool
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-
-
-def _ignore_interrupts() -> None:
-    """Leave an interrupt of the terminal to the process that started this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class _InThisProcess(Executor):

@@ -15,13 +15,12 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct, write_with_counters
+from profilers.readers.common.csv_rows import CountedKernels, check_not_empty, csv_rows, distinct
 from profilers.readers.common.numbers import INT32_LIMIT, TIMES_NS, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-_BATCH_METRICS = 65536
 #: Columns that describe the kernel of a line; any other column is a metric, or describes a metric.
 _KERNEL = (
     *("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream"),
@@ -49,7 +48,6 @@ _POINT_SURELY = re.compile(r"\.(?!\d{3}(?!\d))|^[-+]?0?\.|,\d+\.|,\d{3},")
 #: Most metrics of a kernel, characters of a text and texts of a kernel; a file with more is damaged.
 _MOST_METRICS = 65536
 _LONGEST_TEXT, _MOST_TEXTS = 4096, 1000
-_BATCH_BYTES = 32 << 20
 _PREFIXES = {"n": -9, "u": -6, "m": -3, "K": 3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BASES = {"second": "second", "s": "second", "byte": "byte", "B": "byte", "hz": "hz", "Hz": "hz"} | {
     name: name for name in ("cycle", "inst", "sector", "thread", "warp", "block", "request", "bit", "flop")
@@ -149,7 +147,7 @@ class _Kernels:
     """Kernels with their metrics, collected line by line and given to a sink in batches."""
 
     def __init__(self, sink: Sink, counts: Counter[str], ranks: Mapping[str, int], decimal: str) -> None:
-        self._sink = sink
+        self._kernels = CountedKernels(sink, counts)
         self._counts = counts
         self._ranks = ranks
         self._decimal = decimal
@@ -158,9 +156,7 @@ class _Kernels:
         self._cells: Cells = {}
         self._values: dict[str, tuple[Decimal, str]] = {}
         self._texts: dict[str, str] = {}
-        self._kernels: list[dict[str, Any]] = []
-        self._counters: list[tuple[int, dict[str, Any]]] = []
-        self._bytes = self._metric_count = 0
+        self._metric_count = 0
 
     def add(self, cells: Cells, metrics: Sequence[Metric]) -> None:
         """Add one line, which belongs to the kernel of the line before if both name the same."""
@@ -174,8 +170,7 @@ class _Kernels:
                 self._metric_count += 1
                 value, unit = base_unit(number, printed_unit)
                 self._values.setdefault(name, (value, unit))
-                counter = {"name": name, "value": float(value), "unit": unit or None}
-                self._counters.append((len(self._kernels), counter))
+                self._kernels.add_counter({"name": name, "value": float(value), "unit": unit or None})
             elif number is None and 0 < len(text) < _LONGEST_TEXT and len(self._texts) < _MOST_TEXTS:
                 self._texts[name] = text
                 self._counts["skipped_text"] += 1
@@ -185,7 +180,7 @@ class _Kernels:
     def flush(self) -> None:
         """Give all kernels collected to the sink."""
         self._finish()
-        self._write()
+        self._kernels.flush()
 
     def _finish(self) -> None:
         """Complete the current kernel, whose last line was read."""
@@ -201,19 +196,12 @@ class _Kernels:
         keys = ("ID", "Process ID", "Context", "CC", "Grid Size", "Block Size")
         args = json.dumps({key: cells[key] for key in keys if cells.get(key)} | self._texts, separators=(",", ":"))
         time = {"rank": rank, "start_ns": start, "dur_ns": duration}
-        self._kernels.append({**time, **_columns(cells, self._values), "name": name or "unknown", "args": args})
+        self._kernels.add({**time, **_columns(cells, self._values), "name": name or "unknown", "args": args})
         self._counts["events"] += 1
         self._counts["assumed_start"] += 1
         self._counts["missing_duration"] += duration is None
         self._counts["missing_name"] += not name
         self._cells, self._values, self._texts, self._metric_count = {}, {}, {}, 0
-        self._bytes += len(name) + len(args)
-        if len(self._counters) + len(self._kernels) >= _BATCH_METRICS or self._bytes >= _BATCH_BYTES:
-            self._write()
-
-    def _write(self) -> None:
-        write_with_counters(self._sink, self._kernels, self._counters, self._counts)
-        self._kernels, self._counters, self._bytes = [], [], 0
 
 
 def _columns(cells: Cells, values: Mapping[str, tuple[Decimal, str]]) -> dict[str, Any]:

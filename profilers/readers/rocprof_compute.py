@@ -5,20 +5,16 @@ A row is a kernel. Some columns describe it, in a spelling that changed between 
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from profilers.errors import BrokenFileError
-from profilers.readers.common.csv_rows import check_not_empty, csv_rows, distinct, write_with_counters
-from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, integer
+from profilers.readers.common.csv_rows import CountedKernels, check_not_empty, csv_rows, distinct
+from profilers.readers.common.numbers import INT32_LIMIT, exact_ns, finite_number, integer
 from profilers.readers.common.reader import Head, Sink
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import Quality, TraceMeta
 
-_BATCH_COUNTERS = 65536
-_BATCH_BYTES = 32 << 20
 #: Spellings of the columns of a kernel in lower case, the newer one first.
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "name": ("kernel_name", "kernelname"),
@@ -82,7 +78,7 @@ class RocprofComputeReader:
             table = _Table(header, sink, counts)
             for cells in rows:  # a Python loop over kernels and their counters, about 10 us and 1 us each
                 table.add(cells)
-            table.flush()
+            table.kernels.flush()
         check_not_empty(path, counts)
         key = "Dispatch_ID" if "dispatch_id" in header else "Index"
         return TraceMeta(self.name, f"csv {key}", (path.name,), quality=Quality(counts))
@@ -93,14 +89,12 @@ class _Table:
 
     def __init__(self, header: Sequence[str], sink: Sink, counts: Counter[str]) -> None:
         self._header = header
-        self._sink = sink
+        self.kernels = CountedKernels(sink, counts)
         self._counts = counts
         self._columns = {
             column: next((name for name in names if name in header), "") for column, names in _NAMES.items()
         }
-        self._kernels: list[dict[str, Any]] = []
-        self._counters: list[tuple[int, dict[str, Any]]] = []
-        self._bytes = self._next_ns = 0
+        self._next_ns = 0
 
     def add(self, texts: Sequence[str]) -> None:
         """Add one row."""
@@ -116,11 +110,8 @@ class _Table:
         self._counts["missing_name"] += name == "unknown"
         rest = {name: cells[name] for name in self._header if name in _OTHER_COLUMNS and cells[name]}
         args = json.dumps(rest, separators=(",", ":")) if rest else None
-        self._counters += [(len(self._kernels), counter) for counter in self._values(cells)]
-        self._kernels.append({"rank": OWN_RANK, "name": name, **time, **self._typed(cells), "args": args})
-        self._bytes += len(name) + len(args or "")
-        if len(self._counters) + len(self._kernels) >= _BATCH_COUNTERS or self._bytes >= _BATCH_BYTES:
-            self.flush()
+        self._add_counters(cells)
+        self.kernels.add({"rank": OWN_RANK, "name": name, **time, **self._typed(cells), "args": args})
 
     def _time(self, cells: Mapping[str, str]) -> dict[str, int | None] | None:
         """Return start and duration of a row in ns, None if they cannot be used."""
@@ -150,22 +141,14 @@ class _Table:
         columns["workgroups"] = -(-grid // size) if grid is not None and grid > 0 and size else None
         return columns
 
-    def _values(self, cells: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-        """Yield name and value of each counter of a row; values that are no finite number are counted."""
+    def _add_counters(self, cells: Mapping[str, str]) -> None:
+        """Add the counters of a row; values that are no finite number are counted."""
         for name, text in cells.items():
             if name in _KERNEL_COLUMNS or not text:
                 continue
             self._counts["events"] += 1
-            try:
-                value = float(text)
-            except ValueError:
-                value = float("nan")
-            if isfinite(value):
-                yield {"name": name or "unnamed", "value": value}
-            else:
+            value = finite_number(text)
+            if value is None:
                 self._counts["dropped_no_value"] += 1
-
-    def flush(self) -> None:
-        """Give all kernels collected to the sink."""
-        write_with_counters(self._sink, self._kernels, self._counters, self._counts)
-        self._kernels, self._counters, self._bytes = [], [], 0
+            else:
+                self.kernels.add_counter({"name": name or "unnamed", "value": value})

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
-from profilers.ingest.assembly import Placement, base_shifts, collective_shifts
+from profilers.ingest.assembly import Placement, base_shifts, collective_shifts, joined_meta
 from profilers.ingest.collectives import match_collectives
-from profilers.ingest.recording import combined_fingerprint
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
-from profilers.trace.schema import KINDS
+from profilers.trace.schema import KINDS, concatenate
 from profilers.trace.trace import Quality, Trace
 
 #: Columns that hold the id of another event.
@@ -125,23 +124,11 @@ def merge(traces: Sequence[Trace]) -> Trace:
     for trace, shift in zip(traces, base_shifts(metas), strict=True):
         placement = Placement(first, 0, dict.fromkeys(trace.meta.ranks, shift), {})
         placed.append({kind: placement.put(table) for kind, table in trace.tables.items()})
-        first += max(
-            (int(integers(trace.tables[k], "id").max()) + 1 for k in KINDS if trace.tables[k].num_rows), default=0
-        )
-    tables = {kind: _joined([of_trace[kind] for of_trace in placed]) for kind in placed[0]}
-    quality = sum((meta.quality for meta in metas), Quality())
-    meta = replace(
-        metas[0],
-        format="+".join(dict.fromkeys(meta.format for meta in metas)),
-        sources=tuple(name for meta in metas for name in meta.sources),
-        ranks=tuple(sorted(ranks)),
-        world_size=max((meta.world_size for meta in metas if meta.world_size is not None), default=None),
-        clock_base_ns=min(meta.clock_base_ns for meta in metas),
-        devices=tuple(dict.fromkeys(device for meta in metas for device in meta.devices)),
-        quality=Quality({name: n for name, n in quality.counts.items() if name not in _ANEW}),
-        fingerprint=combined_fingerprint([meta.fingerprint for meta in metas]),
-    )
-    return _aligned(match_collectives(Trace(meta, tables)))
+        first += trace.next_id()
+    tables = {kind: concatenate(kind, [of_trace[kind] for of_trace in placed]) for kind in placed[0]}
+    meta = joined_meta(metas, Quality())
+    counts = {name: n for name, n in meta.quality.counts.items() if name not in _ANEW}
+    return _aligned(match_collectives(Trace(replace(meta, quality=Quality(counts)), tables)))
 
 
 def as_ranks(traces: Sequence[Trace]) -> list[Trace]:
@@ -175,10 +162,6 @@ def _renumbered(trace: Trace, rank: int) -> Trace:
     tables = {kind: put(table, "rank", np.full(table.num_rows, rank)) for kind, table in trace.tables.items()}
     devices = tuple(replace(device, rank=rank) for device in trace.meta.devices)
     return Trace(replace(trace.meta, ranks=(rank,), devices=devices), tables)
-
-
-def _joined(tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
 def _aligned(trace: Trace) -> Trace:

@@ -184,14 +184,11 @@ class ScenarioModel:
         Number of the lineup of each member, in the given order.
     count : int
         Number of lineups.
-    ceilings : Ceilings
-        Best rates of single works in the recording.
     """
 
     batches: tuple[tuple[KernelGraph, Ints, Ints], ...]
     lineup: Ints
     count: int
-    ceilings: Ceilings
 
     def ends_ns(self, parameters: Parameters) -> Floats:
         """Return the predicted end of each member from the first start, in the given order."""
@@ -226,8 +223,7 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
     InvalidInputError
         Partitions are larger than the device.
     """
-    ceilings = ceilings_of(recording)
-    hardware = hardware_of_recording(recording, ceilings)
+    hardware = hardware_of_recording(recording, ceilings_of(recording))
     by_partition: dict[tuple[int, ...], list[int]] = {}
     for number, lineup in enumerate(lineups):
         by_partition.setdefault(tuple(member.units for member in lineup if member.units), []).append(number)
@@ -258,7 +254,7 @@ def scenario_model(recording: ContentionRecording, lineups: Sequence[Lineup]) ->
         graph = replace(graph, operators=tuple(_operator(recording.works[name]) for name in works))
         batches.append((graph, np.array(last), np.array(slots)))
     lineup_of = np.repeat(np.arange(len(lineups)), [len(lineup) for lineup in lineups])
-    return ScenarioModel(tuple(batches), lineup_of, len(lineups), ceilings)
+    return ScenarioModel(tuple(batches), lineup_of, len(lineups))
 
 
 def _partition_policy(units: tuple[int, ...], device_units: int) -> SharingPolicy:

@@ -415,4 +415,4 @@ def _scenario(key: tuple[str, str, str], runs: _RunRows, device: DeviceFacts) ->
         raise InvalidInputError(
             f"{row['where']}: members have {reserved} compute units of their own, the device has {device.compute_units}"
         )
-    return RecordedScenario(key[0], key[1], key[2], row["part"], members, tuple(finished))
+    return RecordedScenario(*key, members, tuple(finished))

@@ -162,8 +162,8 @@ class RecordedScenario:
 
     Parameters
     ----------
-    group, name, policy, part : str
-        Group, name, sharing policy, and part of the recording plan. Scenarios of one group run the same works.
+    group, name, policy : str
+        Group, name and sharing policy. Scenarios of one group run the same works.
     members : tuple of RecordedMember
         Works that ran side by side, each on a stream of its own.
     runs : tuple of RecordedRun
@@ -173,7 +173,6 @@ class RecordedScenario:
     group: str
     name: str
     policy: str
-    part: str
     members: tuple[RecordedMember, ...]
     runs: tuple[RecordedRun, ...]
 

@@ -266,7 +266,7 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     -----
     Wave scaling of kernels of less than a wave, of unknown shape: Habitat (USENIX ATC 2021), section 4.1.
     """
-    source, tasks = _device(graph), graph.tasks
+    source, tasks = source_device(graph), graph.tasks
     dtype = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
     sides = _Side(source, dtype, graph.hardware.compute_units), _Side(target, dtype, units)
     # Another design may differ from its expected efficiency by an unknown ratio; another clock is the same design.
@@ -294,7 +294,7 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     parameters : Parameters
         Floors and efficiencies, with a calibration of kernels.
     """
-    device, tasks = _device(graph), graph.tasks
+    device, tasks = source_device(graph), graph.tasks
     before = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
     chosen = tasks.dtype == _TYPES.index(old)
     after = np.where(chosen, _TYPES.index(new), before)
@@ -306,9 +306,18 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     return np.where(chosen, _by_class(graph, arithmetic, streamed), tasks.duration_ns)
 
 
-def _device(graph: KernelGraph) -> Device:
+def source_device(graph: KernelGraph) -> Device:
+    """Return the device of the trace.
+
+    Raises
+    ------
+    InvalidInputError
+        The trace does not name its device.
+    """
     if graph.hardware.device is None:
-        raise InvalidInputError("a graph on no known device cannot be re-timed; give build_graph its hardware")
+        raise InvalidInputError(
+            "the trace does not say on which device it was recorded; name it (--device NAME, `seqpoint devices`)"
+        )
     return graph.hardware.device
 
 

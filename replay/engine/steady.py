@@ -259,13 +259,14 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
     """
     n, iterations = len(pattern.tasks), len(graph.iterations)
     cycle = np.repeat(np.arange(cycles), n)
-    columns = {}
-    for name in graph.tasks.__dataclass_fields__:
-        column = getattr(graph.tasks, name)[pattern.tasks]
-        columns[name] = np.tile(column, (cycles,) + (1,) * (column.ndim - 1))
-    later = cycle * pattern.cycle_ns
-    columns |= {name: columns[name] + later for name in ("measured_start_ns", "measured_end_ns")}
-    columns |= {"iteration": columns["iteration"] + cycle * iterations, "release_ns": np.zeros(n * cycles)}
+    tasks, later = graph.tasks.select(np.tile(pattern.tasks, cycles)), cycle * pattern.cycle_ns
+    tasks = replace(
+        tasks,
+        measured_start_ns=tasks.measured_start_ns + later,
+        measured_end_ns=tasks.measured_end_ns + later,
+        iteration=tasks.iteration + cycle * iterations,
+        release_ns=np.zeros(n * cycles),
+    )
     # All edges within cycles come first.
     edge_cycle, row = np.divmod(np.arange(cycles * len(pattern.edges)), max(len(pattern.edges), 1))
     distance = pattern.distance[row]
@@ -273,7 +274,7 @@ def repeated(graph: KernelGraph, pattern: Pattern, cycles: int) -> KernelGraph:
     kept = kept[np.argsort(distance[kept] > 0, kind="stable")]
     edges, edge_cycle, distance = pattern.edges.select(row[kept]), edge_cycle[kept], distance[kept]
     edges = replace(edges, source=edges.source + (edge_cycle - distance) * n, target=edges.target + edge_cycle * n)
-    return replace(graph, tasks=Tasks(**columns), edges=edges, iterations=graph.iterations * cycles)
+    return replace(graph, tasks=tasks, edges=edges, iterations=graph.iterations * cycles)
 
 
 #: A what-if with its parameters bound.

@@ -77,14 +77,13 @@ class Timeline:
         """Return the interval as a separate timeline that begins at 0, with the tasks active in it."""
         if self.interval is None:
             return self
-        tasks, edges = self.graph.tasks, self.graph.edges
+        edges = self.graph.edges
         inside = (self.end_ns > self.begin_ns) & (self.start_ns < self.until_ns)
         rows = np.flatnonzero(inside)
         new_row = np.cumsum(inside) - 1
-        columns = {name: getattr(tasks, name)[rows] for name in tasks.__dataclass_fields__}
         kept = edges.select(inside[edges.source] & inside[edges.target])
         kept = replace(kept, source=new_row[kept.source], target=new_row[kept.target])
-        graph = replace(self.graph, tasks=replace(tasks, **columns), edges=kept)
+        graph = replace(self.graph, tasks=self.graph.tasks.select(rows), edges=kept)
         clipped = self.clipped()
         return Timeline(graph, clipped.start_ns[rows] - self.begin_ns, clipped.end_ns[rows] - self.begin_ns)
 

@@ -321,6 +321,10 @@ class Tasks:
     def __len__(self) -> int:
         return len(self.kind)
 
+    def select(self, rows: npt.NDArray[Any]) -> "Tasks":
+        """Return the tasks in `rows` (a mask or an index)."""
+        return Tasks(**{name: column[rows] for name, column in vars(self).items()})
+
     @property
     def in_iteration(self) -> Bools:
         """Mask of the tasks that belong to an iteration of the graph; the others are earlier work."""

@@ -14,7 +14,7 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
-from replay.costs.retiming import above_floor, retimed
+from replay.costs.retiming import above_floor, retimed, source_device
 from replay.graph.graph import RESOURCES, Basis, KernelGraph, TaskKind, hardware_named
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, what_if_text
 
@@ -63,21 +63,6 @@ def moved_to(graph: KernelGraph, target: Device, units: int, parameters: Paramet
     moved = graph.with_durations(duration, Basis.DERIVED)
     moved = replace(moved, hardware=replace(hardware_named(target, "what-if"), compute_units=units))
     return _with_same_engines(graph, with_demands(moved, parameters))
-
-
-def source_device(graph: KernelGraph) -> Device:
-    """Return the device of the trace.
-
-    Raises
-    ------
-    InvalidInputError
-        The trace does not name its device.
-    """
-    if graph.hardware.device is None:
-        raise InvalidInputError(
-            "the trace does not say on which device it was recorded; name it (--device NAME, `seqpoint devices`)"
-        )
-    return graph.hardware.device
 
 
 def _with_same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:

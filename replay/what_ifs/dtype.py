@@ -5,9 +5,8 @@ import numpy as np
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
-from replay.costs.retiming import retyped
+from replay.costs.retiming import retyped, source_device
 from replay.graph.graph import Basis, KernelGraph
-from replay.what_ifs.device import source_device
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
 _TYPES = tuple(DTYPES)

@@ -4,14 +4,14 @@
 its first kernel.
 """
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind, Tasks
+from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import Argument, WhatIf, kernel_choice, recipe, what_if_text
 
 _HBM = RESOURCES.index("hbm")
@@ -186,5 +186,4 @@ def _without_tasks(graph: KernelGraph, gone: Bools, head: Ints) -> KernelGraph:
         lag_ns=np.where(inside, 0.0, kept.lag_ns),
         from_start=kept.from_start & ~inside,
     )
-    tasks = Tasks(**{column.name: getattr(graph.tasks, column.name)[~gone] for column in fields(Tasks)})
-    return replace(graph, tasks=tasks, edges=moved)
+    return replace(graph, tasks=graph.tasks.select(~gone), edges=moved)

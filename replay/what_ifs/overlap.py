@@ -8,8 +8,8 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
-from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, free_edges, recipe, unknown_name
+from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name
 
 #: What-ifs that ``overlap:all`` stands for: each published way to hide communication, and the bounds.
 OVERLAPS: tuple[str, ...] = (
@@ -60,7 +60,7 @@ def _serial(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
     rows = np.flatnonzero(graph.on_device())
     order = rows[np.lexsort((rows, end[rows], start[rows], graph.tasks.device[rows]))]
     same_device = graph.tasks.device[order][1:] == graph.tasks.device[order][:-1]
-    chain = free_edges(order[:-1][same_device], order[1:][same_device], EdgeKind.STREAM)
+    chain = Edges.of(order[:-1][same_device], order[1:][same_device], kind=EdgeKind.STREAM)
     # The chain replaces edges that let a task start shortly before its predecessor ends.
     kept = graph.edges.select(~(graph.edges.from_start & (graph.edges.kind == EdgeKind.STREAM)))
     return replace(graph, edges=kept.joined(chain))
@@ -93,7 +93,7 @@ def _ideal(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         if (arrival := graph.arrival_of(source)) in predecessor
     ]
     pairs = np.array(bridges, dtype=np.int64).reshape(-1, 2)
-    bridge = free_edges(pairs[:, 0], pairs[:, 1], EdgeKind.STREAM)
+    bridge = Edges.of(pairs[:, 0], pairs[:, 1], kind=EdgeKind.STREAM)
     return replace(graph, edges=edges.select(~leaving).joined(bridge))
 
 

@@ -7,7 +7,7 @@ data a kernel has just computed, or reads next. `split` cuts tasks into equal pi
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -21,11 +21,9 @@ from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import COLLECTIVE_KINDS, RESOURCES, Basis, EdgeKind, Edges, KernelGraph, TaskKind, Tasks
 from replay.graph.operators import Operator
-from replay.what_ifs.what_if import free_edges
 
 #: Pieces of one task; more is a mistake.
 MOST_PIECES = 4096
-_NAN = float("nan")
 #: Columns whose value is divided among the pieces of a task.
 _DIVIDED = ("duration_ns", "waves", "bytes", "workgroups")
 
@@ -103,22 +101,21 @@ def split(graph: KernelGraph, rows: npt.ArrayLike, counts: npt.ArrayLike) -> Spl
 
 def _pieces(tasks: Tasks, rows: Ints, counts: Ints, first: Ints) -> Tasks:
     """Return the columns of all tasks, with the other pieces of split tasks behind them."""
-    parent = np.repeat(rows, counts - 1)
-    columns = {column.name: getattr(tasks, column.name).copy() for column in fields(Tasks)}
     n_pieces = np.ones(len(tasks), dtype=np.int64)
     n_pieces[rows] = counts
+    parent = np.concatenate([np.arange(len(tasks)), np.repeat(rows, counts - 1)])
+    pieces, n_pieces = tasks.select(parent), n_pieces[parent]
+    columns = {}
     for name in _DIVIDED:
-        divided = columns[name] / n_pieces
-        columns[name] = np.ceil(divided).astype(np.int64) if columns[name].dtype == np.int64 else divided
-    joined = {name: np.concatenate([values, values[parent]]) for name, values in columns.items()}
-    is_piece = np.concatenate([n_pieces > 1, np.ones(len(parent), dtype=np.bool_)])
+        values = getattr(pieces, name)
+        divided = values / n_pieces
+        columns[name] = np.ceil(divided).astype(np.int64) if values.dtype == np.int64 else divided
     for name in ("measured_start_ns", "measured_end_ns"):
-        joined[name] = np.where(is_piece, _NAN, joined[name])
+        columns[name] = np.where(n_pieces > 1, np.nan, getattr(pieces, name))
     # Only the first piece of a task waits for its release.
-    later = is_piece.copy()
+    later = n_pieces > 1
     later[first[rows]] = False
-    joined["release_ns"] = np.where(later, 0.0, joined["release_ns"])
-    return Tasks(**joined)
+    return replace(pieces, **columns, release_ns=np.where(later, 0.0, pieces.release_ns))
 
 
 def _chains(n: int, rows: Ints, counts: Ints) -> Edges:
@@ -126,7 +123,7 @@ def _chains(n: int, rows: Ints, counts: Ints) -> Edges:
     source = np.arange(n, n + int((counts - 1).sum()))
     last = np.zeros(len(source), dtype=np.bool_)
     last[np.cumsum(counts - 1)[counts > 1] - 1] = True
-    return free_edges(source, np.where(last, np.repeat(rows, counts - 1), source + 1), EdgeKind.STREAM)
+    return Edges.of(source, np.where(last, np.repeat(rows, counts - 1), source + 1), kind=EdgeKind.STREAM)
 
 
 def quantisation(waves: npt.ArrayLike, pieces: npt.ArrayLike) -> Floats:
@@ -486,9 +483,8 @@ def _rewired(
     if sends:
         eased |= _rendezvous_edges(graph, targets, pieces)
     edges = replace(edges, source=np.where(eased, pieces.first[edges.source], edges.source))
-    return Pipeline(
-        replace(pieces.graph, edges=edges.joined(free_edges(before, after, EdgeKind.STREAM))), kernels, collectives
-    )
+    edges = edges.joined(Edges.of(before, after, kind=EdgeKind.STREAM))
+    return Pipeline(replace(pieces.graph, edges=edges), kernels, collectives)
 
 
 def _target_of(graph: KernelGraph, targets: Sequence[Target], pieces: Split) -> Ints:

@@ -14,7 +14,7 @@ from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, free_edges, recipe, what_if_text
+from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, what_if_text
 
 #: Edges by which another stream, or the host, waits for a stream.
 _WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
@@ -136,16 +136,12 @@ def _reordered(move: _Move) -> Edges:
     # The order on the old stream closes over the moved tasks; a pause before the next task stays a pause.
     target = edges.target[leaves]
     closing = before[target] >= 0
-    bridge = free_edges(before[target][closing], target[closing], EdgeKind.STREAM)
     lag = np.where(edges.from_start[leaves], 0.0, edges.lag_ns[leaves])[closing]
-    bridge = replace(bridge, lag_ns=lag, kind=edges.kind[leaves][closing])
-    reordered = kept.select(~leaves)
+    bridge = Edges.of(before[target][closing], target[closing], lag_ns=lag, kind=edges.kind[leaves][closing])
     # Moved tasks still wait for their predecessors on the old stream.
     rows = np.flatnonzero(moved & (before >= 0))
-    inputs = free_edges(before[rows], rows, EdgeKind.WAIT_INFERRED)
-    for added in (bridge, inputs, _new_order(move), _waits(move)):
-        reordered = reordered.joined(added)
-    return reordered
+    inputs = Edges.of(before[rows], rows, kind=EdgeKind.WAIT_INFERRED)
+    return kept.select(~leaves).joined(bridge, inputs, _new_order(move), _waits(move))
 
 
 def _new_order(move: _Move) -> Edges:
@@ -155,7 +151,7 @@ def _new_order(move: _Move) -> Edges:
     rows = np.flatnonzero((before >= 0) & (move.graph.tasks.device >= 0))
     joins = (move.moved[rows] | move.moved[before[rows]]) & np.isin(lane[rows], lane[move.moved])
     rows = rows[joins]
-    return free_edges(before[rows], rows, EdgeKind.STREAM)
+    return Edges.of(before[rows], rows, kind=EdgeKind.STREAM)
 
 
 def _waits(move: _Move) -> Edges:
@@ -165,8 +161,7 @@ def _waits(move: _Move) -> Edges:
     latest = _previous(graph.tasks.lane, move.order, move.moved)
     leaves = np.isin(edges.kind, _WAITS_FOR_STREAM) & (latest[edges.source] >= 0)
     leaves &= graph.tasks.lane[edges.source] != graph.tasks.lane[edges.target]
-    waits = free_edges(latest[edges.source[leaves]], edges.target[leaves], EdgeKind.WAIT_INFERRED)
-    return replace(waits, kind=edges.kind[leaves])
+    return Edges.of(latest[edges.source[leaves]], edges.target[leaves], kind=edges.kind[leaves])
 
 
 def _release_times(move: _Move, start: Floats) -> Floats:

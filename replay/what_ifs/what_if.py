@@ -18,10 +18,10 @@ from typing import TypeVar
 import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.trace.arrays import Bools, Ints
+from profilers.trace.arrays import Bools
 from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import EdgeKind, Edges, KernelGraph, TaskKind
+from replay.graph.graph import KernelGraph, TaskKind
 
 #: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
 _MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
@@ -515,9 +515,3 @@ def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
                 "no class or kernel of the trace is called", pattern, ("all", *_TASK_KINDS, *CLASSES, *names)
             )
             raise type(error)(f"what-if {what_if.label}: {error}")
-
-
-def free_edges(source: Ints, target: Ints, kind: EdgeKind) -> Edges:
-    """Return edges without lag, from the end of each task of `source` to `target`."""
-    n = len(source)
-    return Edges(source, target, np.zeros(n), np.zeros(n, dtype=np.bool_), np.full(n, int(kind)))

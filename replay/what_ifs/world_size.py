@@ -7,8 +7,8 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
+from replay.costs.retiming import source_device
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
-from replay.what_ifs.device import source_device
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
 #: Kind of collective that joins two ranks, whatever their number.

@@ -279,20 +279,19 @@ def _embedding(run: Pass, hidden: int) -> Step:
     return stream("aten::embedding", run.tokens * hidden, size=run.size)
 
 
-def _attend(model: Transformer, run: Pass, masked: list[Step], keys: int | None = None) -> list[Step]:
+def _attend(model: Transformer, run: Pass, masked: list[Step]) -> list[Step]:
     """Scores, masks, softmax, and the weighted sum of values; operands are copied into heads."""
     heads, length, width = run.batch * model.heads, run.length, model.width
-    keys = keys or length
     # Copies of a projection into the order of heads, or back.
     copy = stream("aten::copy_", run.tokens * model.hidden, size=run.size)
     return [
         *[copy] * 2,
-        product("aten::bmm", heads, length, keys, width, run.size),
+        product("aten::bmm", heads, length, length, width, run.size),
         *masked,
-        rows("aten::softmax", "softmax", heads * length, keys, run.size),
-        *_dropout(run, heads * length * keys),
+        rows("aten::softmax", "softmax", heads * length, length, run.size),
+        *_dropout(run, heads * length * length),
         copy,
-        product("aten::bmm", heads, length, width, keys, run.size),
+        product("aten::bmm", heads, length, width, length, run.size),
         copy,
     ]
 

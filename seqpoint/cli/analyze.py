@@ -78,9 +78,9 @@ def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], l
     rows = []
     for name in names:
         times = [side.get(name, 0.0) for side in sides]
-        cells = [
-            text for time, side in zip(times, sides, strict=True) for text in (duration(time), _percent(time, side))
-        ]
+        cells: list[str] = []
+        for time, side in zip(times, sides, strict=True):
+            cells += [duration(time), f"{100 * time / max(sum(side.values()), 1e-9):.1f}"]
         change = [_signed(times[1] - times[0])] if len(sides) == 2 else []
         rows.append((name[:_NAME_LENGTH], *cells, *change))
     columns = ("time", "%") if len(sides) == 1 else ("before", "%", "after", "%", "change")
@@ -171,10 +171,6 @@ def _show_difference(what_if: str, difference: Difference) -> None:
                 for row in rows[:_MAX_ROWS]
             ],
         )
-
-
-def _percent(time: float, side: Mapping[str, float]) -> str:
-    return f"{100 * time / max(sum(side.values()), 1e-9):.1f}"
 
 
 def _signed(ns: float) -> str:

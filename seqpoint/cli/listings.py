@@ -5,7 +5,6 @@ import inspect
 import click
 
 from profilers.devices.catalogue import find_device
-from profilers.readers.common.reader import Reader
 from seqpoint import front_door
 from seqpoint.cli.options import as_json
 from seqpoint.cli.output import print_json, print_table
@@ -66,7 +65,8 @@ def readers_command(json_: bool) -> None:
     rows = [
         {
             "name": plugin.name,
-            "formats": None if plugin.value is None else _formats(plugin.value),
+            # The first line of the docstring of the reader's class.
+            "formats": plugin.value and (inspect.getdoc(type(plugin.value)) or "").split("\n", 1)[0].replace("`", ""),
             "distribution": plugin.package,
             "error": plugin.problem or None,
         }
@@ -77,11 +77,6 @@ def readers_command(json_: bool) -> None:
         return
     cells = [(r["name"], r["formats"] or f"cannot be loaded: {r['error']}", r["distribution"]) for r in rows]
     print_table("Readers", ("name~", "formats~", "package~"), cells)
-
-
-def _formats(reader: Reader) -> str:
-    """Return the first line of the docstring of a reader's class."""
-    return (inspect.getdoc(type(reader)) or "").split("\n", 1)[0].replace("`", "")
 
 
 @click.command("selectors")

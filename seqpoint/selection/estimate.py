@@ -1,11 +1,11 @@
-r"""Totals, ratios and speed-ups of a whole epoch from a few measured points, each with an interval.
+r"""Totals and speed-ups of a whole epoch from a few measured points, each with an interval.
 
 A point is a selected iteration; its weight is the number of iterations that it stands for. The log holds the
 length and the statistic of every iteration on the configuration that the points were selected on. The points alone
 are measured on a new configuration. Three estimates follow.
 
-SeqPoint's sum (`estimate_total`, `estimate_ratio`, `estimate_speedup`)
------------------------------------------------------------------------
+SeqPoint's sum (`estimate_total`, `estimate_speedup`)
+-----------------------------------------------------
 The value is the weighted sum of SeqPoint (arXiv 2007.10459), which has no interval; this one is derived here. Let
 an iteration of length :math:`u` take :math:`m_u (1 + \epsilon)` on the new configuration, with independent noise of
 relative variance :math:`\sigma_u^2`. Length :math:`u` occurs :math:`n_u` times, its points weigh :math:`W_u`
@@ -413,44 +413,6 @@ def estimate_total(values: ArrayLike, log: SelectionLog, *, confidence: float = 
     error = _sum_error(finite_column("values", values, size=log.weights.size), log, spread)
     half = _sum_half_width(error, spread, confidence)
     return Estimate(error.total, max(error.total - half, 0.0), error.total + half, confidence)
-
-
-def estimate_ratio(values: ArrayLike, log: SelectionLog, *, confidence: float = 0.95) -> Estimate:
-    """Estimate the mean over iterations of a ratio statistic, such as IPC or a hit rate.
-
-    Parameters
-    ----------
-    values : array-like, shape (n_points,)
-        The ratio of each representative, in the order of `log.representatives`.
-    log : SelectionLog
-        The logged epoch, the points and their weights.
-    confidence : float, default 0.95
-        Nominal coverage of the interval, between 0 and 1.
-
-    Returns
-    -------
-    Estimate
-        ``sum(weights * values) / sum(weights)``, in the unit of `values`. The weights are known, so the
-        interval is that of the total divided by their sum.
-
-    Raises
-    ------
-    InvalidInputError
-        Values have another shape than the points, or are negative or not finite.
-
-    Notes
-    -----
-    Source: SeqPoint (arXiv 2007.10459). It weighs every iteration the same, however long it takes.
-
-    Examples
-    --------
-    >>> log = SelectionLog([5, 5, 9], [98, 102, 300], representatives=[0, 2], weights=[2, 1])
-    >>> estimate_ratio([0.5, 0.8], log).value
-    0.6
-    """
-    total = estimate_total(values, log, confidence=confidence)
-    n = float(log.weights.sum())
-    return Estimate(total.value / n, total.low / n, total.high / n, confidence)
 
 
 def estimate_speedup(

@@ -1,13 +1,13 @@
 """Rows of CSV files, and batches of events for a sink.
 
 `csv_rows` reads a file that may be packed, truncated or damaged, and counts the losses. `Batches` takes events one at
-a time and writes them to a sink column by column. `write_with_counters` writes kernels with their counters.
+a time and writes them to a sink column by column. `CountedKernels` writes kernels with their counters.
 """
 
 import csv
 import io
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -197,31 +197,45 @@ def check_not_empty(path: Path, counts: Counter[str]) -> None:
     require_events(path, counts, if_empty="has a header and no row", advice="see that it is whole", rows="rows")
 
 
-def write_with_counters(
-    sink: Sink,
-    kernels: Sequence[Mapping[str, Any]],
-    counters: Iterable[tuple[int, Mapping[str, Any]]],
-    counts: Counter[str],
-) -> None:
-    """Write kernels and the counters that were measured of them.
+class CountedKernels:
+    """Kernels with the counters that were measured of them, given to a sink in batches.
 
     Parameters
     ----------
     sink : Sink
         Takes the events.
-    kernels : sequence of mapping of str to value
-        Columns of each kernel, the same for all; ``rank`` and ``start_ns`` are among them.
-    counters : iterable of (int, mapping)
-        For each counter, the row of its kernel, and its own columns.
     counts : Counter
         Counts of the reader; events that were written are added to ``kept``.
     """
-    if not kernels:
-        return
-    ids = sink.write("kernels", {name: [kernel[name] for kernel in kernels] for name in kernels[0]})
-    counts["kept"] += len(ids)
-    batches = Batches(sink, counts)
-    for row, counter in counters:
-        start = {"rank": kernels[row]["rank"], "start_ns": kernels[row]["start_ns"]}
-        batches.add("counters", {**start, **counter, "kernel_id": int(ids[row])})
-    batches.flush()
+
+    def __init__(self, sink: Sink, counts: Counter[str]) -> None:
+        self._sink = sink
+        self._counts = counts
+        self._kernels: list[dict[str, Any]] = []
+        self._counters: list[tuple[int, Mapping[str, Any]]] = []
+        self._bytes = 0
+
+    def add_counter(self, counter: Mapping[str, Any]) -> None:
+        """Add the name, value and unit of a counter of the next kernel."""
+        self._counters.append((len(self._kernels), counter))
+
+    def add(self, kernel: dict[str, Any]) -> None:
+        """Add a kernel: the same columns for all, with ``rank``, ``start_ns``, ``name`` and ``args`` among them."""
+        self._kernels.append(kernel)
+        self._bytes += len(kernel["name"]) + len(kernel["args"] or "")
+        if len(self._counters) + len(self._kernels) >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the events that are not written yet; call it after the last kernel."""
+        if not self._kernels:
+            return
+        kernels = self._kernels
+        ids = self._sink.write("kernels", {name: [kernel[name] for kernel in kernels] for name in kernels[0]})
+        self._counts["kept"] += len(ids)
+        batches = Batches(self._sink, self._counts)
+        for row, counter in self._counters:
+            start = {"rank": kernels[row]["rank"], "start_ns": kernels[row]["start_ns"]}
+            batches.add("counters", {**start, **counter, "kernel_id": int(ids[row])})
+        batches.flush()
+        self._kernels, self._counters, self._bytes = [], [], 0

@@ -18,9 +18,8 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from profilers.trace.arrays import MISSING, Ints, dense_keys
+from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys
 
 #: Integers from minus this to below this fit 32 bits.
 INT32_LIMIT = 1 << 31
@@ -60,6 +59,21 @@ def finite_float(value: Any) -> float | None:
     except (OverflowError, ValueError):
         return None
     return result if isfinite(result) else None
+
+
+def finite_number(text: str | None) -> float | None:
+    """Return the finite number that a text spells, or None.
+
+    Examples
+    --------
+    >>> finite_number("1e3"), finite_number("nan"), finite_number(None)
+    (1000.0, None, None)
+    """
+    try:
+        value = float(text or "")
+    except ValueError:
+        return None
+    return value if isfinite(value) else None
 
 
 def exact_ns(value: Any, power: int = 3) -> int | None:
@@ -134,8 +148,6 @@ IN_WORK_ITEMS = "hipExtModuleLaunchKernel"
 _MAX_WORKGROUP_SIZE = 1024
 _GRID_LIMIT = 2.0**62
 
-Flags = npt.NDArray[np.bool_]
-
 
 def _is_swapped(batches: Sequence[Ints]) -> bool:
     """Return whether some block is larger than any device accepts, and no grid is."""
@@ -147,7 +159,7 @@ def _is_swapped(batches: Sequence[Ints]) -> bool:
     return large_block and not large_grid
 
 
-def _counted(extents: Ints, in_work_items: Flags, swapped: bool) -> tuple[Ints, Ints, int]:
+def _counted(extents: Ints, in_work_items: Bools, swapped: bool) -> tuple[Ints, Ints, int]:
     """Return workgroups and workgroup size of kernels, and the number of grids that were in work-items."""
     has_extents = extents[:, 0] != MISSING
     grid, block = (
@@ -180,7 +192,7 @@ class Grids:
 
     def __init__(self) -> None:
         self._kernels: list[tuple[Ints, Ints, Ints]] = []
-        self._launches: list[tuple[Ints, Ints, Ints, Flags]] = []
+        self._launches: list[tuple[Ints, Ints, Ints, Bools]] = []
 
     def add_kernels(self, rank: Ints, correlation: Ints, extents: Ints) -> None:
         """Add kernels in the order of their rows.
@@ -194,7 +206,7 @@ class Grids:
         """
         self._kernels.append((_compact(rank), _compact(correlation), _compact(extents)))
 
-    def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Flags) -> None:
+    def add_launches(self, rank: Ints, correlation: Ints, extents: Ints, in_work_items: Bools) -> None:
         """Add calls that launch kernels; calls without any statement about a grid are ignored.
 
         Parameters
@@ -220,7 +232,7 @@ class Grids:
         counts = {"repaired_grid": repaired, "repaired_work_items": sum(divided)}
         return np.concatenate(groups), np.concatenate(sizes), counts
 
-    def _with_launches(self, rank: Ints, correlation: Ints, extents: Ints) -> tuple[Ints, Flags]:
+    def _with_launches(self, rank: Ints, correlation: Ints, extents: Ints) -> tuple[Ints, Bools]:
         """Return the extents of kernels, or else of their launches, and whether these are in work-items."""
         in_work_items = np.zeros(len(rank), dtype=bool)
         if not self._launches:

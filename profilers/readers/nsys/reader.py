@@ -16,7 +16,15 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.reader import Head, Sink
 from profilers.readers.common.source import prefetch, require_events
 from profilers.readers.nsys import rows
-from profilers.readers.nsys.tables import SUFFIXES, Processes, StringIds, TableFolder, Tables, description, until_damage
+from profilers.readers.nsys.tables import (
+    SUFFIXES,
+    TableFolder,
+    Tables,
+    description,
+    read_ranks,
+    read_strings,
+    until_damage,
+)
 from profilers.trace.trace import Quality, TraceMeta
 
 #: Names of tables that only Nsight Systems writes.
@@ -139,8 +147,8 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     counts: Counter[str] = Counter()
     for table in order:
         counts["missing_columns"] += _missing(tables, table, sources[table])
-    processes = Processes(tables, [table for table in order if sources[table].kind in _DEVICE_KINDS])
-    context = rows.Context(StringIds.of(tables, counts), processes, counts)
+    ranks, used = read_ranks(tables, [table for table in order if sources[table].kind in _DEVICE_KINDS])
+    context = rows.Context(read_strings(tables, counts), ranks, counts)
     for table in order:
         source = sources[table]
         columns = tuple(dict.fromkeys((*source.columns, *source.args)))
@@ -158,9 +166,9 @@ def _read(tables: Tables, sink: Sink, name: str) -> TraceMeta:
     return TraceMeta(
         format=name,
         sources=(tables.path.name,),
-        ranks=processes.ranks,
+        ranks=ranks.numbers,
         quality=Quality(counts),
-        **description(tables, processes),
+        **description(tables, ranks, used),
     )
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.readers.common.numbers import INT32_LIMIT
-from profilers.readers.nsys.tables import Processes, StringIds, process_of, whole_numbers
+from profilers.readers.common.references import Ranks, Strings
+from profilers.readers.nsys.tables import process_of, whole_numbers
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import Spelling, constant, taken
 
@@ -50,9 +51,9 @@ class Context:
 
     Parameters
     ----------
-    strings : StringIds
+    strings : Strings
         Texts by number.
-    processes : Processes
+    ranks : Ranks
         Ranks of processes.
     counts : Counter
         Counts of losses, updated.
@@ -60,8 +61,8 @@ class Context:
         Texts made so far, by the function or the names that they were made with.
     """
 
-    strings: StringIds
-    processes: Processes
+    strings: Strings
+    ranks: Ranks
     counts: Counter[str]
     spellings: dict[Any, Spelling] = field(default_factory=dict)
 
@@ -135,7 +136,7 @@ class Batch:
         }
 
     def _times(self, process: Ints) -> Columns:
-        return {"rank": self.context.processes.rank(process), "start_ns": self.start, "dur_ns": self.duration}
+        return {"rank": self.context.ranks.of(process), "start_ns": self.start, "dur_ns": self.duration}
 
 
 def _members(names: Sequence[str], row: Row) -> str | None:
@@ -271,19 +272,17 @@ def _sync(row: Row) -> str:
 
 def launches(batch: Batch) -> Columns:
     """Return columns of ``launches`` from calls of the runtime and of the driver."""
-    launched = batch.context.processes.launched(process_of(batch.ints("globalTid")))
+    process, ranks = process_of(batch.ints("globalTid")), batch.context.ranks
+    # A call launches device work if its process did some, or if it is unknown which processes did.
+    launched = np.isin(process, ranks.processes) | (process == MISSING) | (not len(ranks.processes))
     returned = batch.ints("returnValue")  # 0 if the call succeeds
     return {
         **batch.host(),
-        "name": batch.context.names(batch.texts("nameId", _without_version)),
+        "name": batch.context.names(batch.texts("nameId", partial(_VERSION.sub, ""))),
         "api": batch.spelled(_api, "eventClass"),
         "correlation": np.where(launched, batch.ints("correlationId"), MISSING),
         "args": batch.args(("returnValue",), [np.where(returned == 0, MISSING, returned)]),
     }
-
-
-def _without_version(name: str) -> str:
-    return _VERSION.sub("", name)
 
 
 def _api(row: Row) -> str:

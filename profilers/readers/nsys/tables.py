@@ -1,12 +1,12 @@
 """Tables of an Nsight Systems export, with the texts, processes and devices that their rows refer to.
 
 `Tables` is a SQLite file (`profilers.readers.common.database.Database`) or a folder with a file for each table
-(`TableFolder`). `StringIds` holds texts by number, and `Processes` gives each process with device
-work a rank. `description` reads the tables that describe the export itself.
+(`TableFolder`). `read_strings` reads the texts by number, and `read_ranks` gives each process with device work a rank.
+`description` reads the tables that describe the export itself.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,9 +19,11 @@ import pyarrow.parquet as pq
 from profilers.errors import BrokenFileError, NotFoundError
 from profilers.readers.common.database import Database
 from profilers.readers.common.numbers import positive
+from profilers.readers.common.references import Ranks, Strings
 from profilers.trace.arrays import MISSING, Ints, arrow_array
-from profilers.trace.columns import combinations, lookup
+from profilers.trace.columns import combinations
 from profilers.trace.schema import OWN_RANK
+from profilers.trace.store import first_line
 from profilers.trace.trace import DeviceProperties
 
 #: Suffixes of the files that ``nsys export --type parquetdir`` and ``arrowdir`` write.
@@ -68,7 +70,7 @@ class TableFolder:
                     raise BrokenFileError(f"{self.path}: unpacks to more than the limit; raise it if you trust it")
                 return parquet.schema_arrow
         except _FAILURES as error:
-            raise BrokenFileError(f"{file}: no readable table ({_first_line(error)}); export it again") from error
+            raise BrokenFileError(f"{file}: no readable table ({first_line(error)}); export it again") from error
 
     def read(self, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
         """Yield batches of the named columns, as `profilers.readers.common.database.Database.read`."""
@@ -80,7 +82,7 @@ class TableFolder:
                 values = {name: _values(batch.column(name)) for name in present}
                 yield {name: values.get(name, np.full(batch.num_rows, MISSING)) for name in columns}
         except _FAILURES as error:
-            raise BrokenFileError(f"{self._files[table]}: the table is damaged ({_first_line(error)})") from error
+            raise BrokenFileError(f"{self._files[table]}: the table is damaged ({first_line(error)})") from error
 
     def _batches(self, file: Path, columns: list[str]) -> Iterator[pa.RecordBatch]:
         if file.suffix == ".parquet":
@@ -115,10 +117,6 @@ def _open_arrow(raw: Any) -> Any:
     except pa.ArrowInvalid:
         raw.seek(0)
         return pa.ipc.open_stream(raw)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _values(column: Any) -> Any:
@@ -168,58 +166,14 @@ def whole_numbers(values: Any) -> Ints:
     return np.where(fits, np.where(fits, reals, 0).astype(np.int64), MISSING)
 
 
-class StringIds:
-    """Texts of an export by number.
-
-    Parameters
-    ----------
-    ids : array of int64
-        Numbers of the texts.
-    texts : Array of string
-        Texts, as many as numbers.
-
-    Examples
-    --------
-    >>> StringIds(np.array([7, 3]), pa.array(["seven", "three"])).encode(np.array([3, 9, 7])).to_pylist()
-    ['three', None, 'seven']
-    """
-
-    def __init__(self, ids: Ints, texts: pa.Array) -> None:
-        order = np.argsort(ids, kind="stable")
-        self._ids = ids[order]
-        self._texts = texts.take(pa.array(order))
-
-    @classmethod
-    def of(cls, tables: Tables, counts: Counter[str]) -> "StringIds":
-        """Return the texts of an export, up to where their table is damaged; none if there is no table."""
-        ids, texts = [np.empty(0, dtype=np.int64)], [pa.array([], pa.string())]
-        for batch in until_damage(tables, "StringIds", ("id", "value"), counts):
-            if not isinstance(batch["value"], np.ndarray):  # else there are nulls only
-                ids.append(whole_numbers(batch["id"]))
-                texts.append(batch["value"].cast(pa.string()))
-        return cls(np.concatenate(ids), pa.concat_arrays(texts))
-
-    def encode(self, ids: Any, change: Callable[[str], str] | None = None) -> pa.DictionaryArray:
-        """Return the texts with these numbers, null for a number without a text.
-
-        Parameters
-        ----------
-        ids : array of int64, or Array of string
-            Numbers, or the texts themselves, which some exports have instead.
-        change : callable, optional
-            Function applied to each distinct text.
-        """
-        if isinstance(ids, np.ndarray):
-            codes = arrow_array(ids).dictionary_encode()
-            rows = lookup(self._ids, np.arange(len(self._ids)), codes.dictionary.to_numpy())
-            texts = self._texts.take(arrow_array(rows, rows == MISSING))
-        else:
-            codes = ids.cast(pa.string()).dictionary_encode()
-            texts = codes.dictionary
-        if change is not None:
-            texts = pa.array([None if text is None else change(text) for text in texts.to_pylist()], pa.string())
-        distinct = texts.dictionary_encode()
-        return pa.DictionaryArray.from_arrays(distinct.indices.take(codes.indices), distinct.dictionary)
+def read_strings(tables: Tables, counts: Counter[str]) -> Strings:
+    """Return the texts of an export, up to where their table is damaged; none if there is no table."""
+    ids, texts = [np.empty(0, dtype=np.int64)], [pa.array([], pa.string())]
+    for batch in until_damage(tables, "StringIds", ("id", "value"), counts):
+        if not isinstance(batch["value"], np.ndarray):  # else there are nulls only
+            ids.append(whole_numbers(batch["id"]))
+            texts.append(batch["value"].cast(pa.string()))
+    return Strings(np.concatenate(ids), pa.concat_arrays(texts))
 
 
 _PID_BITS = 24
@@ -230,8 +184,8 @@ def process_of(identifiers: Ints) -> Ints:
     return np.where(identifiers == MISSING, MISSING, identifiers >> _PID_BITS)
 
 
-class Processes:
-    """Ranks of the processes of an export that did device work.
+def read_ranks(tables: Tables, names: Sequence[str]) -> tuple[Ranks, list[tuple[int, int]]]:
+    """Return the ranks of the processes that did device work, and each rank with each device that it used.
 
     Ranks must be known before the first row is given to a sink, so the tables are read twice, first for two columns.
 
@@ -242,38 +196,24 @@ class Processes:
     names : sequence of str
         Names of the tables of device work.
     """
-
-    def __init__(self, tables: Tables, names: Sequence[str]) -> None:
-        pairs: set[tuple[int, int]] = set()
-        for name in names:
-            for batch in until_damage(tables, name, ("globalPid", "deviceId")):
-                process, device = process_of(whole_numbers(batch["globalPid"])), whole_numbers(batch["deviceId"])
-                firsts = combinations(np.stack([process, device]))[1]
-                pairs.update(zip(process[firsts].tolist(), device[firsts].tolist(), strict=True))
-        pairs = {pair for pair in pairs if pair[0] != MISSING}
-        self._processes = np.unique([process for process, _ in pairs]).astype(np.int64)
-        #: All ranks; empty for a single process.
-        self.ranks = tuple(range(len(self._processes))) if len(self._processes) > 1 else ()
-        #: Each rank with each device that it used.
-        self.devices = sorted({(int(self.rank(np.array([process]))[0]), device) for process, device in pairs})
-
-    def rank(self, process: Ints) -> Ints:
-        """Return the rank of each process, the first for a process without device work; one process has none."""
-        if not self.ranks:
-            return np.full(len(process), OWN_RANK)
-        return np.maximum(lookup(self._processes, np.arange(len(self._processes)), process), 0)
-
-    def launched(self, process: Ints) -> pa.Array:
-        """Return whether calls of each process can have launched the device work of its rank."""
-        return np.isin(process, self._processes) | (process == MISSING) | (len(self._processes) == 0)
+    pairs: set[tuple[int, int]] = set()
+    for name in names:
+        for batch in until_damage(tables, name, ("globalPid", "deviceId")):
+            process, device = process_of(whole_numbers(batch["globalPid"])), whole_numbers(batch["deviceId"])
+            firsts = combinations(np.stack([process, device]))[1]
+            pairs.update(zip(process[firsts].tolist(), device[firsts].tolist(), strict=True))
+    processes = sorted({process for process, _ in pairs} - {int(MISSING)})
+    rank_of = {process: rank for rank, process in enumerate(processes)}
+    used = sorted((rank_of[process], device) for process, device in pairs if process in rank_of)
+    return Ranks(rank_of, len(rank_of)), used
 
 
-def description(tables: Tables, processes: Processes) -> dict[str, Any]:
+def description(tables: Tables, ranks: Ranks, used: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """Return what the export states of itself, as arguments of `TraceMeta`: version, start of the clock and devices."""
     return {
         "version": _version(tables),
         "clock_base_ns": _clock_base_ns(tables),
-        "devices": _devices(tables, processes),
+        "devices": _devices(tables, used if ranks.numbers else None),
     }
 
 
@@ -295,14 +235,13 @@ def _clock_base_ns(tables: Tables) -> int:
     return 0
 
 
-def _devices(tables: Tables, processes: Processes) -> tuple[DeviceProperties, ...]:
-    """Return the properties of the devices that each rank used; of all devices for a single process."""
+def _devices(tables: Tables, used: Sequence[tuple[int, int]] | None) -> tuple[DeviceProperties, ...]:
+    """Return the properties of the devices that each rank used; of all devices if `used` is None."""
     rows = _rows(tables, "TARGET_INFO_GPU", ("id", "name", "smCount", "totalMemory"))
     listed = {row["id"]: row for row in rows if isinstance(row["id"], int)}
-    used = processes.devices if processes.ranks else [(OWN_RANK, device) for device in sorted(listed)]
     return tuple(
         DeviceProperties(rank, device, str(row["name"] or ""), positive(row["smCount"]), positive(row["totalMemory"]))
-        for rank, device in used
+        for rank, device in ([(OWN_RANK, device) for device in sorted(listed)] if used is None else used)
         if (row := listed.get(device)) is not None
     )
 

@@ -5,7 +5,7 @@ kernels. `workgroups` counts the workgroups of launch grids.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from profilers.readers.common.numbers import INT32_LIMIT, Flags, integer, plain_text
-from profilers.trace.arrays import MISSING, Floats, Ints, text_array
+from profilers.readers.common.numbers import INT32_LIMIT, integer
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints
 
 #: Integers below are exact in float64.
 _EXACT = 2.0**53
@@ -53,28 +53,9 @@ def narrow(values: Ints) -> Ints:
     return np.where((values >= 0) & (values < INT32_LIMIT), values, MISSING)
 
 
-def renamed(values: pa.Array, change: Callable[[str], str | None]) -> pa.DictionaryArray:
-    """Return texts with `change` applied, once to each distinct text.
-
-    Examples
-    --------
-    >>> renamed(pa.array(["a", None, "b", "a"]), str.upper).to_pylist()
-    ['A', None, 'B', 'A']
-    """
-    dictionary = values.dictionary_encode()
-    texts = text_list(None if text is None else change(text) for text in dictionary.dictionary.to_pylist())
-    distinct = texts.dictionary_encode()
-    return pa.DictionaryArray.from_arrays(pc.take(distinct.indices, dictionary.indices), distinct.dictionary)
-
-
-def is_text(values: pa.Array, text: str) -> Flags:
+def is_text(values: pa.Array, text: str) -> Bools:
     """Return for each row whether it holds `text`."""
     return np.asarray(pc.equal(values, text).fill_null(False).to_numpy(zero_copy_only=False), dtype=bool)
-
-
-def text_list(texts: Iterable[str | None]) -> pa.Array:
-    """Return untrusted texts as Arrow strings; half a surrogate pair, which UTF-8 cannot hold, is replaced."""
-    return text_array([None if text is None else plain_text(text) for text in texts])
 
 
 _DOMAINS = (
@@ -122,7 +103,7 @@ def copy_direction(word: str) -> str:
     return next(directions, "memset" if _FILL.search(word) else word or "unknown")
 
 
-def with_peers(directions: pa.Array, peers: Flags) -> pa.DictionaryArray:
+def with_peers(directions: pa.Array, peers: Bools) -> pa.DictionaryArray:
     """Return directions of copies with ``PtoP`` for copies between two GPUs.
 
     Parameters

@@ -1,20 +1,19 @@
 """SQLite recordings of ROCm's tools: tables read up to where they are damaged, and lookups by number.
 
-`Recording` reads the tables of one file. `Join` and `Strings` look up the rows and the texts that other rows refer to
-by number.
+`Recording` reads the tables of one file. `Join` looks up the rows that other rows refer to by number.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.database import Database
-from profilers.readers.rocm.conversion import renamed
+from profilers.readers.common.references import Strings
 from profilers.readers.rocm.records import Block
-from profilers.trace.arrays import MISSING, Ints, arrow_array
+from profilers.trace.arrays import Ints
 from profilers.trace.columns import lookup
 
 
@@ -64,7 +63,7 @@ class Recording:
         """Return integer columns of all rows of a table, 8 bytes a value; empty if the table is absent."""
         return Join(columns, [[block.ints(name) for name in columns] for block in self.blocks(table, columns)])
 
-    def strings(self, table: str, columns: Sequence[str] = ("id", "string")) -> "Strings":
+    def strings(self, table: str, columns: Sequence[str] = ("id", "string")) -> Strings:
         """Return the texts of a table.
 
         Parameters
@@ -81,7 +80,7 @@ class Recording:
                 for key, text in pairs:  # a loop over the distinct texts, 0.2 us each
                     if text:
                         texts.setdefault(key, text)
-        return Strings(texts)
+        return Strings(np.fromiter(texts, np.int64), pa.array(texts.values(), pa.string()))
 
     def schema_version(self, table: str) -> str | None:
         """Return the version of the schema that a table of metadata states, or None."""
@@ -104,6 +103,7 @@ class Join:
 
     Examples
     --------
+    >>> from profilers.trace.arrays import MISSING
     >>> join = Join(("id", "pid"), [[np.array([7, 3]), np.array([70, 30])]])
     >>> join("pid", np.array([3, 7])).tolist(), (join("pid", np.array([5])) == MISSING).tolist()
     ([30, 70], [True])
@@ -123,36 +123,3 @@ class Join:
     def column(self, name: str) -> Ints:
         """Return a whole column, in the order of the numbers."""
         return self._columns[name]
-
-
-class Strings:
-    """A table of texts that rows refer to by number.
-
-    Parameters
-    ----------
-    texts : mapping of int to str
-        Texts by number.
-    """
-
-    def __init__(self, texts: Mapping[int, str]) -> None:
-        self._keys = np.array(sorted(texts), dtype=np.int64)
-        self._texts = pa.array([texts[key] for key in self._keys.tolist()], pa.string())
-
-    def encode(self, numbers: Ints, change: Callable[[str], str | None] = str) -> pa.DictionaryArray:
-        """Return the texts that numbers refer to, null for a number without a text.
-
-        Parameters
-        ----------
-        numbers : array of int64
-            Numbers of texts.
-        change : callable
-            Function applied to each distinct text; by default texts stay as they are.
-        """
-        rows = lookup(self._keys, np.arange(len(self._keys)), numbers)
-        distinct, inverse = np.unique(rows, return_inverse=True)
-        texts = self._texts.take(arrow_array(distinct, distinct == MISSING))
-        return renamed(pa.DictionaryArray.from_arrays(pa.array(inverse.astype(np.int32)), texts), change)
-
-    def texts(self, numbers: Ints, change: Callable[[str], str | None] = str) -> pa.Array:
-        """Return the texts as `encode`, as a plain array."""
-        return self.encode(numbers, change).cast(pa.string())

@@ -1,13 +1,12 @@
 """Tables of records as ROCm's tools write them, and how their rows become events.
 
 `Block` holds rows of one table as columns, whatever the format: CSV, JSON or SQLite. `Output` gives rows with a start
-and an end to a sink. `Ranks` numbers the processes of a recording, and `Agents` the GPUs of a machine as rocprofv3
-lists them.
+and an end to a sink. `Agents` numbers the GPUs of a machine as rocprofv3 lists them.
 """
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -18,8 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.readers.common.json_documents import ints, listed
-from profilers.readers.common.numbers import TIMES_NS, Flags
+from profilers.readers.common.numbers import TIMES_NS, finite_number
 from profilers.readers.common.reader import Sink
+from profilers.readers.common.references import Change, renamed, text_list
 from profilers.readers.common.source import require_events
 from profilers.readers.rocm import conversion
 from profilers.trace.arrays import MISSING, Ints
@@ -27,8 +27,6 @@ from profilers.trace.columns import combinations, constant, encoded, lookup, tak
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, Quality, TraceMeta
 
-#: Function from a text to another, or to None for null.
-Change = Callable[[str], str | None]
 #: Texts with fewer digits are integers of 64 bits.
 _DIGITS = 19
 
@@ -69,7 +67,7 @@ class Block:
     def reals(self, name: str) -> pa.Array:
         """Return a column as float64, null where a value is no finite number; 0.3 us a distinct value."""
         texts = self.texts(name).dictionary_encode()
-        return pa.array(map(_finite, texts.dictionary.to_pylist()), pa.float64()).take(texts.indices)
+        return pa.array(map(finite_number, texts.dictionary.to_pylist()), pa.float64()).take(texts.indices)
 
     def texts(self, name: str, change: Change | None = None) -> pa.Array:
         """Return a column as Arrow strings, with `change` applied once to each distinct text."""
@@ -77,8 +75,8 @@ class Block:
             return pa.nulls(self.rows, pa.string())
         values = self.columns[name]
         if isinstance(values, np.ndarray):
-            values = conversion.text_list(None if n == MISSING else str(n) for n in values.tolist())
-        return (values if change is None else conversion.renamed(values, change)).cast(pa.string())
+            values = text_list(None if n == MISSING else str(n) for n in values.tolist())
+        return (values if change is None else renamed(values, change)).cast(pa.string())
 
     def arguments(self, names: Sequence[str]) -> pa.Array:
         """Return the named columns as one JSON object a row, without nulls; null for a row that has only nulls.
@@ -95,7 +93,7 @@ class Block:
             cells = {name: v[int(c[row])] for name, c, v in zip(present, codes, values, strict=True)}
             members = {name: value for name, value in cells.items() if value is not None and value != ""}
             objects.append(json.dumps(members, separators=(",", ":")) if members else None)
-        return encoded(combined, conversion.text_list(objects))
+        return encoded(combined, text_list(objects))
 
     def take(self, rows: npt.NDArray[np.intp]) -> "Block":
         """Return the block with these rows alone, in this order."""
@@ -118,14 +116,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, str):
         return int(value) if value.isascii() and value.isdigit() and len(value) < _DIGITS else value
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _finite(text: str | None) -> float | None:
-    try:
-        value = float(text or "")
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
 
 
 class Output:
@@ -185,7 +175,7 @@ class Output:
 
     def _named(self, names: pa.Array) -> pa.DictionaryArray:
         """Return names with "unknown" for each missing or empty name; these are counted."""
-        names = conversion.renamed(names, lambda text: text or None)
+        names = renamed(names, lambda text: text or None)
         self.counts["missing_name"] += names.null_count
         return names.cast(pa.string()).fill_null("unknown").dictionary_encode() if names.null_count else names
 
@@ -250,40 +240,6 @@ def _is_time(values: Ints) -> Any:
     return (values >= TIMES_NS.start) & (values < TIMES_NS.stop)
 
 
-class Ranks:
-    """Ranks of the processes of a recording.
-
-    Parameters
-    ----------
-    rank_of : mapping of int to int
-        Rank of each process that did device work.
-    count : int
-        Number of all ranks of the recording.
-
-    Examples
-    --------
-    >>> ranks = Ranks({70: 0, 71: 1}, 2)
-    >>> ranks.numbers, ranks.of(np.array([71, 5])).tolist()
-    ((0, 1), [1, 0])
-    """
-
-    def __init__(self, rank_of: Mapping[int, int], count: int) -> None:
-        self._processes = np.array(sorted(rank_of), np.int64)
-        self._ranks = np.array([rank_of[process] for process in sorted(rank_of)], np.int64)
-        #: All ranks; empty for a single process.
-        self.numbers = tuple(range(count)) if count > 1 else ()
-
-    def of(self, process: Ints) -> Ints:
-        """Return the rank of each process; a process without device work belongs to the first rank."""
-        if not self.numbers:
-            return np.full(len(process), OWN_RANK)
-        return np.maximum(lookup(self._processes, self._ranks, process), 0)
-
-    def used_gpu(self, process: Ints) -> Flags:
-        """Return whether each process did device work."""
-        return np.isin(process, self._processes)
-
-
 #: A GPU as rocprofv3 lists it: its position among the agents of the machine, the number or handle by which events name
 #: it, and its properties.
 Gpu = tuple[int, int, DeviceProperties]
@@ -344,7 +300,7 @@ class Agents:
             Keys of the agents that a copy reads and writes.
         """
         words = words.fill_null("")
-        directions = conversion.renamed(words, conversion.copy_direction).cast(pa.string())
+        directions = renamed(words, conversion.copy_direction).cast(pa.string())
         source_gpu, target_gpu = self.devices(source), self.devices(target)
         peers = (source_gpu != target_gpu) & (source_gpu != MISSING) & (target_gpu != MISSING) & bool(self._gpus)
         is_target = source_gpu == MISSING if self._gpus else conversion.is_text(directions, "HtoD")

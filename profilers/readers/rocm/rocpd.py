@@ -20,9 +20,10 @@ from profilers.readers.common.database import open_database
 from profilers.readers.common.json_documents import json_object
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.references import Ranks, text_list
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Recording
-from profilers.readers.rocm.records import Agents, Block, Gpu, Output, Ranks, gpu_properties, lanes
+from profilers.readers.rocm.records import Agents, Block, Gpu, Output, gpu_properties, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -146,7 +147,7 @@ class Session:
                 "name": self._region_names(regions, self._domain(number)),
                 "process": np.where(system_process == MISSING, process, system_process),
                 "thread": np.where(system_thread == MISSING, thread, system_thread),
-                "correlation": np.where(self._ranks.used_gpu(process), self._correlation(regions), MISSING),
+                "correlation": np.where(np.isin(process, self._ranks.processes), self._correlation(regions), MISSING),
             }
             self._out.write_calls(self._domain(number), columns, regions.ints("end"))
 
@@ -155,7 +156,7 @@ class Session:
         names = self._strings.texts(block.ints("name_id"))
         if conversion.call_kind(domain)[1] != "user_annotation":
             return names
-        messages = conversion.text_list(self._messages.get(event) or None for event in block.ints("event_id").tolist())
+        messages = text_list(self._messages.get(event) or None for event in block.ints("event_id").tolist())
         return pa.compute.coalesce(messages, names)
 
     @cached_property

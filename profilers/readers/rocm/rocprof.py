@@ -19,6 +19,7 @@ from profilers.readers.common.database import SIGNATURE, open_database
 from profilers.readers.common.json_documents import Document, opening
 from profilers.readers.common.numbers import integer, plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.references import renamed, text_list
 from profilers.readers.common.source import read_source
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Recording
@@ -108,7 +109,7 @@ def read_tables(path: Path, out: Output) -> Iterator[tuple[str, Block]]:
         else:
             index = np.array([launched.get(event["position"], int(MISSING)) for event in events], np.int64)
         numbers = {name: _integers(event.get(name) for event in events) for name in _NUMBERS}
-        yield table, Block({"Name": conversion.text_list(event["Name"] for event in events), **numbers, "Index": index})
+        yield table, Block({"Name": text_list(event["Name"] for event in events), **numbers, "Index": index})
 
 
 def _integers(values: Iterable[Any]) -> Ints:
@@ -219,7 +220,7 @@ def _write(table: str, block: Block, out: Output) -> None:
         _write_counters(block, out.write("kernels", _kernels(block), end), out)
     elif table == "COPY":
         columns = _operations(block)
-        direction = conversion.renamed(columns["name"], conversion.copy_direction)
+        direction = renamed(columns["name"], conversion.copy_direction)
         out.write("copies", {**columns, "direction": direction}, end)
     elif table == "OPS":
         barriers = conversion.is_text(block.texts("Name"), _NO_KERNEL)
@@ -252,7 +253,7 @@ def _kernels(block: Block) -> dict[str, Any]:
 def _common(block: Block, name: str) -> dict[str, Any]:
     return {
         "rank": np.full(block.rows, OWN_RANK),
-        "name": conversion.renamed(block.texts(name), conversion.kernel_name),
+        "name": renamed(block.texts(name), conversion.kernel_name),
         "start_ns": block.ints("BeginNs"),
     }
 
@@ -278,7 +279,7 @@ def _write_counters(block: Block, ids: Ints, out: Output) -> None:
         counters = out.measured(cells.take(kernels), "value")
         columns = {
             "rank": np.full(counters.rows, OWN_RANK),
-            "name": constant(str(conversion.text_list([name])[0]), counters.rows),
+            "name": constant(str(text_list([name])[0]), counters.rows),
             "start_ns": counters.ints("start"),
             "value": counters.columns["value"],
             "kernel_id": counters.ints("id"),

@@ -15,10 +15,11 @@ import numpy as np
 
 from profilers.errors import BrokenFileError
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.references import Ranks, renamed
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join
 from profilers.readers.rocm.delimited import blocks
-from profilers.readers.rocm.records import Agents, Block, Gpu, Output, Ranks
+from profilers.readers.rocm.records import Agents, Block, Gpu, Output
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
 from profilers.trace.trace import DeviceProperties, TraceMeta
@@ -144,7 +145,7 @@ class _Events:
         groups, sizes = conversion.workgroups(grid, size)
         return {
             **self._rank_and_start(block),
-            "name": conversion.renamed(block.texts("Kernel_Name"), conversion.kernel_name),
+            "name": renamed(block.texts("Kernel_Name"), conversion.kernel_name),
             "device": self._agents.devices(block.ints("Agent_Id", _agent)),
             **_lanes(block),
             "workgroups": groups,
@@ -170,7 +171,7 @@ class _Events:
             calls = block.take(np.flatnonzero(domains.indices.to_numpy() == code))
             correlation = calls.ints("Correlation_Id")
             if self.ranks.numbers:
-                correlation = np.where(self.ranks.used_gpu(self._process(calls)), correlation, MISSING)
+                correlation = np.where(np.isin(self._process(calls), self.ranks.processes), correlation, MISSING)
             columns = {
                 **self._rank_and_start(calls),
                 "name": calls.texts("Function"),

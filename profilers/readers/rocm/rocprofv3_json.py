@@ -16,8 +16,9 @@ from profilers.errors import BrokenFileError
 from profilers.readers.common.json_documents import ints, listed, load, mapped, opening, walked
 from profilers.readers.common.numbers import plain_text
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.references import Strings, text_list
 from profilers.readers.rocm import conversion
-from profilers.readers.rocm.databases import Join, Strings
+from profilers.readers.rocm.databases import Join
 from profilers.readers.rocm.records import Agents, Block, Gpu, Output, gpu_properties, lanes
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.schema import OWN_RANK
@@ -101,7 +102,8 @@ class _Process:
         # The last symbol of an id counts.
         symbols = dict(zip(ints(records, "kernel_id").tolist(), records, strict=True))
         self._symbols = Join(_SYMBOL, [[ints([*symbols.values()], name) for name in _SYMBOL]])
-        self._symbol_names = Strings({key: name for key, symbol in symbols.items() if (name := _symbol_name(symbol))})
+        names = {key: name for key, symbol in symbols.items() if (name := _symbol_name(symbol))}
+        self._symbol_names = Strings(np.fromiter(names, np.int64), pa.array(names.values(), pa.string()))
         self._messages = dict(zip(ints(markers, "key").tolist(), walked(markers, "value"), strict=True))
 
     def write(self) -> None:
@@ -184,7 +186,7 @@ class _Process:
         names = self._operations(records)
         if conversion.call_kind(domain)[1] != "user_annotation" or not self._messages:
             return names
-        messages = conversion.text_list(plain_text(self._messages.get(key)) or None for key in correlation.tolist())
+        messages = text_list(plain_text(self._messages.get(key)) or None for key in correlation.tolist())
         return pa.compute.coalesce(messages, names)
 
     def _kind(self, number: int) -> dict[str, Any]:
@@ -195,7 +197,7 @@ class _Process:
         """Return the name of each record's operation, from the table of its kind."""
         pairs = list(zip(ints(records, "kind").tolist(), ints(records, "operation").tolist(), strict=True))
         names = {pair: self._operation(*pair) for pair in set(pairs)}
-        return conversion.text_list(names[pair] for pair in pairs)
+        return text_list(names[pair] for pair in pairs)
 
     def _operation(self, kind: int, operation: int) -> str | None:
         names = listed(self._kind(kind).get("operations"))

@@ -18,9 +18,10 @@ import pyarrow as pa
 from profilers.readers.common.database import open_database
 from profilers.readers.common.numbers import IN_WORK_ITEMS
 from profilers.readers.common.reader import Head, Sink
+from profilers.readers.common.references import Ranks, renamed
 from profilers.readers.rocm import conversion
 from profilers.readers.rocm.databases import Join, Recording
-from profilers.readers.rocm.records import Block, Output, Ranks
+from profilers.readers.rocm.records import Block, Output
 from profilers.trace.arrays import MISSING, Ints
 from profilers.trace.columns import constant
 from profilers.trace.trace import TraceMeta
@@ -116,7 +117,7 @@ class _Events:
         for block in self._recording.blocks("rocpd_op", _OPERATION):
             types = self._strings.texts(block.ints("opType_id")).fill_null("")
             names = self._strings.texts(block.ints("description_id"), lambda text: conversion.kernel_name(text) or None)
-            kinds = conversion.renamed(types, _operation_kind)
+            kinds = renamed(types, _operation_kind)
             copies = conversion.is_text(kinds, "copy")
             kernels = ~copies & (conversion.is_text(kinds, "kernel") | names.is_valid().to_numpy(zero_copy_only=False))
             self._out.skip(int((~copies & ~kernels).sum()), "skipped_marker")

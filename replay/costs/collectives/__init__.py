@@ -23,7 +23,6 @@ from replay.costs.collectives.fits import (
 )
 from replay.costs.collectives.measurements import MeasuredCollectives, read_collectives
 from replay.costs.collectives.predictor import (
-    PredictedCollectives,
     calibrate_collectives,
     predict_collective,
     scored_rows,
@@ -36,7 +35,6 @@ __all__ = [
     "CollectiveFit",
     "MeasuredCollectives",
     "Phase",
-    "PredictedCollectives",
     "Topology",
     "algorithm_seconds",
     "algorithms_of",

@@ -6,7 +6,7 @@ protocols, with the constants of NCCL. `least_seconds` is the bound that the lin
 """
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -491,14 +491,8 @@ def algorithm_seconds(phases: tuple[Phase, ...], protocol: str, machine: Machine
     return np.asarray(fixed + sum(phase.volume / (packing.share * machine.of(phase)) for phase in phases) * sizes)
 
 
-def fastest(
-    kind: str,
-    topology: Topology,
-    machine: Machine,
-    sizes: Floats,
-    choices: Sequence[tuple[str, str]] | None = None,
-) -> tuple[Floats, npt.NDArray[np.str_]]:
-    """Return the time of the fastest algorithm and protocol at each size, and their names.
+def fastest(kind: str, topology: Topology, machine: Machine, sizes: Floats) -> tuple[Floats, npt.NDArray[np.str_]]:
+    """Return the time of the fastest algorithm and protocol that libraries choose from at each size, and their names.
 
     Parameters
     ----------
@@ -510,9 +504,6 @@ def fastest(
         Rates of the links.
     sizes : array of float64, shape (n,)
         Bytes.
-    choices : sequence of (str, str), optional
-        Algorithms and protocols to choose from; others than `algorithms_of` are passed over. By default those that
-        libraries choose from.
 
     Returns
     -------
@@ -522,10 +513,9 @@ def fastest(
     """
     if topology.n_workers == 1:
         return np.zeros_like(sizes), np.full(sizes.shape, "none")
-    if choices is None:
-        choices = IN_A_NODE if topology.nodes == 1 else OVER_THE_NETWORK
-        if kind == "all_reduce" and topology.nodes > CHAINED_NODES:
-            choices = (*choices, ("tree", "LL"), ("tree", "Simple"))
+    choices = IN_A_NODE if topology.nodes == 1 else OVER_THE_NETWORK
+    if kind == "all_reduce" and topology.nodes > CHAINED_NODES:
+        choices = (*choices, ("tree", "LL"), ("tree", "Simple"))
     algorithms = algorithms_of(kind, topology)
     times = {
         f"{algorithm} {protocol}": algorithm_seconds(phases_of(kind, algorithm, topology), protocol, machine, sizes)

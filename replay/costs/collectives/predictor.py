@@ -6,7 +6,7 @@ of link, moved by what the busiest link carries. Without such a group, constants
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -38,6 +38,7 @@ from replay.costs.collectives.fits import (
     same_place,
 )
 from replay.costs.collectives.measurements import MeasuredCollectives
+from replay.costs.kernels.predictor import Predicted
 
 #: Size whose time is all launch and waiting for the slowest worker.
 _SMALL_BYTES = 65536.0
@@ -160,33 +161,13 @@ _LEAST_GROUPS = 3
 _UNKNOWN = float(np.log(3))
 
 
-@dataclass(frozen=True)
-class PredictedCollectives:
-    """Predicted times.
-
-    Parameters
-    ----------
-    seconds, low, high : array of float64, of the shape of the sizes
-        `low` to `high` is meant to hold nine measured times of ten; wider beyond the largest size and the most workers
-        that were measured. `low` is not below what the links carry at their raw rate.
-    basis : str
-        ``"fitted"`` on this group of workers, ``"carried"`` over from others, ``"prior"`` from constants and the device
-        catalogue, ``"none"`` of one worker.
-    """
-
-    seconds: Floats
-    low: Floats
-    high: Floats
-    basis: str
-
-
 def predict_collective(
     kind: str,
     sizes: npt.ArrayLike,
     topology: Topology,
     device: Device,
     calibration: CollectiveCalibration,
-) -> PredictedCollectives:
+) -> Predicted:
     """Predict how long a collective takes.
 
     Parameters
@@ -201,6 +182,12 @@ def predict_collective(
         Device of every worker.
     calibration : CollectiveCalibration
         Fits to predict from.
+
+    Returns
+    -------
+    Predicted
+        Times of the shape of the sizes. The interval is wider beyond the largest size and the most workers that were
+        measured. Its low end is not below what the links carry at their raw rate.
 
     Raises
     ------
@@ -221,7 +208,7 @@ def predict_collective(
     exact = _checked_sizes(kind, sizes)
     if topology.n_workers == 1:
         zeros = np.zeros_like(exact)
-        return PredictedCollectives(zeros, zeros, zeros, "none")
+        return Predicted(zeros, zeros, zeros, "none")
     flat = exact.ravel()
     least = least_seconds(kind, flat, topology, device)
     fit = calibration.own(kind, topology, device)
@@ -237,7 +224,7 @@ def predict_collective(
         low = 1 / high
     shortest = np.minimum(np.maximum(seconds * low, least), seconds)
     seconds, low, high = (each.reshape(exact.shape) for each in (seconds, shortest, seconds * high))
-    return PredictedCollectives(seconds, low, high, basis)
+    return Predicted(seconds, low, high, basis)
 
 
 def _checked_sizes(kind: str, sizes: npt.ArrayLike) -> Floats:

@@ -414,16 +414,17 @@ _MOST_BYTES = 16
 
 @dataclass(frozen=True)
 class Predicted:
-    """Durations, shape (n,) each, in s.
+    """Predicted durations of operators or collectives, in s.
 
     Parameters
     ----------
     seconds, low, high : array of float64
-        Times, and the ends of an interval that is meant to hold nine in ten.
+        Times, one a shape or size, and the ends of an interval that is meant to hold nine measured times in ten.
     basis : str
-        ``"fitted"`` on this device, or ``"carried"`` over from others.
+        ``"fitted"`` on this device or group of workers, or ``"carried"`` over from others. Collectives also have
+        ``"prior"``, from constants and the device catalogue, and ``"none"``, of one worker.
     start_s : float
-        Fixed time of a launch that is waited for, in each duration.
+        Fixed time of a launch that is waited for, in each duration of an operator.
     """
 
     seconds: Floats

@@ -344,20 +344,11 @@ def compare(job: Job, ranks: Sequence[int] | None = None) -> Comparison:
     >>> 0.2 < comparison.saving < 0.6
     True
     """
-    return Comparison(job, replay(baseline_graph(job, ranks)), replay(fused_graph(job, ranks)))
+    return Comparison(job, *(replay(job_graph(add, job, ranks)) for add in (add_baseline, add_fused)))
 
 
-def baseline_graph(job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
-    """Return a job as separate kernels; `ranks` as in `compare`."""
-    return _graph(add_baseline, job, ranks)
-
-
-def fused_graph(job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
-    """Return a job as one persistent kernel; `ranks` as in `compare`."""
-    return _graph(add_fused, job, ranks)
-
-
-def _graph(add: AddJob, job: Job, ranks: Sequence[int] | None) -> KernelGraph:
+def job_graph(add: AddJob, job: Job, ranks: Sequence[int] | None = None) -> KernelGraph:
+    """Return the graph that `add_baseline` or `add_fused` builds of a job; `ranks` as in `compare`."""
     assembly = Assembly()
     if ranks is None:
         ranks = (0,) if job.schedule.is_symmetric() else range(job.cluster.ranks)

@@ -191,9 +191,7 @@ def training_graph(
     return step.assembly.graph(step.job.hardware())
 
 
-def compare_training(
-    model: Recommendation, cluster: Cluster, *, parameters: Parameters, schedule: Schedule | None = None
-) -> Comparison:
+def compare_training(model: Recommendation, cluster: Cluster, *, parameters: Parameters) -> Comparison:
     """Simulate a training step with separate kernels, and with embeddings and their all-to-all fused.
 
     Parameters
@@ -204,8 +202,6 @@ def compare_training(
         Devices that it runs on.
     parameters : Parameters
         With a calibration of kernels; costs are `Costs.of` them.
-    schedule : Schedule, optional
-        Order of the fused kernel's slices.
 
     Examples
     --------
@@ -218,7 +214,7 @@ def compare_training(
     True
     """
     work = model.embeddings(cluster, parameters)
-    job = Job(work, cluster, schedule or Schedule(), costs=Costs.of(parameters))
+    job = Job(work, cluster, costs=Costs.of(parameters))
     both = (replay(training_graph(model, job, parameters, add=add)) for add in (add_baseline, add_fused))
     return Comparison(job, *both)
 

@@ -27,7 +27,7 @@ from replay.graph.graph import Hardware, KernelGraph, TaskKind
 from replay.workloads.architecture import LARGEST, checked_size, read_or_shipped
 
 #: Sizes of a system that are whole numbers of 1 or more.
-_SYSTEM_SIZES = ("tracker_entries", "tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
+_SYSTEM_SIZES = ("tile_rows", "tile_columns", "panels_in_group", "slice_depth", "block_bytes")
 #: How a cache chooses what it drops: the least recently used, any, or so that it serves best.
 REPLACEMENTS = ("lru", "random", "best")
 _TABLES = ("system", "sublayers", "models")
@@ -45,8 +45,6 @@ class System:
         Device with `link_gbps`: its bandwidth to one neighbour.
     latency_ns : float
         Latency of a link.
-    tracker_entries : int
-        Tiles that a memory controller counts the updates of at one time.
     tile_rows, tile_columns : int
         Tile of the result that a workgroup computes; a compute unit holds one workgroup.
     panels_in_group : int
@@ -61,7 +59,6 @@ class System:
 
     device: Device
     latency_ns: float = 500.0
-    tracker_entries: int = 256
     tile_rows: int = 128
     tile_columns: int = 128
     panels_in_group: int = 8
@@ -189,7 +186,6 @@ class SystemTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     device: str
     latency_ns: int
-    tracker_entries: int
     tile_rows: int
     tile_columns: int
     panels_in_group: int
