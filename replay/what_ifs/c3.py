@@ -94,7 +94,7 @@ _ROUNDING = 1e-6
 @recipe(
     "communication",
     "c3:sp_rp",
-    Argument("policy", "how collectives get compute units: first, reserved, or DMA", choices=_MODES),
+    Argument("policy", "how collectives get compute units", choices=_MODES),
 )
 def c3(policy: str) -> WhatIf:
     """Dispatch collectives that run beside other tasks by a policy of C3 or ConCCL.

@@ -101,7 +101,7 @@ def partition(tasks: str, share: float) -> WhatIf:
 @recipe(
     "scheduling",
     "cu_order:fair",
-    Argument("order", "how compute units are given out: fair or in_order", choices=_ORDERS),
+    Argument("order", "how compute units are given out", choices=_ORDERS),
 )
 def cu_order(order: str) -> WhatIf:
     """Give out compute units in the order of dispatch (``in_order``), or in equal parts (``fair``).

@@ -29,7 +29,7 @@ OVERLAPS: tuple[str, ...] = (
 @recipe(
     "communication",
     "overlap:ideal",
-    Argument("mode", "none, no_contention or ideal; all, given by itself, ranks every way"),
+    Argument("mode", "none, no_contention or ideal; overlap:all alone compares every overlap what-if"),
 )
 def overlap(mode: str) -> WhatIf:
     """Change which device tasks run side by side.
@@ -46,10 +46,10 @@ def overlap(mode: str) -> WhatIf:
     NotFoundError
         There is no such mode.
     InvalidInputError
-        The mode is ``all``, which stands for `OVERLAPS` and is given by itself.
+        The mode is ``all``, a name for all of `OVERLAPS` that takes no part in a composition.
     """
     if mode == "all":
-        raise InvalidInputError("overlap:all stands for several what-ifs: give it by itself, to project or report")
+        raise InvalidInputError("overlap:all stands for several what-ifs: give it alone, to project or report")
     if mode not in _MODES:
         raise unknown_name("overlap has no mode", mode, _MODES)
     return WhatIf(f"overlap:{mode}", _MODES[mode])

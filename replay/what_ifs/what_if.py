@@ -41,11 +41,15 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> NotFoundError:
 
     Examples
     --------
-    >>> print(unknown_name("no class is called", "gem", ["gemm", "softmax"]))
-    no class is called 'gem'; did you mean gemm?
+    >>> print(unknown_name("no class is called", "GEM", ["gemm", "softmax"]))
+    no class is called 'GEM'; did you mean gemm?
     """
     names = [text[:_MAX_COMPARED_LENGTH] for text in islice(dict.fromkeys(known), _MAX_COMPARED)]
-    nearest = difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH], names, n=3, cutoff=0.4)
+    spelled = {text.lower(): text for text in reversed(names)}
+    nearest = [
+        spelled[text]
+        for text in difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH].lower(), spelled, n=3, cutoff=0.4)
+    ]
     if nearest:
         return NotFoundError(f"{what} {name!r}; did you mean {', '.join(map(_shorten, nearest))}?")
     shown = ", ".join(map(_shorten, names[:_MAX_SHOWN])) + (", ..." if len(names) > _MAX_SHOWN else "")

@@ -95,7 +95,7 @@ def _show(recipe: Recipe) -> None:
     for line in ["", *recipe.documentation.removeprefix(recipe.summary).strip().splitlines(), ""]:
         click.echo(clean(line))
     rows = [
-        (row.name, row.kind, row.about, "required" if row.default is None else row.default or "-")
+        (row.name, row.kind, ": ".join(filter(None, (row.about, ", ".join(row.choices)))), _default(row.default))
         for row in recipe.arguments
     ]
     if rows:
@@ -103,6 +103,10 @@ def _show(recipe: Recipe) -> None:
     print_lines(f"example: seqpoint project job.trace -w '{recipe.example}'")
     if recipe.package:
         print_lines(f"from the package {recipe.package}")
+
+
+def _default(text: str | None) -> str:
+    return "required" if text is None else text or "-"
 
 
 @click.command("project")
