@@ -117,7 +117,7 @@ def summary() -> str:
             f"{len({row['system'] for row in gated})} systems",
             f"{sum(row['met'] == 'yes' for row in gated)} of {len(gated)} within limits",
         ),
-        ("Contention on a GPU", "no recording yet", "not validated"),
+        ("Contention; gains on the host", "no recording yet", "not validated"),
     ]
     return grid(("prediction", "data", "error"), rows)
 

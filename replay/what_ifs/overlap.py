@@ -49,7 +49,7 @@ def overlap(mode: str) -> WhatIf:
         The mode is ``all``, a name for all of `OVERLAPS` that takes no part in a composition.
     """
     if mode == "all":
-        raise InvalidInputError("overlap:all stands for several what-ifs: give it alone, to project or report")
+        raise InvalidInputError("overlap:all stands for several what-ifs: give it by itself, to project or report")
     if mode not in _MODES:
         raise unknown_name("overlap has no mode", mode, _MODES)
     return WhatIf(f"overlap:{mode}", _MODES[mode])
