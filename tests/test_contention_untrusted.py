@@ -170,9 +170,9 @@ def test_a_long_chain_of_kin_is_found_in_time() -> None:
     # Each group shares one work with the group before it, so that all are kin, one link at a time.
     names = [f"{i:05}" for i in reversed(range(10_000))]
     chain = [pair for i, name in enumerate(names) for pair in ((name, f"w{i}"), (name, f"w{i + 1}"))]
-    begun = time.perf_counter()
+    begun = time.process_time()
     assert set(linked_groups([recording_of(chain)]).values()) == {"00000"}
-    assert time.perf_counter() - begun < 2.0
+    assert time.process_time() - begun < 2.0
 
 
 def test_works_that_were_fitted_are_not_held_out_under_another_name(tmp_path: Path) -> None:
