@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv as pcsv
-import pyarrow.parquet as pq
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
@@ -230,10 +228,13 @@ def read_log(path: str | Path) -> IterationTable:
 
 
 def _read_table(file: Path) -> pa.Table:
+    from pyarrow.csv import read_csv
+    from pyarrow.parquet import read_table
+
     if not file.is_file():
         raise NotFoundError(f"{file}: no such log")
     try:
-        return pq.read_table(file) if file.suffix.lower() == ".parquet" else pcsv.read_csv(file)
+        return read_table(file) if file.suffix.lower() == ".parquet" else read_csv(file)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InvalidInputError(f"{file}: cannot be read as a log ({str(error).splitlines()[0]})") from error
 

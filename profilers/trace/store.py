@@ -8,18 +8,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
 from profilers.trace.schema import SCHEMAS, concatenate, fill_table
 from profilers.trace.trace import MEANINGS, Trace, TraceMeta
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
 
 _META = "meta.json"
 _LAYOUT = 2
@@ -106,7 +108,7 @@ class TraceWriter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files = ExitStack()
-        self._writers: dict[tuple[str, int], pq.ParquetWriter] = {}
+        self._writers: dict[tuple[str, int], ParquetWriter] = {}
         self._waiting: dict[tuple[str, int], list[pa.Table]] = {}
         self.rows: dict[str, int] = {}
 
@@ -139,14 +141,16 @@ class TraceWriter:
         self._writers[key].write_table(table)
 
 
-def _writer(folder: Path, key: tuple[str, int], files: ExitStack) -> pq.ParquetWriter:
+def _writer(folder: Path, key: tuple[str, int], files: ExitStack) -> "ParquetWriter":
     """Open the file of a kind and rank; closing it flushes it to the disk, so that a rename shows complete data."""
+    from pyarrow.parquet import ParquetWriter
+
     kind, rank = key
     schema = SCHEMAS[kind]
     stream = files.enter_context((folder / kind / f"rank={rank}.parquet").open("wb"))
     files.callback(_to_disk, stream)
     integer_columns = [field.name for field in schema if pa.types.is_integer(field.type)]
-    return pq.ParquetWriter(
+    return ParquetWriter(
         stream,
         schema,
         compression="zstd",
@@ -231,12 +235,14 @@ def read_kind(trace: Path, kind: str, columns: Sequence[str] | None = None) -> p
     BrokenFileError
         A file is damaged.
     """
+    from pyarrow.parquet import ParquetFile
+
     names = SCHEMAS[kind].names if columns is None else columns
     tables = []
     for file in sorted((trace / kind).glob("rank=*.parquet"), key=_rank_of):
         try:
             # Not `read_table`, which loads Arrow's datasets, and with them pandas: 0.15 s.
-            tables.append(fill_table(kind, pq.ParquetFile(file).read(names), names))
+            tables.append(fill_table(kind, ParquetFile(file).read(names), names))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise BrokenFileError(f"{file}: damaged ({first_line(error)}); ingest the trace again") from error
     return concatenate(kind, tables, names)

@@ -212,6 +212,8 @@ _DEFAULTS: Mapping[str, float | int | bool] = {
     **dict.fromkeys(("cu_mask", "link", "engine", "direction"), -1),
     "interleaved": False,
 }
+#: Columns that the engine does not read.
+_UNTIMED = ("ranks", "direction")
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,11 @@ class Tasks:
     def __post_init__(self) -> None:
         for name, value in _DEFAULTS.items():
             if getattr(self, name) is _ABSENT:
-                object.__setattr__(self, name, np.full(len(self), value))
+                # A read-only view of one value: columns that no graph of a job uses take no memory.
+                column = (
+                    np.broadcast_to(np.asarray(value), len(self)) if name in _UNTIMED else np.full(len(self), value)
+                )
+                object.__setattr__(self, name, column)
         if self.occupies is _ABSENT:
             demand_cu = self.demand[:, RESOURCES.index("cu")].copy() if len(self) else np.zeros(0)
             object.__setattr__(self, "occupies", demand_cu)

@@ -10,8 +10,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.metrics import pairwise_distances, pairwise_distances_argmin
-from sklearn.tree import DecisionTreeRegressor
 
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
@@ -136,6 +134,8 @@ class StratifiedSelector(_DrawingSelector):
         max_strata = max(1, self.max_points // 2) if self.max_strata is None else self.max_strata
         require_at_least("max_strata", max_strata, 1)
         features = np.asarray(X, dtype=np.float64)
+        from sklearn.tree import DecisionTreeRegressor
+
         self.tree_ = DecisionTreeRegressor(max_leaf_nodes=max(2, max_strata), min_samples_leaf=2, random_state=0)
         if max_strata == 1 or epoch.lengths.size < 4:
             self.tree_.set_params(max_leaf_nodes=None, max_depth=1, min_samples_leaf=epoch.lengths.size)
@@ -247,7 +247,7 @@ class KMedoidsSelector(_DrawingSelector):
         epoch = self._read(X, y)
         profiles = np.asarray(X, dtype=np.float64)
         rows = np.sort(_medoids(profiles, int(self.max_points), self.seed))
-        labels = np.asarray(pairwise_distances_argmin(profiles, profiles[rows]), dtype=np.int64)
+        labels = _nearest(profiles, profiles[rows])
         self.medoids_ = profiles[rows]
         plan = SamplingPlan(strata_of(epoch, labels), np.ones(rows.size, np.int64), float(epoch.statistic.sum()))
         remember_drawn(self, epoch, plan, rows)
@@ -262,7 +262,14 @@ class KMedoidsSelector(_DrawingSelector):
             Profiles of the other epoch, with the columns of `fit`.
         """
         profiles = self._features(X)
-        return np.asarray(pairwise_distances_argmin(profiles, self.medoids_), dtype=np.int64)
+        return _nearest(profiles, self.medoids_)
+
+
+def _nearest(profiles: Floats, medoids: Floats) -> Ints:
+    """Return the row of the nearest medoid of each profile."""
+    from sklearn.metrics import pairwise_distances_argmin
+
+    return np.asarray(pairwise_distances_argmin(profiles, medoids), dtype=np.int64)
 
 
 def _medoids(profiles: Floats, max_points: int, seed: int) -> Ints:
@@ -272,6 +279,8 @@ def _medoids(profiles: Floats, max_points: int, seed: int) -> Ints:
     candidates = (
         np.arange(count) if count <= _MAX_CANDIDATES else np.sort(rng.choice(count, _MAX_CANDIDATES, replace=False))
     )
+    from sklearn.metrics import pairwise_distances
+
     distances = pairwise_distances(profiles[candidates])
     medoids = _first_medoids(distances, max_points, rng)
     for _ in range(_MAX_ROUNDS):
