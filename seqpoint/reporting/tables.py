@@ -266,7 +266,7 @@ def projection_table(projection: Projection) -> Table:
     note = (
         f"Baseline: {duration(projection.baseline_ns)}, the {source} step times. Projected: these, times the ratio "
         "of two steady states, with and without the what-if. "
-        f"Interval: central {confidence} over the ranges of the parameters. "
+        f"Interval: {confidence}, from the ranges of the parameters and the error of the replay. "
         "Measured, derived, assumed: the evidence for the durations of the tasks."
     )
     columns = ("what-if~", "speed-up", "interval", "projected time", "evidence~")
