@@ -1,19 +1,26 @@
 """Description of a trace: devices, steps, time by class of kernel, overlap, and the quality of the data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, ends, integers, strings, union_length
 from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.steps import busy_in_steps, step_times
 from profilers.trace.trace import Trace, TraceMeta
+from seqpoint.breakdown import TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 from seqpoint.units import duration
+
+#: Tables that `describe` adds.
+BY = ("kernel", "operator")
+#: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
+_IDLE, _BUSY = 0.5, 0.9
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,8 @@ class Description:
         Activity of each device.
     steps : tuple of RankSteps
         Steps of each device, or of a rank without a device.
+    by : tuple of str
+        Further tables to show first: ``"kernel"``, ``"operator"`` or both.
     """
 
     trace: Trace
@@ -124,6 +133,7 @@ class Description:
     classes: tuple[ClassTime, ...]
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
+    by: tuple[str, ...] = ()
 
     def table(self) -> DataFrame:
         """Return a row for each rank and device, with its steps; times in ns."""
@@ -132,6 +142,46 @@ class Description:
     def classes_table(self) -> DataFrame:
         """Return the kernels by class, longest first; times in ns."""
         return data_frame(self.to_dict()["kernel_classes"])
+
+    def kernels_table(self) -> DataFrame:
+        """Return the kernels by name, longest total first; times in ns."""
+        return data_frame([_row(row) for row in kernels_by_name(self.trace)])
+
+    def operators_table(self) -> DataFrame:
+        """Return the operators by name with the kernels that they launched, longest first; times in ns.
+
+        The kernels without an operator have a row whose name is None.
+        """
+        return data_frame([_row(row) for row in operators_by_name(self.trace)])
+
+    def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
+        """Return the tables by kernel or by operator that were asked for, as text.
+
+        Parameters
+        ----------
+        top : int
+            Most rows of each.
+        """
+        texts = {
+            "kernel": lambda: kernels_text(kernels_by_name(self.trace), top),
+            "operator": lambda: operators_text(operators_by_name(self.trace), top),
+        }
+        return tuple(texts[name]() for name in self.by)
+
+    def verdict(self) -> str:
+        """Return a sentence on whether hosts or devices set the pace; "" for a trace without devices or steps."""
+        busy = [row.busy_ns / row.elapsed_ns for row in self.steps if row.busy_ns is not None and row.elapsed_ns]
+        if not busy:
+            return ""
+        low, high = (f"{100 * share:.0f}" for share in (min(busy), max(busy)))
+        shares = f"the device is busy {low} %" if len(busy) == 1 else f"devices are busy {low} to {high} %"
+        if max(busy) < _IDLE:
+            cause = "the host sets the pace (its calls, its input or its waits; `seqpoint analyze` tells them apart)"
+        elif min(busy) >= _BUSY:
+            cause = "devices set the pace, by kernels, copies, or collectives that wait for other ranks"
+        else:
+            cause = "host and devices both hold the steps up (`seqpoint analyze` shows where)"
+        return f"{shares} of the steps: {cause}".capitalize()
 
     def tables(self) -> tuple[Table, Table, Table, Table]:
         """Return the devices, the steps, the kernels by class, and the counts of the reader, as text."""
@@ -196,6 +246,9 @@ class Description:
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
             "steps": [asdict(row) for row in self.steps],
+            "verdict": self.verdict(),
+            **({"kernels": [_row(row) for row in kernels_by_name(self.trace)]} if "kernel" in self.by else {}),
+            **({"operators": [_row(row) for row in operators_by_name(self.trace)]} if "operator" in self.by else {}),
         }
 
     def summary(self) -> list[str]:
@@ -211,8 +264,17 @@ class Description:
         ]
 
     def _repr_html_(self) -> str:
-        tables = {"Steps, each from one completion to the next": self.table(), "Kernels by class": self.classes_table()}
-        return as_html("Trace", self.summary(), tables)
+        by = {"kernel": ("Kernels by name", self.kernels_table), "operator": ("Operators", self.operators_table)}
+        tables = {caption: table() for caption, table in (by[name] for name in self.by)} or {
+            "Steps, each from one completion to the next": self.table(),
+            "Kernels by class": self.classes_table(),
+        }
+        return as_html("Trace", [*self.summary(), *filter(None, [self.verdict()])], tables)
+
+
+def _row(row: Any) -> dict[str, Any]:
+    """Return a row of a table as JSON."""
+    return {name.rstrip("_"): value for name, value in asdict(row).items()}
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
@@ -241,9 +303,25 @@ def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
     }
 
 
-def describe(trace: Trace) -> Description:
-    """Return the description of a trace: devices, steps, kernels by class, and iterations."""
-    return Description(trace, iteration_table(trace), _classes(trace), _devices(trace), _steps(trace))
+def describe(trace: Trace, by: Sequence[str] = ()) -> Description:
+    """Return the description of a trace: devices, steps, kernels by class, and iterations.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace to describe.
+    by : sequence of str
+        Further tables to show first, of `BY`.
+
+    Raises
+    ------
+    InvalidInputError
+        There is no such table.
+    """
+    if unknown := [name for name in by if name not in BY]:
+        raise InvalidInputError(f"by {unknown[0]!r}: there is no such table; choose of {', '.join(BY)}")
+    chosen = tuple(dict.fromkeys(by))
+    return Description(trace, iteration_table(trace), _classes(trace), _devices(trace), _steps(trace), chosen)
 
 
 def _steps(trace: Trace) -> tuple[RankSteps, ...]:

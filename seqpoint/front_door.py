@@ -147,22 +147,25 @@ def _ingest_options(
     return options if limit_bytes is None else replace(options, limit_bytes=limit_bytes)
 
 
-def describe(trace: "Trace | Paths") -> "Description":
+def describe(trace: "Trace | Paths", *, by: str | Sequence[str] = ()) -> "Description":
     """Describe a trace: devices, steps, kernels by class, overlap, and the quality of the data.
 
     Parameters
     ----------
     trace : Trace, path or sequence of paths
         The trace to describe.
+    by : str or sequence of str
+        Further tables to show first: ``"kernel"`` (kernels by name), ``"operator"`` (the operators that launched them),
+        or both. `Description.kernels_table` and `Description.operators_table` return them in any case.
 
     Raises
     ------
     SeqPointError
-        The trace cannot be read.
+        The trace cannot be read, or there is no such table.
     """
     from seqpoint.description import describe as run
 
-    return run(_trace(trace))
+    return run(_trace(trace), [by] if isinstance(by, str) else by)
 
 
 def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":

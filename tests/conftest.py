@@ -1,9 +1,11 @@
-"""What all tests share: Hypothesis without deadlines, and no notice of compilation in compared output."""
+"""What all tests share: Hypothesis without deadlines, the command line as a fixture, and no notice of compilation."""
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from commands import Result, Run
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("no times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,3 +19,19 @@ def compile_log() -> Iterator[logging.Logger]:
     logger.disabled = True
     yield logger
     logger.disabled = False
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+    """Return a function that calls the command line in an empty folder."""
+    from seqpoint.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: object) -> Result:
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return Result(int(stop.value.code or 0), captured.out, captured.err)
+
+    return call

@@ -6,40 +6,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import jsonschema
 import pytest
+from commands import Run
 from traces import event, kineto, step, write_trace
 
 from profilers.files import dataset_path
-from seqpoint.cli import COMMANDS, main
+from seqpoint.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Result:
-        with pytest.raises(SystemExit) as stop:
-            main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return Result(int(stop.value.code or 0), captured.out, captured.err)
-
-    return call
 
 
 @pytest.fixture
@@ -299,7 +276,7 @@ def test_usage_errors_exit_2(run: Run) -> None:
 
 
 def test_an_interrupt_exits_130(run: Run, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("seqpoint.front_door.describe", interrupt)

@@ -1,27 +1,47 @@
 """The command `describe`: the content of a trace, printed as tables."""
 
+from functools import partial
+
 import click
 
+from profilers.errors import InvalidInputError
 from seqpoint import front_door
+from seqpoint.breakdown import TOP
 from seqpoint.cli.options import as_json, load, trace_argument
 from seqpoint.cli.output import print_lines, print_result, print_tables
-from seqpoint.description import Description
+from seqpoint.description import BY, Description
 
 
 @click.command("describe")
 @trace_argument
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice(BY),
+    help="Show kernels by name, or the operators that launched them, instead of the other tables; may be repeated.",
+)
+@click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
 @as_json
-def command(trace: str, marker: str, length: str | None, json_: bool) -> None:
+def command(trace: str, marker: str, length: str | None, by: tuple[str, ...], top: int | None, json_: bool) -> None:
     """Show the content of TRACE: devices, ranks, steps, kernels by class, overlap, and the quality of the data.
 
-    TRACE is a .trace folder or a trace file of any profiler.
+    TRACE is a .trace folder or a trace file of any profiler. The last line says whether hosts or devices set the pace.
 
     \b
     seqpoint describe job.trace
+    seqpoint describe job.trace --by kernel --by operator
     """
-    print_result(front_door.describe(load(trace, marker, length)), json_, _show)
+    if top is not None and (json_ or not by):
+        raise click.UsageError("--top limits the tables of --by; add --by kernel or --by operator, without --json")
+    result = front_door.describe(load(trace, marker, length), by=by)
+    if "kernel" in by and not result.classes:
+        raise InvalidInputError(
+            f"{trace}: the trace holds no kernels to list by name; --by operator lists its operators"
+        )
+    print_result(result, json_, partial(_show, top=top or TOP))
 
 
-def _show(description: Description) -> None:
+def _show(description: Description, top: int) -> None:
     print_lines(*description.summary())
-    print_tables(description.tables())
+    print_tables(description.tables_by(top) or description.tables())
+    print_lines(*filter(None, [description.verdict()]))

@@ -1,0 +1,241 @@
+"""Time in kernels by name and by operator: `kernels_by_name` and `operators_by_name`.
+
+Both tables add up to the time of all kernels. An operator owns the kernels that it launched itself: the innermost
+operator around the launch counts, not those that called it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from profilers.trace.arrays import MISSING, Ints, integers, strings
+from profilers.trace.columns import combinations, lookup
+from profilers.trace.compiled import compiled
+from profilers.trace.kernels import classify
+from profilers.trace.trace import Trace
+from seqpoint.notebook import Table
+from seqpoint.units import duration
+
+#: Rows of a table as text by default, and most characters of a name in it.
+TOP = 20
+_NAME_LENGTH = 66
+#: Name of the row of kernels that no operator launched.
+NO_OPERATOR = "(no operator)"
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """Number and time of the kernels of one name.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kernels, as the profiler wrote it.
+    class_ : str
+        Their class, such as ``"gemm"``.
+    kernels : int
+        Number of kernels.
+    time_ns : int
+        Sum of their durations.
+    share : float
+        Share of the time of all kernels.
+    median_ns : float, optional
+        Median of their durations; None if the trace holds no duration.
+    streams : int
+        Number of streams that they ran on, over all devices.
+    """
+
+    name: str
+    class_: str
+    kernels: int
+    time_ns: int
+    share: float
+    median_ns: float | None
+    streams: int
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """Time of the operators of one name on the host, and of the kernels that they launched.
+
+    Parameters
+    ----------
+    name : str, optional
+        Name of the operators; None for the kernels that no operator launched.
+    calls : int
+        Number of calls of the operators.
+    kernels : int
+        Number of kernels that they launched themselves.
+    time_ns : int
+        Sum of the durations of these kernels.
+    share : float
+        Share of the time of all kernels.
+    host_ns : int
+        Time on the host inside these operators and outside the operators that they call.
+    """
+
+    name: str | None
+    calls: int
+    kernels: int
+    time_ns: int
+    share: float
+    host_ns: int
+
+
+def kernels_by_name(trace: Trace) -> tuple[KernelTime, ...]:
+    """Return the kernels of a trace by name, longest total first."""
+    kernels = trace.kernels
+    names, code = np.unique(strings(kernels, "name").astype(str), return_inverse=True)
+    time = integers(kernels, "dur_ns")
+    known = np.where(time == MISSING, 0, time)
+    count, total = np.bincount(code, minlength=len(names)), _sums(code, known, len(names))
+    streams, _ = combinations(np.stack([integers(kernels, column) for column in ("rank", "device", "stream")]))
+    used = np.unique(np.stack([code, streams.astype(np.int64)]), axis=1)[0]
+    lanes = np.bincount(used, minlength=len(names))
+    all_ns = max(int(known.sum()), 1)
+    rows = [
+        KernelTime(name, classify(name), int(count[i]), int(total[i]), total[i] / all_ns, median, int(lanes[i]))
+        for i, (name, median) in enumerate(zip(names.tolist(), _medians(code, time, len(names)), strict=True))
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))
+
+
+def _sums(code: npt.NDArray[np.intp], values: Ints, count: int) -> Ints:
+    """Return the sum of the values of each code, without rounding."""
+    total = np.zeros(count, dtype=np.int64)
+    np.add.at(total, code, values)
+    return total
+
+
+def _medians(code: npt.NDArray[np.intp], time: Ints, count: int) -> list[float | None]:
+    """Return the median duration of each code; None where none is known."""
+    known = time != MISSING
+    order = np.lexsort((time[known], code[known]))
+    pieces = np.split(time[known][order], np.cumsum(np.bincount(code[known], minlength=count))[:-1]) if count else []
+    return [float(np.median(piece)) if len(piece) else None for piece in pieces]
+
+
+def operators_by_name(trace: Trace) -> tuple[OperatorTime, ...]:
+    """Return the operators of a trace by name, longest time of their kernels first, then longest time on the host.
+
+    Kernels without an operator have a row whose name is None.
+    """
+    ops, kernels = trace.ops, trace.kernels
+    names, code = np.unique(strings(ops, "name").astype(str), return_inverse=True)
+    last = len(names)  # the code of kernels without an operator
+    op_of = lookup(integers(ops, "id"), np.asarray(code, np.int64), integers(kernels, "op_id"))
+    op_of = np.where(op_of == MISSING, last, op_of)
+    time = integers(kernels, "dur_ns")
+    time = np.where(time == MISSING, 0, time)
+    count, total = np.bincount(op_of, minlength=last + 1), _sums(op_of, time, last + 1)
+    calls, host = np.bincount(code, minlength=last + 1), _sums(code, self_times(ops), last + 1)
+    all_ns = max(int(time.sum()), 1)
+    rows = [
+        OperatorTime(name, int(calls[i]), int(count[i]), int(total[i]), total[i] / all_ns, int(host[i]))
+        for i, name in enumerate([*names.tolist(), None])
+        if name is not None or count[i]
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, -row.host_ns, row.name or "")))
+
+
+def self_times(ops: pa.Table) -> Ints:
+    """Return the time of each operator on the host outside the operators that it calls, in ns.
+
+    Parameters
+    ----------
+    ops : Table
+        Operators; those of one thread nest, as calls do. A missing duration counts as 0.
+    """
+    start, time = integers(ops, "start_ns"), integers(ops, "dur_ns")
+    end = start + np.where(time == MISSING, 0, np.maximum(time, 0))
+    thread, _ = combinations(np.stack([integers(ops, column) for column in ("rank", "process", "thread")]))
+    order = np.lexsort((-end, start, thread))
+    inside = end - start
+    _subtract_callees(order, np.asarray(thread, np.int64), start, end, inside)
+    return inside
+
+
+@compiled
+def _subtract_callees(order: Any, thread: Any, start: Any, end: Any, inside: Any) -> None:
+    """Subtract the time of each operator from that of the operator around it.
+
+    One walk over the operators by (thread, start), with a stack of those that are open.
+    """
+    stack = np.empty(len(order), np.int64)
+    depth = 0
+    for row in order:
+        while depth and (thread[stack[depth - 1]] != thread[row] or end[stack[depth - 1]] <= start[row]):
+            depth -= 1
+        if depth:
+            caller = stack[depth - 1]
+            inside[caller] -= min(end[row], end[caller]) - start[row]
+        stack[depth] = row
+        depth += 1
+
+
+def kernels_text(rows: Sequence[KernelTime], top: int = TOP) -> Table:
+    """Return the first rows of the kernels by name, as text.
+
+    Parameters
+    ----------
+    rows : sequence of KernelTime
+        What `kernels_by_name` returned.
+    top : int
+        Most rows of the table.
+    """
+    cells = [
+        (
+            _cut(row.name),
+            row.class_,
+            row.kernels,
+            duration(row.time_ns),
+            f"{100 * row.share:.1f}",
+            "-" if row.median_ns is None else duration(row.median_ns),
+            row.streams,
+        )
+        for row in rows[:top]
+    ]
+    columns = ("kernel~", "class~", "kernels", "time", "share %", "median", "streams")
+    return Table(_title("Kernels by name", rows, top), columns, cells)
+
+
+def operators_text(rows: Sequence[OperatorTime], top: int = TOP) -> Table:
+    """Return the first rows of the operators by name, as text.
+
+    Parameters
+    ----------
+    rows : sequence of OperatorTime
+        What `operators_by_name` returned.
+    top : int
+        Most rows of the table.
+    """
+    cells = [
+        (
+            _cut(row.name or NO_OPERATOR),
+            row.calls,
+            row.kernels,
+            duration(row.time_ns),
+            f"{100 * row.share:.1f}",
+            duration(row.host_ns),
+        )
+        for row in rows[:top]
+    ]
+    columns = ("operator~", "calls", "kernels", "device time", "share %", "host time")
+    note = "Kernels count for the innermost operator that launched them. Host time is without the operators called."
+    return Table(_title("Operators", rows, top), columns, cells, note=note)
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 3] + "..."
+
+
+def _title(title: str, rows: Sequence[KernelTime] | Sequence[OperatorTime], top: int) -> str:
+    """Return a title that says how many rows are shown, and how much of the time of all kernels they hold."""
+    if len(rows) <= top:
+        return title
+    share = 100 * sum(row.share for row in rows[:top])
+    return f"{title}: {top} of {len(rows)}, {share:.1f} % of the time of all kernels (--top shows more)"

@@ -1,0 +1,137 @@
+"""Kernels by name, operators with the kernels that they launched, and the verdict, on traces computed by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import Run
+from traces import event, kernel, kineto, launch, write_trace
+
+import seqpoint as sp
+from profilers.errors import InvalidInputError
+from profilers.trace import Trace
+from seqpoint.breakdown import NO_OPERATOR, self_times
+
+US = 1000
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Trace:
+    """Return two steps: two GEMMs of 200 and 400 us, an add of 100 us, a collective of 300 us; one GEMM by aten::mm."""
+    return sp.open(write_trace(tmp_path / "job.json"))
+
+
+def opened(path: Path, *events: dict[str, object]) -> Trace:
+    path.write_text(json.dumps(kineto(list(events))))
+    return sp.open(path)
+
+
+def test_kernels_by_name_add_up_to_the_time_of_all_kernels(trace: Trace) -> None:
+    table = sp.describe(trace).kernels_table()
+    assert table.to_dict("list") == {
+        "name": ["ampere_sgemm_128x64_nn", "ncclDevKernel_AllGather_RING_LL", "vectorized_elementwise_kernel"],
+        "class": ["gemm", "collective", "elementwise"],
+        "kernels": [4, 2, 2],
+        "time_ns": [1200 * US, 600 * US, 200 * US],
+        "share": [0.6, 0.3, 0.1],
+        "median_ns": [300.0 * US, 300.0 * US, 100.0 * US],
+        "streams": [1, 1, 1],
+    }
+
+
+def test_a_name_on_two_streams_and_a_kernel_without_duration(tmp_path: Path) -> None:
+    again = kernel("gemm", 50, 30, 2, stream=8)
+    unfinished = {**kernel("gemm", 90, 1, 3), "dur": None}
+    table = sp.describe(opened(tmp_path / "a.json", kernel("gemm", 10, 20, 1), again, unfinished)).kernels_table()
+    (row,) = table.to_dict("records")
+    assert (row["kernels"], row["time_ns"], row["median_ns"], row["streams"]) == (3, 50 * US, 25 * US, 2)
+
+
+def test_operators_hold_their_kernels_and_the_others_have_a_row(trace: Trace) -> None:
+    rows = sp.describe(trace).to_dict()
+    assert "operators" not in rows
+    rows = sp.describe(trace, by="operator").to_dict()["operators"]
+    assert rows == [
+        {"name": None, "calls": 0, "kernels": 6, "time_ns": 1600 * US, "share": 0.8, "host_ns": 0},
+        {"name": "aten::mm", "calls": 2, "kernels": 2, "time_ns": 400 * US, "share": 0.2, "host_ns": 80 * US},
+    ]
+
+
+def test_the_innermost_operator_counts_and_host_time_is_without_its_callees(tmp_path: Path) -> None:
+    other_thread = {**event("aten::relu", "cpu_op", 0, 100), "tid": 11}
+    trace = opened(
+        tmp_path / "a.json",
+        event("aten::linear", "cpu_op", 10, 50),
+        event("aten::addmm", "cpu_op", 20, 30),
+        event("aten::empty", "cpu_op", 25, 5),
+        launch(35, 1),
+        launch(55, 2),
+        kernel("gemm", 40, 12, 1),
+        kernel("bias", 60, 4, 2),
+        other_thread,
+    )
+    table = sp.describe(trace).operators_table().set_index("name")
+    assert list(table.index) == ["aten::addmm", "aten::linear", "aten::relu", "aten::empty"]
+    assert table["time_ns"].tolist() == [12 * US, 4 * US, 0, 0]
+    assert table["host_ns"].tolist() == [25 * US, 20 * US, 100 * US, 5 * US]
+
+
+def test_host_times_do_not_depend_on_the_order_of_rows(trace: Trace) -> None:
+    order = np.random.default_rng(0).permutation(trace.ops.num_rows)
+    assert sorted(self_times(trace.ops.take(order))) == sorted(self_times(trace.ops))
+
+
+def test_a_trace_without_kernels_or_operators_has_empty_tables(tmp_path: Path) -> None:
+    host_only = sp.describe(opened(tmp_path / "host.json", event("aten::mm", "cpu_op", 0, 5)))
+    assert len(host_only.kernels_table()) == 0
+    assert host_only.operators_table()["host_ns"].tolist() == [5 * US]
+    assert host_only.verdict() == ""
+    kernels_only = sp.describe(opened(tmp_path / "device.json", kernel("gemm", 0, 5, 1)))
+    assert kernels_only.operators_table()["name"].tolist() == [None]
+
+
+def test_the_verdict_says_who_sets_the_pace(tmp_path: Path) -> None:
+    def busy(share: float) -> str:
+        events = [event(f"ProfilerStep#{i}", "user_annotation", 1000 * i, 1000) for i in range(4)]
+        starts = [launch(1000 * i + 1, i + 1) for i in range(4)]
+        kernels = [kernel("gemm", 1000 * i + 5, 1000 * share, i + 1) for i in range(4)]
+        return sp.describe(opened(tmp_path / "a.json", *events, *starts, *kernels)).verdict()
+
+    assert busy(0.1).startswith("The device is busy 10 % of the steps: the host sets the pace")
+    assert "devices set the pace" in busy(0.98)
+    assert "both" in busy(0.7)
+
+
+def test_an_unknown_table_is_an_error(trace: Trace) -> None:
+    with pytest.raises(InvalidInputError, match="by 'stream': there is no such table; choose of kernel, operator"):
+        sp.describe(trace, by="stream")
+
+
+def test_the_command_shows_the_longest_rows_first_and_says_what_is_left_out(run: Run, tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "job.json")
+    shown = run("describe", path, "--by", "kernel", "--by", "operator", "--top", 1)
+    assert shown.code == 0
+    assert "Kernels by name: 1 of 3, 60.0 % of the time of all kernels (--top shows more)" in shown.out
+    assert "Operators: 1 of 2, 80.0 %" in shown.out
+    assert NO_OPERATOR in shown.out
+    assert "busy" in shown.out.splitlines()[-1]
+    assert "Steps" not in shown.out
+    everything = json.loads(run("describe", path, "--by", "kernel", "--json").out)
+    assert len(everything["kernels"]) == 3
+    assert "operators" not in everything
+
+
+@pytest.mark.parametrize("options", [("--top", 3), ("--by", "kernel", "--top", 3, "--json")])
+def test_a_limit_without_a_table_is_wrong_usage(run: Run, tmp_path: Path, options: tuple[object, ...]) -> None:
+    result = run("describe", write_trace(tmp_path / "job.json"), *options)
+    assert result.code == 2
+    assert "--top limits the tables of --by" in result.err
+
+
+def test_kernels_of_a_trace_without_kernels_are_an_error(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "host.json"
+    path.write_text(json.dumps(kineto([event("aten::mm", "cpu_op", 0, 5)])))
+    result = run("describe", path, "--by", "kernel")
+    assert (result.code, len(result.err.splitlines())) == (1, 1)
+    assert "no kernels to list by name" in result.err
