@@ -10,6 +10,7 @@ import numpy.typing as npt
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, ends, integers, strings, union_length
 from profilers.trace.kernels import COLLECTIVE, classify
+from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import busy_in_steps, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.breakdown import TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
@@ -220,7 +221,7 @@ class Description:
                 note="Steps add up to the elapsed time. Latency counts from the start of the iteration on the host.",
             ),
             Table("Kernels by class", ("class~", "kernels", "time", "share %"), classes),
-            Table("Quality", ("count~", "n", "meaning~"), list(self.trace.meta.quality.rows())),
+            quality_table(self.trace.meta, row_counts(self.trace)),
         )
 
     def plot(self) -> Any:
@@ -282,6 +283,25 @@ def row_counts(trace: Trace) -> dict[str, int]:
     return {kind: table.num_rows for kind, table in trace.tables.items()}
 
 
+def quality_table(meta: TraceMeta, rows: Mapping[str, int]) -> Table:
+    """Return the counts of the reader as text, each with what follows from it, the most severe first.
+
+    Parameters
+    ----------
+    meta : TraceMeta
+        The meta data of the trace.
+    rows : mapping of str to int
+        Number of rows of each table.
+    """
+    notes = quality_notes(meta.quality, rows)
+    cells = [(note.severity, note.count, note.n, note.meaning, f"{note.consequence}; {note.advice}") for note in notes]
+    counts = {name: sum(note.severity == name for note in notes) for name in (WARNING, NOTE)}
+    title = "Quality of the data: " + ", ".join(
+        f"{n or 'no'} {name}{'' if n == 1 else 's'}" for name, n in counts.items()
+    )
+    return Table(title, ("severity~", "count~", "n", "meaning~", "what follows~"), cells)
+
+
 def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
     """Return the facts of a trace as JSON with stable keys.
 
@@ -299,6 +319,7 @@ def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
         "iterations": rows["iterations"],
         "events": {kind: count for kind, count in rows.items() if kind != "iterations"},
         "quality": dict(meta.quality.counts),
+        "quality_notes": [asdict(note) for note in quality_notes(meta.quality, rows)],
         "fingerprint": meta.fingerprint,
     }
 

@@ -1,21 +1,23 @@
 """The trace: the shared language of readers, selection and replay.
 
-Read `trace` first (`Trace`, a frozen set of Arrow tables, and `Quality`), then `schema` (the columns of each table) and
-`store` (a trace as a folder of Parquet files). `steps` has the times of steps, `kernels` the classes of kernels;
-`arrays`, `columns` and `compiled` are tools for columns.
+Read `trace` first (`Trace`, a frozen set of Arrow tables), then `quality` (counts of repairs and losses, and what
+follows from each), `schema` (the columns of each table) and `store` (a trace as a folder of Parquet files). `steps` has
+the times of steps, `kernels` the classes of kernels; `arrays`, `columns` and `compiled` are tools for columns.
 """
 
 from profilers.trace.kernels import CLASSES, classify
+from profilers.trace.quality import Quality, QualityNote, quality_notes
 from profilers.trace.schema import SCHEMAS, empty_table, make_table
 from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.store import load_trace, save_trace
-from profilers.trace.trace import DeviceProperties, Quality, Trace, TraceMeta
+from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 
 __all__ = [
     "CLASSES",
     "SCHEMAS",
     "DeviceProperties",
     "Quality",
+    "QualityNote",
     "StepTimes",
     "Trace",
     "TraceMeta",
@@ -24,6 +26,7 @@ __all__ = [
     "job_steps",
     "load_trace",
     "make_table",
+    "quality_notes",
     "save_trace",
     "step_times",
 ]

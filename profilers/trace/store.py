@@ -17,8 +17,9 @@ import pyarrow as pa
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
+from profilers.trace.quality import RULES
 from profilers.trace.schema import SCHEMAS, concatenate, fill_table
-from profilers.trace.trace import MEANINGS, Trace, TraceMeta
+from profilers.trace.trace import Trace, TraceMeta
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
@@ -266,7 +267,7 @@ def meta_from_json(content: dict[str, Any]) -> TraceMeta:
     ValueError, KeyError, AttributeError
         `content` is no description of a trace.
     """
-    counts = {name: count for name, count in content["quality"].items() if name in MEANINGS}
+    counts = {name: count for name, count in content["quality"].items() if name in RULES}
     return msgspec.convert({**content, "quality": {"counts": counts}}, TraceMeta)
 
 

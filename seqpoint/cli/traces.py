@@ -14,8 +14,8 @@ import click
 from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.trace import Trace
 from seqpoint.cli.options import as_json, hardware_option, reading_options
-from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table
-from seqpoint.description import row_counts, trace_facts
+from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
+from seqpoint.description import quality_table, row_counts, trace_facts
 
 _BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -111,7 +111,7 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     files_read, ranks = len(result.meta.sources), list(result.meta.ranks)
     print_lines(f"{result.path}: {files_read} files, ranks {ranks}, {result.rows['iterations']} iterations")
     print_table("Events", ("kind~", "rows"), [(kind, n) for kind, n in result.rows.items() if kind != "iterations"])
-    print_table("Quality", ("count~", "n", "meaning~"), list(result.meta.quality.rows()))
+    print_tables([quality_table(result.meta, result.rows)])
 
 
 @click.command("merge")
