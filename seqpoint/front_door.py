@@ -1,8 +1,9 @@
 """Front door of the toolkit: `import seqpoint as sp`, then `sp.open`, `sp.select`, `sp.project`.
 
 Each function takes a trace (or its path) and returns a frozen result. A result shows itself in a notebook, and has
-`.table()` (a pandas DataFrame), `.plot()` (a HoloViews object) and `.to_dict()` (the JSON of the command). Each command
-of the command line is a call of a function here. Heavy libraries load when a function needs them.
+`.table()` (a pandas DataFrame), `.plot()` (a HoloViews object) and `.to_dict()` (the JSON of the command).
+`.plot().save("plot.html")` writes a chart as one file that opens without a network. Each command of the command line is
+a call of a function here. Heavy libraries load when a function needs them.
 """
 
 from collections.abc import Callable, Mapping, Sequence

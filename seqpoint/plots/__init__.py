@@ -1,8 +1,13 @@
-"""Charts of selections, timelines, projections and contention, as HoloViews objects for the Bokeh backend."""
+"""Charts of selections, timelines, projections and contention, as HoloViews objects for the Bokeh backend.
+
+Each chart has ``save("chart.html")``, which writes one file that opens without a network; `save` does so for charts
+that were composed of others.
+"""
 
 from seqpoint.plots.contention import error_by_mechanism, predicted_against_measured, slowdowns_against_measured
 from seqpoint.plots.frame import plain_text
 from seqpoint.plots.projections import projection_intervals
+from seqpoint.plots.saving import save
 from seqpoint.plots.selections import (
     baseline_errors,
     errors_by_points,
@@ -24,6 +29,7 @@ __all__ = [
     "plain_text",
     "predicted_against_measured",
     "projection_intervals",
+    "save",
     "slowdowns_against_measured",
     "statistic_by_iteration",
     "statistic_by_length",

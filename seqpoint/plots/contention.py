@@ -10,6 +10,7 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, hover_tips, overlay, plain_text
+from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _BANDS = ((0.25, 0.10), (0.10, 0.16))
 _HALF_WIDTH = 0.36
 
 
+@saveable
 def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     """Return the chart of predicted against measured times, with a mark for each scenario, on logarithmic axes.
 
@@ -63,6 +65,7 @@ def predicted_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     return _scatter(cases, times, line, title, labels, logx=True, logy=True)
 
 
+@saveable
 def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     """Return the chart of predicted against measured slow-downs: times over those without contention.
 
@@ -89,6 +92,7 @@ def slowdowns_against_measured(cases: "Sequence[ContentionCase]") -> Chart:
     return _scatter(cases, slower, line, title, ("measured (1 = side by side at no cost)", "predicted"))
 
 
+@saveable
 def error_by_mechanism(cases: "Sequence[ContentionCase]") -> Chart:
     """Return the chart of the error of every scenario by mechanism, with medians of errors and of the spread of takes.
 

@@ -7,8 +7,10 @@ import numpy as np
 
 from replay.projection.projection import Projection, ProjectionRow
 from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, hover_tips, overlay, plain_text
+from seqpoint.plots.saving import saveable
 
 
+@saveable
 def projection_intervals(projection: Projection) -> Chart:
     """Return the chart of the speed-up of each what-if with its interval, from top to bottom.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from profilers.trace.arrays import Floats
 from seqpoint.plots.frame import BLUE, GREY, INK, RED, Chart, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.saving import saveable
 from seqpoint.units import time_unit
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _LABEL_WIDTH = 0.05
 _LEVELS = 4
 
 
+@saveable
 def length_histogram(selection: "SelectionResult") -> Chart:
     """Return the histogram of sequence lengths, with the edges of the bins and the SeqPoints with their weights.
 
@@ -80,6 +82,7 @@ def length_histogram(selection: "SelectionResult") -> Chart:
     return overlay(layers, title, ("sequence length", "iterations"), height=300, ylim=ylim)
 
 
+@saveable
 def statistic_by_length(selection: "SelectionResult") -> Chart:
     """Return the chart of a statistic by sequence length, with the SeqPoints highlighted.
 
@@ -116,6 +119,7 @@ def statistic_by_length(selection: "SelectionResult") -> Chart:
     return overlay(layers, f"{label} by length", ("sequence length", label), height=300, ylim=ylim)
 
 
+@saveable
 def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = "") -> Chart:
     """Return the chart of a statistic over the iterations, with a colour for each rank.
 
@@ -145,6 +149,7 @@ def statistic_by_iteration(table: "IterationTable", statistic: str, unit: str = 
     return overlay(layers, f"{label[:1].upper()}{label[1:]} by iteration", ("iteration", label), height=300)
 
 
+@saveable
 def baseline_errors(selection: "SelectionResult") -> Chart:
     """Return the chart of the error of the total by selector, SeqPoint first.
 
@@ -172,6 +177,7 @@ def baseline_errors(selection: "SelectionResult") -> Chart:
     return bars_chart(bars, f"Error of the estimated total {selection.statistic.replace('_', ' ')}", "error (%)", tips)
 
 
+@saveable
 def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int], statistic: str) -> Chart:
     """Return the chart of the error of the total by number of points, on held-out iterations.
 
@@ -199,6 +205,7 @@ def errors_by_points(errors: Mapping[str, Sequence[float]], counts: Sequence[int
     return overlay(curves, title, ("points", "error (%)"), height=320, logy=True, xticks=list(counts), yformatter="%g")
 
 
+@saveable
 def interval_coverage(coverages: "Mapping[str, Coverage]", confidence: float) -> Chart:
     """Return the chart of the coverage of the intervals of several selectors.
 

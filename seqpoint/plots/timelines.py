@@ -17,6 +17,7 @@ from replay.analysis.critical_path import HOST, LABELS, MEMCPY, task_labels
 from replay.engine.timeline import Timeline
 from replay.graph.graph import Lane, TaskKind
 from seqpoint.plots.frame import INK, NAME_LENGTH, Chart, bars_chart, hover_tips, overlay, plain_text
+from seqpoint.plots.saving import saveable
 from seqpoint.units import TimeUnit, time_unit
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
 )
 
 
+@saveable
 def class_breakdown(description: "Description") -> Chart:
     """Return the chart of the time in kernels by class, longest first, with shares in the labels.
 
@@ -205,6 +207,7 @@ def class_breakdown(description: "Description") -> Chart:
     return bars_chart(bars, title, f"time ({unit.name})", tips)
 
 
+@saveable
 def timeline_lanes(timeline: Timeline, *, limit: int = 8000) -> Chart:
     """Return the chart of a timeline, with a row for each stream or thread, and tasks coloured by class of kernel.
 
@@ -223,6 +226,7 @@ def timeline_lanes(timeline: Timeline, *, limit: int = 8000) -> Chart:
     return _lanes_chart(timeline, "timeline", (time_unit(timeline.makespan_ns), limit))
 
 
+@saveable
 def before_after(
     before: Timeline, after: Timeline, names: tuple[str, str] = ("before", "after"), *, limit: int = 8000
 ) -> Chart:

@@ -4,19 +4,12 @@ A page is a single file that never accesses the network. Templates escape all te
 content security policy names the digests of the scripts that may run: BokehJS and the script of the charts.
 """
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import holoviews as hv
-from bokeh.embed import components
-from bokeh.models import GlyphRenderer, GridPlot, Plot
-from bokeh.resources import Resources
-from bokeh.themes import Theme
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -24,38 +17,11 @@ from profilers.files import write_text
 from replay.projection.projection import Projection
 from seqpoint import __version__, plots
 from seqpoint.description import row_counts, trace_facts
+from seqpoint.plots.saving import FONTS, drawn, inert, policy_of
 from seqpoint.reporting import tables
 from seqpoint.selection.evaluation import HALF, coverages_of, errors_of
 from seqpoint.validation.contention import score_by_mechanism, score_order
 from seqpoint.validation.contention_cases import ContentionCase
-
-
-def policy_of(scripts: Sequence[Markup]) -> str:
-    """Return a content security policy that allows these scripts, by their digests, and no network."""
-    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    rules = (
-        "default-src 'none'",
-        f"script-src {allowed}",
-        "style-src 'unsafe-inline'",
-        "img-src data: blob:",
-        "font-src data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-    )
-    return "; ".join(rules)
-
-
-FONTS = "Inter, system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-#: Properties of Bokeh's models that set a font.
-_FONT_PROPERTIES = {
-    "Title": ("text_font",),
-    "Axis": ("axis_label_text_font", "major_label_text_font"),
-    "Legend": ("label_text_font",),
-    "LabelSet": ("text_font",),
-    "Text": ("text_font",),
-}
-_THEME = {"attrs": {model: dict.fromkeys(names, FONTS) for model, names in _FONT_PROPERTIES.items()}}
 
 
 @dataclass(frozen=True)
@@ -128,23 +94,8 @@ def embedded(figures: Sequence[tuple[Figure, Sequence[str]]]) -> tuple[list[str]
     """
     if not figures:
         return [], []
-    models = {str(i): _model(figure.chart, labels) for i, (figure, labels) in enumerate(figures)}
-    bokeh = Resources(mode="inline", minified=True, components=["bokeh"], log_level="error")
-    script, elements = components(models, wrap_script=False, theme=Theme(json=_THEME))
-    drawn = [Figure(figure.block, elements[str(i)], figure.caption) for i, (figure, _) in enumerate(figures)]
-    return ["\n".join(bokeh.js_raw), str(script)], drawn
-
-
-def _model(chart: Any, labels: Sequence[str]) -> Any:
-    model = hv.render(chart, backend="bokeh")
-    for figure in model.select({"type": Plot}):
-        figure.title.text += "".join(f"  [{plots.plain_text(label, 40)}]" for label in labels)
-    # HoloViews links legends by code in strings, which the page's security policy does not let run.
-    for renderer in model.select({"type": GlyphRenderer}):
-        renderer.js_property_callbacks = {}
-    if isinstance(model, GridPlot):
-        model.toolbar.logo = None
-    return model
+    scripts, elements = drawn([(figure.chart, labels) for figure, labels in figures])
+    return scripts, [replace(figure, chart=html) for (figure, _), html in zip(figures, elements, strict=True)]
 
 
 def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping[str, Any]) -> str:
@@ -169,14 +120,13 @@ def rendered(template: str, title: str, scripts: Sequence[str], content: Mapping
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else tables.clean(value),
     )
-    # No text in a script can end the script element.
-    inert = [Markup(text.replace("</script", "<\\/script").replace("<!--", "<\\!--")) for text in scripts]
+    safe = inert(scripts)
     return environment.get_template(template).render(
         content,
         title=title,
         version=__version__,
-        scripts=inert,
-        policy=policy_of(inert),
+        scripts=safe,
+        policy=policy_of(safe),
         fonts=Markup(FONTS),
     )
 
@@ -205,8 +155,8 @@ def html_page(content: tables.ReportContent) -> str:
     """Return the page of a report; all text in it is escaped, and only its own two scripts may run."""
     figures = [section_figures(section) for section in content.sections]
     pairs = list(zip(content.sections, figures, strict=True))
-    scripts, drawn = embedded([(figure, section.labels) for section, of_section in pairs for figure in of_section])
-    remaining = iter(drawn)
+    scripts, with_html = embedded([(figure, section.labels) for section, of_section in pairs for figure in of_section])
+    remaining = iter(with_html)
     views = [_view(section, [next(remaining) for _ in of_section]) for section, of_section in pairs]
     return rendered("report.html", content.title, scripts, {"views": views})
 
@@ -320,8 +270,8 @@ def contention_page(cases: Sequence[ContentionCase], notes: Sequence[str] = ()) 
             "Errors below the dotted lines are within the spread of repeated takes.",
         ),
     ]
-    scripts, drawn = embedded([(figure, ()) for figure in figures])
-    content = {"lines": [*notes, *_lines(cases)], "figures": drawn}
+    scripts, with_html = embedded([(figure, ()) for figure in figures])
+    content = {"lines": [*notes, *_lines(cases)], "figures": with_html}
     return rendered("charts.html", _CONTENTION_TITLE, scripts, content)
 
 
