@@ -27,13 +27,15 @@ _SPELLINGS: Mapping[str, str] = {
     "all_reduce": "allreduce allreducecoalesced crossdevicereduce",  # the last is vLLM's own
     "all_gather": "allgather allgatherbase allgatherintotensor allgatherintotensorcoalesced",
     "reduce_scatter": "reducescatter reducescatterbase reducescattertensor reducescattertensorcoalesced",
-    "all_to_all": "alltoall alltoallv alltoallbase",
+    "all_to_all": "alltoall alltoallv alltoallbase dispatch combine aa",  # tokens to their experts, and back
     "send_recv": "send recv sendrecv",
-    **{term: term for term in ("broadcast", "reduce", "gather", "scatter", "barrier")},
+    "barrier": "barrier notify signal cleanlowlatencybuffer",
+    **{term: term for term in ("broadcast", "reduce", "gather", "scatter")},
 }
 _TERMS = {spelling: term for term, spellings in _SPELLINGS.items() for spelling in spellings.split()}
 _IN_KERNEL_NAME = re.compile(
-    r"All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All|Broadcast|Send_?Recv|cross_device_reduce|Reduce",
+    r"All_?Reduce|All_?Gather|Reduce_?Scatter|All_?To_?All|Broadcast|Send_?Recv|cross_device_reduce|Reduce"
+    r"|notify|barrier|signal|clean_low_latency_buffer|dispatch|combine|a2a",
     re.IGNORECASE,
 )
 #: Annotations that communication libraries and their wrappers write around a launch.

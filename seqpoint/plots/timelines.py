@@ -167,6 +167,7 @@ CLASS_COLOURS: Mapping[str, str] = MappingProxyType(
         "pooling": "#EBEB92",
         "dropout": "#95773F",
         "reduction": "#F0E442",
+        "sort": "#1E00FC",
         "copy": "#E69F00",
         "elementwise": "#BD9E47",
         "other": "#666666",
