@@ -1,5 +1,6 @@
 """Several traces as one: ranks, ids, clocks, matches; what was cut apart comes together again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from traces import write_trace
 
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
-from profilers.trace.arrays import integers
+from profilers.trace.arrays import integers, put
 from profilers.trace.schema import KINDS
 from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import Trace
@@ -48,10 +49,25 @@ def test_slices_by_rank_merge_into_the_trace(whole: Trace, order: list[int], tog
         # Matches are numbered anew and are the same here, as all ranks are there again.
         assert told(merged, kind) == told(whole, kind), kind
     assert merged.iterations.sort_by([("rank", "ascending"), ("iteration", "ascending")]) == whole.iterations
-    assert merged.meta.ranks == (0, 1, 2) and merged.meta.world_size == 4
-    assert merged.meta.quality["collectives_matched"] == whole.meta.quality["collectives_matched"] == 6
+    assert merged.meta == whole.meta and merged.meta.world_size == 4
+    assert whole.meta.quality["collectives"] == whole.meta.quality["collectives_matched"] == 6
     ids = np.concatenate([integers(merged.tables[kind], "id") for kind in KINDS])
     assert len(np.unique(ids)) == len(ids)
+
+
+def test_the_slices_of_each_rank_count_the_events_of_their_files_once(whole: Trace, tmp_path: Path) -> None:
+    slices = [slice_trace(whole, SliceOptions(ranks=frozenset({rank}))) for rank in range(3)]
+    assert [part.meta.quality["collectives"] for part in slices] == [2, 2, 2]
+    assert [part.meta.quality["events"] for part in slices] == [whole.meta.quality["events"]] * 3
+    stored = [load_trace(save_trace(part, tmp_path / f"{n}.trace")) for n, part in enumerate(slices)]
+    merged = merge(stored)
+    assert dict(merged.meta.quality.counts) == dict(whole.meta.quality.counts)
+    assert merged.meta.fingerprint == whole.meta.fingerprint and merged.meta.sources == whole.meta.sources
+    other = as_ranks([collect([write_trace(tmp_path / "other.json")])])[0]
+    moved = other.with_tables(**{kind: put(t, "rank", np.full(t.num_rows, 3)) for kind, t in other.tables.items()})
+    both = merge([*stored, replace(moved, meta=replace(moved.meta, ranks=(3,), devices=()))])
+    assert both.meta.quality["events"] == whole.meta.quality["events"] + other.meta.quality["events"]
+    assert both.meta.quality["collectives"] == 6 + 2
 
 
 def test_runs_of_one_rank_become_ranks(tmp_path: Path) -> None:

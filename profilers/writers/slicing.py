@@ -12,7 +12,7 @@ from profilers.ingest.assembly import Placement, base_shifts, collective_shifts,
 from profilers.ingest.collectives import match_collectives
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
 from profilers.trace.schema import KINDS, concatenate
-from profilers.trace.trace import Quality, Trace
+from profilers.trace.trace import MEANINGS, Quality, Trace, TraceMeta
 
 #: Columns that hold the id of another event.
 _REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")
@@ -39,6 +39,8 @@ class SliceOptions:
 def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
     """Return a slice of a trace; references to events outside it become null.
 
+    The quality of the slice is that of the whole trace, with its own collectives counted.
+
     Parameters
     ----------
     trace : Trace
@@ -59,7 +61,15 @@ def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
     tables = {kind: _referring(table, ids) for kind, table in tables.items()}
     present = {int(r) for kind in KINDS for r in np.unique(integers(tables[kind], "rank"))}
     devices = tuple(d for d in trace.meta.devices if d.rank in present)
-    return Trace(replace(trace.meta, ranks=tuple(sorted(present)), devices=devices), tables)
+    quality = _recounted(trace.meta.quality, tables["collectives"])
+    return Trace(replace(trace.meta, ranks=tuple(sorted(present)), devices=devices, quality=quality), tables)
+
+
+def _recounted(quality: Quality, collectives: pa.Table) -> Quality:
+    """Return the quality of a trace with the counts of these collectives."""
+    matched = int((integers(collectives, "match_id") != MISSING).sum())
+    counts = {"collectives": collectives.num_rows, "collectives_matched": matched}
+    return Quality({**quality.counts, **{name: n for name, n in counts.items() if quality[name]}})
 
 
 def _check(trace: Trace, options: SliceOptions) -> None:
@@ -92,10 +102,6 @@ def _referring(table: pa.Table, ids: Any) -> pa.Table:
     return table
 
 
-#: Quality counts that merging counts anew.
-_ANEW = ("collectives_matched", "clock_shift_max_ns")
-
-
 def merge(traces: Sequence[Trace]) -> Trace:
     """Return one trace of several, on one clock, with distinct ids and with collectives matched across all ranks.
 
@@ -126,9 +132,32 @@ def merge(traces: Sequence[Trace]) -> Trace:
         placed.append({kind: placement.put(table) for kind, table in trace.tables.items()})
         first += trace.next_id()
     tables = {kind: concatenate(kind, [of_trace[kind] for of_trace in placed]) for kind in placed[0]}
-    meta = joined_meta(metas, Quality())
-    counts = {name: n for name, n in meta.quality.counts.items() if name not in _ANEW}
-    return _aligned(match_collectives(Trace(replace(meta, quality=Quality(counts)), tables)))
+    return _aligned(match_collectives(Trace(_merged_meta(metas), tables)))
+
+
+def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
+    """Return the description of merged traces, in which slices of a trace count as that trace."""
+    whole: dict[tuple[object, ...], TraceMeta] = {}
+    for meta in metas:
+        key = (meta.fingerprint, meta.sources)
+        whole[key] = _rejoined(whole[key], meta) if meta.fingerprint and key in whole else meta
+    joined = joined_meta(list(whole.values()), Quality())
+    shift = max(meta.quality["clock_shift_max_ns"] for meta in metas)
+    counts = {**joined.quality.counts, "collectives_matched": 0, "clock_shift_max_ns": shift}
+    devices = tuple(sorted(joined.devices, key=lambda device: (device.rank, device.device)))
+    return replace(joined, devices=devices, quality=Quality(counts))
+
+
+def _rejoined(first: TraceMeta, second: TraceMeta) -> TraceMeta:
+    """Return the description of two slices of a trace; each counts its own collectives, and both all other events."""
+    counts = {name: max(first.quality[name], second.quality[name]) for name in MEANINGS}
+    counts["collectives"] = first.quality["collectives"] + second.quality["collectives"]
+    return replace(
+        first,
+        ranks=tuple(sorted({*first.ranks, *second.ranks})),
+        devices=(*first.devices, *second.devices),
+        quality=Quality(counts),
+    )
 
 
 def as_ranks(traces: Sequence[Trace]) -> list[Trace]:
@@ -171,4 +200,6 @@ def _aligned(trace: Trace) -> Trace:
         return trace
     placement = Placement(0, 0, {rank: shifts.get(rank, 0) for rank in trace.meta.ranks}, {})
     moved = trace.with_tables(**{kind: placement.put(table) for kind, table in trace.tables.items()})
-    return moved.with_quality({"clock_shift_max_ns": int(np.max(np.abs(list(shifts.values()))))})
+    shift = max(int(np.max(np.abs(list(shifts.values())))), trace.meta.quality["clock_shift_max_ns"])
+    quality = Quality({**moved.meta.quality.counts, "clock_shift_max_ns": shift})
+    return replace(moved, meta=replace(moved.meta, quality=quality))
