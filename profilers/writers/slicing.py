@@ -11,8 +11,9 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.assembly import Placement, base_shifts, collective_shifts, joined_meta
 from profilers.ingest.collectives import match_collectives
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
+from profilers.trace.quality import RULES, Quality
 from profilers.trace.schema import KINDS, concatenate
-from profilers.trace.trace import MEANINGS, Quality, Trace, TraceMeta
+from profilers.trace.trace import Trace, TraceMeta
 
 #: Columns that hold the id of another event.
 _REFERENCES = ("launch_id", "op_id", "kernel_id", "collective_id")
@@ -150,7 +151,7 @@ def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
 
 def _rejoined(first: TraceMeta, second: TraceMeta) -> TraceMeta:
     """Return the description of two slices of a trace; each counts its own collectives, and both all other events."""
-    counts = {name: max(first.quality[name], second.quality[name]) for name in MEANINGS}
+    counts = {name: max(first.quality[name], second.quality[name]) for name in RULES}
     counts["collectives"] = first.quality["collectives"] + second.quality["collectives"]
     return replace(
         first,
