@@ -43,6 +43,8 @@ class ValidationRow:
         Whether any data of this case was used to fit the model that is scored.
     source : str
         File and row, paper, or the cases that a summary covers.
+    low, high : float, optional
+        Ends of the interval of `ours`; None if it has none.
     """
 
     case: str
@@ -53,6 +55,15 @@ class ValidationRow:
     least: bool = False
     fitted: bool = False
     source: str = ""
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the interval holds the reference; None without an interval or a reference."""
+        if self.reference is None or self.low is None or self.high is None:
+            return None
+        return self.low <= self.reference <= self.high
 
     @property
     def met(self) -> bool | None:
@@ -64,7 +75,8 @@ class ValidationRow:
     def content(self) -> dict[str, object]:
         """Return the row as JSON with stable keys."""
         keys = ("case", "reference", "ours", "error", "limit", "met", "fitted", "source")
-        return {key: getattr(self, key) for key in keys}
+        ends = () if self.low is None else ("low", "high", "inside")
+        return {key: getattr(self, key) for key in (*keys, *ends)}
 
 
 def all_met(rows: Iterable[ValidationRow]) -> bool:

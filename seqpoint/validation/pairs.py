@@ -1,0 +1,438 @@
+"""Jobs that were measured before and after a change that a what-if expresses.
+
+`MeasuredChange` holds the graphs of the work as measured before, the what-if, and the times measured after. Such
+changes come from two traces of one job on two devices, and from tables of operators and collectives that were measured
+on several devices, in several data types, or with several numbers of ranks.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations
+from math import prod
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from profilers.devices.catalogue import DTYPES, Device, find_device, load_devices
+from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Floats, Ints
+from profilers.trace.kernels import CLASSES
+from profilers.trace.trace import Trace
+from replay.costs.collectives import KINDS
+from replay.costs.shipped import load_parameters
+from replay.from_trace import build_graph, index_trace
+from replay.graph.graph import (
+    COLLECTIVE_KINDS,
+    RESOURCES,
+    EdgeKind,
+    Edges,
+    KernelGraph,
+    Lane,
+    TaskKind,
+    Tasks,
+    hardware_named,
+)
+from replay.graph.operators import Operator, batched_matmul
+from replay.what_ifs import WhatIf, change_dtype, change_world_size, scale_device
+from seqpoint.graphs import all_iterations
+
+#: Columns of a table of the operators of models, of matrix products, and of collectives.
+MODEL_COLUMNS = ("device", "model", "mode", "seq_len", "batch", "target", "input_shapes", "output_shape", "fw_ms")
+PRODUCT_COLUMNS = ("system", "dtype", "m_elements", "n_elements", "k_elements", "latency_us")
+COLLECTIVE_COLUMNS = ("system", "implementation", "dtype", "collective", "ranks_count", "message_bytes", "time_us")
+#: Data types of products, as these tables and as the what-ifs call them.
+_PRODUCT_TYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+#: Least rows and columns of a product in whose time the conversion of its operands to 8 bits hardly counts.
+_LEAST_ROWS, _LEAST_COLUMNS = 256, 4096
+_LIBRARY, _COLLECTIVE_TYPE = "NCCL", "half"
+#: Least bytes of a collective whose time is more than its latency.
+_LEAST_BYTES = 2**20
+#: Least share of the kernel time of a class that is scored alone.
+_CLASS_SHARE = 0.05
+#: Least elements of an operator that runs a kernel worth timing.
+_LEAST_ELEMENTS = 2**16
+#: Methods and modules that move no data, or only in training.
+_NO_KERNEL = re.compile(r"view|permute|transpose|size|getitem|expand|dropout|getattr|\bdim\b|reshape|split|unsqueeze")
+#: The projection onto the vocabulary, which would outweigh the layer that the tables hold.
+_HEAD = re.compile(r"lm_head|cls\.predictions")
+_NOT_LINEAR = re.compile(r"ln_|norm|dropout|act|gelu|embed|wte|wpe", re.IGNORECASE)
+_NORMALIZATION = re.compile(r"ln_|norm", re.IGNORECASE)
+_GEMM, _COLLECTIVE = CLASSES.index("gemm"), CLASSES.index("collective")
+_TYPES = tuple(DTYPES)
+
+
+@dataclass(frozen=True)
+class MeasuredChange:
+    """Work that was measured before and after a change.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the comparison, which tables keep apart.
+    job : str
+        Name of the job, without the change.
+    what_if : WhatIf
+        The change.
+    graphs : sequence of KernelGraph
+        Work as measured before the change.
+    groups : sequence of array of int64
+        For each graph, the group that each task belongs to; -1 for tasks that do not count.
+    names : sequence of str
+        Name of each group.
+    measured_ns : array of float64, shape (n_groups,)
+        Time of each group as measured after the change.
+    total_kind : str
+        Kind of the comparison of all groups together; empty if they are not added up.
+    source : str
+        File and devices.
+    """
+
+    kind: str
+    job: str
+    what_if: WhatIf
+    graphs: Sequence[KernelGraph]
+    groups: Sequence[Ints]
+    names: Sequence[str]
+    measured_ns: Floats
+    total_kind: str = ""
+    source: str = ""
+
+    def times_ns(self, graphs: Sequence[KernelGraph]) -> Floats:
+        """Return the time of each group in some graphs of the same tasks."""
+        times = np.zeros(len(self.names))
+        for graph, group in zip(graphs, self.groups, strict=True):
+            counted = group >= 0
+            times += np.bincount(group[counted], graph.tasks.duration_ns[counted], len(self.names))
+        return times
+
+
+def job_of(file: Path) -> tuple[str, str]:
+    """Return the name of a file's job without the device, and the words of the name that mean a device.
+
+    Examples
+    --------
+    >>> job_of(Path("traces/h100/bert.json.gz")), job_of(Path("traces/diff_a100.json"))
+    (('traces/bert.json.gz', 'h100'), ('traces/diff.json', 'a100'))
+    """
+    kept, devices = [], []
+    for part in file.parts[-3:]:
+        words = re.split(r"([_\-.])", part)
+        named = [word for word in words if _is_device(word)]
+        devices += named
+        text = "".join(word for word in words if word not in named)
+        kept.append(re.sub(r"[_\-.]+(?=[_\-.])|^[_\-.]+", "", text))
+    return "/".join(part for part in kept if part), " ".join(devices)
+
+
+@cache
+def _device_words() -> frozenset[str]:
+    return frozenset(re.split(r"[ -]", name)[0].lower() for name in load_devices())
+
+
+def _is_device(word: str) -> bool:
+    """Return whether a word of a file name is the beginning of the name of a device, such as mi300."""
+    text = word.lower()
+    if not re.fullmatch(r"[a-z]+\d+[a-z]*", text):
+        return False
+    return any(name.startswith(text) for name in _device_words())
+
+
+def trace_changes(job: str, traces: Mapping[str, Trace]) -> Iterator[MeasuredChange]:
+    """Yield the change of device between each two traces of a job, in both directions.
+
+    Collectives do not count: they wait for other ranks. Only whole iterations count.
+
+    Parameters
+    ----------
+    job : str
+        Name of the job.
+    traces : mapping of str to Trace
+        Trace of the job by the name of its file.
+
+    Raises
+    ------
+    InvalidInputError
+        The traces have different numbers of iterations, or one does not name its device.
+    """
+    graphs = {name: _graphs(trace) for name, trace in traces.items()}
+    for before, after in permutations(graphs, 2):
+        devices = [graphs[name][0].hardware.device for name in (before, after)]
+        if len(graphs[before]) != len(graphs[after]) or None in devices or devices[0] == devices[1]:
+            raise InvalidInputError(
+                f"{job}: {before} and {after} are no pair; give as many iterations of each, on two known devices"
+            )
+        old, new = _by_class(graphs[before]), _by_class(graphs[after])
+        least = np.minimum(old / old.sum(), new / new.sum())
+        groups = [np.where(_counted(graph), graph.tasks.class_, -1) for graph in graphs[before]]
+        assert devices[0] is not None and devices[1] is not None
+        yield MeasuredChange(
+            "kernel time of a class", job, scale_device(devices[1]), graphs[before], groups,
+            [name if share >= _CLASS_SHARE else "" for name, share in zip(CLASSES, least, strict=True)],
+            new, "kernel time of a step", f"{before}, {after}",
+        )  # fmt: skip
+
+
+def _graphs(trace: Trace) -> tuple[KernelGraph, ...]:
+    index, parameters = index_trace(trace), load_parameters()
+    return tuple(build_graph(index, number, parameters=parameters) for number in all_iterations(trace))
+
+
+def _counted(graph: KernelGraph) -> Any:
+    tasks = graph.tasks
+    kernel = (tasks.kind == TaskKind.KERNEL) & tasks.in_iteration & graph.on_device()
+    return kernel & (tasks.class_ != _COLLECTIVE)
+
+
+def _by_class(graphs: Sequence[KernelGraph]) -> Floats:
+    times = np.zeros(len(CLASSES))
+    for graph in graphs:
+        chosen = _counted(graph)
+        times += np.bincount(graph.tasks.class_[chosen], graph.tasks.duration_ns[chosen], len(CLASSES))
+    return times
+
+
+def serial_graph(
+    device: Device, durations_ns: Sequence[float], columns: Mapping[str, Any], operators: Sequence[Operator] = ()
+) -> KernelGraph:
+    """Return the graph of kernels or collectives that run one after another on a device.
+
+    Parameters
+    ----------
+    device : Device
+        Device that they were measured on.
+    durations_ns : sequence of float
+        Durations in ns.
+    columns : mapping of str to array
+        Columns of `Tasks` that differ from a kernel of unknown shape.
+    operators : sequence of Operator
+        Operators, to which the column ``operator`` refers.
+    """
+    n = len(durations_ns)
+    zeros, unknown, nan = np.zeros(n, dtype=np.int64), np.full(n, -1), np.full(n, np.nan)
+    plain = {
+        **dict.fromkeys(("name", "lane", "device", "basis", "iteration", "workgroups", "bytes"), zeros),
+        **dict.fromkeys(("dtype", "collective", "operator"), unknown),
+        **dict.fromkeys(("measured_start_ns", "measured_end_ns"), nan),
+        "kind": zeros + TaskKind.KERNEL, "class_": zeros + _GEMM, "event": np.arange(n),
+        "demand": np.zeros((n, len(RESOURCES))), "release_ns": np.zeros(n),
+    }  # fmt: skip
+    tasks = Tasks(**plain | dict(columns), duration_ns=np.asarray(durations_ns, dtype=np.float64))
+    edges = Edges(
+        np.arange(n - 1), np.arange(1, n), np.zeros(n - 1), np.zeros(n - 1, dtype=bool),
+        np.full(n - 1, int(EdgeKind.STREAM)),
+    )  # fmt: skip
+    hardware = hardware_named(device, "file")
+    return KernelGraph(
+        tasks, edges, ("kernel",), (Lane(0, 0, 0),), ((0, 0),), float(tasks.duration_ns.sum()), hardware,
+        operators=tuple(operators),
+    )  # fmt: skip
+
+
+def model_changes(file: Path) -> Iterator[MeasuredChange]:
+    """Yield the changes of device of a layer of each model in a table of measured operators, FP32.
+
+    Parameters
+    ----------
+    file : Path
+        Parquet file with the columns `MODEL_COLUMNS`.
+    """
+    table = pq.read_table(file, columns=list(MODEL_COLUMNS))
+    runs: dict[tuple[Any, ...], dict[str, list[tuple[float, Operator]]]] = defaultdict(lambda: defaultdict(list))
+    for row in table.to_pylist():  # 10 us a row
+        if row["mode"] == "inf" and (operator := layer_operator(row)) and row["fw_ms"]:
+            run = (row["model"], row["batch"], row["seq_len"])
+            runs[run][row["device"]].append((row["fw_ms"] * 1e6, operator))
+    for (model, batch, length), devices in runs.items():
+        job = f"a layer of {model}, {batch} x {length}"
+        for before, after in permutations(devices, 2):
+            times, operators = zip(*devices[before], strict=True)
+            measured = sum(ns for ns, _ in devices[after])
+            yield _operators_moved(job, (before, after), operators, times, measured, file)
+
+
+def _operators_moved(
+    job: str, devices: tuple[str, str], operators: Sequence[Operator], times: Sequence[float], measured_ns: float,
+    file: Path,
+) -> MeasuredChange:  # fmt: skip
+    source, target = map(find_device, devices)
+    names = {"matmul": "gemm", "batched_matmul": "gemm", "normalization": "normalization"}
+    class_ = np.array([CLASSES.index(names.get(operator.kind, "elementwise")) for operator in operators])
+    n, fp32 = len(operators), _TYPES.index("fp32")
+    columns = {"class_": class_, "operator": np.arange(n), "dtype": np.full(n, fp32)}
+    graph = serial_graph(source, times, columns, operators)
+    return MeasuredChange(
+        "kernel time of operators", job, scale_device(target), [graph], [np.zeros(n, dtype=np.int64)], [job],
+        np.array([measured_ns]), source=f"{file.name}: {source.name} -> {target.name}",
+    )  # fmt: skip
+
+
+def layer_operator(row: Mapping[str, Any]) -> Operator | None:
+    """Return the operator of a row of a table of models, FP32; None if it runs no kernel worth timing.
+
+    Examples
+    --------
+    >>> row = {"target": "h.0.fc", "input_shapes": "[[8, 1024]]", "output_shape": "(8, 4096)"}
+    >>> layer_operator(row).dims, layer_operator(row | {"target": "view"})
+    ((1, 8, 4096, 1024), None)
+    """
+    target, shapes = str(row["target"]), _shapes(row["input_shapes"])
+    out = _shapes(row["output_shape"])
+    if _NO_KERNEL.search(target) or _HEAD.search(target) or not out or not shapes:
+        return None
+    if "addmm" in target:
+        (m, k), (_, n) = shapes[1], shapes[2]
+        return batched_matmul(1, m, n, k)
+    if re.search(r"matmul|bmm", target):
+        *batch, m, k = shapes[0]
+        return batched_matmul(prod(batch), m, shapes[1][-1], k)
+    if "." in target and not _NOT_LINEAR.search(target):
+        return batched_matmul(1, prod(out[:-1]), out[-1], shapes[0][-1])
+    elements = prod(out)
+    if elements < _LEAST_ELEMENTS:
+        return None
+    kind = "normalization" if _NORMALIZATION.search(target) else "elementwise"
+    return Operator(kind, float(elements), 4.0 * elements, 4.0 * elements, (elements,))
+
+
+def _shapes(text: Any) -> Any:
+    return ast.literal_eval(text) if isinstance(text, str) else [list(shape) for shape in text]
+
+
+def product_changes(file: Path) -> Iterator[MeasuredChange]:
+    """Yield the changes of device, and of data type, of the matrix products of each number of rows in a table.
+
+    Of several libraries the fastest counts.
+
+    Parameters
+    ----------
+    file : Path
+        Parquet file with the columns `PRODUCT_COLUMNS`.
+    """
+    table = pq.read_table(file, columns=list(PRODUCT_COLUMNS))
+    known = pc.is_in(table["dtype"], pa.array(list(_PRODUCT_TYPES)))
+    times: dict[tuple[str, str], dict[tuple[int, int, int], float]] = defaultdict(dict)
+    for row in table.filter(known).to_pylist():  # 5 us a row
+        shape = (row["m_elements"], row["n_elements"], row["k_elements"])
+        of_shape = times[row["system"], _PRODUCT_TYPES[row["dtype"]]]
+        of_shape[shape] = min(row["latency_us"] * 1e3, of_shape.get(shape, np.inf))
+    for before, after in permutations(times, 2):
+        (source, old), (target, new) = before, after
+        if source == target and old != new:
+            what_if, chosen = change_dtype(f"{old}->{new}"), _casts_little
+        elif old == new == "bf16":
+            what_if, chosen = scale_device(_device(target)), _any_shape
+        else:
+            continue
+        shapes = sorted(shape for shape in times[before].keys() & times[after].keys() if chosen(shape))
+        if shapes:
+            durations = [[times[key][shape] for shape in shapes] for key in (before, after)]
+            yield _products_changed(before, what_if, shapes, durations, file)
+
+
+def _any_shape(shape: tuple[int, int, int]) -> bool:
+    return True
+
+
+def _casts_little(shape: tuple[int, int, int]) -> bool:
+    """Return whether the conversion of the operands, which these times of 8 bits include, is small."""
+    return shape[0] >= _LEAST_ROWS and shape[1] >= _LEAST_COLUMNS
+
+
+#: Devices by their short names in these tables.
+_SYSTEMS = {"a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM5-80GB", "b200_sxm": "B200-SXM-192GB"}
+
+
+def _device(system: str) -> Device:
+    return find_device(_SYSTEMS.get(system, system))
+
+
+def _products_changed(
+    before: tuple[str, str], what_if: WhatIf, shapes: Sequence[tuple[int, int, int]],
+    durations: Sequence[Sequence[float]], file: Path,
+) -> MeasuredChange:  # fmt: skip
+    """Return the change of some products, grouped by rows up to a power of two."""
+    system, dtype = before
+    sizes = [2 ** (m.bit_length() - 1) for m, _, _ in shapes]
+    rows = sorted(set(sizes))
+    group = np.array([rows.index(m) for m in sizes], dtype=np.int64)
+    operators = [batched_matmul(1, *shape, 1 if dtype == "fp8" else 2) for shape in shapes]
+    columns = {"operator": np.arange(len(shapes)), "dtype": np.full(len(shapes), _TYPES.index(dtype))}
+    graph = serial_graph(_device(system), durations[0], columns, operators)
+    measured = np.zeros(len(rows)) + np.bincount(group, durations[1], len(rows))
+    kind = f"matrix products, {what_if.name.partition(':')[0]}"
+    names = [f"products of {m} to {2 * m - 1} rows in {dtype}" for m in rows]
+    return MeasuredChange(kind, "", what_if, [graph], [group], names, measured, source=f"{file.name}: {system}")
+
+
+def collective_changes(file: Path) -> Iterator[MeasuredChange]:
+    """Yield the changes of the number of ranks of NCCL's collectives of 1 MiB or more inside a node.
+
+    Parameters
+    ----------
+    file : Path
+        Parquet file with the columns `COLLECTIVE_COLUMNS`.
+    """
+    table = pq.read_table(file, columns=list(COLLECTIVE_COLUMNS))
+    spelled = {name.replace("_", ""): name for name in KINDS}
+    times: dict[tuple[str, str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    chosen = pc.and_(pc.equal(table["implementation"], _LIBRARY), pc.equal(table["dtype"], _COLLECTIVE_TYPE))
+    for row in table.filter(pc.and_(chosen, pc.greater_equal(table["message_bytes"], _LEAST_BYTES))).to_pylist():
+        kind = spelled[row["collective"].replace("_", "")]
+        times[row["system"], kind, row["ranks_count"]][row["message_bytes"]].append(row["time_us"] * 1e3)
+    for before, after in permutations(times, 2):
+        if before[:2] == after[:2]:
+            yield _ranks_changed(before, after[2], times[before], times[after], file)
+
+
+def _ranks_changed(
+    before: tuple[str, str, int], ranks: int, old: Mapping[int, Sequence[float]], new: Mapping[int, Sequence[float]],
+    file: Path,
+) -> MeasuredChange:  # fmt: skip
+    system, kind, size = before
+    sizes = sorted(old.keys() & new.keys())
+    n = len(sizes)
+    columns = {
+        "kind": np.full(n, int(TaskKind.COLLECTIVE)), "class_": np.full(n, _COLLECTIVE), "bytes": np.array(sizes),
+        "collective": np.full(n, COLLECTIVE_KINDS.index(kind)), "ranks": np.full(n, size),
+    }  # fmt: skip
+    graph = serial_graph(_device(system), [float(np.median(old[size])) for size in sizes], columns)
+    names = [f"{kind} of {bytes_ // 2**20} MiB, {size} ranks" for bytes_ in sizes]
+    return MeasuredChange(
+        "a collective, change_world_size", "", change_world_size(ranks), [graph], [np.arange(n)], names,
+        np.array([np.median(new[size]) for size in sizes]), source=f"{file.name}: {system}",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TableLayout:
+    """A layout of tables that hold measured changes.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Columns by which a table of the layout is known.
+    read : callable
+        Yield the changes of a file.
+    """
+
+    columns: Sequence[str]
+    read: Callable[[Path], Iterator[MeasuredChange]]
+
+
+#: Layouts by name.
+TABLES: Mapping[str, TableLayout] = MappingProxyType(
+    {
+        "models": TableLayout(MODEL_COLUMNS, model_changes),
+        "products": TableLayout(PRODUCT_COLUMNS, product_changes),
+        "collectives": TableLayout(COLLECTIVE_COLUMNS, collective_changes),
+    }
+)
