@@ -19,11 +19,9 @@ import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, UnknownFormatError
 from profilers.files import is_folder
-from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.readers import find_reader
 from profilers.trace.arrays import Floats
 from profilers.trace.steps import job_steps, step_times
-from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
@@ -32,6 +30,7 @@ from replay.what_ifs import scale_device
 from seqpoint.notebook import Table
 from seqpoint.projecting import ProjectOptions, project_trace
 from seqpoint.validation.pairs import TABLES, MeasuredChange, job_of, trace_changes
+from seqpoint.validation.replay import load_recording
 from seqpoint.validation.rows import ValidationRow, summary_row, table_of
 from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_columns
 
@@ -318,10 +317,8 @@ def _trace_scores(
 
 def _load(file: Path, options: SuiteOptions) -> Trace:
     """Read a trace; a trace without marks is one iteration."""
-    if is_folder(file):
-        return load_trace(file)
-    trace = collect([file], IngestOptions(options.iterations))
-    return trace if len(trace.iterations) else collect([file], IngestOptions("whole"))
+    trace = load_recording([file], options.iterations)
+    return trace if len(trace.iterations) or is_folder(file) else load_recording([file], "whole")
 
 
 def _coverage_table(lines: Sequence[dict[str, object]]) -> Table:

@@ -231,6 +231,19 @@ def _read(sources: Sequence[Path], options: SuiteOptions) -> list[tuple[str, tup
     return [("/".join(files[0].parts[-2:]), files) for files in (*((path,) for path in stored), *recordings)]
 
 
+def load_recording(files: Sequence[Path], iterations: str) -> Trace:
+    """Return the trace of a .trace folder, or of the files of one recording.
+
+    Parameters
+    ----------
+    files : sequence of Path
+        The folder, or the files.
+    iterations : str
+        Rule by which files are cut into iterations, as `profilers.ingest.pipeline.IngestOptions` takes it.
+    """
+    return load_trace(files[0]) if is_folder(files[0]) else collect(files, IngestOptions(iterations))
+
+
 def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOptions) -> SuiteResult:
     """Read and replay one trace after another; a trace without an iteration is noted."""
     progress = options.progress("replaying")
@@ -238,7 +251,7 @@ def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOption
     for number, (name, files) in enumerate(traces):
         if progress:
             progress(number, len(traces), name)
-        trace = load_trace(files[0]) if is_folder(files[0]) else collect(files, IngestOptions(options.iterations))
+        trace = load_recording(files, options.iterations)
         if len(trace.iterations):
             scores.append(score_replay(name, trace))
         else:

@@ -43,6 +43,7 @@ SUITES: Mapping[str, str] = MappingProxyType(
         "contention": "Kernels that ran side by side on a device.",
         "published": "What papers report, against our models of their set-ups.",
         "intervals": "Intervals of projections, on jobs that were measured twice.",
+        "audit": "Figures of traces, against sums from their tables.",
     }
 )
 

@@ -1,0 +1,413 @@
+"""Check the figures of traces in PATH against arithmetic on their tables, as a careful user would by hand.
+
+Each check compares a figure of a command with sums, unions and bytes that are counted from the trace alone. It covers
+`describe`, `project` with its what-ifs, `select`, `estimate`, `slice` and `merge`. PATH holds traces of any format.
+A check that the trace has no data for is left out.
+
+\\b
+seqpoint validate audit job.trace
+seqpoint validate audit traces/ --gate
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from profilers.devices.catalogue import find_device
+from profilers.errors import SeqPointError
+from profilers.trace.arrays import Floats
+from profilers.trace.trace import Trace
+from profilers.writers.slicing import SliceOptions, merge, slice_trace
+from replay.costs.shipped import load_parameters
+from replay.from_trace import build_graph
+from replay.graph.graph import COPY_DIRECTIONS, KernelGraph, TaskKind
+from replay.what_ifs import compose, parse_what_if
+from seqpoint.description import describe
+from seqpoint.graphs import all_iterations
+from seqpoint.iteration_table import iteration_table
+from seqpoint.notebook import Table
+from seqpoint.projecting import ProjectOptions, project_trace
+from seqpoint.selection.selecting import SelectOptions, estimate_run, select
+from seqpoint.validation import by_hand
+from seqpoint.validation.replay import SUITE as REPLAY
+from seqpoint.validation.replay import load_recording
+from seqpoint.validation.rows import ValidationRow, table_of
+from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult
+
+#: Limit of sums and counts, of figures that rest on a replay, and of times that must not change.
+_EXACT, _REPLAYED, _UNCHANGED = 1e-6, 0.011, 0.05
+#: A collective of fewer bytes is all latency and waiting.
+_SMALL_BYTES = 2**16
+#: Most ranks of the job for which the number of ranks is changed, and the number that it is changed to.
+_RANKS = 64
+#: Share of the bandwidth of its adapters that a large exchange between nodes reaches, at least and at most.
+_BUS = (0.4, 1.05)
+#: Bytes of a collective that is all transfer, between nodes.
+_LARGE_BYTES = 2**24
+#: Bandwidth of a network adapter for each device, GB/s, for devices whose usual node is not known.
+_ADAPTER_GBPS = 25.0
+#: Pairs of what-ifs that may come in either order.
+_ORDERS = (
+    ("scale_kernels:{class_}:0.5", "scale_clock:0.5"),
+    ("scale_clock:0.5", "scale_memory_bandwidth:0.5"),
+    ("scale_kernels:{class_}:0.5", "scale_device:{other}"),
+    ("scale_clock:0.5", "scale_device:{other}"),
+    ("scale_memory_bandwidth:0.5", "scale_device:{other}"),
+)
+#: What-ifs that need a kind of work, and the table that holds it.
+_NEEDS: Mapping[str, str] = MappingProxyType(
+    {"scale_links:2": "collectives", "t3": "collectives", "dma_collectives": "collectives", "scale_copies:2": "copies"}
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A trace that is audited, and the iteration whose graph the checks change.
+
+    Parameters
+    ----------
+    name : str
+        Name of the trace.
+    trace : Trace
+        The trace.
+    """
+
+    name: str
+    trace: Trace
+
+    @cached_property
+    def iterations(self) -> list[int]:
+        """Numbers of the iterations."""
+        return all_iterations(self.trace)
+
+    @property
+    def middle(self) -> int:
+        """Number of the iteration in the middle."""
+        return self.iterations[len(self.iterations) // 2]
+
+    @cached_property
+    def graph(self) -> KernelGraph:
+        """Graph of the iteration in the middle."""
+        return build_graph(self.trace, self.middle, parameters=load_parameters())
+
+    def changed(self, *what_ifs: str) -> KernelGraph:
+        """Return the graph under what-ifs, one after another."""
+        return compose(*map(parse_what_if, what_ifs))(self.graph, load_parameters())
+
+    def durations(self, graph: KernelGraph) -> dict[int, float]:
+        """Return the isolated durations of the device work of the iteration, by id of the event."""
+        tasks = graph.tasks
+        rows = np.flatnonzero(graph.on_device() & (tasks.event >= 0) & tasks.in_iteration)
+        return dict(zip(tasks.event[rows].tolist(), tasks.duration_ns[rows].tolist(), strict=True))
+
+    def row(self, case: str, reference: float, ours: float, limit: float = _EXACT) -> ValidationRow:
+        """Return the row that compares two figures."""
+        error = abs(ours - reference) / max(abs(reference), 1e-9)
+        return ValidationRow(f"{self.name}: {case}", reference, ours, error, limit, source=self.name)
+
+    def bounded(self, case: str, figure: float, *, least: float = -math.inf, most: float = math.inf) -> ValidationRow:
+        """Return the row of a figure that may not leave two bounds."""
+        bound = min(max(figure, least), most)
+        return self.row(case, bound, figure, _REPLAYED)
+
+
+#: A check: the rows of a trace, none if the trace has no data for it.
+Check = Callable[[Subject], Iterator[ValidationRow]]
+
+
+def check_classes(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the kernel time of each class in `describe` against the sum of durations."""
+    ours = {row["class"]: row["time_ns"] for row in describe(subject.trace).to_dict()["kernel_classes"]}
+    for name, time_ns in by_hand.kernel_times(subject.trace).items():
+        yield subject.row(f"describe, kernel time of {name}", time_ns, ours.get(name, 0))
+
+
+def check_devices(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the busy time and the communication of each device in `describe` against a sweep over the events."""
+    keys = ("busy_ns", "communication_ns", "exposed_ns", "waiting_ns", "exposed_waiting_ns")
+    devices = by_hand.devices_by_hand(subject.trace)
+    for row in describe(subject.trace).to_dict()["devices"]:
+        number = -1 if row["device"] is None else row["device"]
+        reference = devices[row["rank"], number]
+        if abs(row.get("elapsed_ns", reference.elapsed_ns) - reference.elapsed_ns) > _UNCHANGED * reference.elapsed_ns:
+            continue  # iterations with gaps between them, whose steps are no single stretch
+        for key in keys:
+            if row.get(key) is not None:
+                figure = float(getattr(reference, key))
+                case = f"describe, {key.removesuffix('_ns').replace('_', ' ')} of rank {row['rank']}"
+                yield subject.row(case, figure, row[key], _EXACT if figure else 0.0)
+
+
+def check_copies(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the copies of each direction in the graph against the table of copies."""
+    tasks = subject.graph.tasks
+    copies = (tasks.kind == TaskKind.COPY) & tasks.in_iteration
+    for direction, (count, size) in by_hand.copies_by_direction(subject.trace, subject.middle).items():
+        if direction in COPY_DIRECTIONS:
+            chosen = copies & (tasks.direction == COPY_DIRECTIONS.index(direction))
+            yield subject.row(f"copies {direction} in the graph", count, int(chosen.sum()))
+            yield subject.row(f"bytes of copies {direction} in the graph", size, int(tasks.bytes[chosen].sum()))
+
+
+def check_scaled_kernels(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield what `scale_kernels` makes of lone kernels, and that a step gains no more than the kernels lose."""
+    class_ = _largest_class(subject)
+    if not class_:
+        return
+    what_if = f"scale_kernels:{class_}:0.5"
+    lone = by_hand.lone_kernels(subject.trace, subject.middle)
+    before, after = subject.durations(subject.graph), subject.durations(subject.changed(what_if))
+    halved = [event for event in lone if event in after and after[event] != before[event]]
+    if halved:
+        total = 0.5 * sum(lone[event] for event in halved)
+        yield subject.row(f"{what_if}, lone kernels", total, sum(after[event] for event in halved), _REPLAYED)
+    row, measured = _projected(subject, what_if)
+    most = 0.5 * by_hand.kernel_times(subject.trace, subject.middle)[class_]
+    yield subject.bounded(f"{what_if}, step", row.projected_ns, least=measured - most, most=measured)
+
+
+def _largest_class(subject: Subject) -> str:
+    """Return the class of kernel with the most time, collectives apart; "" without kernels."""
+    times = by_hand.kernel_times(subject.trace, subject.middle)
+    times.pop("collective", None)
+    return max(times, key=lambda name: times[name], default="")
+
+
+def _projected(subject: Subject, *what_ifs: str) -> tuple[Any, float]:
+    """Return the row of a projection of the middle iteration, and its measured time."""
+    options = ProjectOptions(iterations=[subject.middle], draws=2, jobs=1)
+    projection = project_trace(subject.trace, [compose(*map(parse_what_if, what_ifs))], options).projection
+    return projection.rows[0], projection.baseline_ns
+
+
+def check_links(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield what `scale_links:0.5` adds: nothing to small collectives, to others no more than their transfer."""
+    collectives = by_hand.collectives_by_hand(subject.trace, subject.middle)
+    if not collectives:
+        return
+    before, after = subject.durations(subject.graph), subject.durations(subject.changed("scale_links:0.5"))
+    known = [each for each in collectives if each.event in after]
+    small = [each.event for each in known if 0 < each.bytes < _SMALL_BYTES]
+    if small:
+        times = (sum(before[event] for event in small), sum(after[event] for event in small))
+        yield subject.row(f"scale_links:0.5, collectives below {_SMALL_BYTES >> 10} KiB", *times, _UNCHANGED)
+    matched = [each for each in known if each.matched]
+    if matched:
+        most = sum(each.transfer_ns for each in matched)
+        added = sum(after[each.event] - before[each.event] for each in matched)
+        yield subject.bounded("scale_links:0.5, time added to matched collectives", added, least=0.0, most=most)
+
+
+def check_world_size(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the bus bandwidth of large all-reduces on 64 ranks against that of a network adapter for each device."""
+    device = subject.graph.hardware.device
+    known = [each for each in by_hand.collectives_by_hand(subject.trace, subject.middle) if each.bytes >= _LARGE_BYTES]
+    known = [each for each in known if 1 < each.ranks <= _RANKS // 2]
+    if device is None or not known:
+        return
+    after = subject.durations(subject.changed(f"change_world_size:{_RANKS}"))
+    adapter = device.figures.get("adapter_gbps")
+    gbps = adapter.value if adapter else _ADAPTER_GBPS
+    largest = max((each for each in known if each.event in after), key=lambda each: each.bytes, default=None)
+    if largest is not None:
+        factor = (2.0 if "AllReduce" in _name(subject, largest.event) else 1.0) * (_RANKS - 1) / _RANKS
+        bus = factor * largest.bytes / max(after[largest.event] - (largest.duration_ns - largest.transfer_ns), 1.0)
+        yield subject.bounded(
+            f"change_world_size:{_RANKS}, bus bandwidth in GB/s", bus, least=_BUS[0] * gbps, most=_BUS[1] * gbps
+        )
+
+
+def _name(subject: Subject, event: int) -> str:
+    rows = np.flatnonzero(by_hand.column(subject.trace.kernels, "id") == event)
+    return str(subject.trace.kernels["name"][int(rows[0])].as_py()) if len(rows) else ""
+
+
+def check_dtype(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the bytes of collectives after `change_dtype` to a type of other size."""
+    collectives = by_hand.collectives_by_hand(subject.trace, subject.middle)
+    for old, new, names in (("fp32", "bf16", ("float",)), ("bf16", "fp32", ("bfloat16", "c10::bfloat16"))):
+        chosen = [each for each in collectives if each.dtype.lower() in names and each.bytes]
+        if not chosen or subject.graph.hardware.device is None:
+            continue
+        tasks = subject.changed(f"change_dtype:{old}->{new}").tasks
+        size = dict(zip(tasks.event.tolist(), tasks.bytes.tolist(), strict=True))
+        factor = 2.0 if new == "fp32" else 0.5
+        reference = factor * sum(each.bytes for each in chosen if each.event in size)
+        ours = sum(size[each.event] for each in chosen if each.event in size)
+        yield subject.row(f"change_dtype:{old}->{new}, bytes of collectives in {old}", reference, ours)
+
+
+def check_orders(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the device time under two what-ifs in both orders; each has to count in both."""
+    device, class_ = subject.graph.hardware.device, _largest_class(subject)
+    if device is None or not class_:
+        return
+    other = next(name for name in ("H100-SXM5-80GB", "A100-SXM4-80GB") if find_device(name) != device)
+    for templates in _ORDERS:
+        first, second = (text.format(class_=class_, other=other) for text in templates)
+        both = _device_time(subject.changed(first, second))
+        yield subject.row(f"{first}, {second}: either order", both, _device_time(subject.changed(second, first)))
+        alone = _device_time(subject.changed(second))
+        if _device_time(subject.changed(first)) != _device_time(subject.graph):
+            lost = float(both == alone)
+            yield ValidationRow(f"{subject.name}: {first}, {second}: the first is lost", 0.0, lost, lost, 0.0)
+
+
+def _device_time(graph: KernelGraph) -> float:
+    return float(graph.tasks.duration_ns[graph.on_device()].sum())
+
+
+def check_not_applicable(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the figures of what-ifs that have nothing to change in the trace; they should have none."""
+    for what_if, table in _NEEDS.items():
+        if not len(subject.trace.tables[table]) and _is_known(what_if):
+            row, _ = _projected(subject, what_if)
+            shown = float(math.isfinite(row.speedup))
+            yield ValidationRow(
+                f"{subject.name}: {what_if}, figures without {table}", 0.0, shown, shown, 0.0, source=subject.name
+            )
+
+
+def _is_known(what_if: str) -> bool:
+    try:
+        parse_what_if(what_if)
+    except SeqPointError:
+        return False
+    return True
+
+
+def check_selection(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the totals and weights of `select`, and the estimate of a run from itself."""
+    table = iteration_table(subject.trace)
+    if np.isfinite(table.sequence_length).sum() < 2:
+        return
+    selection = select(table, SelectOptions(statistic=None))
+    rank = int(selection.iterations.rank[0])
+    values, lengths = _values(subject, selection.statistic, rank), selection.iterations.iteration.tolist()
+    if values:
+        yield subject.row("select, measured total", sum(values[number] for number in lengths), selection.measured)
+    yield subject.row("select, sum of the weights", len(lengths), float(selection.weights.sum()))
+    again = estimate_run(selection.to_dict(), (table, table))
+    if again.speedup is not None:
+        yield subject.row("estimate of a run from itself, speed-up", 1.0, again.speedup)
+
+
+def _values(subject: Subject, statistic: str, rank: int) -> dict[int, float]:
+    """Return a statistic of each iteration of a rank, in s; nothing for a statistic that is not counted here."""
+    trace = subject.trace
+    table = {"kernel_time": trace.kernels, "duration": trace.iterations}.get(statistic)
+    if table is None:
+        return {}
+    values: dict[int, float] = dict.fromkeys(subject.iterations, 0.0)
+    columns = (by_hand.column(table, name, 0).tolist() for name in ("rank", "iteration", "dur_ns"))
+    for of_rank, number, duration in zip(*columns, strict=True):
+        if of_rank == rank and number in values:
+            values[number] += duration
+    return values
+
+
+def check_slices(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield the step time of a sliced iteration, and the counts of a trace that is sliced by rank and merged again."""
+    number, what_ifs = subject.middle, [parse_what_if("scale_host:0.5")]
+    options = ProjectOptions(iterations=[number], draws=2, jobs=1)
+    cut = slice_trace(subject.trace, SliceOptions(iterations=frozenset([number])))
+    whole, sliced = (project_trace(trace, what_ifs, options).projection for trace in (subject.trace, cut))
+    yield subject.row("slice of an iteration, baseline", whole.baseline_ns, sliced.baseline_ns, _REPLAYED)
+    ranks = subject.trace.meta.ranks
+    if len(ranks) < 2:
+        return
+    joined = merge([slice_trace(subject.trace, SliceOptions(ranks=frozenset([rank]))) for rank in ranks])
+    counts = by_hand.row_counts(joined)
+    for kind, count in by_hand.row_counts(subject.trace).items():
+        yield subject.row(f"merge of slices by rank, {kind}", count, counts[kind])
+    for name, count, _ in subject.trace.meta.quality.rows():
+        yield subject.row(f"merge of slices by rank, quality {name}", count, joined.meta.quality[name])
+
+
+def check_host(subject: Subject) -> Iterator[ValidationRow]:
+    """Yield that a faster host gains no more than the time in which the device of a lone rank is idle."""
+    if len(subject.trace.meta.ranks) > 1:
+        return
+    row, measured = _projected(subject, "scale_host:0.5")
+    step = subject.graph.tasks
+    busy = step.in_iteration & subject.graph.on_device()
+    start, end = step.measured_start_ns[busy], step.measured_end_ns[busy]
+    idle = measured - _union(start, end)
+    yield subject.bounded("scale_host:0.5, step", row.projected_ns, least=min(measured - idle, measured), most=measured)
+
+
+def _union(start: Floats, end: Floats) -> float:
+    """Return the length of a union of intervals."""
+    if not len(start):
+        return 0.0
+    moments = np.unique(np.concatenate([start, end]).astype(np.int64))
+    spans = by_hand.Spans(moments)
+    return float(spans.time_ns(spans.running(start.astype(np.int64), end.astype(np.int64)) > 0))
+
+
+#: Checks, in the order of a user's questions.
+CHECKS: tuple[Check, ...] = (
+    *(check_classes, check_devices, check_copies, check_scaled_kernels, check_links, check_world_size, check_dtype),
+    *(check_orders, check_not_applicable, check_selection, check_slices, check_host),
+)
+
+
+def audit(name: str, trace: Trace) -> list[ValidationRow]:
+    """Return the rows of every check of a trace; an error of the toolkit is a row that misses its limit.
+
+    Parameters
+    ----------
+    name : str
+        Name of the trace.
+    trace : Trace
+        The trace.
+    """
+    subject, rows = Subject(name, trace), []
+    for check in CHECKS:
+        try:
+            rows += list(check(subject))
+        except SeqPointError as error:
+            topic = check.__name__.removeprefix("check_").replace("_", " ")
+            rows.append(ValidationRow(f"{name}: {topic}", None, 1.0, 1.0, 0.0, source=f"{name}: {error}"))
+    return rows
+
+
+def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOptions) -> SuiteResult:
+    """Audit one trace after another; a trace without an iteration is noted."""
+    progress = options.progress("auditing")
+    rows, notes = list[ValidationRow](), []
+    for number, (name, files) in enumerate(traces):
+        if progress:
+            progress(number, len(traces), name)
+        trace = load_recording(files, options.iterations)
+        if len(trace.iterations):
+            rows += audit(name, trace)
+        else:
+            notes.append(f"{name}: no iteration to audit")
+    return SuiteResult(rows, {}, [_table([row for row in rows if not row.met]), _table(rows, verbose=True)], (), notes)
+
+
+def _table(rows: Sequence[ValidationRow], *, verbose: bool = False) -> Table:
+    """Return the table of checks."""
+    columns = {"check~": "{r.case}", "by hand": "{hand}", "ours": "{r.ours:.6g}", "error %": "{r.error:.3%}"}
+    names = [{"r": row, "hand": "-" if row.reference is None else f"{row.reference:.6g}"} for row in rows]
+    title = "Every check" if verbose else "Figures that differ from a count by hand"
+    return table_of(title, columns, names, verbose=verbose)
+
+
+SUITE = Suite(
+    name="audit",
+    description=__doc__,
+    needs="trace that a reader knows (`seqpoint readers` lists them)",
+    source=REPLAY.source,
+    read=REPLAY.read,
+    score=_scored,
+    options=("iterations",),
+    shipped="samples",
+)
