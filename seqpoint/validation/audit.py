@@ -21,7 +21,6 @@ import numpy as np
 
 from profilers.devices.catalogue import find_device
 from profilers.errors import SeqPointError
-from profilers.trace.arrays import Floats
 from profilers.trace.trace import Trace
 from profilers.writers.slicing import SliceOptions, merge, slice_trace
 from replay.costs.shipped import load_parameters
@@ -50,8 +49,10 @@ _RANKS = 64
 _BUS = (0.4, 1.05)
 #: Bytes of a collective that is all transfer, between nodes.
 _LARGE_BYTES = 2**24
-#: Bandwidth of a network adapter for each device, GB/s, for devices whose usual node is not known.
-_ADAPTER_GBPS = 25.0
+#: Adapters of a node, and bandwidth of each in GB/s, for devices whose usual node is not known.
+_ADAPTERS = (8.0, 25.0)
+#: Most iterations of a stretch.
+_STRETCH = 8
 #: Pairs of what-ifs that may come in either order.
 _ORDERS = (
     ("scale_kernels:{class_}:0.5", "scale_clock:0.5"),
@@ -90,6 +91,12 @@ class Subject:
     def middle(self) -> int:
         """Number of the iteration in the middle."""
         return self.iterations[len(self.iterations) // 2]
+
+    @property
+    def stretch(self) -> list[int]:
+        """Numbers of successive iterations, whose step times add up to a stretch of the run."""
+        first = max(len(self.iterations) // 2 - _STRETCH // 2, 0)
+        return self.iterations[first : first + _STRETCH]
 
     @cached_property
     def graph(self) -> KernelGraph:
@@ -167,9 +174,9 @@ def check_scaled_kernels(subject: Subject) -> Iterator[ValidationRow]:
     if halved:
         total = 0.5 * sum(lone[event] for event in halved)
         yield subject.row(f"{what_if}, lone kernels", total, sum(after[event] for event in halved), _REPLAYED)
-    row, measured = _projected(subject, what_if)
-    most = 0.5 * by_hand.kernel_times(subject.trace, subject.middle)[class_]
-    yield subject.bounded(f"{what_if}, step", row.projected_ns, least=measured - most, most=measured)
+    row, measured = _projected(subject, subject.stretch, what_if)
+    most = sum(0.5 * by_hand.kernel_times(subject.trace, number).get(class_, 0) for number in subject.stretch)
+    yield subject.bounded(f"{what_if}, steps", row.projected_ns, least=measured - most, most=measured)
 
 
 def _largest_class(subject: Subject) -> str:
@@ -179,10 +186,10 @@ def _largest_class(subject: Subject) -> str:
     return max(times, key=lambda name: times[name], default="")
 
 
-def _projected(subject: Subject, *what_ifs: str) -> tuple[Any, float]:
-    """Return the row of a projection of the middle iteration, and its measured time."""
-    options = ProjectOptions(iterations=[subject.middle], draws=2, jobs=1)
-    projection = project_trace(subject.trace, [compose(*map(parse_what_if, what_ifs))], options).projection
+def _projected(subject: Subject, iterations: Sequence[int], what_if: str) -> tuple[Any, float]:
+    """Return the row of a projection of some iterations, and their measured time."""
+    options = ProjectOptions(iterations=iterations, draws=2, jobs=1)
+    projection = project_trace(subject.trace, [parse_what_if(what_if)], options).projection
     return projection.rows[0], projection.baseline_ns
 
 
@@ -205,21 +212,29 @@ def check_links(subject: Subject) -> Iterator[ValidationRow]:
 
 
 def check_world_size(subject: Subject) -> Iterator[ValidationRow]:
-    """Yield the bus bandwidth of large all-reduces on 64 ranks against that of a network adapter for each device."""
+    """Yield the bus bandwidth of a large exchange on 64 ranks against that of the adapters of a node.
+
+    Rings of all ranks cross from node to node, each over another adapter, so that together they reach the bandwidth of
+    all adapters of a node. A rank that starts last does not wait, so its whole time is the exchange.
+    """
     device = subject.graph.hardware.device
     known = [each for each in by_hand.collectives_by_hand(subject.trace, subject.middle) if each.bytes >= _LARGE_BYTES]
+    known = [each for each in known if each.matched and each.duration_ns == each.transfer_ns]
     known = [each for each in known if 1 < each.ranks <= _RANKS // 2]
     if device is None or not known:
         return
     after = subject.durations(subject.changed(f"change_world_size:{_RANKS}"))
-    adapter = device.figures.get("adapter_gbps")
-    gbps = adapter.value if adapter else _ADAPTER_GBPS
+    figures = [device.figures.get(name) for name in ("node_adapters", "adapter_gbps", "link_gbps")]
+    adapters, gbps, link = (
+        figure.value if figure else usual for figure, usual in zip(figures, (*_ADAPTERS, math.inf), strict=True)
+    )
+    network = min(adapters * gbps, link)
     largest = max((each for each in known if each.event in after), key=lambda each: each.bytes, default=None)
     if largest is not None:
         factor = (2.0 if "AllReduce" in _name(subject, largest.event) else 1.0) * (_RANKS - 1) / _RANKS
-        bus = factor * largest.bytes / max(after[largest.event] - (largest.duration_ns - largest.transfer_ns), 1.0)
+        bus = factor * largest.bytes / after[largest.event]
         yield subject.bounded(
-            f"change_world_size:{_RANKS}, bus bandwidth in GB/s", bus, least=_BUS[0] * gbps, most=_BUS[1] * gbps
+            f"change_world_size:{_RANKS}, bus bandwidth in GB/s", bus, least=_BUS[0] * network, most=_BUS[1] * network
         )
 
 
@@ -231,7 +246,7 @@ def _name(subject: Subject, event: int) -> str:
 def check_dtype(subject: Subject) -> Iterator[ValidationRow]:
     """Yield the bytes of collectives after `change_dtype` to a type of other size."""
     collectives = by_hand.collectives_by_hand(subject.trace, subject.middle)
-    for old, new, names in (("fp32", "bf16", ("float",)), ("bf16", "fp32", ("bfloat16", "c10::bfloat16"))):
+    for old, new, names in (("fp32", "fp16", ("float",)), ("bf16", "fp32", ("bfloat16", "c10::bfloat16"))):
         chosen = [each for each in collectives if each.dtype.lower() in names and each.bytes]
         if not chosen or subject.graph.hardware.device is None:
             continue
@@ -267,7 +282,7 @@ def check_not_applicable(subject: Subject) -> Iterator[ValidationRow]:
     """Yield the figures of what-ifs that have nothing to change in the trace; they should have none."""
     for what_if, table in _NEEDS.items():
         if not len(subject.trace.tables[table]) and _is_known(what_if):
-            row, _ = _projected(subject, what_if)
+            row, _ = _projected(subject, [subject.middle], what_if)
             shown = float(math.isfinite(row.speedup))
             yield ValidationRow(
                 f"{subject.name}: {what_if}, figures without {table}", 0.0, shown, shown, 0.0, source=subject.name
@@ -331,24 +346,14 @@ def check_slices(subject: Subject) -> Iterator[ValidationRow]:
 
 
 def check_host(subject: Subject) -> Iterator[ValidationRow]:
-    """Yield that a faster host gains no more than the time in which the device of a lone rank is idle."""
-    if len(subject.trace.meta.ranks) > 1:
+    """Yield that faster hosts gain no more than the time in which the only device is idle."""
+    devices = by_hand.devices_by_hand(subject.trace)
+    if len(subject.trace.meta.ranks) > 1 or len(devices) != 1 or len(subject.iterations) > _STRETCH:
         return
-    row, measured = _projected(subject, "scale_host:0.5")
-    step = subject.graph.tasks
-    busy = step.in_iteration & subject.graph.on_device()
-    start, end = step.measured_start_ns[busy], step.measured_end_ns[busy]
-    idle = measured - _union(start, end)
-    yield subject.bounded("scale_host:0.5, step", row.projected_ns, least=min(measured - idle, measured), most=measured)
-
-
-def _union(start: Floats, end: Floats) -> float:
-    """Return the length of a union of intervals."""
-    if not len(start):
-        return 0.0
-    moments = np.unique(np.concatenate([start, end]).astype(np.int64))
-    spans = by_hand.Spans(moments)
-    return float(spans.time_ns(spans.running(start.astype(np.int64), end.astype(np.int64)) > 0))
+    (device,) = devices.values()
+    row, measured = _projected(subject, subject.iterations, "scale_host:0.5")
+    least = measured - max(device.elapsed_ns - device.busy_ns, 0)
+    yield subject.bounded("scale_host:0.5, steps", row.projected_ns, least=least, most=measured)
 
 
 #: Checks, in the order of a user's questions.

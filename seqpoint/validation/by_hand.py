@@ -15,9 +15,6 @@ from profilers.trace.arrays import Bools, Ints
 from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.trace import Trace
 
-#: Bytes of an element, by the start of a profiler's name of its type.
-_BYTES = {"c10::half": 2, "half": 2, "c10::bfloat16": 2, "bfloat16": 2, "bf16": 2, "fp16": 2, "float": 4, "fp32": 4}
-
 
 def column(table: pa.Table, name: str, missing: int = -1) -> Ints:
     """Return a column of whole numbers, with `missing` in place of nulls."""
@@ -181,11 +178,6 @@ def collectives_by_hand(trace: Trace, iteration: int) -> list[CollectiveByHand]:
         )
         for event, duration, bytes_, ranks, match, number, dtype in rows if number == iteration and event >= 0
     ]  # fmt: skip
-
-
-def element_bytes(dtype: str) -> int | None:
-    """Return the bytes of an element of a data type as a profiler writes it; None if unknown."""
-    return _BYTES.get(dtype.lower())
 
 
 def kernel_times(trace: Trace, iteration: int | None = None) -> dict[str, int]:
