@@ -373,7 +373,7 @@ def test_the_part_that_the_model_explains_is_exchanged() -> None:
     device = find_device("A100-SXM4-80GB")
     old, new = (
         predict_collective("all_reduce", [2**26], group, device, calibration=load_collectives()).seconds[0] * 1e9
-        for group in (Topology(8), Topology(16, 8))
+        for group in (Topology(8), Topology(16, 8, nics=8, nic_gbps=25))
     )
     found = applied("change_world_size:16", collectives([8, 8, 2])).tasks
     assert found.duration_ns.tolist() == pytest.approx([2e6 - old + new] * 2 + [2e6])

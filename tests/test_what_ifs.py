@@ -150,14 +150,6 @@ def test_a_kernel_below_one_wave_goes_by_the_speed_of_one_unit() -> None:
     assert new == pytest.approx(5_000 + 98_000 * per_unit)
 
 
-def test_faster_links_shorten_what_is_not_latency(graph: KernelGraph) -> None:
-    collective = graph.tasks.kind == TaskKind.COLLECTIVE
-    before = graph.tasks.duration_ns[collective]
-    after = scale_links(2.0)(graph, NOMINAL).tasks.duration_ns[collective]
-    floor = NOMINAL["collective_latency_ns"]
-    np.testing.assert_allclose(after, floor + (before - floor) / 2)
-
-
 def test_a_faster_host_shortens_a_job_that_waits_for_it(graph: KernelGraph) -> None:
     assert replay(scale_host(0.5)(graph, NOMINAL)).makespan_ns < replay(graph).makespan_ns
 

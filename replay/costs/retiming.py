@@ -196,11 +196,15 @@ _ATTENTION = CLASSES.index("attention")
 
 @dataclass(frozen=True)
 class _Side:
-    """The device that kernels run on, the data type of each kernel (index in `DTYPES`), and the compute units."""
+    """The device that kernels run on, the data type of each kernel (index in `DTYPES`), and the compute units.
+
+    `better` is the efficiency of each kernel over what is expected of the device: 1 on the design of the trace.
+    """
 
     device: Device
     dtype: Ints
     units: int
+    better: Floats
 
     def floor_ns(self, kind: str, parameters: Parameters) -> float:
         amd = "_amd" if self.device.vendor == "AMD" else ""
@@ -268,16 +272,29 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
     """
     source, tasks = source_device(graph), graph.tasks
     dtype = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
-    sides = _Side(source, dtype, graph.hardware.compute_units), _Side(target, dtype, units)
-    # Another design may differ from its expected efficiency by an unknown ratio; another clock is the same design.
-    compute, attention, memory = (
-        parameters[f"efficiency_ratio_{kind}"] if source.name != target.name else 1.0
-        for kind in ("compute", "attention", "memory")
+    sides = (
+        _Side(source, dtype, graph.hardware.compute_units, _efficiency(graph, source, parameters)),
+        _Side(target, dtype, units, _efficiency(graph, target, parameters)),
     )
-    better = np.where(tasks.class_ == _ATTENTION, attention, compute)
-    rates = [capability(side.device, "fp32", parameters.calibration(KernelCalibration)).bytes_per_s for side in sides]
-    streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), rates[0] / rates[1] / memory)
-    return _by_class(graph, _arithmetic(graph, sides, better, parameters), streamed)
+    rates = [
+        side.better * capability(side.device, "fp32", parameters.calibration(KernelCalibration)).bytes_per_s
+        for side in sides
+    ]
+    streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), rates[0] / rates[1])
+    return _by_class(graph, _arithmetic(graph, sides, parameters), streamed)
+
+
+def _efficiency(graph: KernelGraph, device: Device, parameters: Parameters) -> Floats:
+    """Return the efficiency of each kernel on a device over what is expected of it.
+
+    Another design may differ from its expected efficiency by an unknown ratio; another clock is the same design.
+    """
+    tasks, traced = graph.tasks, graph.hardware.original.device
+    if traced is None or traced.name == device.name:
+        return np.ones(len(tasks))
+    memory, compute, attention = (parameters[f"efficiency_ratio_{kind}"] for kind in ("memory", "compute", "attention"))
+    of_arithmetic = np.where(tasks.class_ == _ATTENTION, attention, compute)
+    return np.where(arithmetic_tasks(graph), of_arithmetic, memory)
 
 
 def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> Floats:
@@ -299,10 +316,11 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     chosen = tasks.dtype == _TYPES.index(old)
     after = np.where(chosen, _TYPES.index(new), before)
     units = graph.hardware.compute_units
-    sides = _Side(device, before, units), _Side(device, after, units)
+    better = _efficiency(graph, device, parameters)
+    sides = _Side(device, before, units, better), _Side(device, after, units, better)
     size = DTYPE_BYTES[new] / DTYPE_BYTES[old]
     streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), size)
-    arithmetic = _arithmetic(graph, sides, np.ones(len(tasks)), parameters, size)
+    arithmetic = _arithmetic(graph, sides, parameters, size)
     return np.where(chosen, _by_class(graph, arithmetic, streamed), tasks.duration_ns)
 
 
@@ -330,20 +348,23 @@ def _floors(kind: str, sides: tuple[_Side, _Side], parameters: Parameters) -> tu
     return sides[0].floor_ns(kind, parameters), sides[1].floor_ns(kind, parameters)
 
 
-def _arithmetic(
-    graph: KernelGraph, sides: tuple[_Side, _Side], better: Floats, parameters: Parameters, size: float = 1.0
-) -> Floats:
+def _arithmetic(graph: KernelGraph, sides: tuple[_Side, _Side], parameters: Parameters, size: float = 1.0) -> Floats:
     """Return durations as if every task were bound by arithmetic; `size` is the change of bytes an element."""
     tasks, (before, after) = graph.tasks, sides
     rates = _rates(graph, sides, parameters.calibration(KernelCalibration))
-    durations = above_floor(tasks.duration_ns, _floors("product", sides, parameters), rates / better)
+    durations = above_floor(
+        tasks.duration_ns, _floors("product", sides, parameters), rates * before.better / after.better
+    )
     rows = np.flatnonzero((tasks.operator >= 0) & arithmetic_tasks(graph))
     keys = np.stack([tasks.operator[rows], before.dtype[rows], after.dtype[rows]])
     distinct, inverse = np.unique(keys, axis=1, return_inverse=True)
     operators, case = [graph.operators[i] for i in distinct[0].tolist()], inverse.reshape(-1)
-    before_ns, _ = _modelled(operators, before, distinct[1], parameters)
-    after_ns, floor_ns = _modelled([_resized(o, size) for o in operators], after, distinct[2], parameters)
-    modelled, target = before_ns[case], floor_ns[case] + (after_ns - floor_ns)[case] / better[rows]
+    sizes = [operators, [resized(operator, size) for operator in operators]]
+    modelled, target = (
+        floor_ns[case] + (time_ns - floor_ns)[case] / side.better[rows]
+        for side, dtypes, several in zip(sides, distinct[1:], sizes, strict=True)
+        for time_ns, floor_ns in [_modelled(several, side, dtypes, parameters)]
+    )
     # The part that the model does not explain is taken for latency. It goes with the clock of one design, and stays
     # between two designs.
     figures, latency = [side.device.figures for side in sides], 1.0
@@ -354,7 +375,8 @@ def _arithmetic(
     return durations
 
 
-def _resized(operator: Operator, size: float) -> Operator:
+def resized(operator: Operator, size: float) -> Operator:
+    """Return an operator whose elements have `size` times the bytes."""
     if size == 1.0:
         return operator
     element = max(round(operator.element_bytes * size), 1)
@@ -384,8 +406,8 @@ def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], calibration: KernelCa
         np.array([capability(side.device, dtype, calibration).flops_per_s for dtype in _TYPES])[side.dtype]
         for side in sides
     )
-    workgroups, units = graph.tasks.workgroups, [side.units for side in sides]
-    waves = [np.maximum(np.ceil(workgroups / n) * n, 1) for n in units]
-    # Beyond a few waves the number of workgroups no longer matters, and another device would tile differently.
-    few = (workgroups > 0) & (workgroups <= max(units))
-    return np.asarray(before / after * np.where(few, waves[1] / waves[0], 1.0))
+    # Below one wave the time goes by the rate of one unit. Beyond it, another device would tile differently.
+    workgroups = np.maximum(graph.tasks.workgroups, 1)
+    is_known = graph.tasks.workgroups > 0
+    idle = [np.where(is_known, np.maximum(side.units / workgroups, 1.0), 1.0) for side in sides]
+    return np.asarray(before / after * idle[1] / idle[0])

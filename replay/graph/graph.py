@@ -146,6 +146,25 @@ HOST_TIME_EDGES: frozenset[EdgeKind] = frozenset({EdgeKind.HOST, EdgeKind.HANDOF
 
 
 @dataclass(frozen=True)
+class Network:
+    """Nodes of a job, and the network between them.
+
+    Parameters
+    ----------
+    devices_per_node : int
+        Devices of a node.
+    adapters : int
+        Network adapters of a node; 0 for the number that the catalogue gives for the device.
+    adapter_gbps : float
+        Bandwidth of an adapter, one way, GB/s; 0 for the catalogue's.
+    """
+
+    devices_per_node: int = 8
+    adapters: int = 0
+    adapter_gbps: float = 0.0
+
+
+@dataclass(frozen=True)
 class Hardware:
     """Hardware of a graph's devices.
 
@@ -164,6 +183,14 @@ class Hardware:
         task shares it.
     launch_queue : int
         Launches of a rank that can wait for its device before the next launch blocks; 0 if no limit is known.
+    network : Network
+        Nodes of the job, and the network between them.
+    traced : Hardware, optional
+        Hardware of the trace; None if no what-if has changed it.
+    base : Device, optional
+        Entry of the catalogue that `device` is, before `factors`; None if no what-if has changed the hardware.
+    factors : tuple of (str, float)
+        Factors that what-ifs set on figures of `base`, by the names of `replay.costs.hardware`, in the order of names.
     """
 
     device: Device | None = None
@@ -172,6 +199,19 @@ class Hardware:
     copy_engines: float = 2.0
     host_link_bytes_per_s: tuple[float, float] = (0.0, 0.0)
     launch_queue: int = 0
+    network: Network = field(default_factory=Network)
+    traced: "Hardware | None" = None
+    base: Device | None = None
+    factors: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def original(self) -> "Hardware":
+        """Hardware of the trace."""
+        return self.traced or self
+
+    def factor(self, name: str) -> float:
+        """Return the factor that what-ifs set on a figure; 1 if none did."""
+        return dict(self.factors).get(name, 1.0)
 
 
 #: Number of the lane on which batches of the input pipeline become ready.

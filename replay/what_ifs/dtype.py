@@ -1,12 +1,21 @@
-"""Data type what-if: kernels of one data type compute in another."""
+"""Data type what-if: kernels and collectives of one data type use another."""
+
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
+from profilers.trace.arrays import Bools, Floats
+from profilers.trace.kernels import CLASSES, COMPUTE_BOUND
 from replay.calibration.parameters import Parameters
-from replay.costs.retiming import retyped, source_device
-from replay.graph.graph import Basis, KernelGraph
+from replay.costs.demand import with_demands
+from replay.costs.hardware import with_same_engines
+from replay.costs.retiming import resized, retyped, source_device
+from replay.costs.transfers import resized_transfers
+from replay.graph.graph import Basis, KernelGraph, TaskKind
+from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
 
 _TYPES = tuple(DTYPES)
@@ -14,17 +23,19 @@ _TYPES = tuple(DTYPES)
 
 @recipe("kernels", "change_dtype:fp32->bf16", Argument("types", "OLD->NEW, such as fp32->bf16"))
 def change_dtype(types: str) -> WhatIf:
-    """Run kernels of data type OLD in data type NEW, with operands of its size.
+    """Run kernels and collectives of data type OLD in data type NEW, with operands of its size.
 
     TYPES is ``OLD->NEW``, such as ``fp32->bf16``.
 
     Matrix products, convolutions and attention are re-timed by the sustained rates of the two types and by the bytes of
-    their operands. Other kernels of the type are re-timed by the bytes alone. A kernel stays as it is if neither its
-    name nor its operator tells its type.
+    their operands. Other kernels of the type are re-timed by the bytes alone. A collective moves bytes in proportion to
+    the size of the type; the time that they need changes, latency and waiting stay. A kernel stays as it is if neither
+    its name nor its operator tells its type. Products of FP32 operands in TF32 are of type tf32. Notes count what
+    stays.
 
     Not modelled: casts that mixed precision adds or removes, and numerical accuracy.
 
-    Source: `replay.costs.retiming`.
+    Source: `replay.costs.retiming`, `replay.costs.transfers`.
 
     Raises
     ------
@@ -48,9 +59,63 @@ def change_dtype(types: str) -> WhatIf:
             available = [dtype for dtype in _TYPES if f"{dtype}_tflops" in device.figures]
             raise InvalidInputError(f"{device.name} does not compute in {new}; choose one of {', '.join(available)}")
         chosen = (tasks.dtype == _TYPES.index(old)) & graph.on_device()
-        duration = np.where(chosen, retyped(graph, old, new, parameters), tasks.duration_ns)
-        dtypes = np.where(chosen, _TYPES.index(new), tasks.dtype)
-        note = f"change_dtype: {int(chosen.sum())} kernels in {old}"
-        return graph.with_durations(duration, Basis.DERIVED).with_tasks(dtype=dtypes).with_notes([note])
+        changed = _retyped(graph, chosen, (old, new), parameters)
+        return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
     return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform)
+
+
+def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], parameters: Parameters) -> KernelGraph:
+    """Return `graph` with the chosen tasks in another type: durations, bytes, operators and demands."""
+    tasks, size = graph.tasks, DTYPE_BYTES[types[1]] / DTYPE_BYTES[types[0]]
+    is_collective = chosen & (tasks.kind == TaskKind.COLLECTIVE)
+    moved = np.where(is_collective, np.maximum(np.round(tasks.bytes * size), np.sign(tasks.bytes)), tasks.bytes)
+    transfers, is_guessed = resized_transfers(graph, moved.astype(np.int64), parameters, size=size)
+    kernels = np.where(chosen, retyped(graph, *types, parameters), tasks.duration_ns)
+    duration = np.where(is_collective, transfers, kernels)
+    new = graph.with_durations(duration, Basis.DERIVED)
+    assumed = is_collective & is_guessed & (duration != tasks.duration_ns)
+    new = new.with_tasks(
+        dtype=np.where(chosen, _TYPES.index(types[1]), tasks.dtype),
+        bytes=moved.astype(np.int64),
+        basis=np.where(assumed, int(Basis.ASSUMED), new.tasks.basis),
+    )
+    return with_same_engines(graph, with_demands(_with_operators(new, chosen, size), parameters))
+
+
+def _with_operators(graph: KernelGraph, chosen: Bools, size: float) -> KernelGraph:
+    """Return `graph` with operators of other element sizes for the chosen tasks."""
+    operator = graph.tasks.operator
+    numbers: npt.NDArray[np.int64] = np.unique(operator[chosen & (operator >= 0)])
+    if not len(numbers) or size == 1.0:
+        return graph
+    position = np.full(len(graph.operators), -1, dtype=np.int64)
+    position[numbers] = len(graph.operators) + np.arange(len(numbers))
+    more = tuple(resized(graph.operators[number], size) for number in numbers.tolist())
+    moved = np.where(chosen & (operator >= 0), position[np.maximum(operator, 0)], operator)
+    return replace(graph, operators=(*graph.operators, *more)).with_tasks(operator=moved)
+
+
+_ARITHMETIC = [number for number, name in enumerate(CLASSES) if name in COMPUTE_BOUND]
+
+
+def _notes(graph: KernelGraph, duration: Floats, chosen: Bools, types: tuple[str, str]) -> list[str]:
+    """Return what changed and what stays, for people."""
+    tasks, (old, new) = graph.tasks, types
+    kernel = graph.on_device() & (tasks.kind == TaskKind.KERNEL)
+    changed = chosen & (duration != tasks.duration_ns)
+    collectives = int((changed & (tasks.kind == TaskKind.COLLECTIVE)).sum())
+    both = f"{int((changed & kernel).sum())} kernels" + (f" and {collectives} collectives" if collectives else "")
+    notes = [f"change_dtype: {both} in {old}"]
+    total = max(tasks.duration_ns[kernel].sum(), 1e-9)
+    in_tf32 = kernel & (tasks.dtype == _TYPES.index("tf32")) & np.isin(tasks.class_, _ARITHMETIC)
+    unknown = kernel & (tasks.dtype < 0)
+    if old == "fp32" and in_tf32.any():
+        share = round(100 * tasks.duration_ns[in_tf32].sum() / total)
+        which = f"{int(in_tf32.sum())} products of fp32 operands in tf32 stay, {share} % of the time of kernels"
+        notes.append(f"change_dtype: {which}; change_dtype:tf32->{new} changes these")
+    if unknown.any():
+        share = round(100 * tasks.duration_ns[unknown].sum() / total)
+        which = f"{int(unknown.sum())} kernels of unknown data type stay"
+        notes.append(f"change_dtype: {which}, {share} % of the time of kernels")
+    return notes

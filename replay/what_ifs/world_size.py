@@ -1,18 +1,24 @@
 """World size what-if: the job runs on another number of ranks."""
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import Floats
 from replay.calibration.parameters import Parameters
-from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
+from replay.costs.collectives import KINDS, Topology
 from replay.costs.retiming import source_device
-from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, TaskKind
+from replay.costs.transfers import collective_models, exchanged, link_slowdowns, network_note
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, Network, TaskKind
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
 #: Kind of collective that joins two ranks, whatever their number.
 _PAIRS = "send_recv"
+#: Text of an argument that is left to the catalogue.
+_CATALOGUE = "0"
+#: Largest number of adapters of a node, and largest bandwidth of one, GB/s.
+_MOST_ADAPTERS, _MOST_GBPS = 10_000, 100_000.0
 
 
 @recipe(
@@ -20,14 +26,20 @@ _PAIRS = "send_recv"
     "change_world_size:64",
     Argument("ranks", "new number of ranks of the largest group", "whole"),
     Argument("per_node", "devices per node", "whole", default="8"),
+    Argument("adapters", "network adapters per node; 0: the catalogue's, or one a device", "whole", default=_CATALOGUE),
+    Argument("adapter_gbps", "GB/s of an adapter, one way; 0: the catalogue's", "number", default=_CATALOGUE),
 )
-def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
+def change_world_size(ranks: int, *, per_node: int = 8, adapters: int = 0, adapter_gbps: float = 0.0) -> WhatIf:
     """Re-time the collectives of the largest group for another number of ranks; the compute of a rank stays.
 
     This is weak scaling of data parallelism. Each rank keeps its batch, and each all-reduce, all-gather,
     reduce-scatter, all-to-all and broadcast keeps its bytes. That holds for a sharded model too, which is gathered as a
     whole. RANKS fill nodes of PER_NODE devices, then further nodes over a network. Traces of one rank suffice if they
     name the size of their groups.
+
+    The network between nodes has ADAPTERS in each node, each of ADAPTER_GBPS. By default they are those of a usual node
+    of the device (`seqpoint devices NAME`: node_adapters, adapter_gbps). A device without these figures is taken to
+    have one adapter of 100 Gbit/s. A note says what was assumed.
 
     `replay.costs.collectives` predicts each collective for the old and the new number of ranks. The predicted part of
     the traced duration is exchanged; the rest, such as waiting inside the collective, stays.
@@ -47,7 +59,12 @@ def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
     """
     if ranks < 1 or per_node < 1:
         raise InvalidInputError(f"{ranks} ranks, {per_node} in a node: give two whole numbers above zero")
-    _topology(ranks, per_node)
+    if not 0 <= adapters <= _MOST_ADAPTERS or not 0 <= adapter_gbps <= _MOST_GBPS:
+        raise InvalidInputError(
+            f"{adapters} adapters of {adapter_gbps:g} GB/s: give 0 to {_MOST_ADAPTERS} and 0 to {_MOST_GBPS:g}"
+        )
+    network = Network(per_node, adapters, adapter_gbps)
+    _check_nodes(ranks, network)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         tasks = graph.tasks
@@ -62,46 +79,41 @@ def change_world_size(ranks: int, *, per_node: int = 8) -> WhatIf:
         note = f"change_world_size: {len(rows)} of {int(collective.sum())} collectives, from {world} ranks"
         if world == ranks:
             return graph.with_notes([note])
-        return _retimed(graph, rows, (_topology(world, per_node), _topology(ranks, per_node)), parameters).with_notes(
-            [note]
-        )
+        _check_nodes(world, network)
+        notes = [note]
+        if len(rows) and max(world, ranks) > per_node:
+            device = graph.hardware.base or source_device(graph)
+            notes.append(f"change_world_size: {network_note(device, network)}; {_HOW.format(max(world, ranks))}")
+        return _resized(graph, rows, (ranks, network), parameters).with_notes(notes)
 
-    optional = [per_node] if per_node != 8 else []
-    return WhatIf(what_if_text("change_world_size", ranks, *optional), transform)
+    given, usual = (per_node, adapters, adapter_gbps), (8, 0, 0.0)
+    count = max((i + 1 for i in range(len(usual)) if given[i] != usual[i]), default=0)
+    return WhatIf(what_if_text("change_world_size", ranks, *given[:count]), transform)
 
 
-def _topology(ranks: int, per_node: int) -> Topology:
-    """Return the topology of a group whose ranks fill one node after another."""
-    return Topology(ranks, min(ranks, per_node), node_devices=per_node)
+_HOW = "give others as change_world_size:{}:PER_NODE:ADAPTERS:ADAPTER_GBPS"
 
 
-def _retimed(
-    graph: KernelGraph, rows: npt.NDArray[np.intp], topologies: tuple[Topology, Topology], parameters: Parameters
+def _check_nodes(ranks: int, network: Network) -> None:
+    """Raise an error if the ranks do not fill their nodes."""
+    Topology(ranks, min(ranks, network.devices_per_node), node_devices=network.devices_per_node)
+
+
+def _resized(
+    graph: KernelGraph, rows: npt.NDArray[np.intp], group: tuple[int, Network], parameters: Parameters
 ) -> KernelGraph:
-    """Return `graph` with the collectives in `rows` re-timed from one topology to another."""
-    tasks = graph.tasks
-    fits = parameters.calibration(CollectiveCalibration)
-    old, _ = _predicted(graph, rows, topologies[0], fits)
-    new, basis = _predicted(graph, rows, topologies[1], fits)
-    new = new * parameters["collective_ranks_ratio"]
-    traced = tasks.duration_ns[rows]
-    explained = np.minimum(traced / np.maximum(old, 1e-9), 1.0)
-    duration, basis_column, sizes = tasks.duration_ns.copy(), tasks.basis.copy(), tasks.ranks.copy()
-    duration[rows] = new * explained + np.maximum(traced - old, 0.0)
-    basis_column[rows] = np.maximum(basis_column[rows], basis)
-    sizes[rows] = topologies[1].n_workers
-    return graph.with_tasks(duration_ns=duration, basis=basis_column, ranks=sizes)
-
-
-def _predicted(
-    graph: KernelGraph, rows: npt.NDArray[np.intp], group: Topology, fits: CollectiveCalibration
-) -> tuple[Floats, int]:
-    """Return the predicted durations of collectives in a group, ns, and their `Basis`."""
-    device, tasks = source_device(graph), graph.tasks
-    duration_ns, basis = np.zeros(len(rows)), int(Basis.DERIVED)
-    for kind in np.unique(tasks.collective[rows]).tolist():
-        of_kind = tasks.collective[rows] == kind
-        prediction = predict_collective(COLLECTIVE_KINDS[kind], tasks.bytes[rows][of_kind], group, device, fits)
-        duration_ns[of_kind] = prediction.seconds * 1e9
-        basis = max(basis, int(Basis.ASSUMED)) if prediction.basis == "prior" else basis
-    return duration_ns, basis
+    """Return `graph` with the collectives in `rows` re-timed for a group of other ranks on another network."""
+    tasks, (ranks, network) = graph.tasks, group
+    source_device(graph)
+    sizes = tasks.ranks.copy()
+    sizes[rows] = ranks
+    before = replace(graph, hardware=replace(graph.hardware, network=network))
+    after = before.with_tasks(ranks=sizes)
+    old, new = collective_models(before, parameters), collective_models(after, parameters)
+    old_ns = old.total_ns(link_slowdowns(before, before.hardware))[rows]
+    new_ns = new.total_ns(link_slowdowns(after, after.hardware))[rows] * parameters["collective_ranks_ratio"]
+    duration, basis = tasks.duration_ns.copy(), tasks.basis.copy()
+    duration[rows] = exchanged(duration[rows], old_ns, new_ns)
+    is_prior = old.is_prior or new.is_prior
+    basis[rows] = np.maximum(basis[rows], int(Basis.ASSUMED if is_prior else Basis.DERIVED))
+    return after.with_tasks(duration_ns=duration, basis=basis)

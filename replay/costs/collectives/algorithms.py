@@ -24,6 +24,8 @@ FABRICS = ("mesh", "switch", "ring", "pairs")
 LINKS = ("device", "pcie", "network")
 #: More is a number in another unit, or a mistake.
 MOST_BYTES, MOST_WORKERS = 2**50, 2**20
+#: No network adapter has more, GB/s.
+MOST_GBPS = 1e5
 
 #: Share of a link's raw rate that NCCL 2.30 counts on, from its table of GB/s a link (src/graph/topo.h): 20 of 25 on
 #: Volta and Ampere, 20.6 of 25 on Hopper, 40.1 of 50 on Blackwell; 48 of 64 measured on the links of MI300X.
@@ -52,6 +54,9 @@ class Topology:
     nics : int, optional
         Network adapters of a node for traffic between devices. By default there is one for two devices, as in the
         measured nodes and in many rented ones. A DGX A100 or H100 has one for each device.
+    nic_gbps : float
+        Bandwidth of an adapter by its data sheet, one way, GB/s; 0 if it is not known. A network whose bandwidth is
+        given is predicted from it, and not from groups that were measured on another network.
 
     Raises
     ------
@@ -72,8 +77,11 @@ class Topology:
     node_devices: int = 0
     fabric: str = "switch"
     nics: int = 0
+    nic_gbps: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.nic_gbps <= MOST_GBPS:
+            raise InvalidInputError(f"an adapter of {self.nic_gbps:g} GB/s; give 0 to {MOST_GBPS:g}")
         for name in ("n_workers", "devices_per_node", "node_devices", "nics"):
             least = 1 if name == "n_workers" else 0
             object.__setattr__(self, name, _whole(name, getattr(self, name), least))
@@ -323,7 +331,7 @@ _REDUCING = ("Hopper", "Blackwell")
 def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) -> Floats:
     """Return the time that the busiest links need for the bytes alone, at their raw rates.
 
-    Each adapter of a network is as fast as its 16 lanes of PCIe.
+    An adapter of unknown bandwidth is as fast as its 16 lanes of PCIe.
 
     Parameters
     ----------
@@ -344,7 +352,7 @@ def least_seconds(kind: str, sizes: Floats, topology: Topology, device: Device) 
     1.5
     """
     if topology.link == "network":
-        rate = topology.nics_used * raw_link_bytes_per_s(device, "pcie")
+        rate = topology.nics_used * (topology.nic_gbps * 1e9 or raw_link_bytes_per_s(device, "pcie"))
     else:
         rate = raw_link_bytes_per_s(device, topology.link)
         if topology.fabric == "mesh" and topology.node_devices > 1:
@@ -376,6 +384,26 @@ def least_volume(kind: str, topology: Topology, device: Device) -> float:
 
 #: An adapter of 100 Gbit/s by NCCL's table (src/graph/topo.h), where nothing is known of the network.
 NETWORK_BYTES_PER_S = 12e9
+#: Share of an adapter's raw rate that NCCL's table counts on: 12 of 12.5 GB/s.
+_NIC_SHARE = 0.96
+
+
+def stated_nic_rate(kind: str, topology: Topology, device: Device) -> float:
+    """Return bytes a second of an adapter whose bandwidth is given.
+
+    In a ring, all bytes also cross the links of each device, which may carry less than the adapters of its node.
+
+    Examples
+    --------
+    >>> from profilers.devices import find_device
+    >>> nodes = Topology(16, 8, nics=8, nic_gbps=25)
+    >>> stated_nic_rate("all_reduce", nodes, find_device("A100-SXM4-80GB")) / 1e9
+    24.0
+    """
+    rate = topology.nic_gbps * 1e9 * _NIC_SHARE
+    if kind in _PAIRWISE or topology.devices_per_node == 1:
+        return rate
+    return min(rate, machine_of(device, topology).port / topology.nics_used)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from profilers.devices.catalogue import Device, device_of_file, find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.tables import MeasuredTable, read_tables
-from replay.costs.collectives.algorithms import KINDS, MOST_BYTES, MOST_WORKERS, Topology
+from replay.costs.collectives.algorithms import KINDS, MOST_BYTES, MOST_GBPS, MOST_WORKERS, Topology
 
 _WORKERS = ("num_workers", "devices_per_node", "max_devices_per_node", "nics")
 _REQUIRED = ("size", "num_workers", "devices_per_node", "collective")
@@ -73,8 +73,8 @@ def read_collectives(
     """Read a table of measured collectives, or all those in a folder.
 
     A row is a collective of `num_workers` devices, of `size` bytes, with its median time in ms in the column
-    ``time_stats.<collective>.median``; ``max_devices_per_node`` and ``nics`` (adapters of a node) may be there. In a
-    folder, tables with other columns are passed over.
+    ``time_stats.<collective>.median``; ``max_devices_per_node``, ``nics`` (adapters of a node) and ``nic_gbps`` (GB/s
+    of an adapter, one way) may be there. In a folder, tables with other columns are passed over.
 
     Parameters
     ----------
@@ -124,9 +124,11 @@ def _groups(file: Path, device: str | None, fabric: str | None) -> list[Measured
         return f"no column {missing}; needed are {_NEEDED}"
     if not len(table.content):
         raise InvalidInputError(f"{file}: there is no row")
-    table.refuse_doubles((*_REQUIRED, *_WORKERS, "device", "fabric", *map(_TIME.format, KINDS)))
+    table.refuse_doubles((*_REQUIRED, *_WORKERS, "nic_gbps", "device", "fabric", *map(_TIME.format, KINDS)))
     kinds = table.texts("collective", KINDS, "collective")
     sizes, workers, times = table.numbers("size", (1, MOST_BYTES)), _workers(table), _times(table, kinds)
+    has_rates = "nic_gbps" in table.columns
+    rates = table.numbers("nic_gbps", (0, MOST_GBPS)) if has_rates else np.zeros(len(kinds))
     named = "device" in table.columns
     names = table.texts("device") if named else np.full(len(kinds), device_of_file(file, device).name, dtype=object)
     devices = table.devices(names)
@@ -135,13 +137,14 @@ def _groups(file: Path, device: str | None, fabric: str | None) -> list[Measured
         fabrics = table.content["fabric"].to_pylist()
     rows: dict[tuple[object, ...], list[int]] = {}
     # One pass over the rows, about 1 us each.
-    for row, key in enumerate(zip(kinds, names, fabrics, map(tuple, workers.tolist()), strict=True)):
+    for row, key in enumerate(zip(kinds, names, fabrics, map(tuple, workers.tolist()), rates, strict=True)):
         rows.setdefault(key, []).append(row)
     groups = []
     for at in rows.values():
         first = at[0]
         group_device = devices[names[first]]
-        topology = _topology(table, first, workers[first], fabrics[first] or _fabric(file, group_device))
+        fabric_here = fabrics[first] or _fabric(file, group_device)
+        topology = _topology(table, first, (*workers[first].tolist(), float(rates[first])), fabric_here)
         order = np.array(at)[np.lexsort((times[at], sizes[at]))]
         groups.append(
             MeasuredCollectives(
@@ -174,11 +177,11 @@ def _workers(table: MeasuredTable) -> Ints:
     return values.astype(np.int64)
 
 
-def _topology(table: MeasuredTable, row: int, workers: Ints, fabric: object) -> Topology:
-    n, devices, most, nics = workers.tolist()
+def _topology(table: MeasuredTable, row: int, group: tuple[int, int, int, int, float], fabric: object) -> Topology:
+    n, devices, most, nics, rate = group
     try:
         # A profile says 2 devices a node of a group of 1, too.
-        return Topology(n, min(n, devices), most, str(fabric), nics)
+        return Topology(n, min(n, devices), most, str(fabric), nics, rate)
     except InvalidInputError as error:
         raise table.refusal(row, error) from error
 

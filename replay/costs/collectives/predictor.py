@@ -28,6 +28,7 @@ from replay.costs.collectives.algorithms import (
     link_bytes_per_s,
     machine_of,
     ring_steps,
+    stated_nic_rate,
 )
 from replay.costs.collectives.fits import (
     Band,
@@ -76,7 +77,11 @@ def carried_seconds(
     if topology.link == "network":
         # A network belongs to a place: adapters of another place say nothing of it.
         local = [fit for fit in donors if same_place(fit, topology, device)]
-        seconds = _between_nodes(kind, sizes, topology, device, nic_rate(_same_family(kind, local) or local))
+        if topology.nic_gbps:
+            local, rate = [], stated_nic_rate(kind, topology, device)
+        else:
+            rate = nic_rate(_same_family(kind, local) or local)
+        seconds = _between_nodes(kind, sizes, topology, device, rate)
         return seconds + launch_seconds(kind, calibration), "carried" if local else "prior"
     nearest = _nearest(kind, donors, topology, device)
     if not nearest:
@@ -211,7 +216,8 @@ def predict_collective(
         return Predicted(zeros, zeros, zeros, "none")
     flat = exact.ravel()
     least = least_seconds(kind, flat, topology, device)
-    fit = calibration.own(kind, topology, device)
+    is_stated = topology.link == "network" and topology.nic_gbps > 0
+    fit = None if is_stated else calibration.own(kind, topology, device)
     if fit is not None:
         seconds, (low, high), basis = fit.curve.seconds(flat), fit.band.at(flat), "fitted"
         is_beyond, widest = flat > fit.most_bytes, _spread(calibration, topology, "carried")

@@ -1,0 +1,272 @@
+"""The part of a collective's duration that its bytes need on the links.
+
+A traced collective takes the latency of its steps, the transfer of its bytes, and the wait for other ranks. Only the
+transfer depends on the bandwidth of links. `collective_models` predicts latency and transfer from bytes, kind and
+ranks; `exchanged` puts another predicted time in the place of the one that is in a duration. What the model does not
+explain is taken for waiting, and stays.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from profilers.devices.catalogue import Device
+from profilers.trace.arrays import Bools, Floats, Ints
+from replay.calibration.parameters import Parameters
+from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
+from replay.graph.graph import COLLECTIVE_KINDS, Hardware, KernelGraph, Network, TaskKind
+
+#: Kinds that have no model of their own, and the kind that moves as many bytes.
+_LIKE = {"reduce": "broadcast", "gather": "all_gather", "scatter": "reduce_scatter"}
+_BARRIER, _UNKNOWN = COLLECTIVE_KINDS.index("barrier"), COLLECTIVE_KINDS.index("unknown")
+#: Devices of the nodes for which the catalogue gives adapters.
+_CATALOGUE_NODE = 8
+#: Sizes whose difference in time is bytes over bandwidth alone: no library changes its algorithm between them.
+_LARGE = (2**29, 2**30)
+#: An adapter of 100 Gbit/s, where nothing is known of the network.
+_USUAL_GBPS = 12.5
+
+
+@dataclass(frozen=True)
+class CollectiveModels:
+    """Predicted times of the collectives of a graph on the links of the trace, one row a task of the graph.
+
+    Parameters
+    ----------
+    latency_ns : array of float64
+        Predicted time without the transfer; 0 for other tasks.
+    transfer_ns : array of float64
+        Bytes over the bandwidth that a large message of the group reaches, at most the predicted time; 0 for other
+        tasks.
+    is_known : array of bool
+        Whether bytes, ranks and kind are known, so that there is a prediction.
+    is_prior : bool
+        Whether a prediction rests on data sheets alone, without a measured group.
+    """
+
+    latency_ns: Floats
+    transfer_ns: Floats
+    is_known: Bools
+    is_prior: bool
+
+    def total_ns(self, slowdown: Floats) -> Floats:
+        """Return the predicted time of each task, with transfers that take `slowdown` times as long."""
+        return np.asarray(self.latency_ns + self.transfer_ns * slowdown)
+
+
+def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveModels:
+    """Predict latency and transfer of each collective on the links of the traced device.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Its collectives have bytes, kind and ranks, as far as the trace says.
+    parameters : Parameters
+        With a calibration of collectives; `collective_transfer_ratio` multiplies every transfer.
+    """
+    tasks, hardware = graph.tasks, graph.hardware
+    latency, transfer = np.zeros(len(tasks)), np.zeros(len(tasks))
+    is_collective, is_prior = tasks.kind == TaskKind.COLLECTIVE, False
+    is_silent = is_collective & ((tasks.collective == _BARRIER) | (tasks.ranks == 1))
+    device = hardware.original.device
+    if device is None or not is_collective.any():
+        return CollectiveModels(latency, transfer, is_silent, is_prior)
+    is_sized = is_collective & ~is_silent & (tasks.bytes > 0) & (tasks.ranks > 1)
+    is_sized &= (tasks.collective >= 0) & (tasks.collective != _UNKNOWN)
+    fits = parameters.calibration(CollectiveCalibration)
+    groups = np.unique(np.stack([tasks.collective[is_sized], tasks.ranks[is_sized]]), axis=1).T
+    for kind, ranks in groups.tolist():  # a few groups a job
+        rows = np.flatnonzero(is_sized & (tasks.collective == kind) & (tasks.ranks == ranks))
+        name = _LIKE.get(COLLECTIVE_KINDS[kind], COLLECTIVE_KINDS[kind])
+        assert name in KINDS
+        group = group_topology(ranks, device, hardware.network)
+        sizes = np.concatenate([tasks.bytes[rows], _LARGE])
+        predicted = predict_collective(name, sizes, group, device, fits)
+        total_ns, large_ns = 1e9 * predicted.seconds[:-2], 1e9 * predicted.seconds[-2:]
+        needed = tasks.bytes[rows] * (large_ns[1] - large_ns[0]) / (_LARGE[1] - _LARGE[0])
+        transfer[rows] = np.clip(needed, 0.0, total_ns)
+        latency[rows] = total_ns - transfer[rows]
+        is_prior |= predicted.basis == "prior"
+    transfer *= parameters["collective_transfer_ratio"]
+    return CollectiveModels(latency, transfer, is_sized | is_silent, is_prior)
+
+
+def exchanged(duration: Floats, before: Floats, after: Floats) -> Floats:
+    """Return durations with the predicted time `after` in the place of `before`.
+
+    A duration below `before` becomes the same share of `after`. The time above `before` stays. So exchanges in a row
+    give what one exchange gives, and an exchange back restores the duration.
+
+    Examples
+    --------
+    >>> exchanged(np.array([5.0, 30.0]), np.array([10.0, 10.0]), np.array([6.0, 6.0])).tolist()
+    [3.0, 26.0]
+    """
+    explained = np.minimum(duration / np.maximum(before, 1e-9), 1.0)
+    return np.asarray(after * explained + np.maximum(duration - before, 0.0))
+
+
+def transferred(
+    graph: KernelGraph, models: CollectiveModels, slowdowns: tuple[Floats, Floats], parameters: Parameters
+) -> Floats:
+    """Return the durations of all tasks with transfers of collectives on other links.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph on the present links.
+    models : CollectiveModels
+        Predicted times of its collectives.
+    slowdowns : (array of float64, array of float64)
+        Time of a transfer over the time on the links of the trace, on the present links and on the new ones.
+    parameters : Parameters
+        A collective without a prediction takes `collective_latency_ns`. Of its further time, the share
+        `collective_transfer_share` is transfer.
+    """
+    duration, (before, after) = graph.tasks.duration_ns, slowdowns
+    share, latency = parameters["collective_transfer_share"], parameters["collective_latency_ns"]
+    stretch = (1 - share + share * after) / (1 - share + share * before)
+    fixed = np.minimum(duration, latency)
+    guessed = fixed + (duration - fixed) * stretch
+    predicted = exchanged(duration, models.total_ns(before), models.total_ns(after))
+    is_moved = (graph.tasks.kind == TaskKind.COLLECTIVE) & (before != after)
+    return np.where(is_moved, np.where(models.is_known, predicted, guessed), duration)
+
+
+def resized_transfers(
+    graph: KernelGraph, moved_bytes: Ints, parameters: Parameters, *, size: float
+) -> tuple[Floats, Bools]:
+    """Return durations of all tasks as if collectives moved other bytes, and which rest on an assumption.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with the present bytes.
+    moved_bytes : array of int64, shape (n_tasks,)
+        New bytes.
+    parameters : Parameters
+        As for `transferred`.
+    size : float
+        New bytes over present ones, for collectives of unknown bytes.
+    """
+    present = collective_models(graph, parameters)
+    future = collective_models(graph.with_tasks(bytes=moved_bytes), parameters)
+    slowdown = link_slowdowns(graph, graph.hardware)
+    predicted = exchanged(graph.tasks.duration_ns, present.total_ns(slowdown), future.total_ns(slowdown))
+    guessed = transferred(
+        graph, replace(present, is_known=np.zeros_like(present.is_known)), (slowdown, slowdown * size), parameters
+    )
+    return np.where(present.is_known, predicted, guessed), ~present.is_known
+
+
+def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
+    """Return the time of each task's transfer on `hardware` over the time on the links of the trace.
+
+    A group in a node goes by the links of the device. A group of several nodes goes by their network. Both go by the
+    factor of `scale_links`.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Its collectives have ranks.
+    hardware : Hardware
+        Hardware to run on.
+
+    Raises
+    ------
+    InvalidInputError
+        The catalogue lacks the links of one of two devices.
+    """
+    tasks, traced = graph.tasks, hardware.original
+    is_collective = tasks.kind == TaskKind.COLLECTIVE
+    crosses = is_collective & (tasks.ranks > hardware.network.devices_per_node)
+    slowdown = np.where(is_collective, 1.0 / hardware.factor("links"), 1.0)
+    old, new = traced.device, hardware.base or hardware.device
+    if old is None or new is None or old.name == new.name:
+        return slowdown
+    if (is_collective & ~crosses).any():
+        slowdown[is_collective & ~crosses] *= old.link_bytes_per_s / new.link_bytes_per_s
+    if crosses.any():
+        slowdown[crosses] *= network_bytes_per_s(old, hardware.network) / network_bytes_per_s(new, hardware.network)
+    return slowdown
+
+
+def group_topology(ranks: int, device: Device, network: Network) -> Topology:
+    """Return the topology of a group whose ranks fill one node after another.
+
+    A group that does not fill its nodes has as many ranks in each as divide it.
+
+    Parameters
+    ----------
+    ranks : int
+        Ranks of the group.
+    device : Device
+        Device of every rank.
+    network : Network
+        Nodes, and the network between them.
+
+    Examples
+    --------
+    >>> from profilers.devices.catalogue import find_device
+    >>> group = group_topology(64, find_device("A100-SXM4-80GB"), Network())
+    >>> group.nodes, group.nics, group.nic_gbps
+    (8, 8, 25.0)
+    """
+    node = network.devices_per_node
+    here = ranks if ranks <= node else max(n for n in range(1, node + 1) if ranks % n == 0)
+    fabric = "mesh" if device.architecture.startswith("CDNA") else "switch"
+    if ranks <= node:
+        return Topology(ranks, here, node_devices=node, fabric=fabric)
+    adapters, gbps, _ = node_network(device, network)
+    return Topology(ranks, here, node_devices=node, fabric=fabric, nics=adapters, nic_gbps=gbps)
+
+
+def node_network(device: Device, network: Network) -> tuple[int, float, str]:
+    """Return the adapters of a node, the bandwidth of each in GB/s, and where both are from, for people.
+
+    Parameters
+    ----------
+    device : Device
+        Device of the nodes.
+    network : Network
+        What a user gave of the network.
+
+    Examples
+    --------
+    >>> from profilers.devices.catalogue import find_device
+    >>> node_network(find_device("A100-SXM4-80GB"), Network(adapters=4))
+    (4, 25.0, 'adapters as given, bandwidth of the catalogue')
+    """
+    figures = device.figures
+    is_listed = "node_adapters" in figures and "adapter_gbps" in figures
+    adapters, gbps, source = network.devices_per_node, _USUAL_GBPS, "assumed: one for each device, 100 Gbit/s"
+    if is_listed:
+        share = network.devices_per_node / _CATALOGUE_NODE
+        adapters, gbps = max(round(figures["node_adapters"].value * share), 1), figures["adapter_gbps"].value
+        source = "the catalogue's node of this device"
+    if network.adapters and network.adapter_gbps:
+        source = "as given"
+    elif network.adapters:
+        source = f"adapters as given, bandwidth {'of the catalogue' if is_listed else 'assumed'}"
+    return network.adapters or adapters, network.adapter_gbps or gbps, source
+
+
+def network_bytes_per_s(device: Device, network: Network) -> float:
+    """Return the bandwidth of all adapters of a node, one way, bytes/s."""
+    adapters, gbps, _ = node_network(device, network)
+    return adapters * gbps * 1e9
+
+
+def network_note(device: Device, network: Network) -> str:
+    """Return a sentence on the network between nodes that is assumed.
+
+    Examples
+    --------
+    >>> from profilers.devices.catalogue import find_device
+    >>> network_note(find_device("A100-SXM4-80GB"), Network())
+    "8 adapters of 200 Gbit/s in each node of 8 devices (the catalogue's node of this device)"
+    """
+    adapters, gbps, source = node_network(device, network)
+    plural = "s" * (adapters != 1)
+    node = f"each node of {network.devices_per_node} device{'s' * (network.devices_per_node != 1)}"
+    return f"{adapters} adapter{plural} of {8 * gbps:g} Gbit/s in {node} ({source})"

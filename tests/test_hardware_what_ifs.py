@@ -1,0 +1,243 @@
+"""What-ifs on devices and links: any order, only what bytes need, and cases worked out by hand."""
+
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from graphs import make_graph
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profilers.devices.catalogue import DTYPES, find_device
+from profilers.errors import InvalidInputError
+from profilers.trace.kernels import CLASSES
+from replay.costs.collectives import Topology, load_collectives, predict_collective
+from replay.costs.operators import attention, batched_matmul
+from replay.costs.shipped import load_parameters
+from replay.costs.transfers import collective_models, group_topology
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, Network, TaskKind, hardware_named
+from replay.what_ifs import parse_what_if
+
+NOMINAL = load_parameters()
+TYPES = tuple(DTYPES)
+OPERATORS = (batched_matmul(1, 4096, 4096, 512, 2), attention((8, 12, 512, 64), (12, 512), causal=True))
+DEVICE_WHAT_IFS = (
+    *("scale_clock:0.5", "scale_clock:1.7", "scale_compute_units:0.3", "scale_memory_bandwidth:1.5"),
+    *("scale_device:MI300X", "scale_device:H100-SXM5-80GB", "scale_links:0.5", "limit_power:0.4", "limit_power:0.8"),
+)
+KERNEL, COPY, COLLECTIVE = TaskKind.KERNEL, TaskKind.COPY, TaskKind.COLLECTIVE
+ALL_REDUCE, UNKNOWN = COLLECTIVE_KINDS.index("all_reduce"), COLLECTIVE_KINDS.index("unknown")
+
+
+def applied(text: str, graph: KernelGraph, parameters=NOMINAL) -> KernelGraph:
+    return parse_what_if(text)(graph, parameters)
+
+
+def job(device: str = "A100-SXM4-80GB", scale: float = 1.0) -> KernelGraph:
+    """Return products, attention, streaming kernels, a copy, and collectives: in a node, beyond it, of unknown size."""
+    gemm, fused, pointwise, collective = (
+        CLASSES.index(name) for name in ("gemm", "attention", "elementwise", "collective")
+    )
+    reduce_scatter = COLLECTIVE_KINDS.index("reduce_scatter")
+    graph = make_graph(
+        [scale * ns for ns in (9e5, 5e4, 3e3, 2e5, 1e3, 4e5, 2e6, 1.17e6, 8e6, 3e5, 5e4)],
+        demands=[(0.9, 0.3)] * 5 + [(0.0, 0.7)] + [(0.1, 0.15, 1.0)] * 5,
+        kind=[KERNEL] * 5 + [COPY] + [COLLECTIVE] * 5,
+        class_=[gemm, gemm, fused, pointwise, pointwise, -1, *[collective] * 5],
+        operator=[0, -1, 1, *[-1] * 8],
+        dtype=[3, 1, 3, 1, -1, -1, 1, 1, 3, -1, -1],
+        workgroups=[0, 60, 900, 70_000, 3, 0, *[16] * 5],
+        bytes=[0, 0, 0, 0, 0, 2**28, 2**26, 256, 2**28, 0, 2**20],
+        collective=[-1] * 6 + [ALL_REDUCE, reduce_scatter, ALL_REDUCE, UNKNOWN, ALL_REDUCE],
+    ).with_tasks(ranks=np.array([0] * 6 + [8, 8, 64, 8, 1]))
+    return replace(graph, hardware=hardware_named(find_device(device), "trace"), operators=OPERATORS)
+
+
+# -- any order --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pair", [*combinations(DEVICE_WHAT_IFS, 2)], ids="+".join)
+def test_device_what_ifs_commute(pair: tuple[str, str]) -> None:
+    graph = job()
+    if all(text.startswith("scale_device") for text in pair):
+        pair = (pair[0] + "+" + pair[1], pair[1])  # the last device counts
+        first, second = (applied(text, graph) for text in pair)
+    else:
+        first, second = applied("+".join(pair), graph), applied("+".join(reversed(pair)), graph)
+    np.testing.assert_allclose(first.tasks.duration_ns, second.tasks.duration_ns, rtol=1e-9)
+    np.testing.assert_allclose(first.tasks.demand, second.tasks.demand, rtol=1e-9, atol=1e-12)
+    assert first.hardware.compute_units == second.hardware.compute_units
+    if not any(text.startswith(("limit_power", "scale_device")) for text in pair):
+        np.testing.assert_array_equal(first.tasks.basis, second.tasks.basis)
+    assert (first.tasks.duration_ns != graph.tasks.duration_ns).any()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(DEVICE_WHAT_IFS), min_size=2, max_size=4, unique_by=lambda text: text.split(":")[0]),
+    st.randoms(use_true_random=False),
+    st.floats(min_value=0.01, max_value=30.0),
+    st.integers(min_value=0, max_value=1000),
+)
+def test_device_what_ifs_commute_under_every_draw(texts: list[str], random, scale: float, seed: int) -> None:
+    drawn, shuffled = NOMINAL.drawn(np.random.default_rng(seed)), random.sample(texts, len(texts))
+    first, second = (applied("+".join(order), job(scale=scale), drawn) for order in (texts, shuffled))
+    np.testing.assert_allclose(first.tasks.duration_ns, second.tasks.duration_ns, rtol=1e-9)
+    np.testing.assert_allclose(first.tasks.demand, second.tasks.demand, rtol=1e-9, atol=1e-12)
+
+
+def test_a_factor_before_another_device_applies_to_that_device() -> None:
+    graph = job()
+    moved, slower = applied("scale_device:MI300X", graph), applied("scale_clock:0.5+scale_device:MI300X", graph)
+    assert slower.hardware.device is not None and moved.hardware.device is not None
+    assert slower.hardware.device.value("clock_mhz") == moved.hardware.device.value("clock_mhz") / 2
+    floor = NOMINAL["product_floor_amd_ns"]
+    before, after = moved.tasks.duration_ns[1], slower.tasks.duration_ns[1]
+    assert after == pytest.approx(floor + 2 * (before - floor))
+
+
+@pytest.mark.parametrize("there", ["scale_links:4", "limit_power:0.5", "scale_device:MI300X", "scale_clock:3"])
+def test_there_and_back_restores_durations(there: str) -> None:
+    graph, (name, value) = job(), there.split(":")
+    back = "A100-SXM4-80GB" if name == "scale_device" else repr(1 / float(value))
+    restored = applied(f"{there}+{name}:{back}", graph)
+    np.testing.assert_allclose(restored.tasks.duration_ns, graph.tasks.duration_ns, rtol=1e-9)
+    assert (applied(there, graph).tasks.duration_ns != graph.tasks.duration_ns).any()
+
+
+def test_power_limits_multiply() -> None:
+    once, twice = applied("limit_power:0.25", job()), applied("limit_power:0.5+limit_power:0.5", job())
+    np.testing.assert_allclose(once.tasks.duration_ns, twice.tasks.duration_ns, rtol=1e-12)
+
+
+# -- only what bytes need ---------------------------------------------------------------------------------------------
+
+
+def test_half_the_links_double_what_the_bytes_need_and_no_wait() -> None:
+    graph = job()
+    found = applied("scale_links:0.5", graph).tasks.duration_ns
+    device, fits = find_device("A100-SXM4-80GB"), load_collectives()
+    large, half = 1e9 * predict_collective("all_reduce", [2**30, 2**29], Topology(8), device, fits).seconds
+    transfer = 2**26 * (large - half) / 2**29
+    assert 2 * 7 / 8 * 2**26 / 300 < transfer < 2 * 7 / 8 * 2**26 / 200  # 200 to 300 GB/s
+    assert found[6] == pytest.approx(2e6 + transfer)
+    assert 1.17e6 <= found[7] < 1.17e6 * 1.001  # 256 bytes in 1.17 ms: all of it is waiting
+    assert found[10] == 5e4  # a group of one rank sends nothing
+    np.testing.assert_array_equal(found[:6], graph.tasks.duration_ns[:6])
+
+
+def test_a_collective_shorter_than_its_model_scales_in_proportion() -> None:
+    graph = job()
+    device, fits = find_device("A100-SXM4-80GB"), load_collectives()
+    whole = 1e9 * predict_collective("all_reduce", [2**26], Topology(8), device, fits).seconds[0]
+    transfer = collective_models(graph, NOMINAL).transfer_ns[6]
+    short = graph.with_tasks(duration_ns=np.where(np.arange(11) == 6, whole / 2, graph.tasks.duration_ns))
+    found = applied("scale_links:0.5", short).tasks.duration_ns[6]
+    assert found == pytest.approx((whole + transfer) / 2)
+
+
+def test_unknown_bytes_are_a_stated_and_bounded_assumption() -> None:
+    graph, latency = job(), NOMINAL["collective_latency_ns"]
+    for share in (0.0, 0.5, 1.0):
+        parameters = NOMINAL.with_values([("collective_transfer_share", share)])
+        changed = applied("scale_links:0.5", graph, parameters)
+        assert changed.tasks.duration_ns[9] == pytest.approx(3e5 + share * (3e5 - latency))
+        assert changed.tasks.basis[9] == (Basis.ASSUMED if share else Basis.MEASURED)
+    assert "50 % of the time above 20 us is taken for transfer" in applied("scale_links:0.5", graph).notes[-1]
+
+
+def test_collectives_beyond_a_node_go_by_the_network_of_the_other_device() -> None:
+    """A node of A100 has 8 adapters of 25 GB/s, one of H100 8 of 50; the links have 300 and 450 GB/s."""
+    graph = job()
+    models = collective_models(graph, NOMINAL)
+    found = applied("scale_device:H100-SXM5-80GB", graph).tasks.duration_ns
+    assert found[8] == pytest.approx(8e6 - models.transfer_ns[8] * (1 - 25 / 50))
+    assert found[6] == pytest.approx(2e6 - models.transfer_ns[6] * (1 - 300 / 450))
+    assert found[7] == pytest.approx(1.17e6, rel=1e-3)
+
+
+def test_another_clock_leaves_collectives() -> None:
+    np.testing.assert_array_equal(applied("scale_clock:0.5", job()).tasks.duration_ns[6:], job().tasks.duration_ns[6:])
+
+
+def test_a_trace_without_device_scales_its_links_by_the_assumption_alone() -> None:
+    graph = make_graph([1.2e5], kind=[COLLECTIVE], collective=[ALL_REDUCE], bytes=[2**26])
+    changed = applied("scale_links:2", graph.with_tasks(ranks=np.array([8])))
+    assert changed.tasks.duration_ns[0] == pytest.approx(2e4 + 1e5 * 0.75)
+    assert "0 of 1 collectives are of known bytes" in changed.notes[-1]
+
+
+# -- data types -------------------------------------------------------------------------------------------------------
+
+
+def test_collectives_of_the_type_move_fewer_bytes() -> None:
+    graph = job()
+    changed = applied("change_dtype:fp32->bf16", graph)
+    device, fits = find_device("A100-SXM4-80GB"), load_collectives()
+    old, new = 1e9 * predict_collective("all_reduce", [2**26, 2**25], Topology(8), device, fits).seconds
+    assert changed.tasks.bytes[6:].tolist() == [2**25, 128, 2**28, 0, 2**20]
+    assert changed.tasks.duration_ns[6] == pytest.approx(2e6 - old + new)
+    assert changed.tasks.duration_ns[8] == 8e6
+
+
+def test_what_a_type_change_leaves_out_is_counted_by_reason() -> None:
+    graph = job().with_tasks(dtype=np.array([2, 1, 3, 1, -1, -1, 1, 1, 3, -1, -1]))
+    notes = applied("change_dtype:fp32->bf16", graph).notes
+    assert notes[-3].startswith("change_dtype: 2 kernels and 2 collectives in fp32")
+    assert notes[-2].startswith("change_dtype: 1 products of fp32 operands in tf32 stay, 78 % of the time of kernels")
+    assert notes[-2].endswith("change_dtype:tf32->bf16 changes these")
+    assert notes[-1] == "change_dtype: 1 kernels of unknown data type stay, 0 % of the time of kernels"
+
+
+@pytest.mark.parametrize("other", ["scale_device:H100-SXM5-80GB", "scale_clock:0.7", "scale_links:3"])
+def test_a_type_change_commutes_with_devices(other: str) -> None:
+    types = "change_dtype:bf16->fp32"
+    first, second = applied(f"{types}+{other}", job()), applied(f"{other}+{types}", job())
+    np.testing.assert_allclose(first.tasks.duration_ns, second.tasks.duration_ns, rtol=1e-9)
+    np.testing.assert_allclose(first.tasks.demand, second.tasks.demand, rtol=1e-9, atol=1e-12)
+
+
+# -- nodes and their network ------------------------------------------------------------------------------------------
+
+
+def all_reduce(n_bytes: int, device: str = "H100-SXM5-80GB", ranks: int = 8) -> KernelGraph:
+    graph = make_graph([5e6], kind=[COLLECTIVE], collective=[ALL_REDUCE], bytes=[n_bytes])
+    graph = graph.with_tasks(ranks=np.array([ranks]))
+    return replace(graph, hardware=hardware_named(find_device(device), "trace"))
+
+
+def test_beyond_a_node_the_ring_goes_by_the_adapters_of_the_node() -> None:
+    """A ring of 64 ranks moves 2 * 63/64 of 4 GiB; 4 adapters of 12.5 GB/s carry 48 GB/s by NCCL's table."""
+    slow = collective_models(applied("change_world_size:64:8:4:12.5", all_reduce(2**32)), NOMINAL)
+    assert slow.transfer_ns[0] == pytest.approx(2 * 63 / 64 * 2**32 / 48e9 * 1e9, rel=0.02)
+    usual = collective_models(applied("change_world_size:64", all_reduce(2**32)), NOMINAL)
+    # 8 adapters of 50 GB/s carry 384 GB/s, the links of a device 450 * 0.824 = 371 of these.
+    assert usual.transfer_ns[0] == pytest.approx(2 * 63 / 64 * 2**32 / 370.8e9 * 1e9, rel=0.02)
+
+
+def test_the_note_says_which_network_is_assumed() -> None:
+    notes = [
+        applied(text, all_reduce(2**26)).notes[-1] for text in ("change_world_size:64", "change_world_size:64:8:4")
+    ]
+    assert "8 adapters of 400 Gbit/s in each node of 8 devices (the catalogue's node of this device)" in notes[0]
+    assert "4 adapters of 400 Gbit/s" in notes[1] and "adapters as given" in notes[1]
+    unlisted = applied("change_world_size:64", all_reduce(2**26, "RTX 4090")).notes[-1]
+    assert "8 adapters of 100 Gbit/s in each node of 8 devices (assumed: one for each device" in unlisted
+    assert "Gbit" not in applied("change_world_size:4", all_reduce(2**26)).notes[-1]
+
+
+def test_an_argument_that_no_network_has_is_an_error() -> None:
+    for text in ("change_world_size:64:8:-1", "change_world_size:64:8:4:-2", "change_world_size:64:8:4:nan"):
+        with pytest.raises(InvalidInputError, match=r"adapters of|is no"):
+            parse_what_if(text)
+    assert parse_what_if("change_world_size:64:8:4:12.5").name == "change_world_size:64:8:4:12.5"
+    assert parse_what_if("change_world_size:64:8:0:0").name == "change_world_size:64"
+
+
+def test_a_group_that_fills_no_nodes_takes_what_divides_it() -> None:
+    device = find_device("A100-SXM4-80GB")
+    assert (group_topology(12, device, Network()).devices_per_node, group_topology(6, device, Network()).nodes) == (
+        6,
+        1,
+    )
