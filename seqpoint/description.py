@@ -1,19 +1,20 @@
-"""Description of a trace: devices, steps, time by class of kernel, overlap, and the quality of the data."""
+"""Description of a trace: devices, steps, communication, kernels by class, copies, and the quality of the data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, ends, integers, strings, union_length
-from profilers.trace.kernels import COLLECTIVE, classify
+from profilers.trace.activity import DeviceActivity, times_in_steps, times_of_recording
+from profilers.trace.arrays import MISSING, integers, strings
+from profilers.trace.kernels import classify
 from profilers.trace.quality import NOTE, WARNING, quality_notes
-from profilers.trace.steps import busy_in_steps, step_times
+from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
 from seqpoint.breakdown import TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
+from seqpoint.communication import DeviceRow, communication_notes, communication_table, device_text
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
 from seqpoint.units import duration
@@ -22,6 +23,8 @@ from seqpoint.units import duration
 BY = ("kernel", "operator")
 #: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
 _IDLE, _BUSY = 0.5, 0.9
+#: Smallest share of waiting that the verdict names.
+_SHOWN = 0.005
 
 
 @dataclass(frozen=True)
@@ -47,37 +50,30 @@ class ClassTime:
 
 
 @dataclass(frozen=True)
-class DeviceActivity:
-    """Activity of a device between its first and its last task; times in ns.
+class CopyTime:
+    """Number, bytes and time of the copies in a direction.
 
     Parameters
     ----------
-    rank, device : int
-        Rank, and number of its device; -1 if the trace does not number it.
-    name : str
-        Name as the profiler wrote it, or "".
-    span_ns : int
-        Time from the first start to the last end.
-    busy_ns : int
-        Time with at least one kernel or copy.
-    communication_ns : int
-        Time with at least one collective.
-    exposed_ns : int
-        Time with a collective and nothing else.
+    direction : str
+        Direction as the profiler wrote it, such as ``"HtoD"`` or ``"memset"``; "" if it did not.
+    copies : int
+        Number of copies.
+    bytes : int, optional
+        Sum of their bytes; None if the trace has none.
+    time_ns : int
+        Sum of their durations.
     """
 
-    rank: int
-    device: int
-    name: str
-    span_ns: int
-    busy_ns: int
-    communication_ns: int
-    exposed_ns: int
+    direction: str
+    copies: int
+    bytes: int | None
+    time_ns: int
 
     @property
-    def overlapped_ns(self) -> int:
-        """Time with a collective and another task."""
-        return self.communication_ns - self.exposed_ns
+    def bytes_per_s(self) -> float | None:
+        """Bytes over time; None if either is unknown."""
+        return 1e9 * self.bytes / self.time_ns if self.bytes and self.time_ns else None
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ class RankSteps:
     step_ns, latency_ns : float
         Median step time, and median latency.
     busy_ns : float, optional
-        Part of the elapsed time in which the device has at least one kernel or copy.
+        Part of the elapsed time in which at least one kernel or copy is on the device.
     """
 
     rank: int
@@ -107,6 +103,11 @@ class RankSteps:
     step_ns: float
     latency_ns: float
     busy_ns: float | None
+
+    @property
+    def busy_share(self) -> float | None:
+        """Busy time over elapsed time."""
+        return None if self.busy_ns is None else self.busy_ns / max(self.elapsed_ns, 1)
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,12 @@ class Description:
     iterations : IterationTable
         Iterations of all ranks, with their statistics.
     classes : tuple of ClassTime
-        Time by class of kernel, longest first.
+        Time by class of kernel in the whole recording, longest first.
+    copies : tuple of CopyTime
+        Copies by direction in the whole recording, longest first.
     devices : tuple of DeviceActivity
-        Activity of each device.
+        Busy time and communication of each device, in the steps of its rank. A trace without iterations has no steps;
+        then it is the whole recording.
     steps : tuple of RankSteps
         Steps of each device, or of a rank without a device.
     by : tuple of str
@@ -132,13 +136,23 @@ class Description:
     trace: Trace
     iterations: IterationTable
     classes: tuple[ClassTime, ...]
+    copies: tuple[CopyTime, ...]
     devices: tuple[DeviceActivity, ...]
     steps: tuple[RankSteps, ...]
     by: tuple[str, ...] = ()
 
+    @property
+    def covers(self) -> str:
+        """What the figures of devices cover: ``"steps"``, or ``"recording"`` for a trace without iterations."""
+        return "steps" if self.steps else "recording"
+
     def table(self) -> DataFrame:
         """Return a row for each rank and device, with its steps; times in ns."""
-        return data_frame([asdict(row) for row in self.steps])
+        return data_frame(self.to_dict()["steps"])
+
+    def communication(self) -> DataFrame:
+        """Return the busy time and the communication of each device; times in ns."""
+        return data_frame(self.to_dict()["devices"])
 
     def classes_table(self) -> DataFrame:
         """Return the kernels by class, longest first; times in ns."""
@@ -170,59 +184,90 @@ class Description:
         return tuple(texts[name]() for name in self.by)
 
     def verdict(self) -> str:
-        """Return a sentence on whether hosts or devices set the pace; "" for a trace without devices or steps."""
-        busy = [row.busy_ns / row.elapsed_ns for row in self.steps if row.busy_ns is not None and row.elapsed_ns]
-        if not busy:
+        """Return a sentence on whether hosts or devices set the pace; "" for a trace without devices or steps.
+
+        A device that waits for other ranks is busy, but does not set the pace: that time is left out.
+        """
+        rows = [row for row in self.devices if self.steps and row.elapsed_ns]
+        if not rows:
             return ""
-        low, high = (f"{100 * share:.0f}" for share in (min(busy), max(busy)))
-        shares = f"the device is busy {low} %" if len(busy) == 1 else f"devices are busy {low} to {high} %"
-        if max(busy) < _IDLE:
+        busy = [row.busy_share for row in rows]
+        waiting = [(row.times.exposed_waiting_ns or 0.0) / row.elapsed_ns for row in rows]
+        working = [a - b for a, b in zip(busy, waiting, strict=True)]
+        shares = f"the device is busy {_range(busy)}" if len(rows) == 1 else f"devices are busy {_range(busy)}"
+        apart = f" ({_range(waiting)} waiting for other ranks)" if max(waiting) >= _SHOWN else ""
+        unknown = any(row.times.unmatched for row in rows)
+        if max(working) < _IDLE:
             cause = "the host sets the pace (its calls, its input or its waits; `seqpoint analyze` tells them apart)"
-        elif min(busy) >= _BUSY:
-            cause = "devices set the pace, by kernels, copies, or collectives that wait for other ranks"
+        elif min(working) >= _BUSY:
+            cause = "devices set the pace, by kernels, copies, or collectives"
+            cause += " that wait for other ranks" if unknown else ""
         else:
             cause = "host and devices both hold the steps up (`seqpoint analyze` shows where)"
-        return f"{shares} of the steps: {cause}".capitalize()
+        return f"{shares} of the steps{apart}: {cause}".capitalize()
 
-    def tables(self) -> tuple[Table, Table, Table, Table]:
-        """Return the devices, the steps, the kernels by class, and the counts of the reader, as text."""
-        devices = [
+    def named_tables(self) -> dict[str, Table]:
+        """Return the devices, their communication, the kernels by class, the copies and the counts of the reader."""
+        where = "in the steps" if self.steps else "in the whole recording, which has no iteration"
+        classes = [(row.class_, row.kernels, duration(row.time_ns), f"{100 * row.share:.1f}") for row in self.classes]
+        return {
+            "devices": self._steps_text() if self.steps else self._recording_text(),
+            "communication": communication_table(f"Communication {where}", self._device_rows()),
+            "classes": Table("Kernels by class, whole recording", ("class~", "kernels", "time", "share %"), classes),
+            "copies": _copies_text(self.copies),
+            "quality": quality_table(self.trace.meta, row_counts(self.trace)),
+        }
+
+    def tables(self) -> tuple[Table, ...]:
+        """Return the tables of text that have rows; the counts of the reader come last."""
+        named = self.named_tables()
+        return tuple(table for name, table in named.items() if table.rows or name == "quality")
+
+    def notes(self) -> list[str]:
+        """Return a note on the collectives whose waiting is unknown, if there are any."""
+        meta = self.trace.meta
+        return communication_notes(self._device_rows(), len(meta.ranks), meta.world_size)
+
+    def device_name(self, row: DeviceActivity) -> str:
+        """Return the name of a device as the profiler wrote it; "" if it did not."""
+        names = {(device.rank, device.device): device.name for device in self.trace.meta.devices}
+        common_name = names[min(names)] if len(set(names.values())) == 1 else ""
+        return names.get((row.rank, -1 if row.device is None else row.device), common_name)
+
+    def _device_rows(self) -> list[DeviceRow]:
+        return [(row.rank, row.device, row.times) for row in self.devices]
+
+    def _steps_text(self) -> Table:
+        columns = ("rank", "device", "steps", "elapsed", "median step", "median latency", "busy", "busy %")
+        rows = [
             (
                 row.rank,
-                row.device,
-                *map(duration, (row.span_ns, row.busy_ns)),
-                f"{100 * row.busy_ns / max(row.span_ns, 1):.1f}",
-                *map(duration, (row.communication_ns, row.exposed_ns, row.overlapped_ns)),
-            )
-            for row in self.devices
-        ]
-        steps = [
-            (
-                row.rank,
-                "-" if row.device is None else row.device,
+                device_text(row.device),
                 row.steps,
                 *map(duration, (row.elapsed_ns, row.step_ns, row.latency_ns)),
-                "-" if row.busy_ns is None else f"{100 * row.busy_ns / max(row.elapsed_ns, 1):.1f}",
+                "-" if row.busy_ns is None else duration(row.busy_ns),
+                "-" if row.busy_share is None else f"{100 * row.busy_share:.1f}",
             )
             for row in self.steps
         ]
-        classes = [(row.class_, row.kernels, duration(row.time_ns), f"{100 * row.share:.1f}") for row in self.classes]
-        return (
-            Table(
-                "Devices",
-                ("rank", "device", "span", "busy", "busy %", "communication", "exposed", "overlapped"),
-                devices,
-                note="Exposed: a collective and nothing else runs. Overlapped: other work runs beside it.",
-            ),
-            Table(
-                "Steps, each from one completion to the next",
-                ("rank", "device", "steps", "elapsed", "median step", "median latency", "busy %"),
-                steps,
-                note="Steps add up to the elapsed time. Latency counts from the start of the iteration on the host.",
-            ),
-            Table("Kernels by class", ("class~", "kernels", "time", "share %"), classes),
-            quality_table(self.trace.meta, row_counts(self.trace)),
+        note = (
+            "Steps add up to the elapsed time. Latency counts from the start of the iteration on the host. "
+            "Busy: at least one kernel or copy is on the device."
         )
+        return Table("Devices in the steps, each from one completion to the next", columns, rows, note=note)
+
+    def _recording_text(self) -> Table:
+        rows = [
+            (
+                row.rank,
+                device_text(row.device),
+                *map(duration, (row.span_ns, row.times.busy_ns)),
+                f"{100 * row.busy_share:.1f}",
+            )
+            for row in self.devices
+        ]
+        title = "Devices in the whole recording, which has no iteration: from their first to their last work"
+        return Table(title, ("rank", "device", "span", "busy", "busy %"), rows)
 
     def plot(self) -> Any:
         """Return the chart of the time in kernels by class, as a HoloViews object."""
@@ -238,19 +283,28 @@ class Description:
             **trace_facts(meta, row_counts(self.trace)),
             "format": meta.format,
             "synthetic": meta.synthetic,
-            "devices": [{**asdict(device), "overlapped_ns": device.overlapped_ns} for device in self.devices],
+            "devices_cover": self.covers,
+            "devices": [self._device_facts(row) for row in self.devices],
             "device_names": sorted({device.name for device in meta.devices if device.name}),
             "kernel_classes": [
                 {"class": row.class_, "kernels": row.kernels, "time_ns": row.time_ns, "share": row.share}
                 for row in self.classes
             ],
+            "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
-            "steps": [asdict(row) for row in self.steps],
+            "steps": [{**asdict(row), "busy_share": row.busy_share} for row in self.steps],
             "verdict": self.verdict(),
             **({"kernels": [_row(row) for row in kernels_by_name(self.trace)]} if "kernel" in self.by else {}),
             **({"operators": [_row(row) for row in operators_by_name(self.trace)]} if "operator" in self.by else {}),
+            "notes": self.notes(),
         }
+
+    def _device_facts(self, row: DeviceActivity) -> dict[str, Any]:
+        times = {"elapsed_ns": row.elapsed_ns, "span_ns": row.span_ns, "busy_ns": row.times.busy_ns}
+        counts = {"collectives": row.times.collectives, "unmatched_collectives": row.times.unmatched}
+        facts = {"rank": row.rank, "device": row.device, "name": self.device_name(row), **times}
+        return {**facts, "busy_share": row.busy_share, **row.times.row(), **counts}
 
     def summary(self) -> list[str]:
         """Return the facts of the trace in two sentences."""
@@ -270,7 +324,13 @@ class Description:
             "Steps, each from one completion to the next": self.table(),
             "Kernels by class": self.classes_table(),
         }
-        return as_html("Trace", [*self.summary(), *filter(None, [self.verdict()])], tables)
+        return as_html("Trace", [*self.summary(), *self.notes(), *filter(None, [self.verdict()])], tables)
+
+
+def _range(shares: Sequence[float]) -> str:
+    """Return the least and the largest share in per cent."""
+    low, high = (f"{100 * share:.0f}" for share in (min(shares), max(shares)))
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def _row(row: Any) -> dict[str, Any]:
@@ -325,7 +385,7 @@ def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
 
 
 def describe(trace: Trace, by: Sequence[str] = ()) -> Description:
-    """Return the description of a trace: devices, steps, kernels by class, and iterations.
+    """Return the description of a trace: devices, steps, communication, kernels by class, copies, and iterations.
 
     Parameters
     ----------
@@ -342,18 +402,19 @@ def describe(trace: Trace, by: Sequence[str] = ()) -> Description:
     if unknown := [name for name in by if name not in BY]:
         raise InvalidInputError(f"by {unknown[0]!r}: there is no such table; choose of {', '.join(BY)}")
     chosen = tuple(dict.fromkeys(by))
-    return Description(trace, iteration_table(trace), _classes(trace), _devices(trace), _steps(trace), chosen)
-
-
-def _steps(trace: Trace) -> tuple[RankSteps, ...]:
     steps = step_times(trace)
-    devices = busy_in_steps(trace, steps)
+    devices = times_in_steps(trace, steps) if len(steps) else times_of_recording(trace)
+    tables = (iteration_table(trace), _classes(trace), _copies(trace), devices, _steps(steps, devices))
+    return Description(trace, *tables, chosen)
+
+
+def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSteps, ...]:
     rows = []
     for rank in np.unique(steps.rank).tolist():
         of_rank = steps.rank == rank
         step, latency = float(np.median(steps.step_ns[of_rank])), float(np.median(steps.latency_ns[of_rank]))
         common = (int(of_rank.sum()), int(steps.step_ns[of_rank].sum()), step, latency)
-        of_devices = [RankSteps(rank, d.device, *common, d.busy_ns) for d in devices if d.rank == rank]
+        of_devices = [RankSteps(rank, d.device, *common, d.times.busy_ns) for d in devices if d.rank == rank]
         rows += of_devices or [RankSteps(rank, None, *common, None)]
     return tuple(rows)
 
@@ -373,32 +434,28 @@ def _classes(trace: Trace) -> tuple[ClassTime, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
 
 
-def _devices(trace: Trace) -> tuple[DeviceActivity, ...]:
-    names = {(device.rank, device.device): device.name for device in trace.meta.devices}
-    distinct = {device.name for device in trace.meta.devices}
-    common_name = distinct.pop() if len(distinct) == 1 else ""
-    tables = (trace.kernels, trace.copies)
-    ranks, devices = (np.concatenate([integers(t, column) for t in tables]) for column in ("rank", "device"))
-    start = np.concatenate([integers(t, "start_ns") for t in tables])
-    end = np.concatenate([ends(t) for t in tables])
-    kernel_names = strings(trace.kernels, "name")
-    is_collective = {name: classify(name) == COLLECTIVE for name in set(kernel_names)}
-    communicates = np.zeros(len(ranks), dtype=bool)
-    communicates[: len(kernel_names)] = [is_collective[name] for name in kernel_names]
+def _copies_text(copies: Sequence[CopyTime]) -> Table:
+    rows = [
+        (
+            row.direction or "unknown",
+            row.copies,
+            "-" if row.bytes is None else f"{row.bytes:,}",
+            duration(row.time_ns),
+            "-" if row.bytes_per_s is None else f"{row.bytes_per_s / 1e9:.3g}",
+        )
+        for row in copies
+    ]
+    return Table("Copies by direction, whole recording", ("direction~", "copies", "bytes", "time", "GB/s"), rows)
+
+
+def _copies(trace: Trace) -> tuple[CopyTime, ...]:
+    directions = strings(trace.copies, "direction")
+    duration, size = (integers(trace.copies, name) for name in ("dur_ns", "bytes"))
     rows = []
-    for rank, device in sorted(set(zip(ranks.tolist(), devices.tolist(), strict=True))):
-        on_device = (ranks == rank) & (devices == device)
-        number = -1 if device == MISSING else device
-        activity = _activity(start[on_device], end[on_device], communicates[on_device])
-        rows.append(DeviceActivity(rank, number, names.get((rank, number), common_name), *activity))
-    return tuple(rows)
-
-
-def _activity(
-    start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], communicates: npt.NDArray[np.bool_]
-) -> tuple[int, int, int, int]:
-    """Return the span of a device, and its busy, communication and exposed time."""
-    busy = int(union_length(start, end))
-    communication = int(union_length(start[communicates], end[communicates]))
-    without_communication = int(union_length(start[~communicates], end[~communicates]))
-    return int(end.max() - start.min()), busy, communication, busy - without_communication
+    for direction in set(directions):
+        of_direction = directions == direction
+        bytes_, times = size[of_direction], duration[of_direction]
+        known = bytes_ != MISSING
+        total = int(bytes_[known].sum()) if known.any() else None
+        rows.append(CopyTime(direction or "", int(of_direction.sum()), total, int(times[times != MISSING].sum())))
+    return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.direction)))

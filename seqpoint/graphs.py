@@ -26,17 +26,15 @@ from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
 from replay.projection.projection import StepWindow, joined_notes
 from replay.what_ifs import WhatIf
+from seqpoint.communication import DeviceRow, communication_notes
 from seqpoint.notebook import DataFrame, as_html, data_frame
 from seqpoint.units import duration
 
 _NO_ITERATION = "the trace has no iteration; read it again with --iterations (see docs/traces.md)"
 
 Progress = Callable[[int, int, str], None]
-#: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device.
-_OVERLAP_FIELDS = (
-    *("span_ns", "busy_ns", "compute_ns", "communication_ns", "copy_ns"),
-    *("exposed_ns", "hidden_ns", "beside_compute_ns", "exposed_copy_ns"),
-)
+#: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device, beside its times.
+_OVERLAP_FIELDS = ("span_ns", "compute_ns", "copy_ns", "beside_compute_ns", "exposed_copy_ns")
 #: Most iterations in the window of a single iteration.
 _MAX_SPAN = 16
 #: Most iterations in a window of several iterations.
@@ -187,8 +185,8 @@ class ReplayedStep:
         Step time in the steady state, in which the window repeats.
     settled : bool
         Whether the period of the repeated window settled.
-    device_busy : float
-        Share of the replayed step during which a device is busy, on average over devices.
+    device_busy_share : float
+        Busy time of the devices in the replayed step over its length, on average over devices.
     unexplained : float
         Share of the time of the window that no recorded event explains.
     dependencies : Dependencies
@@ -206,7 +204,7 @@ class ReplayedStep:
     start_error_ns: float
     steady_ns: float
     settled: bool
-    device_busy: float
+    device_busy_share: float
     unexplained: float
     dependencies: Dependencies
     notes: tuple[str, ...]
@@ -223,7 +221,7 @@ class ReplayedStep:
         return {name: getattr(self, name) for name in names} | {
             "settled": self.settled,
             "start_error": self.start_error_ns / self.measured_ns if self.measured_ns else 0.0,
-            "device_busy": self.device_busy,
+            "device_busy_share": self.device_busy_share,
             "unexplained": self.unexplained,
             "recorded_edges": edges.recorded_share(),
             "recorded_binding": edges.recorded_share("binding"),
@@ -293,7 +291,7 @@ class TraceReplay:
         ]
 
     def _repr_html_(self) -> str:
-        columns = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy"]
+        columns = ["iteration", "tasks", "measured_ns", "replayed_ns", "steady_ns", "latency_ns", "device_busy_share"]
         tables = {"Steps": self.table()[columns], "What tasks wait for": self.edges_table()}
         return as_html("Replay", [*self.summary(), *self.notes()], tables)
 
@@ -372,7 +370,7 @@ def _replayed_steps(
                 start_error_ns=float(start_error[of_iteration & graph.on_device()].max(initial=0.0)),
                 steady_ns=float(steady.step_ns[position]),
                 settled=steady.settled,
-                device_busy=_busy_share(timeline, position, steps, number),
+                device_busy_share=_busy_share(timeline, position, steps, number),
                 unexplained=unexplained,
                 dependencies=window_dependencies,
                 notes=graph.notes,
@@ -487,8 +485,11 @@ class Analysis:
         }
 
     def notes(self) -> tuple[str, ...]:
-        """Return the notes on the graphs of both sides."""
-        return tuple(dict.fromkeys(note for side in self.sides for note in side.timeline.graph.notes))
+        """Return the notes on the graphs of both sides, and on collectives whose waiting is unknown."""
+        line = self.before.timeline
+        ranks = len({rank for rank, _ in line.graph.devices})
+        unknown = communication_notes(communication_rows(line), ranks, None)
+        return tuple(dict.fromkeys((*(note for side in self.sides for note in side.timeline.graph.notes), *unknown)))
 
     def summary(self) -> list[str]:
         """Return the number of the iteration, its step time, and how it was analysed, in a sentence."""
@@ -504,25 +505,40 @@ class Analysis:
         return as_html("Analysis of a step", [*self.summary(), *self.notes()], tables)
 
 
+def communication_rows(timeline: Timeline) -> list[DeviceRow]:
+    """Return the rank, the number and the times of each device in the interval of a timeline."""
+    numbered = [(rank, None if device < 0 else device) for rank, device in timeline.graph.devices]
+    return [(*device, times) for device, times in zip(numbered, timeline.device_times(), strict=True)]
+
+
+def communication_facts(timeline: Timeline) -> list[dict[str, Any]]:
+    """Return the busy time and the communication of each device in the interval of a timeline, as JSON."""
+    elapsed_ns, facts = float(timeline.span_ns), []
+    for rank, device, times in communication_rows(timeline):
+        busy = {"busy_ns": times.busy_ns, "busy_share": times.busy_ns / elapsed_ns if elapsed_ns else 0.0}
+        counts = {"collectives": times.collectives, "unmatched_collectives": times.unmatched}
+        facts.append({"rank": rank, "device": device, "elapsed_ns": elapsed_ns, **busy, **times.row(), **counts})
+    return facts
+
+
 def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
-    exposed, idle = side.exposure, side.idle
     shares = {name: dict(getattr(side.pace, name)) for name in ("by_resource", "by_rank", "by_iteration")}
     return {
         "makespan_ns": side.path.makespan_ns,
         "pace": {"step_ns": side.pace.step_ns, **shares, **asdict(side.pace.slack)},
         "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
-        "devices": [
-            {
-                "rank": rank,
-                "device": device,
-                **{name: float(getattr(exposed, name)[i]) for name in _OVERLAP_FIELDS},
-                "earlier_ns": float(idle.earlier_ns[i]),
-                "idle_ns": dict(zip(analysis.IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
-                "slowed_ns": float(idle.slowed_ns[i]),
-            }
-            for i, (rank, device) in enumerate(exposed.devices)
-        ],
+        "devices": [{**row, **_work_facts(side, i)} for i, row in enumerate(communication_facts(side.timeline))],
         "notes": list(side.timeline.graph.notes),
+    }
+
+
+def _work_facts(side: TimelineAnalysis, i: int) -> dict[str, Any]:
+    exposed, idle = side.exposure, side.idle
+    return {
+        **{name: float(getattr(exposed, name)[i]) for name in _OVERLAP_FIELDS},
+        "earlier_ns": float(idle.earlier_ns[i]),
+        "idle_ns": dict(zip(analysis.IDLE_CAUSES, idle.cause_ns[i].tolist(), strict=True)),
+        "slowed_ns": float(idle.slowed_ns[i]),
     }
 
 

@@ -25,9 +25,10 @@ from replay.engine.timeline import Timeline
 from replay.projection.projection import Projection, ProjectionOptions, ProjectionRow, project, with_provenance
 from replay.projection.provenance import digest
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
-from seqpoint.graphs import Progress, all_iterations, step_windows
+from seqpoint.communication import communication_table
+from seqpoint.graphs import Progress, all_iterations, communication_facts, communication_rows, step_windows
 from seqpoint.iteration_table import iteration_table
-from seqpoint.notebook import DataFrame, as_html, as_text, data_frame
+from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
 from seqpoint.units import duration
 
 #: What-ifs that are projected by default.
@@ -38,6 +39,8 @@ ALL_OVERLAPS = "overlap:all"
 _TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
 #: Numbers of a row of a projection, by their JSON keys.
 _ROW_FIELDS = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
+#: Most devices in the table of communication; the JSON has all.
+_MAX_DEVICES = 8
 #: Smallest share of the critical path that is shown.
 _MIN_SHARE = 0.005
 #: A larger bound is not shown as a number: nothing else takes time.
@@ -156,6 +159,7 @@ class TraceProjection:
             "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
             "room": projection.room,
             "bound": projection.bound,
+            "communication": communication_facts(projection.timelines["baseline"]),
             "rows": [
                 {
                     "title": row.title,
@@ -167,6 +171,12 @@ class TraceProjection:
             ],
             "provenance": projection.provenance,
         }
+
+    def communication(self) -> Table:
+        """Return the communication of each device in the first step, unchanged, as text; of the first few devices."""
+        rows = communication_rows(self.projection.timelines["baseline"])
+        more = f" ({len(rows) - _MAX_DEVICES} more devices not shown)" if len(rows) > _MAX_DEVICES else ""
+        return communication_table(f"Communication in the first step, unchanged{more}", rows[:_MAX_DEVICES])
 
     def summary(self) -> list[str]:
         """Return the baseline of the speed-ups in a sentence: its step times, iterations and device."""

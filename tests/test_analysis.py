@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from test_engine import graphs
 
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import union_length
 from replay.analysis import (
     IDLE_CAUSES,
     Part,
@@ -112,33 +111,36 @@ def test_only_a_device_keeps_a_ready_task_waiting_and_the_path_has_no_slack(line
 @given(timelines())
 def test_a_device_is_busy_or_idle_for_a_cause(line: Timeline) -> None:
     idle = idle_by_cause(line)
-    total = idle.busy_ns + idle.earlier_ns + idle.cause_ns.sum(axis=1)
+    total = idle.busy_ns + idle.cause_ns.sum(axis=1)
     np.testing.assert_allclose(total, line.makespan_ns, rtol=1e-12, atol=1e-6)
-    np.testing.assert_allclose(idle.busy_ns, works_ns(line), atol=1e-6)
+    np.testing.assert_allclose(idle.busy_ns, line.busy_ns(), atol=1e-6)
+    np.testing.assert_allclose(idle.busy_ns, [union(work_of(line, device)) for device in range(3)], atol=1e-6)
+    own = line.graph.tasks.in_iteration
+    np.testing.assert_allclose(
+        idle.busy_ns - idle.earlier_ns, [union(work_of(line, device, own)) for device in range(3)], atol=1e-6
+    )
     assert (idle.cause_ns >= 0).all() and (idle.earlier_ns >= -1e-6).all() and (idle.slowed_ns >= 0).all()
 
 
 @settings(max_examples=200, deadline=None)
 @given(timelines())
 def test_exposure_agrees_with_unions_of_intervals(line: Timeline) -> None:
-    found = exposure(line)
-    tasks = line.graph.tasks
-    total, exposed = line.communication_ns()
-    np.testing.assert_allclose(found.busy_ns, works_ns(line), atol=1e-6)
-    np.testing.assert_allclose(found.communication_ns, total, atol=1e-6)
-    np.testing.assert_allclose(found.exposed_ns, exposed, atol=1e-6)
-    np.testing.assert_allclose(found.hidden_ns, total - exposed, atol=1e-6)
-    for device in range(3):
-        rows = line.graph.on_device() & tasks.in_iteration & (tasks.device == device)
-        compute, copy = ((rows & (tasks.kind == kind)) for kind in (TaskKind.KERNEL, TaskKind.COPY))
-        collective = rows & (tasks.kind == TaskKind.COLLECTIVE)
-        union = [
-            union_length(line.start_ns[r], line.end_ns[r]) for r in (compute, copy, collective, compute | collective)
-        ]
-        assert found.compute_ns[device] == pytest.approx(union[0], abs=1e-6)
-        assert found.copy_ns[device] == pytest.approx(union[1], abs=1e-6)
-        assert found.beside_compute_ns[device] == pytest.approx(union[0] + union[2] - union[3], abs=1e-6)
-        assert found.exposed_copy_ns[device] == pytest.approx(found.busy_ns[device] - union[3], abs=1e-6)
+    found, kind = exposure(line), line.graph.tasks.kind
+    copy, collective = kind == TaskKind.COPY, line.graph.collectives()
+    for device, times in enumerate(found.times):
+        busy = union(work_of(line, device))
+        compute, copies, collectives = (
+            union(work_of(line, device, rows)) for rows in (~copy & ~collective, copy, collective)
+        )
+        assert times.busy_ns == pytest.approx(busy, abs=1e-6) == pytest.approx(found.busy_ns[device], abs=1e-6)
+        assert times.communication_ns == pytest.approx(collectives, abs=1e-6)
+        assert times.exposed_ns == pytest.approx(busy - union(work_of(line, device, ~collective)), abs=1e-6)
+        assert times.hidden_ns + times.exposed_ns == pytest.approx(times.communication_ns, abs=1e-6)
+        assert found.compute_ns[device] == pytest.approx(compute, abs=1e-6)
+        assert found.copy_ns[device] == pytest.approx(copies, abs=1e-6)
+        without_copies = union(work_of(line, device, ~copy))
+        assert found.beside_compute_ns[device] == pytest.approx(compute + collectives - without_copies, abs=1e-6)
+        assert found.exposed_copy_ns[device] == pytest.approx(busy - without_copies, abs=1e-6)
 
 
 @settings(max_examples=200, deadline=None)
@@ -160,11 +162,18 @@ def test_what_tasks_use_is_their_demand_for_their_isolated_time(line: Timeline, 
         assert spent[CU] >= whole[CU] - 1e-2  # they are held while a task waits for memory
 
 
-def works_ns(line: Timeline) -> list[float]:
-    """Return how long a task of the graph's iterations is active on each device, waiting for other ranks left out."""
-    rows = line.graph.on_device() & line.graph.tasks.in_iteration
-    devices = [np.flatnonzero(rows & (line.graph.tasks.device == device)) for device in range(3)]
-    return [union_length(line.start_ns[mine], line.end_ns[mine]) for mine in devices]
+def work_of(line: Timeline, device: int, chosen: np.ndarray | bool = True) -> np.ndarray:
+    """Return the (start, end) of the chosen tasks on a device, cut at the ends of the timeline."""
+    rows = np.flatnonzero(line.graph.on_device() & (line.graph.tasks.device == device) & chosen)
+    return np.clip(np.stack([line.start_ns[rows], line.end_ns[rows]], axis=1), 0.0, line.makespan_ns)
+
+
+def union(intervals: np.ndarray) -> float:
+    """Return the length of the union of intervals, by counting at every border."""
+    borders = np.unique(intervals)
+    middles = (borders[1:] + borders[:-1]) / 2
+    covered = [((intervals[:, 0] < middle) & (middle < intervals[:, 1])).any() for middle in middles]
+    return float(np.diff(borders)[covered].sum()) if len(middles) else 0.0
 
 
 def replace_own(line: Timeline) -> Timeline:

@@ -77,7 +77,7 @@ def test_the_temporal_breakdown_and_the_overlap_are_those_of_hta(name: str) -> N
     start, end = np.ceil((line.start_ns + shift) / 1e3), np.floor((line.end_ns + shift) / 1e3)
     below = kept & graph.on_device() & (graph.tasks.kind == TaskKind.KERNEL) & (end < start)
     found = exposure(
-        Timeline(graph.with_tasks(iteration=np.where(kept, graph.tasks.iteration, -1)), 1e3 * start, 1e3 * end)
+        Timeline(graph.with_tasks(kind=np.where(kept, graph.tasks.kind, TaskKind.MARK)), 1e3 * start, 1e3 * end)
     )
     compute, less = found.compute_ns[0] / 1e3, BELOW_ZERO_US.get(name, 0)
     assert below.sum() == less
@@ -86,7 +86,7 @@ def test_the_temporal_breakdown_and_the_overlap_are_those_of_hta(name: str) -> N
         "compute_us": compute - less,
         "non_compute_us": found.busy_ns[0] / 1e3 - compute + less,
         "kernel_us": found.span_ns[0] / 1e3,
-        "overlap_percent": round(100 * found.beside_compute_ns[0] / found.communication_ns[0], 2),
+        "overlap_percent": round(100 * found.beside_compute_ns[0] / found.times[0].communication_ns, 2),
     }
     assert ours == {figure: float(value) for figure, value in hta(name).items() if figure != "path_us"}
 
@@ -97,7 +97,7 @@ def test_without_its_rounding_and_choice_of_kernels_the_figures_differ_by_little
     trace, line, _ = whole(name)
     kept = np.isin(line.graph.tasks.event, list(counted_by_hta(trace)))
     found = exposure(
-        replace(line, graph=line.graph.with_tasks(iteration=np.where(kept, line.graph.tasks.iteration, -1)))
+        replace(line, graph=line.graph.with_tasks(kind=np.where(kept, line.graph.tasks.kind, TaskKind.MARK)))
     )
     theirs = hta(name)
     limit = 2 * kept.sum()

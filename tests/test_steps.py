@@ -11,7 +11,8 @@ from jobs import write_job
 from traces import event, kernel, kineto, launch
 
 from profilers.ingest.pipeline import IngestOptions, collect
-from profilers.trace.steps import busy_in_steps, job_steps, step_times
+from profilers.trace.activity import times_in_steps
+from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from seqpoint.description import describe
 from seqpoint.iteration_table import iteration_table
@@ -129,8 +130,8 @@ def test_step_times_add_up_to_the_elapsed_time(tmp_path_factory: pytest.TempPath
         elapsed = steps.completion_ns[mine][-1] - steps.completion_ns[mine][0]
         assert steps.step_ns[mine][1:].sum() == elapsed
     assert np.diff(completions) * 1e3 == pytest.approx(job_steps(steps).step_ns[1:], abs=2)
-    for device in busy_in_steps(trace, steps):
-        assert 0 <= device.busy_ns <= device.elapsed_ns * (1 + 1e-9)
+    for device in times_in_steps(trace, steps):
+        assert 0 <= device.times.busy_ns <= device.elapsed_ns * (1 + 1e-9)
 
 
 def test_steps_that_overlap_by_rounding_all_count(tmp_path: Path) -> None:

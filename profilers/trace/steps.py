@@ -1,4 +1,4 @@
-"""Completions and step times of iterations (`step_times`), and the busy time of devices in them.
+"""Completions and step times of iterations (`step_times`).
 
 The completion of an iteration is the moment when its work, and that of the iterations before it, is done on hosts and
 devices. A step time is the time between successive completions. `job_steps` combines the ranks.
@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, ends, integers, strings, union_length
+from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, ends, integers, strings
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
@@ -129,57 +128,6 @@ def job_steps(steps: StepTimes) -> StepTimes:
         begin[row + 1] = completion[row]
     rank = np.full(len(numbers), -1)
     return StepTimes(rank, numbers, start, completion, np.minimum(begin, completion), follows)
-
-
-@dataclass(frozen=True)
-class DeviceBusy:
-    """The busy time of one device during the steps of its rank.
-
-    Parameters
-    ----------
-    rank, device : int
-        Rank, and number of the device on it; -1 if the trace does not name the device.
-    elapsed_ns : int
-        Sum of the step times of the rank.
-    busy_ns : float
-        Time within those steps in which at least one kernel or copy runs.
-    """
-
-    rank: int
-    device: int
-    elapsed_ns: int
-    busy_ns: float
-
-
-def busy_in_steps(trace: Trace, steps: StepTimes) -> tuple[DeviceBusy, ...]:
-    """Return the busy time of each device during the steps of its rank, ordered by (rank, device).
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace of the devices' work.
-    steps : StepTimes
-        Steps of all ranks.
-    """
-    activity = _device_work(trace)
-    rows = []
-    for rank, device in sorted(set(zip(activity["rank"].tolist(), activity["device"].tolist(), strict=True))):
-        of_device = (activity["rank"] == rank) & (activity["device"] == device)
-        order = np.argsort(activity["start"][of_device], kind="stable")
-        start, end = activity["start"][of_device][order], activity["end"][of_device][order]
-        of_rank = steps.rank == rank
-        busy, elapsed = 0.0, int(steps.step_ns[of_rank].sum())
-        for first, last in _stretches(steps, np.flatnonzero(of_rank)):
-            busy += union_length(np.clip(start, first, last), np.clip(end, first, last))
-        rows.append(DeviceBusy(rank, -1 if device == MISSING else device, elapsed, busy))
-    return tuple(rows)
-
-
-def _stretches(steps: StepTimes, rows: npt.NDArray[np.intp]) -> list[tuple[int, int]]:
-    """Return (begin, completion) of each sequence of consecutive iterations among `rows`."""
-    heads = rows[~steps.follows[rows]]
-    tails = np.append(rows[np.searchsorted(rows, heads[1:]) - 1], rows[-1:])
-    return [(int(steps.begin_ns[a]), int(steps.completion_ns[b])) for a, b in zip(heads, tails, strict=True)]
 
 
 def _device_work(trace: Trace) -> Mapping[str, Ints]:

@@ -1,7 +1,7 @@
 """The difference of two timelines: time, count and exposed time by class, kind and stream, and on the critical path."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,7 +23,7 @@ class DifferenceRow:
     label : str
         Class of kernel, kind of task, or name of a stream or thread.
     before_ns, after_ns : float
-        Sum of the tasks' times.
+        Sum of the tasks' times; of a collective with its wait for other ranks.
     before_count, after_count : int
         Number of tasks.
     before_exposed_ns, after_exposed_ns : float
@@ -109,12 +109,13 @@ def _rows(before: Timeline, after: Timeline, names: Sequence[str], labels: list[
 def _totals(line: Timeline, label: Ints, labels: int) -> tuple[Floats, Ints, Floats]:
     """Return time, count and exposed time by label, for the iterations' tasks in the interval."""
     tasks = line.graph.tasks
+    line = replace(line, start_ns=line.on_device_since()[0])
     inside = (line.end_ns >= line.begin_ns) & (line.start_ns <= line.until_ns)
     line = line.clipped()
     rows = np.flatnonzero(tasks.in_iteration & inside & (tasks.kind != TaskKind.MARK) & (label >= 0))
     time = np.bincount(label[rows], weights=(line.end_ns - line.start_ns)[rows], minlength=labels)
     count = np.bincount(label[rows], minlength=labels).astype(np.int64)
-    exposed = cover(line, line.graph.on_device() & tasks.in_iteration & (label >= 0), label, labels)[1]
+    exposed = cover(line, line.graph.on_device() & (label >= 0), label, labels)[1]
     return time.astype(np.float64), count, np.asarray(exposed.sum(axis=0))
 
 

@@ -5,11 +5,12 @@ uses it to tell how much communication and copying hides behind compute. `idle_b
 task back through each gap. `resource_use` recomputes the rates of a timeline by the engine's sharing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from profilers.errors import InvalidInputError
+from profilers.trace.activity import DeviceTimes
 from profilers.trace.arrays import Bools, Floats, Ints
 from profilers.trace.compiled import compiled
 from replay.analysis.critical_path import binding_edges
@@ -96,68 +97,61 @@ _COMPUTE, _COMMUNICATION, _COPY = range(3)
 class Exposure:
     """Compute, communication and copies on each device, and how much of them is exposed.
 
-    Arrays have one row a device, in ns. Each moment of the timeline's interval counts once; work of earlier iterations
-    does not count.
+    Arrays have one row a device, in ns. Each moment of the timeline's interval counts once, and all work on the device
+    counts, whichever iteration it belongs to.
 
     Parameters
     ----------
     devices : sequence of (rank, device)
         The graph's devices.
+    times : tuple of DeviceTimes, one a device
+        Busy time and communication, as `seqpoint describe` measures them in a trace.
     span_ns : array of float64
         Time from the start of the first task to the end of the last.
-    busy_ns : array of float64
-        Time during which any task is active.
-    compute_ns, communication_ns, copy_ns : array of float64
-        Time during which a kernel, a collective, a copy is active.
-    exposed_ns : array of float64
-        Time during which only collectives are active.
+    compute_ns, copy_ns : array of float64
+        Time during which a kernel, a copy is active.
     beside_compute_ns : array of float64
-        Time during which a collective and a kernel are both active.
+        Time during which a collective and a kernel are both on the device.
     exposed_copy_ns : array of float64
-        Time during which only copies are active.
+        Time during which only copies are on the device.
     """
 
     devices: tuple[tuple[int, int], ...]
+    times: tuple[DeviceTimes, ...]
     span_ns: Floats
-    busy_ns: Floats
     compute_ns: Floats
-    communication_ns: Floats
     copy_ns: Floats
-    exposed_ns: Floats
     beside_compute_ns: Floats
     exposed_copy_ns: Floats
 
     @property
-    def hidden_ns(self) -> Floats:
-        """Time during which a collective and another task are both active."""
-        return self.communication_ns - self.exposed_ns
+    def busy_ns(self) -> Floats:
+        """Time during which any task is on the device, a collective that waits for other ranks included."""
+        return np.array([times.busy_ns for times in self.times])
 
 
 def exposure(timeline: Timeline) -> Exposure:
     """Return how much communication and copying hides behind compute on each device.
 
-    A collective of several ranks is active once all ranks have arrived. The wait before that is idle time of the ranks
-    that arrived early, which `idle_by_cause` counts.
+    A collective is on its device since its rank arrived. `DeviceTimes` tells the wait for other ranks, and the transfer
+    once all ranks have arrived, apart.
     """
-    graph, timeline = timeline.graph, timeline.clipped()
-    tasks = graph.tasks
-    rows = graph.on_device() & tasks.in_iteration
-    label = np.full(len(tasks), _COMPUTE)
-    label[tasks.kind == TaskKind.COLLECTIVE] = _COMMUNICATION
+    graph, times = timeline.graph, timeline.device_times()
+    timeline = replace(timeline, start_ns=timeline.on_device_since()[0]).clipped()
+    rows, tasks = graph.on_device(), graph.tasks
+    label = np.where(graph.collectives(), _COMMUNICATION, _COMPUTE)
     label[tasks.kind == TaskKind.COPY] = _COPY
-    active, alone, busy = (times.T for times in cover(timeline, rows, label, 3))
+    active, alone, busy = (columns.T for columns in cover(timeline, rows, label, 3))
     first, last = np.full(len(graph.devices), np.inf), np.full(len(graph.devices), -np.inf)
     busy_tasks = np.flatnonzero(rows & (timeline.end_ns > timeline.start_ns))
     np.minimum.at(first, tasks.device[busy_tasks], timeline.start_ns[busy_tasks])
     np.maximum.at(last, tasks.device[busy_tasks], timeline.end_ns[busy_tasks])
     return Exposure(
         graph.devices,
+        times,
         np.where(last > first, last - first, 0.0),
-        busy,
         active[_COMPUTE],
-        active[_COMMUNICATION],
         active[_COPY],
-        alone[_COMMUNICATION],
         active[_COMPUTE] + active[_COMMUNICATION] - (busy - alone[_COPY]),
         alone[_COPY],
     )
@@ -180,7 +174,7 @@ _HOST_EDGES = sorted(
 
 @dataclass(frozen=True)
 class Idle:
-    """Busy and idle time of each device; `busy_ns`, `earlier_ns` and the causes add up to the timeline's interval.
+    """Busy and idle time of each device; `busy_ns` and the causes add up to the timeline's interval.
 
     Parameters
     ----------
@@ -189,9 +183,9 @@ class Idle:
     span_ns : float
         Length of the interval.
     busy_ns : array of float64, one a device
-        Time during which a task of the iteration is active.
+        Time during which a task is on the device, a collective that waits for other ranks included.
     earlier_ns : array of float64
-        Time during which only work of earlier iterations is active.
+        The part of the busy time in which only work of earlier iterations is on the device.
     cause_ns : array of float64, shape (devices, len(IDLE_CAUSES))
         Idle time by cause.
     slowed_ns : array of float64
@@ -210,13 +204,19 @@ class Idle:
 def idle_by_cause(timeline: Timeline) -> Idle:
     """Return the idle time of each device by cause, in the timeline's interval.
 
-    Each gap ends with the start of a task. The binding edges are followed from that task back to the beginning of the
-    gap. Host calls, the time between them, launches and returns from synchronisation count as host. Work on another
-    device counts as dependency. A lag between device tasks counts as pause up to 10 us, else as unexplained.
+    Each gap ends with the start of a task, or with the arrival of the rank at a collective. The binding edges are
+    followed from there back to the beginning of the gap. Host calls, the time between them, launches and returns from
+    synchronisation count as host. Work on another device counts as dependency. A lag between device tasks counts as
+    pause up to 10 us, else as unexplained. A collective that waits for other ranks is on the device, so that wait is no
+    idle time.
     """
     graph, edges = timeline.graph, timeline.graph.edges
     tasks, devices = graph.tasks, len(graph.devices)
-    by_start, _ = by_time(timeline, graph.on_device())
+    since, has_mark = timeline.on_device_since()
+    present = replace(timeline, start_ns=since)
+    by_start, _ = by_time(present, graph.on_device())
+    # A gap before a collective ends with the mark of its arrival, in the row before.
+    ends_gap = np.arange(len(tasks)) - has_mark
     cause_of_lag = np.where(edges.lag_ns > EXPLAINED_NS, _UNEXPLAINED, _PAUSE)
     # The host prepares a copy inside its call; other gaps only stand for the host.
     is_prepared = (edges.kind == EdgeKind.GAP) & edges.from_start
@@ -227,7 +227,7 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     times = (timeline.start_ns, timeline.end_ns, binding_edges(timeline))
     busy, earlier, causes = _gaps(
         (by_start, tasks.device, tasks.in_iteration, devices, timeline.begin_ns, timeline.until_ns),
-        times,
+        (since, ends_gap, *times),
         (edges.source, edges.lag_ns, edges.from_start),
         (cause_of_task, cause_of_lag, cause_of_release),
     )
@@ -245,14 +245,14 @@ def _gaps(order, times, edges, cause_of):  # type: ignore[no-untyped-def]
     A task that starts after all earlier tasks on its device have ended ends a gap.
     """
     by_start, device, in_iteration, devices, first, makespan = order
-    start, end, binding = times
+    since, ends_gap, start, end, binding = times
     reach, reach_iteration = np.full(devices, first), np.full(devices, first)
     any_busy, busy, causes = np.zeros(devices), np.zeros(devices), np.zeros((devices, _CAUSES))
     for i in range(len(by_start)):
         task = by_start[i]
-        d, now, until = device[task], min(start[task], makespan), min(end[task], makespan)
+        d, now, until = device[task], min(since[task], makespan), min(end[task], makespan)
         if now > reach[d]:
-            _explain(task, reach[d], causes[d], (start, end, binding, makespan), edges, cause_of)
+            _explain(ends_gap[task], reach[d], causes[d], (start, end, binding, makespan), edges, cause_of)
         any_busy[d] += max(until - max(now, reach[d]), 0.0)
         reach[d] = max(reach[d], until)
         if in_iteration[task]:
@@ -260,7 +260,7 @@ def _gaps(order, times, edges, cause_of):  # type: ignore[no-untyped-def]
             reach_iteration[d] = max(reach_iteration[d], until)
     for d in range(devices):
         causes[d, _DONE] += makespan - reach[d]
-    return busy, any_busy - busy, causes
+    return any_busy, any_busy - busy, causes
 
 
 @compiled

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from profilers.trace.activity import DeviceTimes, DeviceWork, device_times
 from profilers.trace.arrays import Bools, Floats, union_length
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
@@ -87,24 +88,35 @@ class Timeline:
         clipped = self.clipped()
         return Timeline(graph, clipped.start_ns[rows] - self.begin_ns, clipped.end_ns[rows] - self.begin_ns)
 
-    def busy_ns(self) -> Floats:
-        """Return how long each device is busy during the interval, earlier work included.
+    def on_device_since(self) -> tuple[Floats, Bools]:
+        """Return since when each task is on its device, and the mask of collectives with a mark of arrival before them.
 
-        A collective counts from its arrival: while it waits for other ranks, its kernel occupies the device.
+        A collective is on its device since its rank arrived: while it waits for other ranks, its kernel is there.
         """
-        tasks = self.graph.tasks
-        start = self.start_ns.copy()
+        tasks, start, has_mark = self.graph.tasks, self.start_ns.copy(), np.zeros(len(self.graph.tasks), dtype=bool)
         marks = np.flatnonzero(tasks.kind[1:] == TaskKind.COLLECTIVE)
         marks = marks[(tasks.kind[marks] == TaskKind.MARK) & (tasks.event[marks] == tasks.event[marks + 1])]
-        start[marks + 1] = self.start_ns[marks]
-        return replace(self, start_ns=start)._covered_ns(self.graph.on_device())
+        start[marks + 1], has_mark[marks + 1] = self.start_ns[marks], True
+        return start, has_mark
 
-    def communication_ns(self) -> tuple[Floats, Floats]:
-        """Return for each device how long collectives are active, and how long only they are."""
-        in_iteration = self.graph.on_device() & self.graph.tasks.in_iteration
-        is_collective = self.graph.tasks.kind == TaskKind.COLLECTIVE
-        any_ns, compute_ns = self._covered_ns(in_iteration), self._covered_ns(in_iteration & ~is_collective)
-        return self._covered_ns(in_iteration & is_collective), any_ns - compute_ns
+    def busy_ns(self) -> Floats:
+        """Return how long at least one task is on each device during the interval, earlier work included."""
+        return replace(self, start_ns=self.on_device_since()[0])._covered_ns(self.graph.on_device())
+
+    def device_times(self) -> tuple[DeviceTimes, ...]:
+        """Return the busy time and the communication of each device during the interval."""
+        return tuple(device_times(work) for work in self.device_work())
+
+    def device_work(self) -> list[DeviceWork]:
+        """Return the tasks of each device during the interval, cut at its ends."""
+        graph, tasks = self.graph, self.graph.tasks
+        since, has_mark = self.on_device_since()
+        is_collective = self.graph.collectives()
+        is_matched = is_collective & (has_mark | (tasks.ranks == 1))
+        work = DeviceWork(since, self.end_ns, self.start_ns, is_collective, is_matched)
+        on_device = graph.on_device()
+        of_devices = (work.select(on_device & (tasks.device == d)) for d in range(len(graph.devices)))
+        return [rows.within(self.begin_ns, self.until_ns) for rows in of_devices]
 
     def _covered_ns(self, rows: Bools) -> Floats:
         """Return for each device the time of the interval that its tasks in the mask `rows` cover."""

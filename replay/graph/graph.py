@@ -15,6 +15,7 @@ import numpy.typing as npt
 from profilers.devices.catalogue import Device, devices_in_name, find_device
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import Bools, Floats, Ints
+from profilers.trace.kernels import CLASSES, COLLECTIVE
 from profilers.trace.trace import Trace
 from replay.graph.operators import Operator
 
@@ -82,6 +83,9 @@ COLLECTIVE_KINDS: tuple[str, ...] = (
     "barrier",
     "unknown",
 )
+
+
+_COLLECTIVE_CLASS = CLASSES.index(COLLECTIVE)
 
 
 class TaskKind(IntEnum):
@@ -538,6 +542,12 @@ class KernelGraph:
     def on_device(self) -> Bools:
         """Return the mask of tasks that run on a device and are no marks."""
         return np.asarray((self.tasks.device >= 0) & (self.tasks.kind != TaskKind.MARK))
+
+    def collectives(self) -> Bools:
+        """Return the mask of tasks that are collectives, or kernels of a communication library."""
+        kind = self.tasks.kind
+        of_library = (kind == TaskKind.KERNEL) & (self.tasks.class_ == _COLLECTIVE_CLASS)
+        return np.asarray((kind == TaskKind.COLLECTIVE) | of_library)
 
     def ranks(self) -> Ints:
         """Return the rank of each task; -1 for marks between ranks."""

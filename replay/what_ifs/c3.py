@@ -138,8 +138,9 @@ def _has_overlap(timeline: Timeline) -> bool:
     """Tell whether a collective runs, or waits for compute units, while another task runs on its device."""
     tasks = timeline.graph.tasks
     start = np.where(tasks.kind == TaskKind.COLLECTIVE, timeline.arrivals_ns(), timeline.start_ns)
-    total, exposed = replace(timeline, start_ns=np.minimum(start, timeline.end_ns)).communication_ns()
-    return bool((total - exposed > _ROUNDING).any())
+    times = replace(timeline, start_ns=np.minimum(start, timeline.end_ns)).device_times()
+    hidden_transfer = (t.transfer_ns - t.exposed_transfer_ns for t in times)
+    return any(ns > _ROUNDING for ns in hidden_transfer)
 
 
 def _best_partition(graph: KernelGraph, parameters: Parameters, policy: str) -> KernelGraph:

@@ -8,7 +8,8 @@ import click
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
-from seqpoint.cli.output import message, print_lines, print_result, print_table, write_timelines
+from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
+from seqpoint.communication import communication_table, device_text
 from seqpoint.graphs import Analysis
 from seqpoint.projecting import slack_text
 from seqpoint.units import duration
@@ -64,8 +65,8 @@ def _show(result: Analysis) -> None:
     _show_path("Critical path by name", "name", [before.path.by_name], _MAX_ROWS)
     for label, side in zip(("", "after: "), sides, strict=False):
         if side.exposure.devices:
-            _show_overlap(f"{label}{'o' if label else 'O'}verlap", side.exposure)
-            _show_idle(f"{label}{'w' if label else 'W'}hy devices idle", side.idle)
+            _show_overlap(label, side.exposure)
+            _show_idle(label, side.idle, side.exposure)
     if result.difference is not None and result.what_if is not None:
         _show_difference(result.what_if.name, result.difference)
     print_lines(*(f"note: {note}" for note in result.notes()))
@@ -111,35 +112,39 @@ def _by_distance(by_iteration: Mapping[int, float]) -> dict[str, float]:
     }
 
 
-def _show_overlap(title: str, exposure: Exposure) -> None:
-    columns = ("busy_ns", "compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "copy_ns", "exposed_copy_ns")
+def _show_overlap(label: str, exposure: Exposure) -> None:
+    """Print the work on each device, and its communication."""
+    columns = ("busy_ns", "compute_ns", "copy_ns", "exposed_copy_ns")
+    numbers = [(rank, None if device < 0 else device) for rank, device in exposure.devices]
     print_table(
-        title,
-        ("rank", "device", "working", "compute", "communication", "hidden", "exposed", "copies", "copies exposed"),
+        _titled(label, "Work on the devices in this step"),
+        ("rank", "device", "busy", "compute", "copies", "copies exposed"),
         [
-            (rank, device, *(duration(getattr(exposure, name)[i]) for name in columns))
-            for i, (rank, device) in enumerate(exposure.devices)
+            (rank, device_text(device), *(duration(getattr(exposure, name)[i]) for name in columns))
+            for i, (rank, device) in enumerate(numbers)
         ],
     )
+    rows = [(rank, device, exposure.times[i]) for i, (rank, device) in enumerate(numbers)]
+    table = communication_table(_titled(label, "Communication in this step"), rows)
+    if table.rows:
+        print_tables([table])
 
 
-def _show_idle(title: str, idle: Idle) -> None:
-    print_table(
-        f"{title} (slowed: by contention, all tasks added up)",
-        ("rank", "device", "working %", "earlier %", *(f"{cause} %" for cause in IDLE_CAUSES), "slowed"),
-        [
-            (
-                rank,
-                device,
-                *(
-                    f"{100 * time / max(idle.span_ns, 1e-9):.1f}"
-                    for time in (idle.busy_ns[i], idle.earlier_ns[i], *idle.cause_ns[i])
-                ),
-                duration(idle.slowed_ns[i]),
-            )
-            for i, (rank, device) in enumerate(idle.devices)
-        ],
-    )
+def _show_idle(label: str, idle: Idle, exposure: Exposure) -> None:
+    """Print the busy time of each device, its wait for other ranks within that, and its idle time by cause."""
+    title = "Busy and idle time of devices (waiting: of the busy time; slowed: by contention, all tasks added up)"
+    rows = []
+    for i, (rank, device) in enumerate(idle.devices):
+        waiting = exposure.times[i].exposed_waiting_ns
+        times = (idle.busy_ns[i], waiting, idle.earlier_ns[i], *idle.cause_ns[i])
+        shares = ("-" if ns is None else f"{100 * ns / max(idle.span_ns, 1e-9):.1f}" for ns in times)
+        rows.append((rank, device_text(None if device < 0 else device), *shares, duration(idle.slowed_ns[i])))
+    causes = (f"{cause} %" for cause in IDLE_CAUSES)
+    print_table(_titled(label, title), ("rank", "device", "busy %", "waiting %", "earlier %", *causes, "slowed"), rows)
+
+
+def _titled(label: str, title: str) -> str:
+    return f"{label}{title[0].lower() if label else title[0]}{title[1:]}"
 
 
 def _show_difference(what_if: str, difference: Difference) -> None:

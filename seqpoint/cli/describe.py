@@ -23,7 +23,7 @@ from seqpoint.description import BY, Description
 @click.option("--top", type=click.IntRange(1), help=f"Most rows of a table of --by; --json has all.  [default: {TOP}]")
 @as_json
 def command(trace: str, marker: str, length: str | None, by: tuple[str, ...], top: int | None, json_: bool) -> None:
-    """Show the content of TRACE: devices, ranks, steps, kernels by class, overlap, and the quality of the data.
+    """Show the content of TRACE: devices, steps, communication, kernels, copies, and the quality of the data.
 
     TRACE is a .trace folder or a trace file of any profiler. The last line says whether hosts or devices set the pace.
 
@@ -44,4 +44,5 @@ def command(trace: str, marker: str, length: str | None, by: tuple[str, ...], to
 def _show(description: Description, top: int) -> None:
     print_lines(*description.summary())
     print_tables(description.tables_by(top) or description.tables())
+    print_lines(*(f"note: {note}" for note in description.notes() if not description.by))
     print_lines(*filter(None, [description.verdict()]))

@@ -27,6 +27,7 @@ from seqpoint.cli.output import (
     print_lines,
     print_result,
     print_table,
+    print_tables,
     progress,
     working,
     write_timelines,
@@ -227,6 +228,9 @@ def show(result: TraceProjection) -> None:
             for row in result.rows
         ],
     )
+    communication = result.communication()
+    if communication.rows:
+        print_tables([communication])
     print_lines(*result.notes())
 
 

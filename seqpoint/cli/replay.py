@@ -60,7 +60,7 @@ def _print_iterations(title: str, rows: Sequence[dict[str, Any]]) -> None:
                 duration(row["steady_ns"]),
                 f"{100 * (row['steady_ns'] / row['measured_ns'] - 1):+.2f}" if row["measured_ns"] else "-",
                 duration(row["latency_ns"]),
-                f"{100 * row['device_busy']:.1f}",
+                f"{100 * row['device_busy_share']:.1f}",
                 f"{100 * row['unexplained']:.1f}",
             )
             for row in rows

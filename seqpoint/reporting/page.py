@@ -163,7 +163,7 @@ def html_page(content: tables.ReportContent) -> str:
 
 def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any]:
     """Return the variables of a section in the template."""
-    *_, quality = section.description.tables()
+    quality = section.description.named_tables()["quality"]
     return {
         "heading": section.heading,
         "labels": section.labels,
@@ -179,13 +179,14 @@ def _view(section: tables.ReportSection, figures: list[Figure]) -> dict[str, Any
 def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[str, Any]]:
     """Return the blocks of a section that are not empty: a heading with charts and tables."""
     selection, projection = section.selection, section.projection
-    _, steps, classes, _ = section.description.tables()
+    of_trace = section.description.named_tables()
     blocks = [
         ("Sequence lengths and chosen iterations", "selection", tables.points_table(selection) if selection else None),
         ("Baselines", "baselines", selection.tables()[1] if selection else None),
-        ("Where the time goes", "classes", classes),
-        ("Steps", "", steps),
-        ("Devices", "", tables.devices_table(section.description)),
+        ("Where the time goes", "classes", of_trace["classes"]),
+        ("Steps and devices", "", of_trace["devices"]),
+        ("Communication", "", of_trace["communication"]),
+        ("Copies", "", of_trace["copies"]),
         ("Timeline before and after", "timeline", None),
         ("What-ifs", "projection", tables.projection_table(projection) if projection else None),
     ]

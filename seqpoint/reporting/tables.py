@@ -149,7 +149,7 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
 
 def notes(section: ReportSection) -> tuple[str, ...]:
     """Return the notes on a section: assumptions, iterations left out, and notes of graphs and what-ifs."""
-    lines = []
+    lines = section.description.notes()
     if section.selection is not None and section.selection.without_length:
         lines.append(
             f"{count(section.selection.without_length, 'iteration')} without a known length left out of the selection"
@@ -169,7 +169,7 @@ def _read(description: Description) -> str:
     source = meta.sources[0] if len(meta.sources) == 1 else count(len(meta.sources), "file")
     text = f"{count(events, 'event')} were read from {source} (format {meta.format}{version}): "
     text += f"{count(len(description.iterations), 'iteration')} on {count(len(meta.ranks), 'rank')}"
-    names = sorted({row.name for row in description.devices if row.name})
+    names = sorted({name for row in description.devices if (name := description.device_name(row))})
     if description.devices:
         text += f", {count(len(description.devices), 'device')}" + (f" ({', '.join(names)})" if names else "")
     return text + (". Nobody measured these times: the trace is synthetic." if meta.synthetic else ".")
@@ -181,16 +181,15 @@ def _spent(description: Description) -> str:
     total = sum(row.time_ns for row in description.classes)
     most = ", ".join(f"{row.class_} {percent(row.share)}" for row in description.classes[:3])
     text = f"Kernels took {duration(total)}: {most}."
-    spans = sum(row.span_ns for row in description.devices)
-    elapsed = sum(row.elapsed_ns for row in description.steps if row.busy_ns is not None)
-    if not spans or not elapsed:
+    elapsed = sum(row.elapsed_ns for row in description.devices)
+    if not elapsed:
         return text
-    busy = sum(row.busy_ns or 0.0 for row in description.steps) / elapsed
-    exposed = sum(row.exposed_ns for row in description.devices) / spans
-    return (
-        f"{text} Devices were busy for {percent(busy)} of the steps; "
-        f"exposed communication took {percent(exposed)} of the time from the first to the last device work."
-    )
+    times = [row.times for row in description.devices]
+    busy, exposed = (sum(getattr(row, name) for row in times) / elapsed for name in ("busy_ns", "exposed_ns"))
+    waiting = sum(row.exposed_waiting_ns or 0.0 for row in times) / elapsed
+    covered = "the steps" if description.covers == "steps" else "the recording"
+    text += f" Devices were busy for {percent(busy)} of {covered}; exposed communication took {percent(exposed)}"
+    return text + (f", of which {percent(waiting)} was waiting for other ranks." if waiting else ".")
 
 
 def _chosen(selection: SelectionResult) -> str:
@@ -241,11 +240,6 @@ def points_table(selection: SelectionResult) -> Table:
     edges = selection.bin_edges.tolist()
     bins = (f"{low:.4g} – {high:.4g}" if high > low else f"{low:.4g}" for low, high in edges)
     return replace(_with_column(selection.tables()[0], "lengths in bin", bins), title="Chosen iterations")
-
-
-def devices_table(description: Description) -> Table:
-    """Return the table of the activity of each device, with its name."""
-    return _with_column(description.tables()[0], "name~", (row.name or "unknown" for row in description.devices))
 
 
 def projection_table(projection: Projection) -> Table:

@@ -20,8 +20,9 @@ from profilers.files import is_folder
 from profilers.ingest.pipeline import IngestOptions, collect
 from profilers.ingest.recording import find_recordings
 from profilers.readers import find_reader
+from profilers.trace.activity import times_in_steps
 from profilers.trace.arrays import ends, integers
-from profilers.trace.steps import StepTimes, busy_in_steps, job_steps, step_times
+from profilers.trace.steps import StepTimes, job_steps, step_times
 from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
@@ -125,9 +126,9 @@ def score_replay(name: str, trace: Trace) -> ReplayScore:
         typical.append(ReplayedTime(window.graph.measured_ns, usual))
         if window.pattern is not None and window.measured_total_ns:
             steady.append(ReplayedTime(window.measured_total_ns, window.total_ns(window.steady())))
-    replayed, busy = replay_trace(trace, iterations).steps, busy_in_steps(trace, steps)
+    replayed, busy = replay_trace(trace, iterations).steps, times_in_steps(trace, steps)
     total_ns = sum(step.measured_ns for step in replayed)
-    busy_ns = sum(step.device_busy * step.measured_ns for step in replayed)
+    busy_ns = sum(step.device_busy_share * step.measured_ns for step in replayed)
     return ReplayScore(
         trace=name,
         iterations=len(iterations),
@@ -139,7 +140,7 @@ def score_replay(name: str, trace: Trace) -> ReplayScore:
         steps=tuple(ReplayedTime(step.measured_ns, step.replayed_ns) for step in replayed),
         typical=tuple(typical),
         steady=tuple(steady),
-        busy_measured=sum(device.busy_ns for device in busy) / max(sum(device.elapsed_ns for device in busy), 1),
+        busy_measured=sum(device.times.busy_ns for device in busy) / max(sum(device.elapsed_ns for device in busy), 1),
         busy_replayed=busy_ns / max(total_ns, 1.0) if busy else 0.0,
         unexplained=float(np.median([step.unexplained for step in replayed])),
     )
