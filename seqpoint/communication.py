@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes
+from profilers.trace.trace import Trace
 from seqpoint.notebook import Table
 from seqpoint.units import duration
 
@@ -52,23 +53,25 @@ def _cells(times: DeviceTimes) -> list[str]:
     return cells
 
 
-def communication_notes(rows: Sequence[DeviceRow], ranks: int, world_size: int | None) -> list[str]:
-    """Return a note on the collectives whose last rank is unknown, if there are any.
+def communication_notes(rows: Sequence[DeviceRow], trace: Trace) -> tuple[str, ...]:
+    """Return notes on the collectives whose waiting is unknown, or known for some of their ranks only.
 
     Parameters
     ----------
     rows : sequence of (int, int or None, DeviceTimes)
         Rank, number and times of each device.
-    ranks : int
-        Number of ranks in the trace.
-    world_size : int, optional
-        Number of ranks of the job, if the trace says.
+    trace : Trace
+        The trace of the collectives.
     """
     unmatched, collectives = (sum(getattr(row[2], name) for row in rows) for name in ("unmatched", "collectives"))
-    if not unmatched:
-        return []
-    if world_size and world_size > ranks:
-        why = f"{world_size - ranks} of {world_size} ranks are absent"
-    else:
+    world, ranks = trace.meta.world_size or 0, len(trace.meta.ranks)
+    lines, unnamed = [], trace.collectives["group_size"].null_count
+    if unmatched:
         why = "the trace does not show all ranks of their groups on one clock"
-    return [f"{unmatched:,} of {collectives:,} collectives: {why}, so their waiting is unknown and inside transfer"]
+        why = f"{world - ranks} of {world} ranks are absent" if world > ranks else why
+        counts = f"{unmatched:,} of {collectives:,} collectives"
+        lines.append(f"{counts}: {why}, so their waiting is unknown and inside transfer")
+    if world > ranks and unnamed and unmatched < collectives:
+        absent = f"waiting for the {world - ranks} absent ranks is inside their transfer"
+        lines.append(f"{unnamed:,} collectives of the trace do not name their group: {absent}")
+    return tuple(lines)

@@ -224,9 +224,8 @@ class Description:
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
     def notes(self) -> list[str]:
-        """Return a note on the collectives whose waiting is unknown, if there are any."""
-        meta = self.trace.meta
-        return communication_notes(self._device_rows(), len(meta.ranks), meta.world_size)
+        """Return notes on the collectives whose waiting is unknown, or known for some of their ranks only."""
+        return list(communication_notes(self._device_rows(), self.trace))
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""

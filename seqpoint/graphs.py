@@ -438,6 +438,8 @@ class Analysis:
         The step under the what-if.
     difference : Difference, optional
         Change by class, kind and lane.
+    communication_notes : tuple of str
+        Notes on the collectives whose waiting is unknown.
     """
 
     iteration: int
@@ -447,6 +449,7 @@ class Analysis:
     what_if: WhatIf | None = None
     after: TimelineAnalysis | None = None
     difference: analysis.Difference | None = None
+    communication_notes: tuple[str, ...] = ()
 
     @property
     def sides(self) -> tuple[TimelineAnalysis, ...]:
@@ -486,10 +489,8 @@ class Analysis:
 
     def notes(self) -> tuple[str, ...]:
         """Return the notes on the graphs of both sides, and on collectives whose waiting is unknown."""
-        line = self.before.timeline
-        ranks = len({rank for rank, _ in line.graph.devices})
-        unknown = communication_notes(communication_rows(line), ranks, None)
-        return tuple(dict.fromkeys((*(note for side in self.sides for note in side.timeline.graph.notes), *unknown)))
+        of_graphs = (note for side in self.sides for note in side.timeline.graph.notes)
+        return tuple(dict.fromkeys((*of_graphs, *self.communication_notes)))
 
     def summary(self) -> list[str]:
         """Return the number of the iteration, its step time, and how it was analysed, in a sentence."""
@@ -578,11 +579,13 @@ def analyze_trace(
     (position,), (measured,) = window.chosen, window.measured_ns
     before = _analyzed(window.steady(), position)
     facts = (number, measured, window.pattern is not None, before)
+    notes = communication_notes(communication_rows(before.timeline), trace)
     if what_if is None:
-        return Analysis(*facts)
+        return Analysis(*facts, communication_notes=notes)
     changed, parameters = what_if, load_parameters()
     after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position)
-    return Analysis(*facts, what_if, after, analysis.difference(before.timeline, after.timeline))
+    change = analysis.difference(before.timeline, after.timeline)
+    return Analysis(*facts, what_if, after, change, notes)
 
 
 def _analyzed(state: SteadyState, position: int) -> TimelineAnalysis:

@@ -108,8 +108,22 @@ def test_waiting_is_unknown_without_the_other_ranks(tmp_path: Path) -> None:
     assert note.startswith("1 of 1 collectives: 1 of 2 ranks are absent")
     (cells,) = described.named_tables()["communication"].rows
     assert cells == (0, "0", "350 us", "-", "350 us", "100 us", "250 us", "-", "250 us")
+    assert note in analyze_trace(collect([file])).notes()
     analyzed = printed("analyze", str(file))["before"]["devices"][0]
     assert {key: analyzed[key] for key in COMMUNICATION_KEYS} == {key: row[key] for key in COMMUNICATION_KEYS}
+
+
+def test_ranks_that_are_absent_from_groups_without_a_size_are_named_in_a_note(tmp_path: Path) -> None:
+    files = two_ranks(tmp_path)
+    for file in files:
+        document = json.loads(file.read_text().replace('"Group size": 2', '"Group size": null'))
+        document["distributedInfo"]["world_size"] = 4
+        file.write_text(json.dumps(document))
+    described = describe(collect(files))
+    assert [row.times.waiting_ns for row in described.devices] == [250_000, 0]
+    assert described.notes() == [
+        "2 collectives of the trace do not name their group: waiting for the 2 absent ranks is inside their transfer"
+    ]
 
 
 def collectives(*rows: tuple[int, int | None, int, int, int | None], world_size: int | None = None) -> list[int]:

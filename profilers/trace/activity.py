@@ -225,9 +225,11 @@ def _devices(trace: Trace) -> Iterator[tuple[int, int | None, DeviceWork]]:
     arrived = np.concatenate([arrived, np.full(len(none), MISSING)])
     is_matched = arrived != MISSING
     work = DeviceWork(start, end, np.where(is_matched, np.clip(arrived, start, end), start), is_collective, is_matched)
-    for rank_number, number in sorted(set(zip(rank.tolist(), device.tolist(), strict=True))):
-        of_device = (rank == rank_number) & (device == number)
-        yield rank_number, None if number == MISSING else number, work.select(of_device)
+    order = np.lexsort((device, rank))
+    starts = np.flatnonzero((np.diff(rank[order]) != 0) | (np.diff(device[order]) != 0)) + 1
+    for rows in np.split(order, starts) if len(order) else ():
+        first, number = int(rows[0]), int(device[rows[0]])
+        yield int(rank[first]), None if number == MISSING else number, work.select(rows)
 
 
 def _collectives(trace: Trace) -> tuple[Bools, Ints]:
