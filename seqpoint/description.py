@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from profilers.errors import InvalidInputError
-from profilers.trace.activity import DeviceActivity, times_in_steps, times_of_recording
+from profilers.trace.activity import DeviceActivity, LateRank, late_ranks, times_in_steps, times_of_recording
 from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.kernels import classify
 from profilers.trace.quality import NOTE, WARNING, quality_notes
@@ -23,6 +23,8 @@ from seqpoint.units import duration
 BY = ("kernel", "operator")
 #: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
 _IDLE, _BUSY = 0.5, 0.9
+#: Most ranks in the table of those that others wait for; the JSON has all.
+_MAX_LATE = 8
 #: Smallest share of waiting that the verdict names.
 _SHOWN = 0.005
 
@@ -213,6 +215,7 @@ class Description:
         return {
             "devices": self._steps_text() if self.steps else self._recording_text(),
             "communication": communication_table(f"Communication {where}", self._device_rows()),
+            "late": _late_text(late_ranks(self.trace)),
             "classes": Table("Kernels by class, whole recording", ("class~", "kernels", "time", "share %"), classes),
             "copies": _copies_text(self.copies),
             "quality": quality_table(self.trace.meta, row_counts(self.trace)),
@@ -289,6 +292,7 @@ class Description:
                 {"class": row.class_, "kernels": row.kernels, "time_ns": row.time_ns, "share": row.share}
                 for row in self.classes
             ],
+            "late_ranks": [asdict(row) for row in late_ranks(self.trace)],
             "copies": [{**asdict(row), "bytes_per_s": row.bytes_per_s} for row in self.copies],
             "iterations_per_rank": {str(rank): ranks.count(rank) for rank in sorted(set(ranks))},
             "found_by": sorted(set(iterations.found_by)),
@@ -431,6 +435,13 @@ def _classes(trace: Trace) -> tuple[ClassTime, ...]:
         time_ns = int(of_class.sum())
         rows.append(ClassTime(class_, len(of_class), time_ns, time_ns / total if total else 0.0))
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
+
+
+def _late_text(rows: Sequence[LateRank]) -> Table:
+    title = f"Ranks that others wait for, whole recording{f', the first {_MAX_LATE}' if len(rows) > _MAX_LATE else ''}"
+    columns = ("rank", "collectives started last", "others wait, added up")
+    cells = [(row.rank, row.collectives, duration(row.waited_ns)) for row in rows[:_MAX_LATE]]
+    return Table(title, columns, cells)
 
 
 def _copies_text(copies: Sequence[CopyTime]) -> Table:

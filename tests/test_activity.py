@@ -18,8 +18,10 @@ from profilers.trace.activity import (
     COMMUNICATION_KEYS,
     DeviceTimes,
     DeviceWork,
+    LateRank,
     device_times,
     last_arrivals,
+    late_ranks,
     times_in_steps,
 )
 from profilers.trace.arrays import MISSING, put
@@ -126,13 +128,32 @@ def test_ranks_that_are_absent_from_groups_without_a_size_are_named_in_a_note(tm
     ]
 
 
-def collectives(*rows: tuple[int, int | None, int, int, int | None], world_size: int | None = None) -> list[int]:
-    """Return the last arrivals of collectives, given as (rank, match, start, end, size of the group)."""
+Row = tuple[int, int | None, int, int, int | None]
+
+
+def collectives(*rows: Row, world_size: int | None = None) -> list[int]:
+    return last_arrivals(trace_of_collectives(*rows, world_size=world_size)).tolist()
+
+
+def trace_of_collectives(*rows: Row, world_size: int | None = None) -> Trace:
+    """Return a trace of collectives, given as (rank, match, start, end, size of the group)."""
     rank, match, start, end, size = (list(column) for column in zip(*rows, strict=True))
     columns = {"id": range(len(rows)), "rank": rank, "name": ["nccl"] * len(rows), "start_ns": start}
     columns |= {"dur_ns": [b - a for a, b in zip(start, end, strict=True)], "match_id": match, "group_size": size}
     tables = {"collectives": make_table("collectives", {name: list(column) for name, column in columns.items()})}
-    return last_arrivals(Trace(TraceMeta("kineto", world_size=world_size), tables)).tolist()
+    return Trace(TraceMeta("kineto", world_size=world_size), tables)
+
+
+def test_the_rank_that_others_wait_for_is_the_last_to_start(tmp_path: Path) -> None:
+    trace = collect(two_ranks(tmp_path))
+    assert late_ranks(trace) == (LateRank(1, 1, 250_000),)
+    assert describe(trace).to_dict()["late_ranks"] == [{"rank": 1, "collectives": 1, "waited_ns": 250_000}]
+    assert late_ranks(collect([tmp_path / "rank0.json"])) == ()
+    # Nobody waits if all ranks start at once, nor in collectives whose last rank is unknown.
+    rows = [(0, 5, 10, 90, 2), (1, 5, 10, 90, 2), (0, 6, 100, 190, 3), (1, 6, 120, 190, 3)]
+    assert late_ranks(trace_of_collectives(*rows)) == ()
+    more = [(0, 7, 250, 290, 2), (1, 7, 210, 290, 2), (0, 8, 300, 390, 2), (1, 8, 360, 390, 2)]
+    assert late_ranks(trace_of_collectives(*rows, *more)) == (LateRank(1, 1, 60), LateRank(0, 2, 40))
 
 
 def test_the_last_arrival_needs_every_rank_of_the_group_on_one_clock() -> None:

@@ -1,7 +1,8 @@
 """Busy time and communication of devices: one definition for recorded and for replayed work.
 
 `device_times` measures the work of one device, given as intervals. `times_in_steps` applies it to the steps of a trace,
-`times_of_recording` to all of its device work. `last_arrivals` finds when the last rank of each collective started it.
+`times_of_recording` to all of its device work. `last_arrivals` finds when the last rank of each collective started it,
+and `late_ranks` which ranks the others waited for.
 """
 
 from collections.abc import Iterator, Mapping
@@ -270,3 +271,44 @@ def last_arrivals(trace: Trace) -> Ints:
     known = (members > 1) & (distinct == members) & (members >= largest) & (last_start < first_end)
     arrived[rows] = np.where(known, last_start, MISSING)[group]
     return arrived
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """Collectives that a rank was the last to start.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    collectives : int
+        Number of collectives that the rank was the last to start.
+    waited_ns : int
+        Time that the other ranks waited for it in these collectives, summed over ranks.
+    """
+
+    rank: int
+    collectives: int
+    waited_ns: int
+
+
+def late_ranks(trace: Trace) -> tuple[LateRank, ...]:
+    """Return the ranks that others waited for in the whole recording, the longest wait first.
+
+    Ranks that start a collective last at the same time count by their order; nobody waits for the later of them.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace with the collectives of all ranks.
+    """
+    table, arrived = trace.collectives, last_arrivals(trace)
+    match, rank, start = (integers(table, name) for name in ("match_id", "rank", "start_ns"))
+    rows = np.flatnonzero((arrived != MISSING) & (match != MISSING))
+    _, group = np.unique(match[rows], return_inverse=True)
+    order = np.lexsort((rank[rows], -start[rows], group))
+    heads = order[np.diff(group[order], prepend=-1) != 0]
+    waited = np.bincount(group, weights=arrived[rows] - start[rows], minlength=len(heads)).astype(np.int64)
+    last = rank[rows][heads]
+    found = (LateRank(r, int((last == r).sum()), int(waited[last == r].sum())) for r in np.unique(last).tolist())
+    return tuple(sorted((row for row in found if row.waited_ns), key=lambda row: (-row.waited_ns, row.rank)))

@@ -186,6 +186,7 @@ def _blocks(section: tables.ReportSection, figures: list[Figure]) -> list[dict[s
         ("Where the time goes", "classes", of_trace["classes"]),
         ("Steps and devices", "", of_trace["devices"]),
         ("Communication", "", of_trace["communication"]),
+        ("Ranks that others wait for", "", of_trace["late"]),
         ("Copies", "", of_trace["copies"]),
         ("Timeline before and after", "timeline", None),
         ("What-ifs", "projection", tables.projection_table(projection) if projection else None),
