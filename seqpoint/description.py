@@ -405,10 +405,11 @@ def describe(trace: Trace, by: Sequence[str] = ()) -> Description:
     if unknown := [name for name in by if name not in BY]:
         raise InvalidInputError(f"by {unknown[0]!r}: there is no such table; choose of {', '.join(BY)}")
     chosen = tuple(dict.fromkeys(by))
-    steps = step_times(trace)
+    steps = step_times(trace).without(trace.meta.context)
     devices = times_in_steps(trace, steps) if len(steps) else times_of_recording(trace)
-    tables = (iteration_table(trace), _classes(trace), _copies(trace), devices, _steps(steps, devices))
-    return Description(trace, *tables, chosen)
+    asked = trace.without_context()
+    tables = (iteration_table(trace), _classes(asked), _copies(asked), devices, _steps(steps, devices))
+    return Description(asked, *tables, chosen)
 
 
 def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSteps, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Floats
-from profilers.trace.steps import StepTimes, job_steps, step_times
+from profilers.trace.steps import StepTimes, job_steps, step_times, step_window
 from profilers.trace.trace import Trace
 from replay import analysis
 from replay.analysis.critical_path import Dependencies, dependencies
@@ -35,14 +35,12 @@ _NO_ITERATION = "the trace has no iteration; read it again with --iterations (se
 Progress = Callable[[int, int, str], None]
 #: Fields of `replay.analysis.Exposure` that the JSON of an analysis holds for each device, beside its times.
 _OVERLAP_FIELDS = ("span_ns", "compute_ns", "copy_ns", "beside_compute_ns", "exposed_copy_ns")
-#: Most iterations in the window of a single iteration.
-_MAX_SPAN = 16
 #: Most iterations in a window of several iterations.
 _MAX_WINDOW = 32
 
 
 def all_iterations(trace: Trace) -> list[int]:
-    """Return the numbers of a trace's iterations, ascending.
+    """Return the numbers of a trace's iterations, ascending, without those that a slice holds as context.
 
     Parameters
     ----------
@@ -54,7 +52,7 @@ def all_iterations(trace: Trace) -> list[int]:
     InvalidInputError
         The trace has no iteration.
     """
-    numbers = sorted(set(trace.iterations["iteration"].to_pylist()))
+    numbers = sorted(set(trace.iterations["iteration"].to_pylist()) - set(trace.meta.context))
     if not numbers:
         raise InvalidInputError(_NO_ITERATION)
     return numbers
@@ -122,7 +120,7 @@ def step_windows(
     row_of = {number: row for row, number in enumerate(of_job.iteration.tolist())}
     hardware, index = given_hardware(device), index_trace(trace)
     index.check_iterations(iterations)
-    spans = _merged([_span(steps, of_job, row_of[n]) for n in sorted(set(iterations))])
+    spans = _merged([step_window(steps, of_job, row_of[n]) for n in sorted(set(iterations))])
     weight_of = dict(zip(iterations, weights or [1.0] * len(iterations), strict=True))
     timed: set[int] = set()
     for count, (first, last) in enumerate(spans):
@@ -135,23 +133,6 @@ def step_windows(
         timed.update(numbers)
         measured = [float(of_job.step_ns[first + i]) for i in positions]
         yield StepWindow.of(graph, positions, weights=[weight_of[n] for n in numbers], measured_ns=measured)
-
-
-def _span(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
-    """Return the first and last row of the window of the iteration at `row`."""
-    run = of_job.run_of(row)
-    if row == run[0]:
-        return (row, row + 1) if len(run) > 1 else (row, row)
-    of_iteration = steps.iteration == of_job.iteration[row]
-    starts = dict(zip(steps.rank[of_iteration].tolist(), steps.start_ns[of_iteration].tolist(), strict=True))
-    first = row - 1
-    while first > run[0] and row - first < _MAX_SPAN - 1:
-        before = np.flatnonzero(steps.iteration == of_job.iteration[first - 1])
-        pairs = zip(steps.rank[before].tolist(), steps.completion_ns[before].tolist(), strict=True)
-        if not any(rank in starts and completion > starts[rank] for rank, completion in pairs):
-            break
-        first -= 1
-    return first, row
 
 
 def _merged(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -636,7 +617,7 @@ def typical_iteration(trace: Trace) -> int:
     InvalidInputError
         The trace has no iteration.
     """
-    steps = job_steps(step_times(trace))
+    steps = job_steps(step_times(trace)).without(trace.meta.context)
     if not len(steps):
         raise InvalidInputError(_NO_ITERATION)
     # A step that is hidden behind an earlier one takes no time, and is not typical.

@@ -140,7 +140,7 @@ class IterationTable:
 
 
 def iteration_table(trace: Trace) -> IterationTable:
-    """Return the iterations of a trace with their sequence lengths and statistics."""
+    """Return the iterations of a trace with their lengths and statistics, without those that are a slice's context."""
     table = trace.iterations
     rank, number = integers(table, "rank"), integers(table, "iteration")
     start = integers(table, "start_ns")
@@ -160,14 +160,15 @@ def iteration_table(trace: Trace) -> IterationTable:
         "duration": steps.step_ns.astype(np.float64),
         "latency": steps.latency_ns.astype(np.float64),
     }
+    asked = ~np.isin(number[order], trace.meta.context)
     return IterationTable(
-        rank[order],
-        number[order],
-        start[order],
-        np.where(length == MISSING, np.nan, length.astype(np.float64)),
-        statistics,
-        tuple(strings(table, "found_by")[order].tolist()),
-        tuple(text or "unknown" for text in strings(table, "length_found_by")[order].tolist()),
+        rank[order][asked],
+        number[order][asked],
+        start[order][asked],
+        np.where(length == MISSING, np.nan, length.astype(np.float64))[asked],
+        {name: values[asked] for name, values in statistics.items()},
+        tuple(strings(table, "found_by")[order][asked].tolist()),
+        tuple(text or "unknown" for text in strings(table, "length_found_by")[order][asked].tolist()),
     )
 
 

@@ -263,7 +263,7 @@ def choose_iterations(
         result = select(table, SelectOptions(max_points=max_points))
         return result.iterations.iteration[result.rows].tolist(), result.weights.tolist(), "SeqPoint"
     # The step of an iteration that follows another is timed from its completion; the first fills the queues.
-    steps = job_steps(step_times(trace))
+    steps = job_steps(step_times(trace)).without(trace.meta.context)
     timed = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
     timed = sorted(timed) if len(timed) >= max_points else numbers
     spaced = [timed[i] for i in np.unique(np.linspace(0, len(timed) - 1, max_points).round().astype(int))]

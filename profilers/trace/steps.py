@@ -4,8 +4,8 @@ The completion of an iteration is the moment when its work, and that of the iter
 devices. A step time is the time between successive completions. `job_steps` combines the ranks.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, ends, integ
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
 
+#: Most iterations in the window of a single iteration.
+MAX_SPAN = 16
 _FAR_PAST, _FAR_FUTURE = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -68,6 +70,43 @@ class StepTimes:
         while last + 1 < len(self) and self.follows[last + 1]:
             last += 1
         return np.arange(first, last + 1)
+
+    def without(self, iterations: Collection[int]) -> "StepTimes":
+        """Return the steps of the other iterations; the first step after one that is left out follows no other."""
+        kept = ~np.isin(self.iteration, list(iterations))
+        follows = self.follows & np.append(True, kept[:-1])[: len(kept)]
+        columns = {field.name: getattr(self, field.name)[kept] for field in fields(self)}
+        return StepTimes(**{**columns, "follows": follows[kept]})
+
+
+def step_window(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int]:
+    """Return the first and the last row of the window in which a step of the job can be timed.
+
+    The window begins with the earliest iteration that was still running when the iteration started, and holds at least
+    the iteration before it. For the first iteration of a recording it holds the next one instead.
+
+    Parameters
+    ----------
+    steps : StepTimes
+        Steps of all ranks.
+    of_job : StepTimes
+        Steps of the job, as `job_steps` returns them.
+    row : int
+        Row of the iteration in `of_job`.
+    """
+    run = of_job.run_of(row)
+    if row == run[0]:
+        return (row, row + 1) if len(run) > 1 else (row, row)
+    of_iteration = steps.iteration == of_job.iteration[row]
+    starts = dict(zip(steps.rank[of_iteration].tolist(), steps.start_ns[of_iteration].tolist(), strict=True))
+    first = row - 1
+    while first > run[0] and row - first < MAX_SPAN - 1:
+        before = np.flatnonzero(steps.iteration == of_job.iteration[first - 1])
+        pairs = zip(steps.rank[before].tolist(), steps.completion_ns[before].tolist(), strict=True)
+        if not any(rank in starts and completion > starts[rank] for rank, completion in pairs):
+            break
+        first -= 1
+    return first, row
 
 
 def step_times(trace: Trace) -> StepTimes:

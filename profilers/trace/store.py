@@ -180,6 +180,7 @@ def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
     """Return the description of a trace as JSON values, which `meta_from_json` reads."""
     content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "fingerprint")}
     content |= {"layout": _LAYOUT, "clock_base_ns": meta.clock_base_ns}
+    content |= {"context": meta.context} if meta.context else {}
     return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
 
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import numpy as np
 import pyarrow as pa
 
-from profilers.trace.arrays import integers
+from profilers.trace.arrays import MISSING, integers
 from profilers.trace.quality import Quality as Quality  # readers import it from here
 from profilers.trace.schema import SCHEMAS, empty_table
 
@@ -63,6 +64,8 @@ class TraceMeta:
         Counts of repaired, dropped and unlinked events.
     fingerprint : str
         Hash of the source files, by which a result names its input.
+    context : tuple of int
+        Iterations that a slice holds only because the steps of the others begin in them.
     """
 
     format: str
@@ -74,11 +77,12 @@ class TraceMeta:
     devices: tuple[DeviceProperties, ...] = ()
     quality: Quality = field(default_factory=Quality)
     fingerprint: str = ""
+    context: tuple[int, ...] = ()
 
     @property
     def synthetic(self) -> bool:
-        """Whether no profiler measured these times."""
-        return self.format == "synthetic"
+        """Whether no profiler measured these times, or some of them."""
+        return "synthetic" in self.format.split("+")
 
 
 def _table(kind: str, meaning: str) -> property:
@@ -136,6 +140,14 @@ class Trace:
     def with_tables(self, **tables: pa.Table) -> "Trace":
         """Return a trace in which the named tables are replaced."""
         return replace(self, tables={**self.tables, **tables})
+
+    def without_context(self) -> "Trace":
+        """Return the trace without the events of a slice that are not of the iterations asked for."""
+        if not self.meta.context:
+            return self
+        known = {kind: integers(table, "iteration") for kind, table in self.tables.items()}
+        masks = {kind: (n != MISSING) & ~np.isin(n, self.meta.context) for kind, n in known.items()}
+        return self.with_tables(**{kind: table.filter(pa.array(masks[kind])) for kind, table in self.tables.items()})
 
     def with_quality(self, counts: Mapping[str, int]) -> "Trace":
         """Return a trace whose quality has `counts` added."""

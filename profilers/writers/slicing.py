@@ -1,10 +1,14 @@
-"""Slice a trace by iterations, ranks or time (`slice_trace`), and merge traces of different ranks (`merge`)."""
+"""Slice a trace by iterations, ranks or time (`slice_trace`), and merge traces of different ranks (`merge`).
 
-from collections.abc import Sequence
+A step is the time from one completion to the next, so a slice of an iteration holds its neighbours, too, as context.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError
@@ -13,6 +17,7 @@ from profilers.ingest.collectives import match_collectives
 from profilers.trace.arrays import MISSING, arrow_array, ends, integers, put
 from profilers.trace.quality import RULES, Quality
 from profilers.trace.schema import KINDS, concatenate
+from profilers.trace.steps import job_steps, step_times, step_window
 from profilers.trace.trace import Trace, TraceMeta
 
 #: Columns that hold the id of another event.
@@ -26,7 +31,7 @@ class SliceOptions:
     Parameters
     ----------
     iterations, ranks : frozenset of int, optional
-        Iterations and ranks to keep.
+        Iterations and ranks to keep. The steps of iterations keep their context, see `slice_trace`.
     start_ns, end_ns : int, optional
         Half-open time on the clock of the trace; events that overlap it are kept whole.
     """
@@ -39,6 +44,9 @@ class SliceOptions:
 
 def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
     """Return a slice of a trace; references to events outside it become null.
+
+    With `iterations`, the slice also holds the iterations in which their steps begin, and work that still runs then.
+    ``meta.context`` names these iterations. So a step of the slice has the time that it has in the trace.
 
     The quality of the slice is that of the whole trace, with its own collectives counted.
 
@@ -56,6 +64,12 @@ def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
     """
     _check(trace, options)
     tables = {kind: _kept(trace.tables[kind], options) for kind in (*KINDS, "iterations")}
+    context = trace.meta.context
+    if options.iterations is not None:
+        of_ranks = trace.with_tables(**tables)
+        windows = _windows(of_ranks, sorted(options.iterations))
+        context = tuple(sorted({n for window in windows for n in window.iterations} - options.iterations))
+        tables = {kind: _in_windows(kind, table, windows) for kind, table in tables.items()}
     if not any(tables[kind].num_rows for kind in KINDS):
         raise InvalidInputError("nothing of the trace lies in this slice")
     ids = np.concatenate([integers(tables[kind], "id") for kind in KINDS])
@@ -63,7 +77,8 @@ def slice_trace(trace: Trace, options: SliceOptions) -> Trace:
     present = {int(r) for kind in KINDS for r in np.unique(integers(tables[kind], "rank"))}
     devices = tuple(d for d in trace.meta.devices if d.rank in present)
     quality = _recounted(trace.meta.quality, tables["collectives"])
-    return Trace(replace(trace.meta, ranks=tuple(sorted(present)), devices=devices, quality=quality), tables)
+    meta = replace(trace.meta, ranks=tuple(sorted(present)), devices=devices, quality=quality, context=context)
+    return Trace(meta, tables)
 
 
 def _recounted(quality: Quality, collectives: pa.Table) -> Quality:
@@ -83,15 +98,86 @@ def _check(trace: Trace, options: SliceOptions) -> None:
 
 def _kept(table: pa.Table, options: SliceOptions) -> pa.Table:
     mask: Any = np.ones(table.num_rows, dtype=bool)
-    for column, kept in (("iteration", options.iterations), ("rank", options.ranks)):
-        if kept is not None:
-            mask &= np.isin(integers(table, column), sorted(kept))
+    if options.ranks is not None:
+        mask &= np.isin(integers(table, "rank"), sorted(options.ranks))
     start, end = integers(table, "start_ns"), ends(table)
     if options.start_ns is not None:
         mask &= (end > options.start_ns) | (start >= options.start_ns)
     if options.end_ns is not None:
         mask &= start < options.end_ns
     return table.filter(arrow_array(mask))
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Successive iterations of a slice, and the time that they take on each rank.
+
+    `earlier` says whether the trace holds work of iterations before them.
+    """
+
+    iterations: tuple[int, ...]
+    spans: Mapping[int, tuple[int, int]]
+    earlier: bool
+
+
+def _windows(trace: Trace, iterations: Sequence[int]) -> list[_Window]:
+    """Return the windows in which the steps of iterations can be timed; windows that touch are joined."""
+    steps = step_times(trace)
+    of_job = job_steps(steps)
+    rows = np.flatnonzero(np.isin(of_job.iteration, iterations)).tolist()
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(step_window(steps, of_job, row) for row in rows):
+        # A completion that an iteration owes to the one before it needs that one, too.
+        while of_job.follows[first] and of_job.completion_ns[first] == of_job.completion_ns[first - 1]:
+            first -= 1
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (min(first, joined[-1][0]), max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    windows = []
+    for first, last in joined:
+        numbers = of_job.iteration[first : last + 1]
+        spans = {}
+        for row in np.flatnonzero(np.isin(steps.iteration, numbers)).tolist():
+            begin, end = int(steps.start_ns[row]), int(steps.completion_ns[row])
+            low, high = spans.get(int(steps.rank[row]), (begin, end))
+            spans[int(steps.rank[row])] = (min(low, begin), max(high, end))
+        windows.append(_Window(tuple(numbers.tolist()), spans, bool(of_job.follows[first])))
+    return windows
+
+
+def _in_windows(kind: str, table: pa.Table, windows: Sequence[_Window]) -> pa.Table:
+    """Return the rows of the windows' iterations, and those of no iteration or an earlier one that lie in their time.
+
+    Of an earlier iteration, that is the work of devices that still runs, and the last work of each stream, by which
+    the first work in the window is not the first of its stream. In the slice they belong to no iteration.
+    """
+    number, rank = integers(table, "iteration"), integers(table, "rank")
+    if kind == "iterations":
+        return table.filter(arrow_array(np.isin(number, [n for window in windows for n in window.iterations])))
+    start, end = integers(table, "start_ns"), ends(table)
+    of_window, beside = np.zeros(len(number), dtype=bool), np.zeros(len(number), dtype=bool)
+    for window in windows:
+        of_window |= np.isin(number, window.iterations)
+        for of_rank, (first, last) in window.spans.items():
+            in_time = (rank == of_rank) & (end > first) & (start < last)
+            if kind in ("kernels", "copies"):
+                beside |= in_time & ((number == MISSING) | (number < window.iterations[0]))
+                if window.earlier:
+                    beside[_last_of_streams(table, np.flatnonzero((rank == of_rank) & (end <= first)))] = True
+            else:
+                beside |= in_time & (number == MISSING)
+    table = put(table, "iteration", np.where(of_window, number, MISSING))
+    return table.filter(arrow_array(of_window | beside))
+
+
+def _last_of_streams(table: pa.Table, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """Return the row of each device and stream, among `rows`, that starts last."""
+    device, stream, start = (integers(table, name)[rows] for name in ("device", "stream", "start_ns"))
+    order = np.lexsort((start, stream, device))
+    is_last = np.ones(len(rows), dtype=bool)
+    is_last[:-1] = (np.diff(device[order]) != 0) | (np.diff(stream[order]) != 0)
+    return rows[order[is_last]]
 
 
 def _referring(table: pa.Table, ids: Any) -> pa.Table:
@@ -133,7 +219,9 @@ def merge(traces: Sequence[Trace]) -> Trace:
         placed.append({kind: placement.put(table) for kind, table in trace.tables.items()})
         first += trace.next_id()
     tables = {kind: concatenate(kind, [of_trace[kind] for of_trace in placed]) for kind in placed[0]}
-    return _aligned(match_collectives(Trace(_merged_meta(metas), tables)))
+    asked = {n for t in traces for n in integers(t.iterations, "iteration").tolist() if n not in t.meta.context}
+    context = tuple(sorted({n for meta in metas for n in meta.context} - asked))
+    return _aligned(match_collectives(Trace(replace(_merged_meta(metas), context=context), tables)))
 
 
 def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
