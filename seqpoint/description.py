@@ -384,6 +384,7 @@ def trace_facts(meta: TraceMeta, rows: Mapping[str, int]) -> dict[str, Any]:
         "quality": dict(meta.quality.counts),
         "quality_notes": [asdict(note) for note in quality_notes(meta.quality, rows)],
         "fingerprint": meta.fingerprint,
+        "context": list(meta.context),
     }
 
 

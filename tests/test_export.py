@@ -10,13 +10,19 @@ import pyarrow.compute as pc
 import pytest
 from traces import event, kernel, kineto, launch, step, write_trace
 
+from profilers.devices.catalogue import find_device
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.readers.chakra.protobuf import Node, read_records
+from profilers.synthetic import TransformerJob, synthesize
 from profilers.trace.schema import KINDS, make_table
+from profilers.trace.store import load_trace, save_trace
 from profilers.trace.trace import DeviceProperties, Trace, TraceMeta
 from profilers.writers.chakra import export_chakra
 from profilers.writers.perfetto import export_perfetto
+from replay.engine.timeline import replay
+from replay.writers.perfetto import write_perfetto
+from seqpoint.graphs import graph_of
 
 DATA = Path(__file__).parents[2] / "shared/data/traces/kineto"
 IDS = ("launch_id", "op_id", "kernel_id", "collective_id")
@@ -67,6 +73,18 @@ def test_everything_comes_back_and_refers_to_the_same(tmp_path: Path, name: str)
     assert back.iterations.to_pylist() == trace.iterations.to_pylist()
     for fact in ("ranks", "world_size", "clock_base_ns", "devices"):
         assert getattr(back.meta, fact) == getattr(trace.meta, fact)
+
+
+def test_times_that_nobody_measured_stay_marked(tmp_path: Path) -> None:
+    """A synthetic trace is synthetic after export and ingest, and so is what is joined with it."""
+    trace = synthesize(TransformerJob(layers=1, sequence_lengths=(256,)), find_device("A100-SXM4-80GB"))
+    back = through_perfetto(trace, tmp_path, "synthetic.json")
+    assert trace.meta.synthetic and back.meta.synthetic
+    assert load_trace(save_trace(back, tmp_path / "back.trace")).meta.synthetic
+    assert collect([tmp_path / "synthetic.json", write_trace(tmp_path / "measured.json")]).meta.synthetic
+    assert not collect([tmp_path / "measured.json"]).meta.synthetic
+    write_perfetto(tmp_path / "replayed.json", {"as recorded": replay(graph_of(trace)[1])})
+    assert collect([tmp_path / "replayed.json"]).meta.synthetic
 
 
 def test_grids_in_work_items_or_on_the_launch_are_not_counted_twice(tmp_path: Path) -> None:

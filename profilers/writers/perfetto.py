@@ -33,6 +33,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import replaced_file
 from profilers.ingest.collectives import ANNOTATION, add_collectives
 from profilers.readers.common.numbers import IN_WORK_ITEMS
+from profilers.readers.kineto.reader import SYNTHETIC_MARK
 from profilers.readers.kineto.rows import ARGUMENTS, HOST_KINDS, KIND_OF, direction
 from profilers.trace.arrays import MISSING, Bools, Ints, arrow_array, integers
 from profilers.trace.columns import lookup
@@ -451,6 +452,8 @@ def _header(trace: Trace) -> dict[str, Any]:
     content: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": listed}
     if stated := {key: value for key, value in job.items() if value is not None}:
         content["distributedInfo"] = stated
+    if meta.synthetic:
+        content |= SYNTHETIC_MARK
     if meta.clock_base_ns:
         content["baseTimeNanoseconds"] = meta.clock_base_ns
     return {**content, "displayTimeUnit": "ns"}

@@ -137,7 +137,7 @@ def _windows(trace: Trace, iterations: Sequence[int]) -> list[_Window]:
     windows = []
     for first, last in joined:
         numbers = of_job.iteration[first : last + 1]
-        spans = {}
+        spans: dict[int, tuple[int, int]] = {}
         for row in np.flatnonzero(np.isin(steps.iteration, numbers)).tolist():
             begin, end = int(steps.start_ns[row]), int(steps.completion_ns[row])
             low, high = spans.get(int(steps.rank[row]), (begin, end))

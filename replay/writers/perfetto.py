@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from profilers.files import replaced_file
+from profilers.readers.kineto.reader import SYNTHETIC_MARK
 from profilers.trace.arrays import Floats, Ints, arrow_array
 from profilers.writers.perfetto import microseconds, numbers
 from replay.analysis.critical_path import binding_edges
@@ -163,7 +164,8 @@ def write_perfetto(path: Path, timelines: Mapping[str, Timeline]) -> None:
     headers = [header for i, (name, line) in enumerate(timelines.items()) for header in _headers(name, line, i)]
     texts = (json.dumps(header, separators=(",", ":")) for header in headers)
     with replaced_file(path) as out:
-        out.write(b'{"displayTimeUnit":"ns","traceEvents":[\n' + ",\n".join(texts).encode())
+        head = json.dumps({"displayTimeUnit": "ns", **SYNTHETIC_MARK}, separators=(",", ":"))
+        out.write(f'{head[:-1]},"traceEvents":[\n'.encode() + ",\n".join(texts).encode())
         for i, line in enumerate(timelines.values()):
             waits = waits_of(line)
             for batch in chain(_tasks(line, i), _waits(line, waits, i), _arrows(line, waits, i)):

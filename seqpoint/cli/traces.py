@@ -195,7 +195,8 @@ def slice_command(
 ) -> None:
     """Cut iterations, ranks or a time span out of TRACE, and write them as a trace.
 
-    An event that overlaps the time span is kept whole.
+    An event that overlaps the time span is kept whole. With an iteration come those that its step begins in, so that
+    it projects as in TRACE; no other command lists them.
 
     \b
     seqpoint slice job.trace --iteration 10 --rank 0 -o step.trace
@@ -220,7 +221,10 @@ def slice_command(
     path = save_trace(kept, output)
     rows = row_counts(kept)
     events = sum(rows.values()) - rows["iterations"]
-    text = f"{events} events, ranks {list(kept.meta.ranks)}, {rows['iterations']} iterations"
+    asked = kept.without_context().iterations.num_rows
+    text = f"{events} events, ranks {list(kept.meta.ranks)}, {asked} iterations"
+    if kept.meta.context:
+        text += f", and as context of their steps iterations {list(kept.meta.context)}"
     _print_trace(path, kept, json_, text)
 
 

@@ -8,9 +8,10 @@ around the events, is damaged.
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,10 @@ class _Reading:
 _SIGN = re.compile(rb'"(traceEvents|deviceProperties|schemaVersion|distributedInfo|baseTimeNanoseconds)"\s*:|"ph"\s*:')
 
 
+#: What a file of times that nobody measured states beside its events; ``otherData`` is Chrome's place for such facts.
+SYNTHETIC_MARK: Mapping[str, Mapping[str, str]] = MappingProxyType({"otherData": {"seqpoint": "synthetic"}})
+
+
 class KinetoReader:
     """Traces of the PyTorch profiler, of every age and vendor: JSON, plain or packed."""
 
@@ -278,8 +283,9 @@ class KinetoReader:
 def _meta(path: Path, header: dict[str, Any], counts: Counter[str]) -> TraceMeta:
     distributed = mapped(header.get("distributedInfo"))
     rank = integer(distributed.get("rank"))
+    synthetic = all(mapped(header.get(key)) == value for key, value in SYNTHETIC_MARK.items())
     return TraceMeta(
-        format="kineto",
+        format="synthetic" if synthetic else "kineto",
         version=f"schema {plain_text(header.get('schemaVersion')) or 'unknown'}",
         sources=(path.name,),
         ranks=() if rank is None or not 0 <= rank < INT32_LIMIT else (rank,),
