@@ -10,11 +10,10 @@ seqpoint validate audit traces/ --gate
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -51,6 +50,8 @@ _BUS = (0.4, 1.05)
 _LARGE_BYTES = 2**24
 #: Adapters of a node, and bandwidth of each in GB/s, for devices whose usual node is not known.
 _ADAPTERS = (8.0, 25.0)
+#: Most traces of a folder.
+_MOST = 4
 #: Most iterations of a stretch.
 _STRETCH = 8
 #: Pairs of what-ifs that may come in either order.
@@ -61,10 +62,11 @@ _ORDERS = (
     ("scale_clock:0.5", "scale_device:{other}"),
     ("scale_memory_bandwidth:0.5", "scale_device:{other}"),
 )
-#: What-ifs that need a kind of work, and the table that holds it.
-_NEEDS: Mapping[str, str] = MappingProxyType(
-    {"scale_links:2": "collectives", "t3": "collectives", "dma_collectives": "collectives", "scale_copies:2": "copies"}
-)
+#: What-ifs that need collectives, and classes of kernel that many traces lack.
+_COMMUNICATION = ("scale_links:2", "t3", "dma_collectives")
+_RARE = ("rnn", "pooling")
+#: Name and files of a recording.
+Recording = tuple[str, tuple[Path, ...]]
 
 
 @dataclass(frozen=True)
@@ -279,22 +281,17 @@ def _device_time(graph: KernelGraph) -> float:
 
 
 def check_not_applicable(subject: Subject) -> Iterator[ValidationRow]:
-    """Yield the figures of what-ifs that have nothing to change in the trace; they should have none."""
-    for what_if, table in _NEEDS.items():
-        if not len(subject.trace.tables[table]) and _is_known(what_if):
-            row, _ = _projected(subject, [subject.middle], what_if)
-            shown = float(math.isfinite(row.speedup))
-            yield ValidationRow(
-                f"{subject.name}: {what_if}, figures without {table}", 0.0, shown, shown, 0.0, source=subject.name
-            )
-
-
-def _is_known(what_if: str) -> bool:
-    try:
-        parse_what_if(what_if)
-    except SeqPointError:
-        return False
-    return True
+    """Yield whether what-ifs that have nothing to change in the trace show figures; they should not, or be refused."""
+    classes = by_hand.kernel_times(subject.trace)
+    nothing = [(what_if, "collectives") for what_if in _COMMUNICATION if not len(subject.trace.collectives)]
+    nothing += [(f"scale_kernels:{name}:0.5", name) for name in _RARE if name not in classes]
+    for what_if, work in nothing:
+        try:
+            shown = float(math.isfinite(_projected(subject, [subject.middle], what_if)[0].speedup))
+        except SeqPointError:
+            shown = 0.0
+        case = f"{subject.name}: {what_if}, figures without {work}"
+        yield ValidationRow(case, 0.0, shown, shown, 0.0, source=subject.name)
 
 
 def check_selection(subject: Subject) -> Iterator[ValidationRow]:
@@ -314,17 +311,13 @@ def check_selection(subject: Subject) -> Iterator[ValidationRow]:
 
 
 def _values(subject: Subject, statistic: str, rank: int) -> dict[int, float]:
-    """Return a statistic of each iteration of a rank, in s; nothing for a statistic that is not counted here."""
-    trace = subject.trace
-    table = {"kernel_time": trace.kernels, "duration": trace.iterations}.get(statistic)
-    if table is None:
+    """Return a statistic of each iteration of a rank, ns; nothing for a statistic that is not counted here."""
+    if statistic == "duration":
+        return dict(by_hand.step_times(subject.trace, rank))
+    if statistic != "kernel_time":
         return {}
-    values: dict[int, float] = dict.fromkeys(subject.iterations, 0.0)
-    columns = (by_hand.column(table, name, 0).tolist() for name in ("rank", "iteration", "dur_ns"))
-    for of_rank, number, duration in zip(*columns, strict=True):
-        if of_rank == rank and number in values:
-            values[number] += duration
-    return values
+    kernels = slice_trace(subject.trace, SliceOptions(ranks=frozenset([rank])))
+    return {number: sum(by_hand.kernel_times(kernels, number).values()) for number in subject.iterations}
 
 
 def check_slices(subject: Subject) -> Iterator[ValidationRow]:
@@ -383,10 +376,25 @@ def audit(name: str, trace: Trace) -> list[ValidationRow]:
     return rows
 
 
-def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOptions) -> SuiteResult:
+def _read(sources: Sequence[Path], options: SuiteOptions) -> tuple[list[Recording], list[str]]:
+    """Return the recordings to audit, and remarks on those that are left out: of many in a folder, a few tell."""
+    of_folder: dict[Path, list[Recording]] = {}
+    for recording in REPLAY.read(sources, options):
+        of_folder.setdefault(recording[1][0].parent, []).append(recording)
+    chosen, notes = [], []
+    for folder, recordings in of_folder.items():
+        rows = np.unique(np.linspace(0, len(recordings) - 1, min(len(recordings), _MOST)).round().astype(int))
+        chosen += [recordings[row] for row in rows.tolist()]
+        if len(rows) < len(recordings):
+            notes.append(f"{folder}: {len(rows)} of {len(recordings)} traces, evenly spaced; name others to audit them")
+    return chosen, notes
+
+
+def _scored(read: tuple[Sequence[Recording], Sequence[str]], options: SuiteOptions) -> SuiteResult:
     """Audit one trace after another; a trace without an iteration is noted."""
     progress = options.progress("auditing")
-    rows, notes = list[ValidationRow](), []
+    traces, notes = read[0], list(read[1])
+    rows: list[ValidationRow] = []
     for number, (name, files) in enumerate(traces):
         if progress:
             progress(number, len(traces), name)
@@ -411,7 +419,7 @@ SUITE = Suite(
     description=__doc__,
     needs="trace that a reader knows (`seqpoint readers` lists them)",
     source=REPLAY.source,
-    read=REPLAY.read,
+    read=_read,
     score=_scored,
     options=("iterations",),
     shipped="samples",

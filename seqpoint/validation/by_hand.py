@@ -15,6 +15,9 @@ from profilers.trace.arrays import Bools, Ints
 from profilers.trace.kernels import COLLECTIVE, classify
 from profilers.trace.trace import Trace
 
+#: Iterations further apart than this share of their median duration do not follow each other.
+_FAR = 0.2
+
 
 def column(table: pa.Table, name: str, missing: int = -1) -> Ints:
     """Return a column of whole numbers, with `missing` in place of nulls."""
@@ -189,6 +192,31 @@ def kernel_times(trace: Trace, iteration: int | None = None) -> dict[str, int]:
         if iteration is None or number == iteration:
             times[class_of[name]] += ns
     return dict(times)
+
+
+def step_times(trace: Trace, rank: int) -> dict[int, int]:
+    """Return the time from one completion of a rank to the next, ns, by iteration; the first counts from its start.
+
+    It is empty if iterations lie far apart, so that they do not follow each other.
+    """
+    rows = np.flatnonzero(column(trace.iterations, "rank") == rank)
+    number, start = (column(trace.iterations, name)[rows] for name in ("iteration", "start_ns"))
+    end = dict(zip(number.tolist(), (start + column(trace.iterations, "dur_ns")[rows]).tolist(), strict=True))
+    for table in (trace.kernels, trace.copies):
+        ends_ns = column(table, "start_ns") + column(table, "dur_ns", 0)
+        of_rank = column(table, "rank") == rank
+        for iteration, moment in zip(column(table, "iteration")[of_rank].tolist(), ends_ns[of_rank], strict=True):
+            if iteration in end:
+                end[iteration] = max(end[iteration], int(moment))
+    order = np.argsort(start, kind="stable")
+    gaps = start[order][1:] - (start + column(trace.iterations, "dur_ns")[rows])[order][:-1]
+    if len(gaps) and gaps.max() > _FAR * np.median(column(trace.iterations, "dur_ns")[rows]):
+        return {}
+    times, before = {}, int(start.min()) if len(start) else 0
+    for iteration in number[order].tolist():
+        times[iteration] = max(end[iteration] - before, 0)
+        before = max(before, end[iteration])
+    return times
 
 
 def lone_kernels(trace: Trace, iteration: int) -> Mapping[int, int]:
