@@ -378,6 +378,7 @@ def project(
     iterations: Sequence[int] = (),
     max_points: int = 8,
     device: str | None = None,
+    host: str | None = None,
     parameters: "Parameters | None" = None,
     draws: int = 32,
     seed: int = 0,
@@ -399,6 +400,8 @@ def project(
         Most representatives.
     device : str, optional
         The device that the trace was recorded on, if the trace does not say.
+    host : str, optional
+        Host of every ``scale_device`` without one: ``keep``, a factor of host time, or a device's name.
     parameters : Parameters, optional
         Parameters of the models with their ranges; the shipped ones by default.
     draws : int
@@ -415,10 +418,12 @@ def project(
     SeqPointError
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
+    from replay.what_ifs import with_host
     from seqpoint.projecting import ALL_OVERLAPS, DEFAULT_WHAT_IFS, ProjectOptions, parse_what_ifs, project_trace
 
     items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(DEFAULT_WHAT_IFS)
     changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
+    changes = changes if host is None else with_host(changes, host)
     options = ProjectOptions(
         iterations=tuple(iterations),
         max_points=max_points,

@@ -10,14 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.devices.catalogue import DTYPES, find_device
-from profilers.errors import InvalidInputError
+from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.trace.kernels import CLASSES
 from replay.costs.collectives import Topology, load_collectives, predict_collective
+from replay.costs.host import HostCosts, load_host_costs
 from replay.costs.operators import attention, batched_matmul
 from replay.costs.shipped import load_parameters
 from replay.costs.transfers import collective_models, group_topology
-from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, Network, TaskKind, hardware_named
-from replay.what_ifs import parse_what_if
+from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
+from replay.what_ifs import parse_what_if, with_host
 
 NOMINAL = load_parameters()
 TYPES = tuple(DTYPES)
@@ -241,3 +242,73 @@ def test_a_group_that_fills_no_nodes_takes_what_divides_it() -> None:
         6,
         1,
     )
+
+
+# -- the host of another device ---------------------------------------------------------------------------------------
+
+
+def host_job() -> KernelGraph:
+    """Return a call of 3 us, 7 us on the host, a call of 5 us, and the kernel that it launches."""
+    host = TaskKind.HOST
+    graph = make_graph([3e3, 5e3, 1e4], edges=[(0, 1, 7e3), (1, 2, 1e3)], kind=[host, host, KERNEL], device=[-1, -1, 0])
+    edges = replace(graph.edges, kind=np.array([EdgeKind.HOST, EdgeKind.LAUNCH]))
+    return replace(graph, edges=edges, hardware=hardware_named(find_device("H100-SXM5-80GB"), "trace"))
+
+
+def host_ns(graph: KernelGraph) -> float:
+    return float(graph.tasks.duration_ns[:2].sum() + graph.edges.lag_ns[graph.edges.kind == EdgeKind.HOST].sum())
+
+
+@pytest.mark.parametrize(
+    ("host", "ratio", "expected"),
+    [("", 1.0, 15e3), ("", 1.2, 18e3), (":keep", 1.2, 15e3), (":0.8", 1.2, 12e3)],
+)
+def test_the_host_of_another_device(host: str, ratio: float, expected: float) -> None:
+    parameters = NOMINAL.with_values([("host_machine_ratio", ratio)])
+    changed = applied(f"scale_device:MI300X{host}", host_job(), parameters)
+    assert host_ns(changed) == pytest.approx(expected)
+    assert changed.edges.lag_ns[1] == 1e3  # the lag from a call to its kernel is no host time
+    assert changed.notes[-1].startswith("scale_device: ")
+
+
+def test_a_device_as_host_scales_by_what_launches_cost() -> None:
+    costs = HostCosts({"H100-SXM5-80GB": (4.0, 5.0, 9.0), "MI300X": (3.0, 5.0)})
+    changed = applied("scale_device:MI300X:MI300X", host_job(), NOMINAL.with_calibration(costs))
+    assert host_ns(changed) == pytest.approx(15e3 * 4 / 5)
+    assert "a launch typically takes 4 us on machines with MI300X, 5 us with H100" in changed.notes[-1]
+    with pytest.raises(NotFoundError, match="was not measured on a machine with T4, only with A100"):
+        applied("scale_device:MI300X:T4", host_job())
+
+
+def test_the_host_of_the_last_device_counts_and_the_way_back_restores_it() -> None:
+    parameters = NOMINAL.with_values([("host_machine_ratio", 1.2)])
+    assert host_ns(applied("scale_device:MI300X:0.5+scale_device:V100", host_job(), parameters)) == pytest.approx(18e3)
+    back = applied("scale_device:MI300X+scale_device:H100-SXM5-80GB", host_job(), parameters)
+    assert host_ns(back) == pytest.approx(15e3)
+    assert applied("scale_device:H100-SXM5-80GB", host_job(), parameters).notes == ()
+
+
+@pytest.mark.parametrize("host", ["0", "-1", "nan", "1e9", "MI30", "later"])
+def test_a_host_that_is_nothing_is_one_clear_line(host: str) -> None:
+    with pytest.raises(SeqPointError, match=r"give one from 0\.001 to 1000|is not keep, no factor, and no device"):
+        parse_what_if(f"scale_device:MI300X:{host}")
+
+
+def test_one_host_for_every_device_of_a_call() -> None:
+    texts = ("scale_device:MI300X+scale_links:2", "scale_device:V100:keep", "scale_links:2")
+    titled = replace(parse_what_if(texts[0]), title="AMD", parameters=(("dma_command_ns", 3000.0),))
+    found = with_host([titled, *map(parse_what_if, texts[1:])], "0.7")
+    assert [what_if.name for what_if in found] == [
+        "scale_device:MI300X:0.7+scale_links:2",
+        "scale_device:V100-SXM2-16GB:keep",
+        "scale_links:2",
+    ]
+    assert (found[0].title, found[0].parameters) == ("AMD", (("dma_command_ns", 3000.0),))
+    with pytest.raises(InvalidInputError, match="no what-if has a scale_device without a host"):
+        with_host([parse_what_if("scale_links:2")], "keep")
+
+
+def test_shipped_costs_of_launches_name_devices_of_the_catalogue() -> None:
+    costs = load_host_costs()
+    assert {find_device(name).name for name in costs.launch_us} == set(costs.launch_us)
+    assert 3 < costs.typical_us(find_device("MI300X")) < costs.typical_us(find_device("V100-SXM2-16GB"))

@@ -20,14 +20,18 @@ from replay.costs.transfers import collective_models, link_slowdowns, transferre
 from replay.graph.graph import RESOURCES, Basis, Hardware, KernelGraph, TaskKind, hardware_named
 
 _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
-#: Figures of a device that each factor multiplies. The power limit has no figure: models take shares of it.
+#: Figures of a device that each factor multiplies. The power limit has no figure: models take shares of it. The factor
+#: of the host multiplies host time.
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "clock": ("clock_mhz", "llc_gbps", *_PEAKS),
     "compute_units": ("compute_units", *_PEAKS),
     "memory": ("memory_gbps",),
     "links": ("link_gbps",),
     "power": (),
+    "host": (),
 }
+#: A factor this close to 1 is 1: another factor was undone.
+_ROUNDING = 1e-12
 #: Factors that change durations of kernels and demands.
 _OF_KERNELS = ("clock", "compute_units", "memory")
 _CU, _POWER = RESOURCES.index("cu"), RESOURCES.index("power")
@@ -71,11 +75,18 @@ def with_hardware(
     moved = graph.with_tasks(duration_ns=graph.tasks.duration_ns / _slowdown(graph, parameters))
     moved = (_with_kernels if _of_kernels(old) != _of_kernels(new) else _with_name)(moved, new, parameters)
     moved, is_guessed = _with_transfers(moved, old, parameters)
-    slowed = _with_power(moved, old, parameters)
-    duration, is_assumed = slowed.tasks.duration_ns, is_guessed | (_slowdown(slowed, parameters) != 1)
+    slowed = _with_host(_with_power(moved, old, parameters), old)
+    duration, is_host = slowed.tasks.duration_ns, slowed.tasks.kind == TaskKind.HOST
+    is_assumed = is_guessed | is_host | (_slowdown(slowed, parameters) != 1)
     changed = graph.tasks.duration_ns != duration
     basis = np.where(is_assumed, int(Basis.ASSUMED), int(Basis.DERIVED))
     return slowed.with_tasks(basis=np.where(changed, np.maximum(graph.tasks.basis, basis), graph.tasks.basis))
+
+
+def _with_host(graph: KernelGraph, old: Hardware) -> KernelGraph:
+    """Return `graph` with the host time of its hardware."""
+    ratio = graph.hardware.factor("host") / old.factor("host")
+    return graph if ratio == 1.0 else graph.with_host_time(ratio)
 
 
 def _with_name(graph: KernelGraph, new: Hardware, _parameters: Parameters) -> KernelGraph:
@@ -91,7 +102,8 @@ def _of_kernels(hardware: Hardware) -> tuple[object, ...]:
 def _changed(old: Hardware, device: Device | None, factors: Mapping[str, float]) -> Hardware:
     """Return hardware with another device, or with further factors."""
     products = {name: old.factor(name) * factors.get(name, 1.0) for name in FACTORS}
-    kept = tuple(sorted((name, factor) for name, factor in products.items() if factor != 1.0))
+    kept = tuple(sorted((name, factor) for name, factor in products.items() if abs(factor - 1.0) > _ROUNDING))
+    products = dict(kept)
     base, traced = device or old.base or old.device, old.original
     if base is None:
         return replace(old, traced=traced, factors=kept)

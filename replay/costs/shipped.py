@@ -1,4 +1,4 @@
-"""Shipped parameters with the shipped calibrations of kernels and collectives: the default of every command.
+"""Shipped parameters with the shipped calibrations of kernels, collectives and hosts: the default of every command.
 
 The front door (`seqpoint`) loads them once and passes them on as a value. No model loads them by itself.
 """
@@ -8,6 +8,7 @@ from functools import cache
 from profilers.files import dataset_path
 from replay.calibration.parameters import Parameters, read_parameters
 from replay.costs.collectives import load_collectives
+from replay.costs.host import load_host_costs
 from replay.costs.kernels import load_calibration
 
 
@@ -21,4 +22,6 @@ def load_parameters() -> Parameters:
     5500.0
     """
     parameters = read_parameters(dataset_path("parameters.toml"))
-    return parameters.with_calibration(load_calibration()).with_calibration(load_collectives())
+    for calibration in (load_calibration(), load_collectives(), load_host_costs()):
+        parameters = parameters.with_calibration(calibration)
+    return parameters

@@ -6,7 +6,14 @@ of `replay.graph`; docs/extending.md shows one.
 """
 
 from replay.what_ifs.c3 import c3
-from replay.what_ifs.device import scale_clock, scale_compute_units, scale_device, scale_links, scale_memory_bandwidth
+from replay.what_ifs.device import (
+    scale_clock,
+    scale_compute_units,
+    scale_device,
+    scale_links,
+    scale_memory_bandwidth,
+    with_host,
+)
 from replay.what_ifs.dispatch import change_priority, cu_order, partition
 from replay.what_ifs.dma import dma_collectives
 from replay.what_ifs.dtype import change_dtype
@@ -62,4 +69,5 @@ __all__ = [
     "swap_kernel",
     "t3",
     "what_ifs",
+    "with_host",
 ]

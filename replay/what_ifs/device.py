@@ -5,21 +5,32 @@ two devices. Kernels may reach another efficiency on the new device; the interva
 what-ifs give the same durations in any order (`replay.costs.hardware`).
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from profilers.devices.catalogue import Device, find_device
+from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.hardware import with_hardware
+from replay.costs.host import HostChoice
 from replay.costs.retiming import source_device
 from replay.costs.transfers import collective_models, link_slowdowns
 from replay.graph.graph import KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, what_if_text
+from replay.what_ifs.registry import compose, parse_what_if
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, split_words, what_if_text
 
 _FACTOR = Argument("factor", "new value over that of the device", "number")
 
 
-@recipe("device", "scale_device:H100-SXM5-80GB", Argument("device", "name of a device (`seqpoint devices` lists them)"))
-def scale_device(name: str | Device) -> WhatIf:
+@recipe(
+    "device",
+    "scale_device:H100-SXM5-80GB",
+    Argument("device", "name of a device (`seqpoint devices` lists them)"),
+    Argument("host", "keep, a factor of host time, or a device whose typical launch cost to take", default=""),
+)
+def scale_device(name: str | Device, host: str = "") -> WhatIf:
     """Re-time every device task for another device of the catalogue.
 
     - A matrix product, convolution or fused attention of known shape: T_new = T_old * M_new / M_old. M is the model's
@@ -30,7 +41,11 @@ def scale_device(name: str | Device) -> WhatIf:
       streaming kernels sustain. Floors depend on the vendor.
     - A collective: the time that its bytes need, by the model of collectives, follows the bandwidth of the links
       (between nodes: of the nodes' adapters). Latency and waiting stay.
-    - Host calls, and copies between host and device, stay as they are.
+    - Copies between host and device stay as they are.
+    - The host stays that of the traced machine. In the interval its time varies by `host_machine_ratio`, the spread
+      between machines. HOST says otherwise: ``keep`` takes the traced machine without that spread; a factor multiplies
+      host time; a device's name multiplies it by the typical cost of a launch on machines with that device, over the
+      cost with the traced device (`datasets/host_costs.toml`).
 
     Scaling to the same device changes nothing. Going there and back restores the traced durations.
 
@@ -43,14 +58,57 @@ def scale_device(name: str | Device) -> WhatIf:
     ------
     NotFoundError
         The catalogue has no such device; the message offers the nearest names.
+    InvalidInputError
+        The factor of host time is not within 0.001 to 1000.
     """
-    target = find_device(name) if isinstance(name, str) else name
+    target, choice = find_device(name) if isinstance(name, str) else name, HostChoice(host)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         source_device(graph)
-        return with_hardware(graph, parameters, device=target)
+        traced = graph.hardware.original.device
+        assert traced is not None
+        factor = choice.factor(traced, target, parameters) / graph.hardware.factor("host")
+        moved = with_hardware(graph, parameters, device=target, factors={"host": factor})
+        return moved if moved is graph else moved.with_notes([f"scale_device: {choice.note(traced, parameters)}"])
 
-    return WhatIf(what_if_text("scale_device", target.name), transform)
+    return WhatIf(what_if_text("scale_device", target.name, *([host] if host else [])), transform)
+
+
+def with_host(what_ifs: Sequence[WhatIf], host: str) -> list[WhatIf]:
+    """Return what-ifs in which each `scale_device` without a host has this one.
+
+    Parameters
+    ----------
+    what_ifs : sequence of WhatIf
+        What-ifs, whose names parse to the same what-ifs.
+    host : str
+        As the argument of `scale_device`.
+
+    Raises
+    ------
+    InvalidInputError
+        No what-if moves the job to another device without saying what its host is.
+
+    Examples
+    --------
+    >>> [what_if.name for what_if in with_host([scale_links(2.0), scale_device("MI300X")], "0.8")]
+    ['scale_links:2', 'scale_device:MI300X:0.8']
+    """
+    HostChoice(host)
+    changed = [_with_host(what_if, host) for what_if in what_ifs]
+    if all(new is old for new, old in zip(changed, what_ifs, strict=True)):
+        raise InvalidInputError(f"host {host!r}: no what-if has a scale_device without a host, so it changes nothing")
+    return changed
+
+
+def _with_host(what_if: WhatIf, host: str) -> WhatIf:
+    words = [split_words(step) for step in what_if.steps]
+    named = [[*step, host] if step[0] == "scale_device" and len(step) == 2 else step for step in words]
+    if named == words:
+        return what_if
+    parts = [parse_what_if(what_if_text(*step)) for step in named]
+    whole = parts[0] if len(parts) == 1 else compose(*parts)
+    return replace(whole, title=what_if.title, parameters=what_if.parameters)
 
 
 @recipe("communication", "scale_links:2", Argument("factor", "new link bandwidth over old", "number"))

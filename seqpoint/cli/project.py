@@ -123,6 +123,12 @@ def _default(text: str | None) -> str:
     help="Number of draws of the parameters, for the interval.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the draws.")
+@click.option(
+    "--host",
+    metavar="keep|FACTOR|DEVICE",
+    help="Host of each scale_device: the traced one (keep), a factor of host time, or a device's typical launch cost."
+    "  [default: the traced one, with the spread between machines]",
+)
 @click.option("--jobs", "-j", type=click.IntRange(1, 1024), help="Draws at a time.  [default: one for each core]")
 @click.option(
     "--contention",
