@@ -551,6 +551,22 @@ def test_adapters_that_a_table_says_are_kept(tmp_path: Path) -> None:
     assert {one.topology.nics for one in read_collective_calibration(tmp_path / "c.json").fits} == {8}
 
 
+def test_the_bandwidth_of_adapters_that_a_table_says_is_kept_and_a_fit_holds_for_its_network(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([f"{header},nics,nic_gbps", *(f"{row},4,12.5" for row in rows)]) + "\n")
+    write_collective_calibration(tmp_path / "c.json", calibrate_collectives(read_collectives(path)))
+    known, device = read_collective_calibration(tmp_path / "c.json"), find_device("A100-SXM4-80GB")
+    assert {(one.topology.nics, one.topology.nic_gbps) for one in known.fits} == {(4, 12.5)}
+    same, other = (Topology(16, 8, nics=nics, nic_gbps=12.5) for nics in (4, 8))
+    assert predict_collective("all_reduce", [2**26], same, device, known).basis == "fitted"
+    assert predict_collective("all_reduce", [2**26], other, device, known).basis == "prior"
+    for bad, message in (("-1", "nic_gbps is -1"), ("1e9", "nic_gbps is 1e\\+09")):
+        path.write_text("\n".join([f"{header},nic_gbps", *(f"{row},{bad}" for row in rows)]) + "\n")
+        with pytest.raises(InvalidInputError, match=message):
+            read_collectives(path)
+
+
 @pytest.mark.parametrize("name", ["size", "time_stats.all_reduce.median"])
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path, name: str, suffix: str) -> None:

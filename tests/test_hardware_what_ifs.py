@@ -16,7 +16,7 @@ from replay.costs.collectives import Topology, load_collectives, predict_collect
 from replay.costs.host import HostCosts, load_host_costs
 from replay.costs.operators import attention, batched_matmul
 from replay.costs.shipped import load_parameters
-from replay.costs.transfers import collective_models, group_topology
+from replay.costs.transfers import collective_models, group_ranks, group_topology, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
 from replay.what_ifs import parse_what_if, with_host
 
@@ -141,11 +141,11 @@ def test_a_collective_shorter_than_its_model_scales_in_proportion() -> None:
 def test_unknown_bytes_are_a_stated_and_bounded_assumption() -> None:
     graph, latency = job(), NOMINAL["collective_latency_ns"]
     for share in (0.0, 0.5, 1.0):
-        parameters = NOMINAL.with_values([("collective_transfer_share", share)])
+        parameters = NOMINAL.with_values([("collective_transfer_share_waiting", share)])
         changed = applied("scale_links:0.5", graph, parameters)
         assert changed.tasks.duration_ns[9] == pytest.approx(3e5 + share * (3e5 - latency))
         assert changed.tasks.basis[9] == (Basis.ASSUMED if share else Basis.MEASURED)
-    assert "50 % of the time above 20 us is taken for transfer" in applied("scale_links:0.5", graph).notes[-1]
+    assert "10 % of the time above 20 us is taken for transfer" in applied("scale_links:0.5", graph).notes[-1]
 
 
 def test_collectives_beyond_a_node_go_by_the_network_of_the_other_device() -> None:
@@ -162,10 +162,29 @@ def test_another_clock_leaves_collectives() -> None:
     np.testing.assert_array_equal(applied("scale_clock:0.5", job()).tasks.duration_ns[6:], job().tasks.duration_ns[6:])
 
 
+def test_ranks_that_meet_in_the_graph_tell_the_size_of_their_group() -> None:
+    """Two ranks meet at a mark; the trace does not say how many take part."""
+    mark = TaskKind.MARK
+    graph = make_graph(
+        [0.0, 0.0, 0.0, 2e6, 2e6],
+        edges=[(0, 2), (1, 2), (2, 3), (2, 4)],
+        kind=[mark, mark, mark, COLLECTIVE, COLLECTIVE],
+        collective=[-1, -1, -1, ALL_REDUCE, ALL_REDUCE],
+        bytes=[0, 0, 0, 2**26, 2**26],
+    )
+    edges = replace(graph.edges, kind=np.full(4, int(EdgeKind.RENDEZVOUS)))
+    graph = replace(graph, edges=edges, hardware=hardware_named(find_device("A100-SXM4-80GB"), "trace"))
+    assert group_ranks(graph).tolist() == [0, 0, 0, 2, 2] and waits_apart(graph).tolist() == [False] * 3 + [True] * 2
+    assert collective_models(graph, NOMINAL).is_known[3:].all()
+    larger = applied("change_world_size:8", graph)
+    assert larger.notes[-1] == "change_world_size: 2 of 2 collectives, from 2 ranks"
+    assert larger.tasks.ranks.tolist() == [0, 0, 0, 8, 8]
+
+
 def test_a_trace_without_device_scales_its_links_by_the_assumption_alone() -> None:
     graph = make_graph([1.2e5], kind=[COLLECTIVE], collective=[ALL_REDUCE], bytes=[2**26])
     changed = applied("scale_links:2", graph.with_tasks(ranks=np.array([8])))
-    assert changed.tasks.duration_ns[0] == pytest.approx(2e4 + 1e5 * 0.75)
+    assert changed.tasks.duration_ns[0] == pytest.approx(2e4 + 1e5 * (1 - 0.1 / 2))
     assert "0 of 1 collectives are of known bytes" in changed.notes[-1]
 
 

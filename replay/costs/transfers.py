@@ -14,7 +14,7 @@ from profilers.devices.catalogue import Device
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, CollectiveCalibration, Topology, predict_collective
-from replay.graph.graph import COLLECTIVE_KINDS, Hardware, KernelGraph, Network, TaskKind
+from replay.graph.graph import COLLECTIVE_KINDS, EdgeKind, Hardware, KernelGraph, Network, TaskKind
 
 #: Kinds that have no model of their own, and the kind that moves as many bytes.
 _LIKE = {"reduce": "broadcast", "gather": "all_gather", "scatter": "reduce_scatter"}
@@ -23,6 +23,8 @@ _BARRIER, _UNKNOWN = COLLECTIVE_KINDS.index("barrier"), COLLECTIVE_KINDS.index("
 _CATALOGUE_NODE = 8
 #: Sizes whose difference in time is bytes over bandwidth alone: no library changes its algorithm between them.
 _LARGE = (2**29, 2**30)
+#: Parameters for collectives without a prediction: whose wait is a task of its own, and whose duration contains it.
+_SHARES = ("collective_transfer_share", "collective_transfer_share_waiting")
 #: An adapter of 100 Gbit/s, where nothing is known of the network.
 _USUAL_GBPS = 12.5
 
@@ -66,17 +68,17 @@ def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveM
     """
     tasks, hardware = graph.tasks, graph.hardware
     latency, transfer = np.zeros(len(tasks)), np.zeros(len(tasks))
-    is_collective, is_prior = tasks.kind == TaskKind.COLLECTIVE, False
-    is_silent = is_collective & ((tasks.collective == _BARRIER) | (tasks.ranks == 1))
+    is_collective, is_prior, of_ranks = tasks.kind == TaskKind.COLLECTIVE, False, group_ranks(graph)
+    is_silent = is_collective & ((tasks.collective == _BARRIER) | (of_ranks == 1))
     device = hardware.original.device
     if device is None or not is_collective.any():
         return CollectiveModels(latency, transfer, is_silent, is_prior)
-    is_sized = is_collective & ~is_silent & (tasks.bytes > 0) & (tasks.ranks > 1)
+    is_sized = is_collective & ~is_silent & (tasks.bytes > 0) & (of_ranks > 1)
     is_sized &= (tasks.collective >= 0) & (tasks.collective != _UNKNOWN)
     fits = parameters.calibration(CollectiveCalibration)
-    groups = np.unique(np.stack([tasks.collective[is_sized], tasks.ranks[is_sized]]), axis=1).T
+    groups = np.unique(np.stack([tasks.collective[is_sized], of_ranks[is_sized]]), axis=1).T
     for kind, ranks in groups.tolist():  # a few groups a job
-        rows = np.flatnonzero(is_sized & (tasks.collective == kind) & (tasks.ranks == ranks))
+        rows = np.flatnonzero(is_sized & (tasks.collective == kind) & (of_ranks == ranks))
         name = _LIKE.get(COLLECTIVE_KINDS[kind], COLLECTIVE_KINDS[kind])
         assert name in KINDS
         group = group_topology(ranks, device, hardware.network)
@@ -89,6 +91,23 @@ def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveM
         is_prior |= predicted.basis == "prior"
     transfer *= parameters["collective_transfer_ratio"]
     return CollectiveModels(latency, transfer, is_sized | is_silent, is_prior)
+
+
+def group_ranks(graph: KernelGraph) -> Ints:
+    """Return the ranks of each collective: the number in the trace, else how many meet in the graph; 0 if unknown.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph of one or more ranks.
+    """
+    tasks, edges = graph.tasks, graph.edges
+    is_meeting = edges.kind == EdgeKind.RENDEZVOUS
+    arrivals = np.bincount(edges.target[is_meeting], minlength=len(tasks))
+    met = np.zeros(len(tasks), dtype=np.int64)
+    leaving = is_meeting & (tasks.kind[edges.target] == TaskKind.COLLECTIVE)
+    met[edges.target[leaving]] = arrivals[edges.source[leaving]]
+    return np.where((tasks.ranks == 0) & (met > 1), met, tasks.ranks)
 
 
 def exchanged(duration: Floats, before: Floats, after: Floats) -> Floats:
@@ -120,11 +139,12 @@ def transferred(
     slowdowns : (array of float64, array of float64)
         Time of a transfer over the time on the links of the trace, on the present links and on the new ones.
     parameters : Parameters
-        A collective without a prediction takes `collective_latency_ns`. Of its further time, the share
-        `collective_transfer_share` is transfer.
+        A collective without a prediction takes `collective_latency_ns`. A share of its further time is transfer:
+        `collective_transfer_share`, or `collective_transfer_share_waiting` if it contains the wait for other ranks.
     """
     duration, (before, after) = graph.tasks.duration_ns, slowdowns
-    share, latency = parameters["collective_transfer_share"], parameters["collective_latency_ns"]
+    latency = parameters["collective_latency_ns"]
+    share = np.where(waits_apart(graph), *(parameters[name] for name in _SHARES))
     stretch = (1 - share + share * after) / (1 - share + share * before)
     fixed = np.minimum(duration, latency)
     guessed = fixed + (duration - fixed) * stretch
@@ -159,6 +179,14 @@ def resized_transfers(
     return np.where(present.is_known, predicted, guessed), ~present.is_known
 
 
+def waits_apart(graph: KernelGraph) -> Bools:
+    """Return which collectives meet other ranks of the graph, so that their durations hold no wait for these."""
+    edges = graph.edges
+    waits = np.zeros(len(graph.tasks), dtype=bool)
+    waits[edges.target[edges.kind == EdgeKind.RENDEZVOUS]] = True
+    return np.asarray(waits & (graph.tasks.kind == TaskKind.COLLECTIVE))
+
+
 def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
     """Return the time of each task's transfer on `hardware` over the time on the links of the trace.
 
@@ -179,7 +207,7 @@ def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
     """
     tasks, traced = graph.tasks, hardware.original
     is_collective = tasks.kind == TaskKind.COLLECTIVE
-    crosses = is_collective & (tasks.ranks > hardware.network.devices_per_node)
+    crosses = is_collective & (group_ranks(graph) > hardware.network.devices_per_node)
     slowdown = np.where(is_collective, 1.0 / hardware.factor("links"), 1.0)
     old, new = traced.device, hardware.base or hardware.device
     if old is None or new is None or old.name == new.name:

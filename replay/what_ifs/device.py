@@ -16,7 +16,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
 from replay.costs.retiming import source_device
-from replay.costs.transfers import collective_models, link_slowdowns
+from replay.costs.transfers import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.registry import compose, parse_what_if
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, split_words, what_if_text
@@ -116,8 +116,9 @@ def scale_links(factor: float) -> WhatIf:
     """Scale the bandwidth of the links between devices, and of the network between nodes, by FACTOR.
 
     Of a collective, only the time that its bytes need by the model of collectives scales. Its latency, and the wait for
-    other ranks, stay. If bytes, ranks or kind are unknown, the time above `collective_latency_ns` is taken for transfer
-    by `collective_transfer_share`; its range is in the interval.
+    other ranks, stay. If bytes, ranks or kind are unknown, a share of the time above `collective_latency_ns` is taken
+    for transfer: `collective_transfer_share`, or `collective_transfer_share_waiting` if the other ranks are not in the
+    graph. Their ranges are in the interval.
 
     Not modelled: another algorithm that the communication library would choose.
 
@@ -154,7 +155,8 @@ def _transfer_note(graph: KernelGraph, parameters: Parameters) -> str:
         text += f", which need {round(100 * share)} % of their time by the model; latency and waiting stay"
     if (rows & ~models.is_known).any():
         latency = round(parameters["collective_latency_ns"] / 1000)
-        guess = round(100 * parameters["collective_transfer_share"])
+        apart = (waits_apart(graph) & rows & ~models.is_known).any()
+        guess = round(100 * parameters["collective_transfer_share" if apart else "collective_transfer_share_waiting"])
         text += f"; of the others, {guess} % of the time above {latency} us is taken for transfer"
     return text
 

@@ -9,7 +9,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.collectives import KINDS, Topology
 from replay.costs.retiming import source_device
-from replay.costs.transfers import collective_models, exchanged, link_slowdowns, network_note
+from replay.costs.transfers import collective_models, exchanged, group_ranks, link_slowdowns, network_note
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, KernelGraph, Network, TaskKind
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, what_if_text
 
@@ -71,11 +71,12 @@ def change_world_size(ranks: int, *, per_node: int = 8, adapters: int = 0, adapt
         collective = tasks.kind == TaskKind.COLLECTIVE
         if not collective.any():
             return graph.with_notes(["change_world_size: the iteration has no collective"])
-        world = int(tasks.ranks[collective].max())
+        of_ranks = group_ranks(graph)
+        world = int(of_ranks[collective].max())
         if world < 1:
             raise InvalidInputError("the trace does not say how many ranks take part in its collectives")
         scales = np.isin(tasks.collective, [COLLECTIVE_KINDS.index(kind) for kind in KINDS if kind != _PAIRS])
-        rows = np.flatnonzero(collective & scales & (tasks.bytes > 0) & (tasks.ranks == world))
+        rows = np.flatnonzero(collective & scales & (tasks.bytes > 0) & (of_ranks == world))
         note = f"change_world_size: {len(rows)} of {int(collective.sum())} collectives, from {world} ranks"
         if world == ranks:
             return graph.with_notes([note])
@@ -105,7 +106,7 @@ def _resized(
     """Return `graph` with the collectives in `rows` re-timed for a group of other ranks on another network."""
     tasks, (ranks, network) = graph.tasks, group
     source_device(graph)
-    sizes = tasks.ranks.copy()
+    sizes = group_ranks(graph)
     sizes[rows] = ranks
     before = replace(graph, hardware=replace(graph.hardware, network=network))
     after = before.with_tasks(ranks=sizes)

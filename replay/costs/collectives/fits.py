@@ -23,7 +23,7 @@ from profilers.errors import InvalidInputError
 from profilers.files import dataset_path
 from profilers.trace.arrays import Floats, Ints
 from replay.calibration.files import CalibrationFile, CalibrationLayout
-from replay.costs.collectives.algorithms import KINDS, LINKS, MOST_BYTES, MOST_WORKERS, Topology
+from replay.costs.collectives.algorithms import KINDS, LINKS, MOST_BYTES, MOST_GBPS, MOST_WORKERS, Topology
 
 #: Lines that a curve has at most, and measurements that one needs at least.
 _MOST_LINES, _LEAST_ROWS = 10, 6
@@ -305,13 +305,17 @@ class CollectiveCalibration:
     left_out: int = 0
 
     def own(self, kind: str, topology: Topology, device: Device) -> CollectiveFit | None:
-        """Return the fit of a group: the same workers, fabric and links; that of the device itself before others."""
+        """Return the fit of a group: the same workers, fabric and links; that of the device itself before others.
+
+        Between nodes whose adapters are given, the adapters are the same, too.
+        """
         size = (topology.n_workers, topology.devices_per_node)
         fits = [
             fit
             for fit in self.fits
             if (fit.kind, fit.topology.n_workers, fit.topology.devices_per_node) == (kind, *size)
             and same_place(fit, topology, device)
+            and same_network(fit, topology)
         ]
         return min(fits, key=lambda fit: fit.device != device.name, default=None)
 
@@ -328,6 +332,12 @@ class CollectiveCalibration:
 def same_place(fit: CollectiveFit, topology: Topology, device: Device) -> bool:
     """Return whether a fit is of the same fabric, and of a device with the same links."""
     return fit.topology.fabric == topology.fabric and same_links(fit, device)
+
+
+def same_network(fit: CollectiveFit, topology: Topology) -> bool:
+    """Return whether a fit is of the network of `topology`, as far as its adapters are given."""
+    adapters = (fit.topology.nics, fit.topology.nic_gbps)
+    return topology.link != "network" or not topology.nic_gbps or adapters == (topology.nics, topology.nic_gbps)
 
 
 def same_links(fit: CollectiveFit, device: Device) -> bool:
@@ -381,6 +391,7 @@ class CollectiveFitRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lines: tuple[LineRow, ...]
     measured_over_predicted: tuple[BandRow, ...]
     nics: _Count | None = None
+    nic_gbps: Annotated[float, msgspec.Meta(gt=0, le=MOST_GBPS)] | None = None
 
 
 class SpreadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -439,7 +450,8 @@ def _row_of(fit: CollectiveFit) -> CollectiveFitRow:
         for start, low, high in zip(band.starts_bytes, band.low, band.high, strict=True)
     )
     group = (topology.fabric, topology.link, topology.n_workers, topology.devices_per_node, topology.node_devices)
-    return CollectiveFitRow(fit.kind, fit.device, *group, fit.rows, round(fit.most_bytes), lines, bounds, topology.nics)
+    network = (topology.nics, topology.nic_gbps or None)
+    return CollectiveFitRow(fit.kind, fit.device, *group, fit.rows, round(fit.most_bytes), lines, bounds, *network)
 
 
 def _start(size: float) -> float:
@@ -476,7 +488,8 @@ def _fit_of(row: CollectiveFitRow) -> CollectiveFit:
     if row.kind not in KINDS:
         raise ValueError(f"no collective is called {row.kind[:_SHOWN]!r}")
     try:
-        topology = Topology(row.workers, row.devices_per_node, row.node_devices, row.fabric, row.nics or 0)
+        network = (row.nics or 0, row.nic_gbps or 0.0)
+        topology = Topology(row.workers, row.devices_per_node, row.node_devices, row.fabric, *network)
         lines, bounds = row.lines, row.measured_over_predicted
         if any(line.alpha_us + line.us_per_mb == 0 for line in lines):
             raise ValueError("a line of lines takes no time: alpha_us and us_per_mb are both 0")

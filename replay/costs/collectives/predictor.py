@@ -36,6 +36,7 @@ from replay.costs.collectives.fits import (
     CollectiveFit,
     fit_curve,
     same_links,
+    same_network,
     same_place,
 )
 from replay.costs.collectives.measurements import MeasuredCollectives
@@ -76,9 +77,9 @@ def carried_seconds(
     donors = [fit for fit in calibration.fits if fit.topology.link == topology.link]
     if topology.link == "network":
         # A network belongs to a place: adapters of another place say nothing of it.
-        local = [fit for fit in donors if same_place(fit, topology, device)]
-        if topology.nic_gbps:
-            local, rate = [], stated_nic_rate(kind, topology, device)
+        local = [fit for fit in donors if same_place(fit, topology, device) and same_network(fit, topology)]
+        if topology.nic_gbps and not local:
+            rate = stated_nic_rate(kind, topology, device)
         else:
             rate = nic_rate(_same_family(kind, local) or local)
         seconds = _between_nodes(kind, sizes, topology, device, rate)
@@ -216,8 +217,7 @@ def predict_collective(
         return Predicted(zeros, zeros, zeros, "none")
     flat = exact.ravel()
     least = least_seconds(kind, flat, topology, device)
-    is_stated = topology.link == "network" and topology.nic_gbps > 0
-    fit = None if is_stated else calibration.own(kind, topology, device)
+    fit = calibration.own(kind, topology, device)
     if fit is not None:
         seconds, (low, high), basis = fit.curve.seconds(flat), fit.band.at(flat), "fitted"
         is_beyond, widest = flat > fit.most_bytes, _spread(calibration, topology, "carried")
