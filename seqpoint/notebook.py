@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from seqpoint.columns import sentences
+
 if TYPE_CHECKING:
     from pandas import DataFrame as DataFrame
 else:
@@ -51,6 +53,12 @@ class Table:
     def kinds(self) -> tuple[str, ...]:
         """``"text"`` or ``"number"`` for each column."""
         return tuple("text" if name.endswith("~") else "number" for name in self.columns)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Sentence on each column, as `--explain` prints it; "" for a column without one."""
+        known = sentences(self.title, self.names)
+        return tuple(known.get(name, "") for name in self.names)
 
     def frame(self) -> DataFrame:
         """Return the table for pandas; its cells stay text."""

@@ -1,12 +1,14 @@
 """What all tests share: Hypothesis without deadlines, the command line as a fixture, and no notice of compilation."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from commands import Result, Run
 from hypothesis import HealthCheck, settings
+
+from seqpoint.columns import sentences
 
 settings.register_profile("no times", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no times")
@@ -19,6 +21,19 @@ def compile_log() -> Iterator[logging.Logger]:
     logger.disabled = True
     yield logger
     logger.disabled = False
+
+
+@pytest.fixture(autouse=True)
+def explained_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail on a printed table that has a column without a sentence."""
+
+    def explained(title: str, names: Sequence[str]) -> dict[str, str]:
+        found = sentences(title, names)
+        missing = [name for name in names if name not in found]
+        assert not missing, f"table {title!r}: write a sentence on {missing} in seqpoint/columns.py, for --explain"
+        return found
+
+    monkeypatch.setattr("seqpoint.cli.output.sentences", explained)
 
 
 @pytest.fixture

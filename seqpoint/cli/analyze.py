@@ -7,7 +7,7 @@ import click
 
 from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, hardware_option, load, perfetto_option, trace_argument
+from seqpoint.cli.options import as_json, explain_option, hardware_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
 from seqpoint.communication import communication_table, device_text
 from seqpoint.graphs import Analysis
@@ -31,6 +31,7 @@ _NAME_LENGTH = 60
 )
 @perfetto_option
 @hardware_option
+@explain_option
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Show where a step of TRACE spends its time: pace, critical path, overlap, and why devices idle.

@@ -19,6 +19,7 @@ from replay.costs.collectives import (
 from replay.costs.kernels import calibrate, load_calibration, write_calibration
 from replay.costs.shipped import load_parameters
 from replay.workloads import calibrate_training, read_steps, write_training_fit
+from seqpoint.cli.options import explain_option
 from seqpoint.cli.output import print_lines, print_table, progress, working
 from seqpoint.validation.kernels import read_kernels
 
@@ -41,6 +42,7 @@ def command() -> None:
 
 
 @command.command("kernels")
+@explain_option
 @_paths
 @_output
 @click.option("--fresh", is_flag=True, help="Without the shipped fits of other devices.")
@@ -72,6 +74,7 @@ def kernels(paths: tuple[str, ...], output: str, fresh: bool) -> None:
 
 
 @command.command("collectives")
+@explain_option
 @_paths
 @_output
 @click.option("--device", metavar="NAME", help="That was measured, where neither a column nor the file's name says it.")
@@ -118,6 +121,7 @@ def collectives(paths: tuple[str, ...], output: str, device: str | None, fabric:
 
 
 @command.command("training")
+@explain_option
 @_paths
 @click.option("-o", "--output", required=True, metavar="FILE.json", type=click.Path(), help="Costs to write.")
 @click.option("--device", metavar="NAME", default="A100-SXM4-80GB", show_default=True, help="That was measured.")
@@ -151,6 +155,7 @@ def training(paths: tuple[str, ...], output: str, device: str, node_devices: int
 
 
 @command.command("contention")
+@explain_option
 @_paths
 @_output
 def contention(paths: tuple[str, ...], output: str) -> None:

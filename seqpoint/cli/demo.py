@@ -15,6 +15,7 @@ from profilers.trace.trace import Trace
 from replay.writers.perfetto import write_perfetto
 from seqpoint import front_door
 from seqpoint.cli import project, select
+from seqpoint.cli.options import explain_option
 from seqpoint.cli.output import message, print_lines
 from seqpoint.reporting import ReportContent, ReportSection, write_report
 from seqpoint.selection.selecting import RunEstimate
@@ -42,6 +43,7 @@ _DEVICE = "MI300X"
     type=click.Path(),
     help="Folder for the traces, the timeline and the report.",
 )
+@explain_option
 def command(output: str) -> None:
     """Run the whole path on the data that the project ships, without a GPU or a network.
 

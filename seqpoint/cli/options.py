@@ -7,7 +7,7 @@ import click
 
 from profilers.trace.trace import Trace
 from seqpoint import front_door
-from seqpoint.cli.output import byte_progress
+from seqpoint.cli.output import byte_progress, explain_tables
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -39,7 +39,26 @@ def trace_argument(function: F) -> F:
 
 
 as_json = click.option(
-    "--json", "json_", is_flag=True, help="Print the result as JSON with stable keys, with all rows and digits."
+    "--json",
+    "json_",
+    is_flag=True,
+    is_eager=True,  # so that --explain sees it
+    help="Print the result as JSON with stable keys, with all rows and digits.",
+)
+
+
+def _explain(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value and context.params.get("json_"):
+        raise click.UsageError("--explain explains the columns of tables, and --json prints none; leave out one")
+    explain_tables(context, value)
+
+
+explain_option = click.option(
+    "--explain",
+    is_flag=True,
+    expose_value=False,
+    callback=_explain,
+    help="Print a sentence on each column below the tables.",
 )
 
 gate_option = click.option("--gate", is_flag=True, help="Exit with status 1 if a limit is not met.")

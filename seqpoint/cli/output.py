@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from seqpoint.columns import sentences
 from seqpoint.notebook import Table
 from seqpoint.units import duration
 
@@ -193,6 +194,27 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     for row in lines:
         table.add_row(*map(Text, row))
     console.print(table)
+    explained = _explained_columns()
+    for name, sentence in sentences(title, [name.rstrip("~") for name in columns]).items():
+        if explained is not None and (name, sentence) not in explained:
+            explained.add((name, sentence))
+            print_lines(f"  {name}: {sentence}")
+
+
+#: Key of the columns that a command has explained, in the context of the command; absent without --explain.
+_EXPLAINED = "seqpoint.explained"
+
+
+def explain_tables(context: click.Context, wanted: bool) -> None:
+    """Make `print_table` print a sentence on each column, once for each command."""
+    if wanted:
+        context.meta[_EXPLAINED] = set()
+
+
+def _explained_columns() -> set[tuple[str, str]] | None:
+    """Return the columns and sentences that this command has printed; None without --explain."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_EXPLAINED)
 
 
 def print_tables(tables: Iterable[Table]) -> None:

@@ -12,6 +12,7 @@ from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,
+    explain_option,
     hardware_option,
     iteration_option,
     load,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 @click.command("what-ifs")
 @click.argument("name", required=False)
+@explain_option
 @as_json
 def what_ifs_command(name: str | None, json_: bool) -> None:
     """List the what-ifs by group, or show the full description of the what-if NAME.
@@ -144,6 +146,7 @@ def _default(text: str | None) -> str:
 )
 @perfetto_option
 @hardware_option
+@explain_option
 @as_json
 def project_command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Project what each what-if would gain on the iterations of TRACE.

@@ -6,7 +6,15 @@ from typing import Any
 import click
 
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, hardware_option, iteration_option, load, perfetto_option, trace_argument
+from seqpoint.cli.options import (
+    as_json,
+    explain_option,
+    hardware_option,
+    iteration_option,
+    load,
+    perfetto_option,
+    trace_argument,
+)
 from seqpoint.cli.output import clean, message, print_json, print_table, progress, write_timelines
 from seqpoint.units import duration
 
@@ -16,6 +24,7 @@ from seqpoint.units import duration
 @iteration_option
 @perfetto_option
 @hardware_option
+@explain_option
 @as_json
 def command(trace: str, marker: str, length: str | None, json_: bool, **options: Any) -> None:
     """Replay iterations of TRACE unchanged, and compare with what was measured.

@@ -8,7 +8,7 @@ import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, load, max_iterations_option, max_points_option, trace_argument
+from seqpoint.cli.options import as_json, explain_option, load, max_iterations_option, max_points_option, trace_argument
 from seqpoint.cli.output import print_json, print_lines, print_result, print_table, print_tables
 from seqpoint.front_door import is_log
 from seqpoint.iteration_table import UNITS
@@ -21,6 +21,7 @@ _HEADINGS = {"duration": "step time"}
 
 @click.command("iterations")
 @trace_argument
+@explain_option
 @as_json
 def iterations_command(trace: str, marker: str, length: str | None, json_: bool) -> None:
     """List the iterations of TRACE with their sequence lengths and statistics.
@@ -92,6 +93,7 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
     help="Statistic that tells iterations apart besides the length, for stratified and k-medoids; may be repeated.",
 )
 @max_iterations_option
+@explain_option
 @as_json
 def select_command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
     """Select the iterations that stand for the run in TRACE (SeqPoints), with their weights.

@@ -11,7 +11,14 @@ import click
 from profilers.errors import NotFoundError
 from profilers.files import file_to_write
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, gate_option, max_iterations_option, max_points_option, verbose_option
+from seqpoint.cli.options import (
+    as_json,
+    explain_option,
+    gate_option,
+    max_iterations_option,
+    max_points_option,
+    verbose_option,
+)
 from seqpoint.cli.output import message, print_json, print_lines, print_table, progress, working
 from seqpoint.validation.rows import ValidationRow, all_met
 from seqpoint.validation.suites import PHASES, SUITES, Progress, Suite, SuiteOptions, SuiteResult, load_suite
@@ -69,6 +76,7 @@ _path_argument = click.argument("paths", nargs=-1, metavar="[PATH]...", type=cli
 @click.command(_SCOREBOARD)
 @_path_argument
 @gate_option
+@explain_option
 @as_json
 @click.pass_context
 def _scoreboard(context: click.Context, paths: tuple[Path, ...], gate: bool, json_: bool) -> None:
@@ -115,7 +123,7 @@ def _command(suite: Suite) -> click.Command:
 
     decorated = click.pass_context(run)
     options = [_OPTIONS[name] for name in (*suite.options, *(["plot"] if suite.charts else []))]
-    for decorate in reversed([_path_argument, *options, verbose_option, gate_option, as_json]):
+    for decorate in reversed([_path_argument, *options, verbose_option, gate_option, explain_option, as_json]):
         decorated = decorate(decorated)
     return click.command(suite.name, help=suite.description)(decorated)
 
