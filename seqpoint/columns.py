@@ -155,8 +155,9 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "time": "Time on the critical path of the step.",
         },
         "*verlap*": {"copies": "Time with at least one copy on the device."},
-        "*hy devices idle*": {
-            "waiting %": "Share of the step in which every collective on the device waits for another rank.",
+        "*usy and idle time of devices*": {
+            "busy %": "Share of the step with at least one of its kernels or copies on the device.",
+            "waiting %": "Share of the step in which the device only waits in collectives for other ranks.",
             "earlier %": "Share of the step in which only work of earlier iterations is on the device.",
             "host %": "Share of the step in which the device is idle because of calls or waits on the host.",
             "dependency %": "Share of the step in which the device is idle until work of another device ends.",

@@ -1,9 +1,10 @@
 """Options and arguments that several commands share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from profilers.trace.trace import Trace
 from seqpoint import front_door
@@ -119,6 +120,28 @@ perfetto_option = click.option(
     type=click.Path(),
     help="Write the timelines to this file, for https://ui.perfetto.dev.",
 )
+
+
+def refuse_options(names: Sequence[str], reason: str) -> None:
+    """Refuse options of the command line that cannot have an effect.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of parameters of the current command.
+    reason : str
+        Why they have no effect, and what to do.
+
+    Raises
+    ------
+    click.UsageError
+        One of them was given, even with its default.
+    """
+    context = click.get_current_context()
+    given = [name for name in names if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    if given:
+        raise click.UsageError(f"{' and '.join(options[name] for name in given)}: no effect {reason}")
 
 
 def load(trace: str, marker: str, length: str | None) -> Trace:

@@ -18,6 +18,7 @@ from seqpoint.cli.options import (
     load,
     max_points_option,
     perfetto_option,
+    refuse_options,
     trace_argument,
     what_if_option,
 )
@@ -53,6 +54,8 @@ def what_ifs_command(name: str | None, json_: bool) -> None:
     """
     warn_of_left_out()
     chosen = list(registry().recipes.values()) if name is None else [recipe_named(name)]
+    if not any(name is None or recipe.arguments for recipe in chosen):
+        refuse_options(("explain",), f"on {name}, which has no arguments and so no table")
     if json_:
         rows = [_content(recipe) for recipe in chosen]
         print_json(rows if name is None else rows[0])
@@ -166,6 +169,8 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
     if (recorded := options.pop("result")) is not None:
         _again(trace, recorded, options, json_)
         return
+    if options["iterations"]:
+        refuse_options(("max_points",), "beside --iteration, which names the iterations")
     fit = _calibrated(options)
     perfetto, texts = options.pop("perfetto"), options.pop("texts")
     result = front_door.project(load(trace, marker, length), texts, **options, progress=progress("projecting"))

@@ -8,7 +8,15 @@ import msgspec
 
 from profilers.errors import InvalidInputError, NotFoundError
 from seqpoint import front_door
-from seqpoint.cli.options import as_json, explain_option, load, max_iterations_option, max_points_option, trace_argument
+from seqpoint.cli.options import (
+    as_json,
+    explain_option,
+    load,
+    max_iterations_option,
+    max_points_option,
+    refuse_options,
+    trace_argument,
+)
 from seqpoint.cli.output import print_json, print_lines, print_result, print_table, print_tables
 from seqpoint.front_door import is_log
 from seqpoint.iteration_table import UNITS
@@ -107,8 +115,35 @@ def select_command(trace: str, marker: str, length: str | None, json_: bool, **c
     seqpoint select log.csv --selector stratified --feature batch --max-points 20
     seqpoint select epoch.trace --selector k-medoids       # groups of iterations with like times in each kernel
     """
+    _refuse_idle_options(trace, choice["selector"])
     source = trace if is_log(trace) else load(trace, marker, length)
     print_result(front_door.select(source, **choice), json_, show)
+
+
+#: Options of a selector that has its own number of points, and selectors that draw until they have enough.
+_BUDGET = ("max_points", "max_iterations", "tolerance")
+_DRAWN = ("stratified", "k-medoids", "random")
+_ROWS = "on a log, whose rows are the iterations with their lengths; leave it out"
+
+
+def _refuse_idle_options(trace: str, selector: str) -> None:
+    """Refuse options that cannot have an effect on a log, or on the selector."""
+    from seqpoint.selection.selecting import BASELINES
+
+    if is_log(trace):
+        refuse_options(("marker", "length"), _ROWS)
+        if "rank" not in _log_columns(trace):
+            refuse_options(("rank",), "on a log without a column rank; leave it out")
+    if selector in _DRAWN:
+        refuse_options(("tolerance",), f"on the selector {selector}, which draws --max-points iterations")
+    if selector in BASELINES:
+        refuse_options(_BUDGET, f"on the selector {selector}, which sets its own number of points")
+
+
+def _log_columns(path: str) -> list[str]:
+    from seqpoint.validation.suites import table_columns
+
+    return table_columns(Path(path))
 
 
 def show(result: SelectionResult) -> None:
@@ -152,6 +187,8 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
     seqpoint select base.trace --json > points.json
     seqpoint estimate points.json faster.trace --from base.trace
     """
+    if is_log(trace) and is_log(base):
+        refuse_options(("marker", "length"), _ROWS)
     points = _read(Path(selection))
     origin, run = (
         front_door.iterations(path if is_log(path) else load(path, how["marker"], how["length"]))

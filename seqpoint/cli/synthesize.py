@@ -11,7 +11,7 @@ from profilers.devices.catalogue import find_device
 from profilers.trace.store import save_trace
 from replay import workloads
 from replay.costs.shipped import load_parameters
-from seqpoint.cli.options import as_json, explain_option
+from seqpoint.cli.options import as_json, explain_option, refuse_options
 from seqpoint.cli.output import message, print_json, print_table
 from seqpoint.units import duration
 
@@ -82,6 +82,10 @@ def command(model: str, models_: str | None, json_: bool, output: str | None, **
     seqpoint synthesize --hidden 4096 --layers 32 --heads 32 --tp 4 --pp 2 --recompute -o job.trace
     seqpoint synthesize --model gpt3_27 --tp 2 --dp 4 --global-batch 128 --device H100-SXM5-80GB --json
     """
+    if not output:
+        refuse_options(("steps",), "without --output, which writes the trace")
+    if model == "gpt":
+        refuse_options(("models_",), "on the model gpt; name a model of the file with --model")
     sizes = {name: options[name] for name in ("layers", "hidden", "heads", "feedforward", "vocabulary")}
     layout = workloads.Layout(options["tp"], options["dp"], options["pp"], options["node_devices"])
     job = workloads.TrainingJob(_model(model, models_, sizes), options["length"], options["global_batch"],

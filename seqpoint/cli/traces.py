@@ -133,6 +133,9 @@ def merge_command(traces: tuple[str, ...], output: str, renumber: bool, json_: b
     from profilers.trace.store import save_trace
     from profilers.writers.slicing import as_ranks, merge
 
+    if len(traces) < 2:
+        raise click.UsageError("there is nothing to merge; name two or more traces")
+
     opened = [open_trace(path) for path in traces]
     merged = merge(as_ranks(opened) if renumber else opened)
     matched = merged.meta.quality["collectives_matched"]
@@ -209,14 +212,19 @@ def slice_command(
     from profilers.trace.store import save_trace
     from profilers.writers.slicing import SliceOptions, slice_trace
 
+    if not iterations and not ranks and first is None and last is None:
+        raise click.UsageError("say what to keep: --iteration, --rank, --from or --to")
+    begin, end = (None if text is None else parse_time(text) for text in (first, last))
+    if begin is not None and end is not None and end <= begin:
+        raise InvalidInputError(f"--to {last} is not after --from {first}")
     whole = open_trace(trace)
     starts = [int(integers(whole.tables[kind], "start_ns").min()) for kind in KINDS if whole.tables[kind].num_rows]
     base = min(starts, default=0)
     options = SliceOptions(
         frozenset(iterations) or None,
         frozenset(ranks) or None,
-        None if first is None else base + parse_time(first),
-        None if last is None else base + parse_time(last),
+        None if begin is None else base + begin,
+        None if end is None else base + end,
     )
     kept = slice_trace(whole, options)
     path = save_trace(kept, output)

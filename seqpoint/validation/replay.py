@@ -17,13 +17,12 @@ import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, UnknownFormatError
 from profilers.files import is_folder
-from profilers.ingest.pipeline import IngestOptions, collect
+from profilers.ingest.pipeline import IngestOptions, collect, open_trace
 from profilers.ingest.recording import find_recordings
 from profilers.readers import find_reader
 from profilers.trace.activity import times_in_steps
 from profilers.trace.arrays import ends, integers
 from profilers.trace.steps import StepTimes, job_steps, step_times
-from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace
 from replay.engine.timeline import Timeline, replay
 from replay.projection.projection import StepWindow, with_typical_lags
@@ -241,8 +240,14 @@ def load_recording(files: Sequence[Path], iterations: str) -> Trace:
         The folder, or the files.
     iterations : str
         Rule by which files are cut into iterations, as `profilers.ingest.pipeline.IngestOptions` takes it.
+
+    Raises
+    ------
+    InvalidInputError
+        The files are a .trace folder, whose iterations were found when it was ingested, and the rule is another.
     """
-    return load_trace(files[0]) if is_folder(files[0]) else collect(files, IngestOptions(iterations))
+    options = IngestOptions(iterations)
+    return open_trace(files[0], options) if is_folder(files[0]) else collect(files, options)
 
 
 def _scored(traces: Sequence[tuple[str, tuple[Path, ...]]], options: SuiteOptions) -> SuiteResult:
