@@ -166,6 +166,10 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "done %": "Share of the step after the last task on the device.",
             "slowed": "Time that contention adds to tasks, summed over tasks.",
         },
+        "Ranks that others wait for*": {
+            "collectives started last": "Number of collectives that this rank started after all others of their group.",
+            "others wait, added up": "Waiting of the other ranks in these collectives, summed over ranks.",
+        },
         "Change by *": {
             "kind": "Kind of task.",
             "stream or thread": "Stream of a device, or thread of the host.",
