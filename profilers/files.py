@@ -298,7 +298,7 @@ def typed_table(table: object, layout: type[Settings], source: str) -> Settings:
     except InvalidInputError as error:  # from a check in the struct itself
         raise InvalidInputError(f"{source}: {error}") from error
     except msgspec.ValidationError as error:
-        keys = ", ".join(layout.__struct_fields__)
+        keys = ", ".join(layout.__struct_encode_fields__)
         raise InvalidInputError(f"{source}: {key_first(str(error))}; the keys are {keys}") from error
 
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from profilers.trace.arrays import MISSING, Ints, integers, strings
 from profilers.trace.columns import combinations, lookup
 from profilers.trace.compiled import compiled
-from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
 from seqpoint.notebook import Table
 from seqpoint.units import duration
@@ -98,7 +97,9 @@ def kernels_by_name(trace: Trace) -> tuple[KernelTime, ...]:
     lanes = np.bincount(used, minlength=len(names))
     all_ns = max(int(known.sum()), 1)
     rows = [
-        KernelTime(name, classify(name), int(count[i]), int(total[i]), total[i] / all_ns, median, int(lanes[i]))
+        KernelTime(
+            name, trace.meta.class_of(name), int(count[i]), int(total[i]), total[i] / all_ns, median, int(lanes[i])
+        )
         for i, (name, median) in enumerate(zip(names.tolist(), _medians(code, time, len(names)), strict=True))
     ]
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.name)))

@@ -9,7 +9,6 @@ import numpy as np
 from profilers.errors import InvalidInputError
 from profilers.trace.activity import DeviceActivity, LateRank, late_ranks, times_in_steps, times_of_recording
 from profilers.trace.arrays import MISSING, integers, strings
-from profilers.trace.kernels import classify
 from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
@@ -426,7 +425,7 @@ def _steps(steps: StepTimes, devices: Sequence[DeviceActivity]) -> tuple[RankSte
 
 def _classes(trace: Trace) -> tuple[ClassTime, ...]:
     names = strings(trace.kernels, "name")
-    class_of = {name: classify(name) for name in set(names)}
+    class_of = {name: trace.meta.class_of(name) for name in set(names)}
     classes = np.array([class_of[name] for name in names], dtype=object)
     duration = integers(trace.kernels, "dur_ns")
     duration = np.where(duration == MISSING, 0, duration)

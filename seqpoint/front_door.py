@@ -50,6 +50,7 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     *,
     iterations: str = "auto",
     length: str | None = None,
+    classes: str | PathLike[str] | None = None,
     counters: Paths = (),
     execution_traces: Paths = (),
     limit_bytes: int | None = None,
@@ -66,6 +67,8 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
         regular expression for annotations.
     length : str, optional
         Where sequence lengths come from: ``OPERATOR:ARGUMENT:DIMENSION``, or a CSV file.
+    classes : str or path, optional
+        TOML file of your own classes of kernels, which come before those of the tool.
     counters : str, path or sequence of them, optional
         Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
     execution_traces : str, path or sequence of them, optional
@@ -91,11 +94,13 @@ def open(  # noqa: A001 - the verb of the front door, as in `xarray.open_dataset
     from profilers.trace.store import is_trace, load_trace
 
     files = _expanded(paths)
-    if len(files) == 1 and is_trace(files[0]) and iterations == "auto" and not (length or counters or execution_traces):
+    is_plain = iterations == "auto" and not (length or classes or counters or execution_traces)
+    if is_plain and len(files) == 1 and is_trace(files[0]):
         return load_trace(files[0])
     from profilers.ingest.pipeline import collect, open_trace
 
     options = _ingest_options(iterations, length, counters, execution_traces, limit_bytes, progress)
+    options = _with_classes(options, classes)
     return open_trace(files[0], options) if len(files) == 1 else collect(files, options)
 
 
@@ -105,6 +110,7 @@ def ingest(
     *,
     iterations: str = "auto",
     length: str | None = None,
+    classes: str | PathLike[str] | None = None,
     counters: Paths = (),
     execution_traces: Paths = (),
     limit_bytes: int | None = None,
@@ -118,7 +124,7 @@ def ingest(
         Files, folders, or patterns such as ``"rank*.json.gz"``.
     output : str or path
         Folder to write; its name ends in ``.trace``.
-    iterations, length, counters, execution_traces, limit_bytes, progress
+    iterations, length, classes, counters, execution_traces, limit_bytes, progress
         As `open` takes them.
 
     Raises
@@ -129,7 +135,14 @@ def ingest(
     from profilers.ingest.pipeline import ingest as run
 
     options = _ingest_options(iterations, length, counters, execution_traces, limit_bytes, progress)
-    return run(_expanded(paths), output, options)
+    return run(_expanded(paths), output, _with_classes(options, classes))
+
+
+def _with_classes(options: "IngestOptions", classes: str | PathLike[str] | None) -> "IngestOptions":
+    """Return `options` with the rules of a file of classes."""
+    from profilers.trace.kernels import read_class_rules
+
+    return options if classes is None else replace(options, class_rules=read_class_rules(classes))
 
 
 def _ingest_options(

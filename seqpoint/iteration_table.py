@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from profilers.errors import InvalidInputError, NotFoundError
 from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
-from profilers.trace.kernels import is_collective
+from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace
 from seqpoint.notebook import DataFrame, as_html, data_frame
@@ -148,7 +148,7 @@ def iteration_table(trace: Trace) -> IterationTable:
     keys = rank[order] * _RANK_CODE + number[order]
     length = integers(table, "sequence_length")[order]
     kernels, copies = trace.kernels, trace.copies
-    communicates = {name: is_collective(name) for name in set(strings(kernels, "name"))}
+    communicates = {name: trace.meta.class_of(name) == COLLECTIVE for name in set(strings(kernels, "name"))}
     steps = step_times(trace)
     is_comm = np.array([communicates[name] for name in strings(kernels, "name")], dtype=bool)
     duration = _durations(kernels)

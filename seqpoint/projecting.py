@@ -17,6 +17,8 @@ import msgspec
 import numpy as np
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
+from profilers.ingest.collectives import reclassify
+from profilers.trace.kernels import CLASSES, ClassRule
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
@@ -463,6 +465,7 @@ _FACTS: Mapping[str, Any] = MappingProxyType(
         "what_ifs": Annotated[list[_RecordedWhatIf], msgspec.Meta(max_length=_MAX_WHAT_IFS)],
         "device": str | None,
         "reading": _Reading | None,
+        "class_rules": list[tuple[_Text, _Text]] | None,
     }
 )
 
@@ -547,6 +550,7 @@ def reproduce(
             f"this is another trace: its fingerprint is {trace.meta.fingerprint[:16]}..., the result's is "
             f"{facts['trace_fingerprint'][:16]}... (of {', '.join(map(str, facts.get('sources', [])))[:200]})"
         )
+    trace = _with_classes(trace, facts)
     options = ProjectOptions(
         iterations=facts["iterations"],
         weights=facts["weights"],
@@ -568,6 +572,16 @@ def reproduce(
         if facts.get(key) != now.get(key)
     )
     return Reproduction(not differences, len(leaves), differences[:_MAX_DIFFERENCES], changes)
+
+
+def _with_classes(trace: Trace, facts: dict[str, Any]) -> Trace:
+    """Return the trace with the user's own classes of kernels that a result was computed with."""
+    rules = tuple(ClassRule(*rule) for rule in facts.get("class_rules") or ())
+    if unknown := {rule.class_ for rule in rules} - set(CLASSES):
+        raise InvalidInputError(f"the result names an unknown class of kernels: {min(unknown)[:60]}")
+    if trace.meta.class_rules not in ((), rules):
+        raise InvalidInputError("the trace has other classes of kernels than the result; ingest it with the same")
+    return reclassify(trace, rules) if rules != trace.meta.class_rules else trace
 
 
 def _what_ifs(facts: dict[str, Any]) -> list[WhatIf]:

@@ -5,12 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from traces import event, kernel, launch
 
-from profilers.ingest.collectives import add_collectives, match_collectives
-from profilers.ingest.pipeline import collect
+from profilers.errors import InvalidInputError
+from profilers.ingest.collectives import add_collectives, match_collectives, reclassify
+from profilers.ingest.pipeline import IngestOptions, collect, ingest, open_trace
+from profilers.trace.kernels import ClassRule
 from profilers.trace.schema import make_table
+from profilers.trace.store import load_trace
 from profilers.trace.trace import Trace, TraceMeta
+from profilers.writers.slicing import SliceOptions, merge, slice_trace
+from replay.graph.graph import TaskKind
+from seqpoint import describe, project
+from seqpoint.cli import cli
+from seqpoint.graphs import graph_of
+from seqpoint.projecting import reproduce
 
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 META = {
@@ -186,3 +196,102 @@ def test_one_rank_matches_itself_and_no_collective_is_no_work() -> None:
     empty = Trace(TraceMeta("kineto"))
     assert match_collectives(empty) is empty
     assert add_collectives(empty) is empty
+
+
+#: Rules that make one of the kernels of `two_ranks` a collective, and take another from them.
+OWN = (ClassRule("my_exchange_*", "collective"), ClassRule("*AllGather*", "copy"))
+
+
+def two_ranks(folder: Path) -> Path:
+    """Write a job of two ranks and two steps, each with an exchange of the user's own and two of NCCL's."""
+    job = folder / "job"
+    job.mkdir()
+    for rank in range(2):
+        events = []
+        for n in range(2):
+            t = 1000 * n
+            events.append(event(f"ProfilerStep#{n}", "user_annotation", t, 900))
+            names = ("my_exchange_v2", "ncclDevKernel_AllGather_RING", RING, "ampere_sgemm_128x64_nn")
+            for i, name in enumerate(names):
+                events += [launch(t + 10 * i + 1, 10 * n + i + 1), kernel(name, t + 100 * i + 50, 80, 10 * n + i + 1)]
+        header = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+        (job / f"rank{rank}.json").write_text(json.dumps(header))
+    return job
+
+
+def collectives_of(trace: Trace) -> list[str]:
+    """Return the collectives as text without ids, sorted."""
+    kernels = dict(zip(trace.kernels["id"].to_pylist(), trace.kernels.to_pylist(), strict=True))
+    rows = []
+    for row in trace.collectives.to_pylist():
+        assert kernels[row["kernel_id"]]["collective_id"] == row["id"]
+        assert kernels[row["kernel_id"]]["iteration"] == row["iteration"]
+        kept = ("rank", "name", "start_ns", "iteration", "sequence", "match_id")
+        rows.append(repr({name: row[name] for name in kept}))
+    return sorted(rows)
+
+
+def test_own_classes_say_what_is_a_collective_while_a_trace_is_read_and_later(tmp_path: Path) -> None:
+    files = [two_ranks(tmp_path)]
+    ruled = collect(files, IngestOptions(class_rules=OWN))
+    assert ruled.meta.quality["collectives"] == ruled.meta.quality["collectives_matched"] == 8
+    assert {row["name"] for row in ruled.collectives.to_pylist()} == {"my_exchange_v2", RING}
+    later = reclassify(collect(files), OWN)
+    assert collectives_of(later) == collectives_of(ruled) and later.meta == ruled.meta
+    folder = tmp_path / "job.trace"
+    ingest(files, folder, IngestOptions(class_rules=OWN))
+    stored = open_trace(folder)
+    assert stored.meta == ruled.meta and collectives_of(stored) == collectives_of(ruled)
+    ingest(files, folder)
+    assert open_trace(folder, IngestOptions(class_rules=OWN)).meta == ruled.meta
+    assert reclassify(stored, OWN).tables == stored.tables
+    slices = [slice_trace(stored, SliceOptions(ranks=frozenset({rank}))) for rank in (0, 1)]
+    assert collectives_of(merge(slices)) == collectives_of(stored) and merge(slices).meta == stored.meta
+
+
+def test_own_classes_reach_every_figure(tmp_path: Path) -> None:
+    files = [two_ranks(tmp_path)]
+    trace = collect(files, IngestOptions(class_rules=OWN))
+    assert {row.class_: row.kernels for row in describe(trace).classes} == {"collective": 8, "copy": 4, "gemm": 4}
+    graph = graph_of(trace, 0)[1]
+    kinds = {graph.names[name]: kind for name, kind in zip(graph.tasks.name, graph.tasks.kind.tolist(), strict=True)}
+    assert kinds["my_exchange_v2"] == TaskKind.COLLECTIVE
+    assert kinds["ncclDevKernel_AllGather_RING"] == TaskKind.KERNEL
+    result = project(trace, ["scale_kernels:copy:0.5"])
+    assert result.provenance["class_rules"] == [list(rule) for rule in OWN]
+    recorded = json.loads(json.dumps(result.to_dict()))
+    assert reproduce(collect(files), recorded).identical
+    other = collect(files, IngestOptions(class_rules=OWN[:1]))
+    with pytest.raises(InvalidInputError, match="other classes of kernels than the result"):
+        reproduce(other, recorded)
+
+
+def test_own_classes_that_fit_no_kernel_are_an_error(tmp_path: Path) -> None:
+    files, options = [two_ranks(tmp_path)], IngestOptions(class_rules=(ClassRule("my_exchange", "collective"),))
+    message = "no rule of --classes fits a kernel .*near names: 'my_exchange_v2'"
+    with pytest.raises(InvalidInputError, match=message):
+        collect(files, options)
+    with pytest.raises(InvalidInputError, match=message):
+        ingest(files, tmp_path / "job.trace", options)
+    assert not (tmp_path / "job.trace").exists()
+    with pytest.raises(InvalidInputError, match=message):
+        reclassify(collect(files), options.class_rules)
+
+
+def test_the_option_reaches_each_command_that_reads_a_trace(tmp_path: Path) -> None:
+    folder, own = two_ranks(tmp_path), tmp_path / "own.toml"
+    own.write_text('[[classes]]\npattern = "my_exchange_*"\nclass = "collective"\n')
+    classes = ["--classes", str(own)]
+    job = str(tmp_path / "job.trace")
+    assert CliRunner().invoke(cli, ["ingest", str(folder), "-o", job, *classes]).exit_code == 0
+    assert load_trace(job).meta.class_rules == (ClassRule("my_exchange_*", "collective"),)
+    described = CliRunner().invoke(cli, ["describe", str(folder), "--json", *classes])
+    assert described.exit_code == 0, described.output
+    kernels = {row["class"]: row["kernels"] for row in json.loads(described.stdout)["kernel_classes"]}
+    assert kernels == {"collective": 12, "gemm": 4}
+    for command in ("analyze", "project", "select", "report", "iterations", "replay"):
+        assert "--classes FILE" in CliRunner().invoke(cli, [command, "--help"]).output
+    log = tmp_path / "log.csv"
+    log.write_text("sequence_length,duration\n1,2\n")
+    failed = CliRunner().invoke(cli, ["select", str(log), *classes])
+    assert failed.exit_code == 2 and "--classes: no effect on a log" in failed.output

@@ -9,9 +9,19 @@ from time import perf_counter
 import numpy as np
 import pytest
 
+from profilers.errors import SeqPointError
 from profilers.ingest.pipeline import collect
 from profilers.trace.arrays import integers, strings
-from profilers.trace.kernels import CLASSES, COLLECTIVE, COMPUTE_BOUND, RULES, classify, is_collective
+from profilers.trace.kernels import (
+    CLASSES,
+    COLLECTIVE,
+    COMPUTE_BOUND,
+    RULES,
+    ClassRule,
+    classify,
+    is_collective,
+    read_class_rules,
+)
 
 #: Names as libraries write them, some shortened: most from real traces, the others from the sources of libraries.
 with (Path(__file__).parent / "kernel_names.csv").open(encoding="utf-8") as _file:
@@ -44,6 +54,64 @@ def test_long_names_take_bounded_time(text: str) -> None:
     name = "triton_poi_fused_" + text * ((1 << 20) // len(text)) + "!"
     start = perf_counter()
     assert classify(name) in CLASSES and classify(name[17:]) in CLASSES
+    assert perf_counter() - start < 2
+
+
+RULES_FILE = """
+[[classes]]
+pattern = "my_*_kernel[4]"
+class = "gemm"
+
+[[classes]]
+pattern = "*nccl*Generic*"
+class = "copy"
+"""
+
+
+def rules_file(folder: Path, text: str = RULES_FILE) -> Path:
+    path = folder / "classes.toml"
+    path.write_text(text)
+    return path
+
+
+def test_own_rules_come_first_and_fit_whole_names(tmp_path: Path) -> None:
+    rules = read_class_rules(rules_file(tmp_path))
+    assert rules == (ClassRule("my_*_kernel[4]", "gemm"), ClassRule("*nccl*Generic*", "copy"))
+    names = ["my_softmax_kernel[4]", "my_softmax_kernel4", "ncclDevKernel_Generic_1(int)", "a my_x_kernel[4]"]
+    assert [classify(name, rules) for name in names] == ["gemm", "softmax", "copy", "other"]
+    assert [classify(name) for name in names] == ["softmax", "softmax", "collective", "other"]
+    assert not is_collective(names[2], rules)
+
+
+FIRST = '[[classes]]\npattern = "a"\nclass = "gemm"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"classes.toml: a file of classes holds \[\[classes\]\] tables with pattern"),
+        ("rules = 1", "a file of classes holds"),
+        ("classes = []", "a file of classes holds"),
+        (FIRST + '[[classes]]\npattern = "b"', "rule 2: lacks the key 'class'"),
+        ('[[classes]]\npattern = 3\nclass = "gemm"', "rule 1: pattern: Expected `str`, got `int`"),
+        ('[[classes]]\npattern = ""\nclass = "gemm"', "rule 1: pattern: "),
+        (f'[[classes]]\npattern = "{"a" * 501}"\nclass = "gemm"', "rule 1: pattern: "),
+        (FIRST.replace("gemm", "gem"), "rule 1: no class of kernels is called 'gem'; near names: gemm"),
+        (FIRST + 'why = "b"', "rule 1: unknown key 'why'; the keys are pattern, class"),
+        (FIRST * 1001, "1001 rules; at most 1000 are read"),
+        ("[[classes", "classes.toml: no TOML"),
+    ],
+)
+def test_a_bad_file_of_rules_is_one_clear_error(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(SeqPointError, match=message) as caught:
+        read_class_rules(rules_file(tmp_path, text))
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+def test_a_pattern_of_many_stars_takes_bounded_time() -> None:
+    rule = ClassRule("*a" * 249, "gemm")
+    start = perf_counter()
+    assert not rule.fits("ab" * 100_000) and classify("ab" * 100_000, [rule] * 20) in CLASSES
     assert perf_counter() - start < 2
 
 

@@ -8,7 +8,8 @@ that are one operation.
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -18,8 +19,9 @@ import pyarrow as pa
 from profilers.ingest.linking import innermost
 from profilers.trace.arrays import MISSING, Ints, arrow_array, ends, integers, put, strings
 from profilers.trace.columns import lookup
-from profilers.trace.kernels import is_collective
-from profilers.trace.schema import make_table
+from profilers.trace.kernels import COLLECTIVE, ClassRule, check_rules, class_by_rules, is_collective
+from profilers.trace.quality import Quality
+from profilers.trace.schema import concatenate, empty_table, make_table
 from profilers.trace.trace import Trace
 
 #: The spellings of each standard term in traces, without separators and case.
@@ -68,7 +70,7 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     """
     kernels = trace.kernels
     names = strings(kernels, "name")
-    communicates = {name: is_collective(name) for name in set(names)}
+    communicates = {name: is_collective(name, trace.meta.class_rules) for name in set(names)}
     rows = np.flatnonzero([communicates[name] for name in names])
     if not len(rows):
         return trace
@@ -86,6 +88,52 @@ def add_collectives(trace: Trace, first_id: int | None = None) -> Trace:
     return trace.with_tables(
         collectives=make_table("collectives", columns), kernels=put(kernels, "collective_id", collective_id)
     ).with_quality({"collectives": len(rows)})
+
+
+def reclassify(trace: Trace, rules: Sequence[ClassRule]) -> Trace:
+    """Return `trace` with a user's own classes of kernels, before those that it already has.
+
+    Kernels that a rule calls collectives get a row in ``collectives``, and those that it calls otherwise lose theirs.
+    Then collectives are matched anew.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace, with its collectives.
+    rules : sequence of ClassRule
+        The user's rules.
+
+    Raises
+    ------
+    InvalidInputError
+        No rule fits a kernel of the trace.
+    """
+    kernels, names = trace.kernels, strings(trace.kernels, "name")
+    distinct = set(names.tolist())
+    check_rules(rules, distinct)
+    class_rules = tuple(dict.fromkeys((*rules, *trace.meta.class_rules)))
+    trace = replace(trace, meta=replace(trace.meta, class_rules=class_rules))
+    class_of = {name: class_by_rules(name, rules) for name in distinct}
+    ruled = np.array([class_of[name] for name in names], dtype=object)
+    known = integers(kernels, "collective_id")
+    is_lost = (known != MISSING) & (ruled != None) & (ruled != COLLECTIVE)  # noqa: E711 - of each element
+    is_new = (known == MISSING) & (ruled == COLLECTIVE)
+    if not (is_lost | is_new).any():
+        return trace
+    kept = trace.collectives.filter(arrow_array(~np.isin(integers(trace.collectives, "id"), known[is_lost])))
+    added = add_collectives(
+        trace.with_tables(kernels=kernels.filter(arrow_array(is_new)), collectives=empty_table("collectives")),
+        trace.next_id(),
+    )
+    known[is_lost] = MISSING
+    known[is_new] = integers(added.kernels, "collective_id")
+    rows = put(added.collectives, "iteration", integers(added.kernels, "iteration"))
+    counts = {"collectives": kept.num_rows + rows.num_rows, "collectives_matched": 0}
+    quality = Quality({**trace.meta.quality.counts, **counts})
+    changed = trace.with_tables(
+        kernels=put(kernels, "collective_id", known), collectives=concatenate("collectives", [kept, rows])
+    )
+    return match_collectives(replace(changed, meta=replace(trace.meta, quality=quality)))
 
 
 def _sources(trace: Trace, kernels: pa.Table) -> tuple[Iterable[Any], ...]:

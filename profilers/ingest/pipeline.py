@@ -36,6 +36,7 @@ import pyarrow as pa
 from profilers.errors import InvalidInputError, SeqPointError
 from profilers.files import replace_folder
 from profilers.ingest.assembly import Placement, assemble, finished
+from profilers.ingest.collectives import reclassify
 from profilers.ingest.counters import KERNEL_COLUMNS, add_counters
 from profilers.ingest.iterations import annotation_pattern
 from profilers.ingest.join import (
@@ -58,6 +59,7 @@ from profilers.ingest.recording import (
 )
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, prefetch
 from profilers.trace.arrays import arrow_array, integers
+from profilers.trace.kernels import ClassRule, check_rules
 from profilers.trace.schema import KINDS, concatenate
 from profilers.trace.store import TraceWriter, check_target, first_line, is_trace, load_trace, read_kind, write_meta
 from profilers.trace.trace import Quality, Trace, TraceMeta
@@ -84,6 +86,8 @@ class IngestOptions:
         Files of Nsight Compute or rocprof-compute, whose counters are joined to the kernels.
     execution_traces : tuple of path
         Chakra execution traces of the same ranks, whose nodes are joined to the operators.
+    class_rules : tuple of ClassRule
+        A user's own classes of kernels; unlike the other options, they also apply to a ``.trace`` folder.
     """
 
     iterations: str = "auto"
@@ -92,6 +96,7 @@ class IngestOptions:
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     counters: tuple[str | os.PathLike[str], ...] = ()
     execution_traces: tuple[str | os.PathLike[str], ...] = ()
+    class_rules: tuple[ClassRule, ...] = ()
 
     def __post_init__(self) -> None:
         if self.iterations not in ("auto", "file", "whole"):
@@ -139,13 +144,15 @@ def open_trace(path: str | os.PathLike[str], options: IngestOptions | None = Non
     """
     if not is_trace(path):
         return collect([path], options)
-    asked = replace(options or IngestOptions(), progress=None, limit_bytes=DEFAULT_LIMIT_BYTES)
+    options = options or IngestOptions()
+    asked = replace(options, progress=None, limit_bytes=DEFAULT_LIMIT_BYTES, class_rules=())
     if asked != IngestOptions():
         raise InvalidInputError(
             f"{path}: iterations, lengths and joined files of a .trace folder were chosen when it was ingested; "
             "ingest its files again with the option"
         )
-    return load_trace(path)
+    trace = load_trace(path)
+    return reclassify(trace, options.class_rules) if options.class_rules else trace
 
 
 def collect(paths: Paths, options: IngestOptions | None = None) -> Trace:
@@ -177,6 +184,7 @@ def collect(paths: Paths, options: IngestOptions | None = None) -> Trace:
     meta, _, next_id = _run(inputs, options, None, _InThisProcess(), lambda: nullcontext(writer))
     tables = {kind: concatenate(kind, writer.batches[kind]) for kind in (*KINDS, "iterations")}
     trace = Trace(meta, tables)
+    check_rules(options.class_rules, set(trace.kernels["name"].to_pylist()) if options.class_rules else ())
     if not options.counters:
         return trace
     table, counts = _with_counters(trace.kernels, trace.counters, next_id, options)
@@ -234,6 +242,8 @@ def ingest(
                 writer.write("counters", counters)
             rows["counters"] = counters.num_rows
             meta = replace(meta, quality=meta.quality + Quality(counts))
+        if options.class_rules:
+            check_rules(options.class_rules, set(read_kind(new, "kernels", ["name"])["name"].to_pylist()))
         write_meta(meta, new)
         replace_folder(new, path, old)
         shutil.rmtree(folder, ignore_errors=True)
@@ -245,7 +255,12 @@ _Inputs = tuple[Sequence[Recording], Sequence[Recording]]
 
 
 def _find_inputs(paths: Paths, options: IngestOptions) -> _Inputs:
-    find = partial(find_recordings, limit_bytes=options.limit_bytes, length_op=length_op(options.length))
+    find = partial(
+        find_recordings,
+        limit_bytes=options.limit_bytes,
+        length_op=length_op(options.length),
+        class_rules=options.class_rules,
+    )
     nodes = [Path(path) for path in options.execution_traces]
     return find([Path(path) for path in paths]), find(nodes) if nodes else ()
 
@@ -279,6 +294,7 @@ def _folder_of(recording: Recording, folder: Path) -> Path:
     """Return the folder of a recording in `folder`; its name changes with the files, the reader and the options."""
     stats = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in recording.files]
     facts = [stats, recording.reader.name, recording.limit_bytes, recording.length_op, version("seqpoint")]
+    facts += [list(recording.class_rules)] if recording.class_rules else []
     return folder / f"recording-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]}"
 
 
@@ -370,7 +386,8 @@ def _run(
     with open_writer() as writer:
         writer.write("iterations", assembly.iterations)
     rows["iterations"] = assembly.iterations.num_rows
-    return replace(assembly.meta, quality=assembly.meta.quality + quality), rows, assembly.next_id
+    meta = replace(assembly.meta, quality=assembly.meta.quality + quality, class_rules=options.class_rules)
+    return meta, rows, assembly.next_id
 
 
 def _read_all(
@@ -491,7 +508,7 @@ def _with_counters(
     """Add the counters of other files to those of the timeline; this holds all counters in memory."""
     quality = Quality()
     for path in options.counters:
-        counted = collect([path], replace(options, counters=(), execution_traces=()))
+        counted = collect([path], replace(options, counters=(), execution_traces=(), class_rules=()))
         counters, counts = add_counters(kernels, counters, counted, next_id)
         next_id += counts["counters_joined"]
         quality += Quality(counts)

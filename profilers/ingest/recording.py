@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from profilers.ingest.stage import Stage, Watch
 from profilers.readers.common.reader import GroupReader, Reader, find_reader, run_reader
 from profilers.readers.common.source import DEFAULT_LIMIT_BYTES, fingerprint
 from profilers.trace.arrays import arrow_array, integers, put
-from profilers.trace.kernels import is_collective
+from profilers.trace.kernels import ClassRule, is_collective
 from profilers.trace.schema import SCHEMAS, concatenate, make_table
 from profilers.trace.store import meta_from_json, meta_to_json
 from profilers.trace.trace import Quality, Trace, TraceMeta
@@ -47,12 +48,15 @@ class Recording:
         Size that a packed file may unpack to.
     length_op : str, optional
         Operator whose shapes a length rule reads; its rows stay in memory.
+    class_rules : tuple of ClassRule
+        A user's own classes of kernels, which tell collectives too.
     """
 
     files: tuple[Path, ...]
     reader: Reader
     limit_bytes: int = DEFAULT_LIMIT_BYTES
     length_op: str | None = None
+    class_rules: tuple[ClassRule, ...] = ()
 
     @property
     def name(self) -> str:
@@ -67,7 +71,11 @@ class Recording:
 
 
 def find_recordings(
-    paths: Sequence[Path], limit_bytes: int = DEFAULT_LIMIT_BYTES, length_op: str | None = None
+    paths: Sequence[Path],
+    limit_bytes: int = DEFAULT_LIMIT_BYTES,
+    *,
+    length_op: str | None = None,
+    class_rules: tuple[ClassRule, ...] = (),
 ) -> list[Recording]:
     """Return the recordings among files and in folders, in the natural order of their names.
 
@@ -75,7 +83,7 @@ def find_recordings(
     ----------
     paths : sequence of Path
         Files, and folders of files.
-    limit_bytes, length_op : int, str
+    limit_bytes, length_op, class_rules
         As `Recording` has them.
 
     Raises
@@ -98,7 +106,7 @@ def find_recordings(
         key = reader.group(file) if isinstance(reader, GroupReader) else str(file.absolute())
         groups.setdefault((reader.name, key), []).append((file, reader))
     return [
-        Recording(tuple(file for file, _ in members), members[0][1], limit_bytes, length_op)
+        Recording(tuple(file for file, _ in members), members[0][1], limit_bytes, length_op, class_rules)
         for members in groups.values()
     ]
 
@@ -198,14 +206,14 @@ def read_recording(
     SeqPointError
         As the reader's `read`.
     """
-    stage = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording.length_op))
+    stage = Stage(folder, recording.limit_bytes, LINK_COLUMNS, _watches(recording))
     stage.advance = advance or stage.advance
     meta = run_reader(recording.reader, recording.files, stage)
     stage.close()
     release_memory()
     counts = link_rows(stage)
     release_memory()
-    counts |= _add_collectives(stage)
+    counts |= _add_collectives(stage, recording.class_rules)
     stage.close()
     stage.let_go()
     combined = meta.fingerprint or _fingerprint(recording.files)
@@ -232,19 +240,19 @@ def combined_fingerprint(fingerprints: Sequence[str]) -> str:
     return fingerprints[0] if len(fingerprints) == 1 else hashlib.sha256("".join(fingerprints).encode()).hexdigest()
 
 
-def _watches(length_op: str | None) -> dict[str, Watch]:
+def _watches(recording: Recording) -> dict[str, Watch]:
     """Return the rows that assembling the trace reads whole; they are few."""
     return {
         "annotations": Watch("ranges", "category", lambda category: category == ANNOTATIONS),
         "steps": Watch("ops", "name", is_mark),
-        "length_ops": Watch("ops", "name", lambda name: name == length_op),
-        "collective_kernels": Watch("kernels", "name", is_collective),
+        "length_ops": Watch("ops", "name", lambda name: name == recording.length_op),
+        "collective_kernels": Watch("kernels", "name", partial(is_collective, rules=recording.class_rules)),
         "collective_ops": Watch("ops", "args", lambda args: '"Collective name"' in args),
         "collective_notes": Watch("ranges", "name", lambda name: ANNOTATION.match(name) is not None),
     }
 
 
-def _add_collectives(stage: Stage) -> dict[str, int]:
+def _add_collectives(stage: Stage, class_rules: tuple[ClassRule, ...]) -> dict[str, int]:
     """Add the collectives of the kernels to the stage; return their quality counts."""
     kernels = stage.watched("collective_kernels")
     if not kernels.num_rows:
@@ -258,7 +266,7 @@ def _add_collectives(stage: Stage) -> dict[str, int]:
         ids = np.unique(integers(kernels, "launch_id"))
         launches = [table.filter(pc.is_in(table["id"], arrow_array(ids))) for table in stage.batches("launches")]
         chosen["launches"] = concatenate("launches", launches)
-    trace = add_collectives(Trace(TraceMeta(""), chosen), first_id=stage.rows)
+    trace = add_collectives(Trace(TraceMeta("", class_rules=class_rules), chosen), first_id=stage.rows)
     stage.write("collectives", {name: trace.collectives[name] for name in SCHEMAS["collectives"].names if name != "id"})
     stage.amend_rows("kernels", "collective_id", rows, integers(trace.kernels, "collective_id"))
     return dict(trace.meta.quality.counts)

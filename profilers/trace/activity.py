@@ -12,7 +12,7 @@ import numpy as np
 
 from profilers.trace.arrays import MISSING, Bools, Floats, Ints, ends, integers, strings, union_length
 from profilers.trace.columns import lookup
-from profilers.trace.kernels import COLLECTIVE, classify
+from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.steps import StepTimes
 from profilers.trace.trace import Trace
 
@@ -236,7 +236,7 @@ def _devices(trace: Trace) -> Iterator[tuple[int, int | None, DeviceWork]]:
 def _collectives(trace: Trace) -> tuple[Bools, Ints]:
     """Return which kernels are collectives, and when the last rank started each; `MISSING` if unknown."""
     kernels, names = trace.kernels, strings(trace.kernels, "name")
-    class_of: Mapping[str, bool] = {name: classify(name) == COLLECTIVE for name in set(names)}
+    class_of: Mapping[str, bool] = {name: trace.meta.class_of(name) == COLLECTIVE for name in set(names)}
     by_name = np.array([class_of[name] for name in names], dtype=bool)
     collective = integers(kernels, "collective_id")
     arrived = lookup(integers(trace.collectives, "id"), last_arrivals(trace), collective)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.files import is_folder, replace_folder
 from profilers.trace.arrays import arrow_array, integers
+from profilers.trace.kernels import CLASSES
 from profilers.trace.quality import RULES
 from profilers.trace.schema import SCHEMAS, concatenate, fill_table
 from profilers.trace.trace import Trace, TraceMeta
@@ -181,6 +182,7 @@ def meta_to_json(meta: TraceMeta) -> dict[str, Any]:
     content = {f: getattr(meta, f) for f in ("format", "version", "sources", "ranks", "world_size", "fingerprint")}
     content |= {"layout": _LAYOUT, "clock_base_ns": meta.clock_base_ns}
     content |= {"context": meta.context} if meta.context else {}
+    content |= {"class_rules": meta.class_rules} if meta.class_rules else {}
     return content | {"devices": [asdict(d) for d in meta.devices], "quality": dict(meta.quality.counts)}
 
 
@@ -269,7 +271,10 @@ def meta_from_json(content: dict[str, Any]) -> TraceMeta:
         `content` is no description of a trace.
     """
     counts = {name: count for name, count in content["quality"].items() if name in RULES}
-    return msgspec.convert({**content, "quality": {"counts": counts}}, TraceMeta)
+    meta = msgspec.convert({**content, "quality": {"counts": counts}}, TraceMeta)
+    if unknown := {rule.class_ for rule in meta.class_rules} - set(CLASSES):
+        raise ValueError(f"unknown class of kernels {min(unknown)}")
+    return meta
 
 
 def _read_meta(file: Path) -> TraceMeta:

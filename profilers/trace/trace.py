@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, integers
+from profilers.trace.kernels import ClassRule, classify
 from profilers.trace.quality import Quality as Quality  # readers import it from here
 from profilers.trace.schema import SCHEMAS, empty_table
 
@@ -66,6 +67,8 @@ class TraceMeta:
         Hash of the source files, by which a result names its input.
     context : tuple of int
         Iterations that a slice holds only because the steps of the others begin in them.
+    class_rules : tuple of ClassRule
+        A user's own classes of kernels, which come before those of `profilers.trace.kernels`.
     """
 
     format: str
@@ -78,6 +81,11 @@ class TraceMeta:
     quality: Quality = field(default_factory=Quality)
     fingerprint: str = ""
     context: tuple[int, ...] = ()
+    class_rules: tuple[ClassRule, ...] = ()
+
+    def class_of(self, name: str) -> str:
+        """Return the class of a kernel of this trace by its name."""
+        return classify(name, self.class_rules)
 
     @property
     def synthetic(self) -> bool:

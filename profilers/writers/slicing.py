@@ -234,7 +234,8 @@ def _merged_meta(metas: Sequence[TraceMeta]) -> TraceMeta:
     shift = max(meta.quality["clock_shift_max_ns"] for meta in metas)
     counts = {**joined.quality.counts, "collectives_matched": 0, "clock_shift_max_ns": shift}
     devices = tuple(sorted(joined.devices, key=lambda device: (device.rank, device.device)))
-    return replace(joined, devices=devices, quality=Quality(counts))
+    rules = tuple(dict.fromkeys(rule for meta in metas for rule in meta.class_rules))
+    return replace(joined, devices=devices, quality=Quality(counts), class_rules=rules)
 
 
 def _rejoined(first: TraceMeta, second: TraceMeta) -> TraceMeta:

@@ -18,7 +18,6 @@ from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
 from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, ends, integers, integers_or_missing, strings
 from profilers.trace.columns import lookup
-from profilers.trace.kernels import classify
 from profilers.trace.trace import Trace
 from replay.graph.graph import COPY_DIRECTIONS, Hardware, hardware_of
 
@@ -361,7 +360,7 @@ def _index_device_work(trace: Trace) -> WorkColumns:
     columns["opens"] = np.zeros(len(order), dtype=bool)
     streams = np.stack([columns["rank"], columns["device"], columns["stream"]], axis=1)
     columns["opens"][np.unique(streams, axis=0, return_index=True)[1]] = True
-    classes = np.array([classify(name) for name in names], dtype=object)
+    classes = np.array([trace.meta.class_of(name) for name in names], dtype=object)
     dtypes = np.array([dtype_of_name(name) for name in names], dtype=np.int64)
     reach = np.maximum.accumulate(columns["end"])
     began = _iteration_begin(trace, columns)

@@ -50,6 +50,7 @@ def provenance_of(
     parameters = {name: [p.value, p.low, p.high] for name, p in nominal.known.items()}
     return {
         "trace_fingerprint": meta.fingerprint,
+        **({"class_rules": [list(rule) for rule in meta.class_rules]} if meta.class_rules else {}),
         "trace_format": meta.format,
         "sources": list(meta.sources),
         "synthetic": meta.synthetic,

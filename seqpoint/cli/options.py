@@ -14,7 +14,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def reading_options(function: F) -> F:
-    """Add the options by which raw files are read: --iterations and --length."""
+    """Add the options by which files are read: --iterations, --length and --classes."""
     marker = click.option(
         "--iterations",
         "marker",
@@ -31,7 +31,30 @@ def reading_options(function: F) -> F:
         help="Where sequence lengths come from: OPERATOR:ARGUMENT:DIMENSION, such as aten::embedding:1:1, or the name "
         "of a CSV file.",
     )
-    return marker(length(function))
+    classes = click.option(
+        "--classes",
+        metavar="FILE.toml",
+        type=click.Path(),
+        expose_value=False,
+        callback=_keep_classes,
+        help="Your own classes of kernels, which come first: [[classes]] tables, each with pattern = 'NAME*' and "
+        "class = 'gemm'.",
+    )
+    return marker(length(classes(function)))
+
+
+_CLASSES = "seqpoint.classes"
+
+
+def _keep_classes(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    """Keep the file of --classes in the context of the command, from which `load` takes it."""
+    context.meta[_CLASSES] = value
+
+
+def classes_file() -> str | None:
+    """Return the file that --classes names, or None."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_CLASSES)
 
 
 def trace_argument(function: F) -> F:
@@ -146,4 +169,5 @@ def refuse_options(names: Sequence[str], reason: str) -> None:
 
 def load(trace: str, marker: str, length: str | None) -> Trace:
     """Return the trace that the arguments name."""
-    return front_door.open(trace, iterations=marker, length=length, progress=byte_progress("reading"))
+    how: dict[str, Any] = {"classes": classes_file(), "progress": byte_progress("reading")}
+    return front_door.open(trace, iterations=marker, length=length, **how)

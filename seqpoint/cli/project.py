@@ -12,6 +12,7 @@ from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,
+    classes_file,
     explain_option,
     hardware_option,
     iteration_option,
@@ -203,7 +204,7 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
     """Compute a result again, print the differences, and exit 1 if there are any."""
     context = click.get_current_context()
     for name in set(context.params) - {"trace", "jobs", "result", "json_"}:
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        if classes_file() is not None or context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError("--from takes all other options from the result; give only TRACE and --jobs with it")
     recorded = read_result(result)
     reading = recorded["provenance"].get("reading") or {}

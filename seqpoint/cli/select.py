@@ -131,7 +131,7 @@ def _refuse_idle_options(trace: str, selector: str) -> None:
     from seqpoint.selection.selecting import BASELINES
 
     if is_log(trace):
-        refuse_options(("marker", "length"), _ROWS)
+        refuse_options(("marker", "length", "classes"), _ROWS)
         if "rank" not in _log_columns(trace):
             refuse_options(("rank",), "on a log without a column rank; leave it out")
     if selector in _DRAWN:
@@ -188,7 +188,7 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
     seqpoint estimate points.json faster.trace --from base.trace
     """
     if is_log(trace) and is_log(base):
-        refuse_options(("marker", "length"), _ROWS)
+        refuse_options(("marker", "length", "classes"), _ROWS)
     points = _read(Path(selection))
     origin, run = (
         front_door.iterations(path if is_log(path) else load(path, how["marker"], how["length"]))

@@ -13,7 +13,7 @@ import click
 
 from profilers.errors import DependencyError, InvalidInputError
 from profilers.trace.trace import Trace
-from seqpoint.cli.options import as_json, explain_option, hardware_option, reading_options
+from seqpoint.cli.options import as_json, classes_file, explain_option, hardware_option, reading_options
 from seqpoint.cli.output import byte_progress, message, print_json, print_lines, print_table, print_tables
 from seqpoint.description import quality_table, row_counts, trace_facts
 
@@ -99,8 +99,11 @@ def ingest_command(files: tuple[str, ...], output: str, marker: str, length: str
     # Arrow reads this when it loads; the system's allocator keeps less of what is free than Arrow's own.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from profilers.ingest.pipeline import IngestOptions, ingest
+    from profilers.trace.kernels import read_class_rules
 
     joined = {"counters": more["counters"], "execution_traces": more["traces"]}
+    if (file := classes_file()) is not None:
+        joined["class_rules"] = read_class_rules(file)
     options = IngestOptions(marker, length, byte_progress("reading"), parse_bytes(more["limit"]), **joined)
     with _cluster(more["cluster"]) if more["cluster"] else nullcontext() as executor:
         result = ingest(files, output, options, executor=executor)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from profilers.trace.arrays import Bools, Ints
-from profilers.trace.kernels import COLLECTIVE, classify
+from profilers.trace.kernels import COLLECTIVE
 from profilers.trace.trace import Trace
 
 #: Iterations further apart than this share of their median duration do not follow each other.
@@ -86,7 +86,7 @@ def devices_by_hand(trace: Trace) -> dict[tuple[int, int], DeviceByHand]:
         np.concatenate([column(t, name) for t in tables]) for name in ("rank", "device", "start_ns", "iteration")
     )
     end = start + np.concatenate([column(t, "dur_ns", 0) for t in tables])
-    classes = {name: classify(name) == COLLECTIVE for name in set(texts(trace.kernels, "name"))}
+    classes = {name: trace.meta.class_of(name) == COLLECTIVE for name in set(texts(trace.kernels, "name"))}
     collective = np.array([*(classes[name] for name in texts(trace.kernels, "name")), *[False] * len(trace.copies)])
     arrival = np.maximum(start, _arrivals(trace, np.concatenate([column(t, "id") for t in tables])))
     result = {}
@@ -186,7 +186,7 @@ def collectives_by_hand(trace: Trace, iteration: int) -> list[CollectiveByHand]:
 def kernel_times(trace: Trace, iteration: int | None = None) -> dict[str, int]:
     """Return the summed durations of kernels by class, ns, of one iteration or of all."""
     times: dict[str, int] = defaultdict(int)
-    class_of = {name: classify(name) for name in set(texts(trace.kernels, "name"))}
+    class_of = {name: trace.meta.class_of(name) for name in set(texts(trace.kernels, "name"))}
     names, duration = texts(trace.kernels, "name"), column(trace.kernels, "dur_ns", 0).tolist()
     for name, ns, number in zip(names, duration, column(trace.kernels, "iteration").tolist(), strict=True):
         if iteration is None or number == iteration:
