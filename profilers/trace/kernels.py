@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
          "CK: gradients of a convolution, computed as matrix products; cuDNN: their offsets"),
     # FBGEMM's sparse kernels carry the library's name, and those of the backward pass that of the optimizer.
     Rule("embedding", r"embedding|permute_(?:1d|2d|indices|pooled)|pooled_emb|bounds_check|linearize_index|bucketize"
-         r"|offsets_range|compute_grad_weight|partials?_(?:per_)?segment|\btbe|_tbe|recat_|sum_and_scatter"
+         r"|offsets_range|compute_grad_weight|partials?_(?:per_)?segment|\btbe|_tbe|sum_and_scatter"
          r"|dense_representation",
          "void split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1<c10::Half, float>",
          "FBGEMM, ATen: lookups, their gradients, and the sparse indices and pooled rows around them"),
@@ -144,6 +144,8 @@ RULES: tuple[Rule, ...] = (
          r"|moe_align_block|searchsorted",
          "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, int, int>::Policy800>",
          "CUB, rocPRIM, ATen, samplers and routers: sorts, the largest of a row, searches in what is sorted"),
+    Rule("copy", r"recat_copy", "void fbgemm_gpu::recat_copy_async_kernel<float>",
+         "FBGEMM: brings pooled rows into the order of an exchange; it only moves data, so it can be fused with it"),
     # Conversions. A normalization that quantises its result stands before them.
     Rule("normalization", r"(?:rms|layer|group|batch)_?norm", "_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi64E",
          "every library; also with an addition before it and a conversion behind it"),

@@ -188,7 +188,7 @@ def estimate_command(selection: str, trace: str, base: str, json_: bool, **how: 
     seqpoint estimate points.json faster.trace --from base.trace
     """
     if is_log(trace) and is_log(base):
-        refuse_options(("marker", "length", "classes"), _ROWS)
+        refuse_options(("marker", "length"), _ROWS)
     points = _read(Path(selection))
     origin, run = (
         front_door.iterations(path if is_log(path) else load(path, how["marker"], how["length"]))
