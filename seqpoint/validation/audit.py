@@ -140,12 +140,13 @@ def check_classes(subject: Subject) -> Iterator[ValidationRow]:
 def check_devices(subject: Subject) -> Iterator[ValidationRow]:
     """Yield the busy time and the communication of each device in `describe` against a sweep over the events."""
     keys = ("busy_ns", "communication_ns", "exposed_ns", "waiting_ns", "exposed_waiting_ns")
-    devices = by_hand.devices_by_hand(subject.trace)
-    for row in describe(subject.trace).to_dict()["devices"]:
-        number = -1 if row["device"] is None else row["device"]
-        reference = devices[row["rank"], number]
-        if abs(row.get("elapsed_ns", reference.elapsed_ns) - reference.elapsed_ns) > _UNCHANGED * reference.elapsed_ns:
+    shown = describe(subject.trace).to_dict()["devices"]
+    devices = by_hand.devices_by_hand(subject.trace, {row["rank"]: row["elapsed_ns"] for row in shown})
+    alone = {row["rank"] for row in shown if by_hand.step_times(subject.trace, row["rank"])}
+    for row in shown:
+        if row["rank"] not in alone:
             continue  # iterations with gaps between them, whose steps are no single stretch
+        reference = devices[row["rank"], -1 if row["device"] is None else row["device"]]
         for key in keys:
             if row.get(key) is not None:
                 figure = float(getattr(reference, key))
@@ -233,11 +234,12 @@ def check_world_size(subject: Subject) -> Iterator[ValidationRow]:
     network = min(adapters * gbps, link)
     largest = max((each for each in known if each.event in after), key=lambda each: each.bytes, default=None)
     if largest is not None:
-        factor = (2.0 if "AllReduce" in _name(subject, largest.event) else 1.0) * (_RANKS - 1) / _RANKS
-        bus = factor * largest.bytes / after[largest.event]
-        yield subject.bounded(
-            f"change_world_size:{_RANKS}, bus bandwidth in GB/s", bus, least=_BUS[0] * network, most=_BUS[1] * network
-        )
+        rounds = 2.0 if "AllReduce" in _name(subject, largest.event) else 1.0
+        traced = rounds * (largest.ranks - 1) / largest.ranks * largest.bytes / largest.duration_ns
+        bus = rounds * (_RANKS - 1) / _RANKS * largest.bytes / after[largest.event]
+        least = _BUS[0] * min(network, traced)  # what was slow inside the node stays slow
+        case = f"change_world_size:{_RANKS}, bus bandwidth in GB/s"
+        yield subject.bounded(case, bus, least=least, most=_BUS[1] * network)
 
 
 def _name(subject: Subject, event: int) -> str:

@@ -75,11 +75,16 @@ class DeviceByHand:
     exposed_waiting_ns: int
 
 
-def devices_by_hand(trace: Trace) -> dict[tuple[int, int], DeviceByHand]:
+def devices_by_hand(trace: Trace, elapsed_ns: Mapping[int, int] | None = None) -> dict[tuple[int, int], DeviceByHand]:
     """Return the busy time and the communication of each device, by rank and device.
 
-    They count from the start of the first iteration to the last completion of the rank, or over the whole recording if
-    the trace has no iteration.
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    elapsed_ns : mapping of int to int, optional
+        Time by rank up to its last completion that counts; by default from the start of its first iteration. Without
+        iterations, the whole recording counts.
     """
     tables = (trace.kernels, trace.copies)
     ranks, devices, start, number = (
@@ -94,6 +99,7 @@ def devices_by_hand(trace: Trace) -> dict[tuple[int, int], DeviceByHand]:
         rows = (ranks == rank) & (devices == device)
         window = _window(trace, rank, end[(ranks == rank) & (number >= 0)])
         first, last = window or (int(start[rows].min()), int(end[rows].max()))
+        first = last - elapsed_ns[rank] if window and elapsed_ns else first
         cut = [np.clip(times[rows], first, last) for times in (start, end, arrival)]
         result[rank, device] = _swept(cut[0], cut[1], cut[2], collective[rows], elapsed_ns=last - first)
     return result
@@ -110,16 +116,28 @@ def _window(trace: Trace, rank: int, ends_ns: Ints) -> tuple[int, int] | None:
 
 
 def _arrivals(trace: Trace, ids: Ints) -> Ints:
-    """Return when the last rank starts the collective of each kernel; -1 if it is none, or not all ranks are there."""
-    starts: dict[int, list[int]] = defaultdict(list)
-    sizes: dict[int, int] = {}
+    """Return when the last rank starts the collective of each kernel; -1 if it is none, or not all ranks are there.
+
+    A collective that one rank ends before another begins it has clocks that disagree, so its last rank is unknown.
+    """
+    groups: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    sizes: dict[int, int] = defaultdict(lambda: 2)
     table = trace.collectives
-    start, match, size, kernel = (column(table, name) for name in ("start_ns", "match_id", "group_size", "kernel_id"))
-    for moment, group, ranks in zip(start.tolist(), match.tolist(), size.tolist(), strict=True):
-        starts[group].append(moment)
-        sizes[group] = ranks
-    last = {group: max(moments) for group, moments in starts.items() if len(moments) == sizes[group] and group >= 0}
-    by_kernel = {k: last[group] for k, group in zip(kernel.tolist(), match.tolist(), strict=True) if group in last}
+    columns = [column(table, name).tolist() for name in ("match_id", "rank", "start_ns", "dur_ns", "group_size")]
+    for match, rank, start, duration, size in zip(*columns, strict=True):
+        groups[match].append((rank, start, start + duration))
+        sizes[match] = max(sizes[match], size)
+    last = {}
+    for match, members in groups.items():
+        ranks, starts, ends = zip(*members, strict=True)
+        whole = len(set(ranks)) == len(ranks) >= sizes[match]
+        if match >= 0 and whole and max(starts) < min(ends):
+            last[match] = max(starts)
+    by_kernel = {
+        kernel: last[match]
+        for kernel, match in zip(column(table, "kernel_id").tolist(), columns[0], strict=True)
+        if match in last
+    }
     return np.array([by_kernel.get(event, -1) for event in ids.tolist()], dtype=np.int64)
 
 

@@ -41,16 +41,20 @@ from replay.graph.graph import (
     Tasks,
     hardware_named,
 )
-from replay.graph.operators import Operator, batched_matmul
+from replay.graph.operators import DTYPE_BYTES, Operator, batched_matmul
 from replay.what_ifs import WhatIf, change_dtype, change_world_size, scale_device
 from seqpoint.graphs import all_iterations
 
-#: Columns of a table of the operators of models, of matrix products, and of collectives.
+#: Columns of a table of the operators of models, of matrix products (two layouts), and of collectives.
 MODEL_COLUMNS = ("device", "model", "mode", "seq_len", "batch", "target", "input_shapes", "output_shape", "fw_ms")
 PRODUCT_COLUMNS = ("system", "dtype", "m_elements", "n_elements", "k_elements", "latency_us")
+BENCH_COLUMNS = ("device", "precision", "op", "m", "n", "k", "time_ms")
 COLLECTIVE_COLUMNS = ("system", "implementation", "dtype", "collective", "ranks_count", "message_bytes", "time_us")
 #: Data types of products, as these tables and as the what-ifs call them.
 _PRODUCT_TYPES = {"bfloat16": "bf16", "fp8": "fp8"}
+_BENCH_TYPES = (("Float", "fp32"), ("16 bit inputs, 16 bit multiplication", "fp16"))
+#: Data types whose products are compared on two devices: times of 8 bits include more than the product.
+_WIDE = ("fp32", "bf16")
 #: Least rows and columns of a product in whose time the conversion of its operands to 8 bits hardly counts.
 _LEAST_ROWS, _LEAST_COLUMNS = 256, 4096
 _LIBRARY, _COLLECTIVE_TYPE = "NCCL", "half"
@@ -307,6 +311,12 @@ def _shapes(text: Any) -> Any:
     return ast.literal_eval(text) if isinstance(text, str) else [list(shape) for shape in text]
 
 
+#: Rows, columns and inner size of a product.
+_Shape = tuple[int, int, int]
+#: Times of products, ns, by system, data type and shape.
+_ProductTimes = Mapping[tuple[str, str], Mapping[_Shape, float]]
+
+
 def product_changes(file: Path) -> Iterator[MeasuredChange]:
     """Yield the changes of device, and of data type, of the matrix products of each number of rows in a table.
 
@@ -319,36 +329,60 @@ def product_changes(file: Path) -> Iterator[MeasuredChange]:
     """
     table = pq.read_table(file, columns=list(PRODUCT_COLUMNS))
     known = pc.is_in(table["dtype"], pa.array(list(_PRODUCT_TYPES)))
-    times: dict[tuple[str, str], dict[tuple[int, int, int], float]] = defaultdict(dict)
+    times: dict[tuple[str, str], dict[_Shape, float]] = defaultdict(dict)
     for row in table.filter(known).to_pylist():  # 5 us a row
         shape = (row["m_elements"], row["n_elements"], row["k_elements"])
         of_shape = times[row["system"], _PRODUCT_TYPES[row["dtype"]]]
         of_shape[shape] = min(row["latency_us"] * 1e3, of_shape.get(shape, np.inf))
+    yield from _product_pairs(times, file)
+
+
+def bench_changes(file: Path) -> Iterator[MeasuredChange]:
+    """Yield the changes of device, and of data type, of the matrix products of each batch in a table of DeepBench.
+
+    Parameters
+    ----------
+    file : Path
+        Parquet file with the columns `BENCH_COLUMNS`.
+    """
+    table = pq.read_table(file, columns=list(BENCH_COLUMNS))
+    times: dict[tuple[str, str], dict[_Shape, float]] = defaultdict(dict)
+    for row in table.filter(pc.equal(pc.cast(table["op"], pa.string()), "gemm")).to_pylist():  # 5 us a row
+        dtype = next((ours for words, ours in _BENCH_TYPES if row["precision"].startswith(words)), None)
+        if row["device"] in _SYSTEMS and dtype:
+            shape, of_shape = (row["n"], row["m"], row["k"]), times[row["device"], dtype]
+            of_shape[shape] = min(row["time_ms"] * 1e6, of_shape.get(shape, np.inf))
+    yield from _product_pairs(times, file)
+
+
+def _product_pairs(times: _ProductTimes, file: Path) -> Iterator[MeasuredChange]:
+    """Yield the changes between each two systems, or data types of a system, that have products in common."""
     for before, after in permutations(times, 2):
         (source, old), (target, new) = before, after
         if source == target and old != new:
-            what_if, chosen = change_dtype(f"{old}->{new}"), _casts_little
-        elif old == new == "bf16":
-            what_if, chosen = scale_device(_device(target)), _any_shape
+            what_if = change_dtype(f"{old}->{new}")
+        elif old == new and old in _WIDE:
+            what_if = scale_device(_device(target))
         else:
             continue
-        shapes = sorted(shape for shape in times[before].keys() & times[after].keys() if chosen(shape))
+        both = times[before].keys() & times[after].keys()
+        shapes = sorted(shape for shape in both if {old, new} <= {*_WIDE, "fp16"} or _casts_little(shape))
         if shapes:
             durations = [[times[key][shape] for shape in shapes] for key in (before, after)]
             yield _products_changed(before, what_if, shapes, durations, file)
 
 
-def _any_shape(shape: tuple[int, int, int]) -> bool:
-    return True
-
-
-def _casts_little(shape: tuple[int, int, int]) -> bool:
-    """Return whether the conversion of the operands, which these times of 8 bits include, is small."""
+def _casts_little(shape: _Shape) -> bool:
+    """Return whether the conversion of the operands, which times of 8 bits include, is small."""
     return shape[0] >= _LEAST_ROWS and shape[1] >= _LEAST_COLUMNS
 
 
 #: Devices by their short names in these tables.
-_SYSTEMS = {"a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM5-80GB", "b200_sxm": "B200-SXM-192GB"}
+_SYSTEMS = {
+    "a100_sxm": "A100-SXM4-80GB", "h100_sxm": "H100-SXM5-80GB", "b200_sxm": "B200-SXM-192GB",
+    "NV_V100": "V100-SXM2-16GB", "NV_P100": "P100-PCIE-16GB", "NV_T4": "T4", "NV_1080Ti": "GTX 1080 Ti",
+    "AMD_VegaFE": "Radeon Vega Frontier Edition",
+}  # fmt: skip
 
 
 def _device(system: str) -> Device:
@@ -356,7 +390,7 @@ def _device(system: str) -> Device:
 
 
 def _products_changed(
-    before: tuple[str, str], what_if: WhatIf, shapes: Sequence[tuple[int, int, int]],
+    before: tuple[str, str], what_if: WhatIf, shapes: Sequence[_Shape],
     durations: Sequence[Sequence[float]], file: Path,
 ) -> MeasuredChange:  # fmt: skip
     """Return the change of some products, grouped by rows up to a power of two."""
@@ -364,7 +398,7 @@ def _products_changed(
     sizes = [2 ** (m.bit_length() - 1) for m, _, _ in shapes]
     rows = sorted(set(sizes))
     group = np.array([rows.index(m) for m in sizes], dtype=np.int64)
-    operators = [batched_matmul(1, *shape, 1 if dtype == "fp8" else 2) for shape in shapes]
+    operators = [batched_matmul(1, *shape, DTYPE_BYTES[dtype]) for shape in shapes]
     columns = {"operator": np.arange(len(shapes)), "dtype": np.full(len(shapes), _TYPES.index(dtype))}
     graph = serial_graph(_device(system), durations[0], columns, operators)
     measured = np.zeros(len(rows)) + np.bincount(group, durations[1], len(rows))
@@ -433,6 +467,7 @@ TABLES: Mapping[str, TableLayout] = MappingProxyType(
     {
         "models": TableLayout(MODEL_COLUMNS, model_changes),
         "products": TableLayout(PRODUCT_COLUMNS, product_changes),
+        "products of DeepBench": TableLayout(BENCH_COLUMNS, bench_changes),
         "collectives": TableLayout(COLLECTIVE_COLUMNS, collective_changes),
     }
 )
