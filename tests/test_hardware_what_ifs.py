@@ -1,16 +1,21 @@
 """What-ifs on devices and links: any order, only what bytes need, and cases worked out by hand."""
 
+import json
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from graphs import make_graph
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profilers.devices.catalogue import DTYPES, find_device
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
+from profilers.synthetic import TransformerJob, synthesize
+from profilers.trace import save_trace
 from profilers.trace.kernels import CLASSES
 from replay.costs.collectives import Topology, load_collectives, predict_collective
 from replay.costs.host import HostCosts, load_host_costs
@@ -19,6 +24,7 @@ from replay.costs.shipped import load_parameters
 from replay.costs.transfers import collective_models, group_ranks, group_topology, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
 from replay.what_ifs import parse_what_if, with_host
+from seqpoint.cli import cli
 
 NOMINAL = load_parameters()
 TYPES = tuple(DTYPES)
@@ -331,3 +337,15 @@ def test_shipped_costs_of_launches_name_devices_of_the_catalogue() -> None:
     costs = load_host_costs()
     assert {find_device(name).name for name in costs.launch_us} == set(costs.launch_us)
     assert 3 < costs.typical_us(find_device("MI300X")) < costs.typical_us(find_device("V100-SXM2-16GB"))
+
+
+def test_the_command_gives_its_host_to_every_device(tmp_path: Path) -> None:
+    save_trace(synthesize(TransformerJob(layers=1, sequence_lengths=(64,)), "A100-SXM4-80GB"), tmp_path / "job.trace")
+    trace = str(tmp_path / "job.trace")
+    command = ["project", trace, "-w", "scale_device:MI300X", "-w", "scale_links:2", "--draws", "8", "--json"]
+    done = CliRunner().invoke(cli, [*command, "--host", "0.5"], catch_exceptions=False)
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["what_if"] for row in rows] == [["scale_device:MI300X:0.5"], ["scale_links:2"]]
+    assert any("host times are multiplied by 0.5, as given" in note for note in rows[0]["notes"])
+    with pytest.raises(InvalidInputError, match="no what-if has a scale_device without a host"):
+        CliRunner().invoke(cli, ["project", trace, "-w", "scale_links:2", "--host", "keep"], catch_exceptions=False)
