@@ -224,6 +224,14 @@ def test_a_type_change_commutes_with_devices(other: str) -> None:
     np.testing.assert_allclose(first.tasks.demand, second.tasks.demand, rtol=1e-9, atol=1e-12)
 
 
+def test_products_that_another_device_may_compute_in_tf32_are_named() -> None:
+    note = applied("scale_device:A100", job("V100")).notes[-1]
+    assert note.startswith("scale_device: 1 products in fp32, 0 % of the time of devices, stay in fp32; A100")
+    assert note.endswith("+change_dtype:fp32->tf32")
+    assert not any("TF32" in note for note in applied("scale_device:H100", job("A100")).notes)
+    assert not any("TF32" in note for note in applied("scale_device:V100-SXM2-32GB", job("V100")).notes)
+
+
 # -- nodes and their network ------------------------------------------------------------------------------------------
 
 

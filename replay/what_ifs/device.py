@@ -10,17 +10,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from profilers.devices.catalogue import Device, find_device
+from profilers.devices.catalogue import DTYPES, Device, find_device
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
-from replay.costs.retiming import source_device
+from replay.costs.retiming import arithmetic_tasks, source_device
 from replay.costs.transfers import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.registry import compose, parse_what_if
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, split_words, what_if_text
 
+_FP32 = tuple(DTYPES).index("fp32")
 _FACTOR = Argument("factor", "new value over that of the device", "number")
 
 
@@ -69,9 +70,25 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
         assert traced is not None
         factor = choice.factor(traced, target, parameters) / graph.hardware.factor("host")
         moved = with_hardware(graph, parameters, device=target, factors={"host": factor})
-        return moved if moved is graph else moved.with_notes([f"scale_device: {choice.note(traced, parameters)}"])
+        if moved is graph:
+            return graph
+        notes = [f"scale_device: {choice.note(traced, parameters)}", *_tf32_note(graph, traced, target)]
+        return moved.with_notes(notes)
 
     return WhatIf(what_if_text("scale_device", target.name, *([host] if host else [])), transform)
+
+
+def _tf32_note(graph: KernelGraph, traced: Device, target: Device) -> list[str]:
+    """Return a note on products in FP32 that libraries may compute in TF32 on the other device; empty if none may."""
+    tasks = graph.tasks
+    products = arithmetic_tasks(graph) & (tasks.dtype == _FP32)
+    if "tf32_tflops" in traced.figures or "tf32_tflops" not in target.figures or not products.any():
+        return []
+    share = round(100 * tasks.duration_ns[products].sum() / max(tasks.duration_ns[graph.on_device()].sum(), 1e-9))
+    return [
+        f"scale_device: {int(products.sum())} products in fp32, {share} % of the time of devices, stay in fp32; "
+        f"{target.name} may compute them in TF32: +change_dtype:fp32->tf32"
+    ]
 
 
 def with_host(what_ifs: Sequence[WhatIf], host: str) -> list[WhatIf]:
