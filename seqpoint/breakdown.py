@@ -22,6 +22,8 @@ from seqpoint.units import duration
 #: Rows of a table as text by default, and most characters of a name in it.
 TOP = 20
 _NAME_LENGTH = 66
+#: Share of the kernel time outside the iterations from which a title tells it.
+_SHOWN_SHARE = 0.001
 #: Name of the row of kernels that no operator launched.
 NO_OPERATOR = "(no operator)"
 
@@ -178,16 +180,17 @@ def _subtract_callees(order: Any, thread: Any, start: Any, end: Any, inside: Any
         depth += 1
 
 
-def kernels_text(rows: Sequence[KernelTime], top: int = TOP) -> Table:
-    """Return the first rows of the kernels by name, as text.
+def kernels_text(trace: Trace, top: int = TOP) -> Table:
+    """Return the longest kernels by name, as text.
 
     Parameters
     ----------
-    rows : sequence of KernelTime
-        What `kernels_by_name` returned.
+    trace : Trace
+        The trace.
     top : int
         Most rows of the table.
     """
+    rows = kernels_by_name(trace)
     cells = [
         (
             _cut(row.name),
@@ -201,19 +204,20 @@ def kernels_text(rows: Sequence[KernelTime], top: int = TOP) -> Table:
         for row in rows[:top]
     ]
     columns = ("kernel~", "class~", "kernels", "time", "share %", "median", "streams")
-    return Table(_title("Kernels by name", rows, top), columns, cells)
+    return Table(_title("Kernels by name", trace, rows, top), columns, cells)
 
 
-def operators_text(rows: Sequence[OperatorTime], top: int = TOP) -> Table:
-    """Return the first rows of the operators by name, as text.
+def operators_text(trace: Trace, top: int = TOP) -> Table:
+    """Return the operators with the longest kernels, as text.
 
     Parameters
     ----------
-    rows : sequence of OperatorTime
-        What `operators_by_name` returned.
+    trace : Trace
+        The trace.
     top : int
         Most rows of the table.
     """
+    rows = operators_by_name(trace)
     cells = [
         (
             _cut(row.name or NO_OPERATOR),
@@ -227,16 +231,27 @@ def operators_text(rows: Sequence[OperatorTime], top: int = TOP) -> Table:
     ]
     columns = ("operator~", "calls", "kernels", "device time", "share %", "host time")
     note = "Kernels count for the innermost operator that launched them. Host time is without the operators called."
-    return Table(_title("Operators", rows, top), columns, cells, note=note)
+    return Table(_title("Operators", trace, rows, top), columns, cells, note=note)
 
 
 def _cut(name: str) -> str:
     return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 3] + "..."
 
 
-def _title(title: str, rows: Sequence[KernelTime] | Sequence[OperatorTime], top: int) -> str:
-    """Return a title that says how many rows are shown, and how much of the time of all kernels they hold."""
+def _title(title: str, trace: Trace, rows: Sequence[KernelTime] | Sequence[OperatorTime], top: int) -> str:
+    """Return a title that says what the table covers, and how many rows are shown."""
+    covers = f"{title}, whole recording"
+    outside = _share_outside(trace)
+    if outside >= _SHOWN_SHARE:
+        covers += f" ({100 * outside:.1f} % of the kernel time is in no iteration)"
     if len(rows) <= top:
-        return title
+        return covers
     share = 100 * sum(row.share for row in rows[:top])
-    return f"{title}: {top} of {len(rows)}, {share:.1f} % of the time of all kernels (--top shows more)"
+    return f"{covers}: {top} of {len(rows)}, {share:.1f} % of the kernel time (--top shows more)"
+
+
+def _share_outside(trace: Trace) -> float:
+    """Return the share of the time of all kernels that is in no iteration."""
+    time = integers(trace.kernels, "dur_ns")
+    time = np.where(time == MISSING, 0, time)
+    return float(time[integers(trace.kernels, "iteration") == MISSING].sum() / max(time.sum(), 1))

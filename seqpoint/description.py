@@ -12,7 +12,7 @@ from profilers.trace.arrays import MISSING, integers, strings
 from profilers.trace.quality import NOTE, WARNING, quality_notes
 from profilers.trace.steps import StepTimes, step_times
 from profilers.trace.trace import Trace, TraceMeta
-from seqpoint.breakdown import TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
+from seqpoint.breakdown import NO_OPERATOR, TOP, kernels_by_name, kernels_text, operators_by_name, operators_text
 from seqpoint.communication import DeviceRow, communication_notes, communication_table, device_text
 from seqpoint.iteration_table import IterationTable, iteration_table
 from seqpoint.notebook import DataFrame, Table, as_html, data_frame
@@ -166,9 +166,10 @@ class Description:
     def operators_table(self) -> DataFrame:
         """Return the operators by name with the kernels that they launched, longest first; times in ns.
 
-        The kernels without an operator have a row whose name is None.
+        The kernels without an operator have the row ``"(no operator)"``.
         """
-        return data_frame([_row(row) for row in operators_by_name(self.trace)])
+        rows = operators_by_name(self.trace)
+        return data_frame([_row(row) | {"name": row.name or NO_OPERATOR} for row in rows])
 
     def tables_by(self, top: int = TOP) -> tuple[Table, ...]:
         """Return the tables by kernel or by operator that were asked for, as text.
@@ -178,11 +179,8 @@ class Description:
         top : int
             Most rows of each.
         """
-        texts = {
-            "kernel": lambda: kernels_text(kernels_by_name(self.trace), top),
-            "operator": lambda: operators_text(operators_by_name(self.trace), top),
-        }
-        return tuple(texts[name]() for name in self.by)
+        texts = {"kernel": kernels_text, "operator": operators_text}
+        return tuple(texts[name](self.trace, top) for name in self.by)
 
     def verdict(self) -> str:
         """Return a sentence on whether hosts or devices set the pace; "" for a trace without devices or steps.

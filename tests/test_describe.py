@@ -88,7 +88,7 @@ def test_a_trace_without_kernels_or_operators_has_empty_tables(tmp_path: Path) -
     assert host_only.operators_table()["host_ns"].tolist() == [5 * US]
     assert host_only.verdict() == ""
     kernels_only = sp.describe(opened(tmp_path / "device.json", kernel("gemm", 0, 5, 1)))
-    assert kernels_only.operators_table()["name"].tolist() == [None]
+    assert kernels_only.operators_table()["name"].tolist() == [NO_OPERATOR]
 
 
 def test_the_verdict_says_who_sets_the_pace(tmp_path: Path) -> None:
@@ -112,14 +112,24 @@ def test_the_command_shows_the_longest_rows_first_and_says_what_is_left_out(run:
     path = write_trace(tmp_path / "job.json")
     shown = run("describe", path, "--by", "kernel", "--by", "operator", "--top", 1)
     assert shown.code == 0
-    assert "Kernels by name: 1 of 3, 60.0 % of the time of all kernels (--top shows more)" in shown.out
-    assert "Operators: 1 of 2, 80.0 %" in shown.out
+    text = " ".join(shown.out.split())
+    assert "Kernels by name, whole recording: 1 of 3, 60.0 % of the kernel time (--top shows more)" in text
+    assert "Operators, whole recording: 1 of 2, 80.0 %" in text
     assert NO_OPERATOR in shown.out
     assert "busy" in shown.out.splitlines()[-1]
     assert "Steps" not in shown.out
     everything = json.loads(run("describe", path, "--by", "kernel", "--json").out)
     assert len(everything["kernels"]) == 3
     assert "operators" not in everything
+
+
+def test_a_title_tells_the_time_outside_the_iterations(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    marks = [event(f"ProfilerStep#{i}", "user_annotation", 1000 * i, 1000) for i in (1, 2)]
+    work = [launch(1001, 1), kernel("gemm", 1010, 60, 1), launch(2001, 2), kernel("gemm", 2010, 20, 2)]
+    path.write_text(json.dumps(kineto([*marks, *work, kernel("warm-up", 900, 20, 9)])))
+    title = "Kernels by name, whole recording (20.0 % of the kernel time is in no iteration)"
+    assert title in " ".join(run("describe", path, "--by", "kernel").out.split())
 
 
 @pytest.mark.parametrize("options", [("--top", 3), ("--by", "kernel", "--top", 3, "--json")])

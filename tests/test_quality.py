@@ -53,6 +53,7 @@ def test_wrong_external_ids_alarm_nobody() -> None:
 
 def test_collectives_are_judged_by_those_that_are_not_matched() -> None:
     assert note("collectives", collectives=8, collectives_matched=8).severity == FINE
+    assert note("collectives", collectives=637, collectives_matched=608).severity == FINE
     row = note("collectives", collectives=8, collectives_matched=6)
     assert (row.severity, row.share) == (WARNING, 0.25)
 
