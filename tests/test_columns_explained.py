@@ -4,6 +4,7 @@ A fixture of all tests (`explained_columns`) fails on a printed column without a
 tables of the main commands, so that none is left to chance.
 """
 
+import ast
 import re
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import seqpoint as sp
 from profilers.synthetic import TransformerJob
 from profilers.trace import save_trace
 from seqpoint.columns import SHARED, TABLES, sentences
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -88,3 +91,59 @@ def test_a_report_explains_each_column_too(job: Path, tmp_path: Path) -> None:
     headings = re.findall(r'<th class="\w+" title="([^"]*)">([^<]*)</th>', page)
     assert len(headings) == page.count("<th ") > 20
     assert [name for sentence, name in headings if not sentence] == []
+
+
+#: Functions that make a table, whose first two arguments are its title and its columns.
+MAKERS = {"Table", "print_table", "table_of", "size_table"}
+
+
+def literals(scope: ast.AST) -> dict[str, ast.expr]:
+    """Return what the names of a function or module are assigned to."""
+    nodes = [node for node in ast.walk(scope) if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)]
+    return {node.targets[0].id: node.value for node in nodes}  # type: ignore[attr-defined]
+
+
+def texts(node: ast.expr | None, names: dict[str, ast.expr], depth: int = 0) -> list[str]:
+    """Return the literal texts of columns or of a title, through names; what a program computes becomes an x."""
+    if isinstance(node, ast.Constant):
+        return [str(node.value)]
+    if isinstance(node, ast.JoinedStr):
+        return ["".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in node.values)]
+    if isinstance(node, ast.Name) and node.id in names and depth < 4:
+        return texts(names[node.id], names, depth + 1)
+    if isinstance(node, ast.Tuple | ast.List):
+        return [text for part in node.elts if not isinstance(part, ast.Starred) for text in texts(part, names, depth)]
+    if isinstance(node, ast.Dict):
+        return [text for key in node.keys for text in texts(key, names, depth)]
+    if isinstance(node, ast.BinOp):
+        return [*texts(node.left, names, depth), *texts(node.right, names, depth)]
+    if isinstance(node, ast.Call) and node.args:  # MappingProxyType({...})
+        return texts(node.args[0], names, depth)
+    return []
+
+
+def written_tables() -> list[tuple[str, str, list[str]]]:
+    """Return the file, title and literal columns of each table that the source makes."""
+    tables = []
+    for path in sorted((ROOT / "seqpoint").rglob("*.py")):
+        module = ast.parse(path.read_text())
+        for scope in [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]:
+            names = literals(module) | literals(scope)
+            for call in [node for node in ast.walk(scope) if isinstance(node, ast.Call) and len(node.args) > 1]:
+                if isinstance(call.func, ast.Name) and call.func.id in MAKERS:
+                    title = "".join(texts(call.args[0], names)) or "*"
+                    tables.append((path.name, title, texts(call.args[1], names)))
+    return tables
+
+
+def test_each_column_that_the_source_names_is_explained() -> None:
+    tables = written_tables()
+    assert sum(bool(columns) for _, _, columns in tables) >= 35
+    somewhere = {name for columns in TABLES.values() for name in columns}
+    missing = [
+        f"{file}: table {title!r}: column {name!r}"
+        for file, title, columns in tables
+        for name in (" ".join(text.removesuffix("~").split()) for text in columns)
+        if "x" not in name.split() and not sentences(title, [name]) and not (title == "*" and name in somewhere)
+    ]
+    assert missing == [], "write a sentence on each in seqpoint/columns.py, for --explain"
