@@ -25,7 +25,7 @@ from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
 from replay.projection.projection import StepWindow, joined_notes
-from replay.what_ifs import WhatIf
+from replay.what_ifs import WhatIf, check_choices
 from seqpoint.communication import DeviceRow, communication_notes
 from seqpoint.notebook import DataFrame, as_html, data_frame
 from seqpoint.units import duration
@@ -558,6 +558,8 @@ def analyze_trace(
     number = typical_iteration(trace) if iteration is None else iteration
     (window,) = step_windows(trace, [number], device=device)
     (position,), (measured,) = window.chosen, window.measured_ns
+    if what_if is not None:
+        check_choices(what_if, [window.graph], load_parameters())
     before = _analyzed(window.steady(), position)
     facts = (number, measured, window.pattern is not None, before)
     notes = communication_notes(communication_rows(before.timeline), trace)
@@ -601,6 +603,8 @@ def graph_of(
     number = typical_iteration(trace) if iteration is None else iteration
     parameters = load_parameters()
     graph = build_graph(trace, number, given_hardware(device), parameters=parameters)
+    if what_if is not None:
+        check_choices(what_if, [graph], parameters)
     return number, graph if what_if is None else what_if(graph, parameters)
 
 

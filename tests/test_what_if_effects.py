@@ -20,7 +20,7 @@ from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Lane, TaskKind, hardware_named
 from replay.what_ifs import TaskChoice, compose, parse_what_if, what_ifs
-from replay.what_ifs.what_if import check_patterns
+from replay.what_ifs.what_if import check_choices
 
 NOMINAL = load_parameters()
 ELEMENTWISE, GEMM = CLASSES.index("elementwise"), CLASSES.index("gemm")
@@ -77,8 +77,8 @@ def test_a_pattern_that_no_graph_has_offers_the_nearest() -> None:
     graph = named(make_graph([1, 1]), ["sgemm_nn", "add"])
     what_if = parse_what_if("dma_collectives+fuse:sgem_nn")
     with pytest.raises(NotFoundError, match=r"what-if .*'sgem_nn'; did you mean sgemm_nn"):
-        check_patterns(what_if, [graph])
-    check_patterns(what_if, [graph, named(graph, ["sgem_nn", "add"])])
+        check_choices(what_if, [graph], NOMINAL)
+    check_choices(what_if, [graph, named(graph, ["sgem_nn", "add"])], NOMINAL)
 
 
 @pytest.mark.parametrize("text", ["fuse:", "fuse:" + "x" * 201, "fuse:" + "*a" * 17])
@@ -89,7 +89,8 @@ def test_a_pattern_has_bounds(text: str) -> None:
 
 def test_a_name_with_colons_and_plus_is_written_with_backslashes() -> None:
     what_if = parse_what_if(r"swap_kernel:at\:\:operator\+*:0.5")
-    assert what_if.patterns == ("at::operator+*",)
+    assert what_if.choices == (TaskChoice("at::operator+*", kinds=(TaskKind.KERNEL,)),)
+    assert parse_what_if(r"swap_kernel:at::operator\+*:0.5").name == what_if.name  # `::` separates nothing
     assert parse_what_if(what_if.name).name == what_if.name
 
 
@@ -120,9 +121,7 @@ def test_the_demands_of_a_swapped_kernel_follow_its_class_and_grid() -> None:
         ("swap_kernel:gemm:-1", "a factor of -1"),
         ("swap_kernel:gemm:nan", "a factor of nan"),
         ("swap_kernel:gemm:1::9999999999999999999", "^9999999999999999999 workgroups: give a number from 1 to"),
-        ("swap_kernel:collectives:0.5", "swap_kernel acts on kernels that compute, and 'collectives' are none"),
-        ("swap_kernel:gemm:collectives", "swap_kernel acts on kernels that compute"),
-        ("fuse:copies", "fuse acts on kernels that compute, and 'copies' are none"),
+        ("scale_kernels:stram=7:0.5", "tasks are not chosen by 'stram'; did you mean stream"),
         ("scale_kernels:gemm:1e300", "scale_kernels: a factor of 1e.300; give zero, or one from 1e-06 to 1e.06"),
         ("scale_host:1e-7", "scale_host: a factor of 1e-07"),
         ("scale_links:1e7", "scale_links: a factor of 1e.07; give one above zero, from"),
@@ -130,7 +129,7 @@ def test_the_demands_of_a_swapped_kernel_follow_its_class_and_grid() -> None:
         ("swap_kernel:gemm:1:gem", "did you mean gemm"),
         ("swap_kernel:gemm:1:gemm:-5", "-5 workgroups"),
         ("swap_kernel:gemm:1:gemm:many", "workgroups 'many' is no whole number"),
-        ("swap_kernel:gemm", "write swap_kernel:KERNEL:BY"),
+        ("swap_kernel:gemm", "write swap_kernel:TASKS:BY"),
         ("remove_launch_overhead:fast", "'fast' is no time"),
         ("change_priority:gemm:high", "level 'high' is no whole number"),
         ("change_priority:gemm:101", "a priority of 101"),
@@ -523,7 +522,7 @@ def test_a_factor_is_read_back_to_the_last_bit(factor: float) -> None:
 
 def test_names_in_errors_are_cut() -> None:
     graph = named(make_graph([1, 1], class_=[GEMM, GEMM]), ["void " + "x" * 200, "b"])
-    with pytest.raises(NotFoundError, match=r"there are void x{52}\.\.\., b$"):
+    with pytest.raises(NotFoundError, match=r"there are all, kernels, gemm, void x{52}\.\.\., b$"):
         applied("swap_kernel:gemm:?????????z", graph)
 
 

@@ -38,7 +38,7 @@ def skip(kernel):
     def transform(graph, parameters):
         return graph.with_durations(np.where(choice.rows(graph), 0.0, graph.tasks.duration_ns), Basis.ASSUMED)
 
-    return WhatIf("anything", transform, patterns=choice.patterns)
+    return WhatIf("anything", transform, choices=(choice,))
 
 skips = Recipe("skips", skip, (Argument("kernel", "class or name"),), example="skips:gemm")
 fails = recipe("fails", raises)

@@ -77,6 +77,32 @@ def strings(table: pa.Table, column: str) -> npt.NDArray[np.object_]:
     return texts
 
 
+def encode_text(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:
+    """Return a text column as codes, -1 for null, and the text of each code.
+
+    Parameters
+    ----------
+    column : ChunkedArray
+        Texts, dictionary-encoded or plain.
+
+    Examples
+    --------
+    >>> codes, texts = encode_text(pa.chunked_array([["mm", None, "add", "mm"]]))
+    >>> codes.tolist(), texts.tolist()
+    ([0, -1, 1, 0], ['mm', 'add'])
+    """
+    if not len(column):
+        return np.zeros(0, np.int64), np.empty(0, object)
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    unified = column.unify_dictionaries()
+    texts = unified.chunk(0).dictionary.to_pylist()
+    codes = integers(pa.table({"code": pa.chunked_array([chunk.indices for chunk in unified.chunks])}), "code")
+    values = np.empty(len(texts), object)
+    values[:] = texts
+    return np.where(codes == MISSING, -1, codes), values
+
+
 def text_codes(texts: pa.ChunkedArray, codes: dict[str | None, int]) -> Ints:
     """Return a number for each text of a dictionary-encoded column, the same number in all tables.
 

@@ -16,9 +16,20 @@ import pyarrow as pa
 
 from profilers.devices.catalogue import DTYPES
 from profilers.errors import InvalidInputError
-from profilers.trace.arrays import MISSING, Ints, arrow_array, dense_keys, ends, integers, integers_or_missing, strings
+from profilers.trace.arrays import (
+    MISSING,
+    Ints,
+    arrow_array,
+    dense_keys,
+    encode_text,
+    ends,
+    integers,
+    integers_or_missing,
+    strings,
+)
 from profilers.trace.columns import lookup
 from profilers.trace.trace import Trace
+from replay.from_trace.phases import work_phases
 from replay.graph.graph import COPY_DIRECTIONS, Hardware, hardware_of
 
 #: Numbers of the data types.
@@ -223,6 +234,8 @@ class WorkColumns:
     ----------
     columns : dict of str to array
         Columns of equal length, in ns on the trace's clock; ``name`` is an index into `names`.
+    op_names : array
+        Distinct names of operators; the column ``launched_by`` is an index into them, -1 if unknown.
     names, classes, dtypes : array
         Distinct names, and the class and data type that each tells. They are found once a name, since regular
         expressions cost 10 to 30 us each.
@@ -236,6 +249,7 @@ class WorkColumns:
     """
 
     columns: dict[str, npt.NDArray[Any]]
+    op_names: npt.NDArray[np.object_]
     names: npt.NDArray[np.object_]
     classes: npt.NDArray[np.object_]
     dtypes: Ints
@@ -351,10 +365,14 @@ def _index_device_work(trace: Trace) -> WorkColumns:
     merged, names = _joined_columns(tables, _WORK_COLUMNS)
     merged |= {name: np.where(merged[name] == MISSING, -1, merged[name]) for name in ("device", "stream")}
     merged["is_copy"] = np.repeat([False, True], [table.num_rows for table in tables])
-    codes, directions = _encode_text(trace.copies["direction"])
+    codes, directions = encode_text(trace.copies["direction"])
     known = {name: i for i, name in enumerate(COPY_DIRECTIONS)}
     of_code = np.array([*(known.get(text, -1) for text in directions), -1], dtype=np.int64)
     merged["direction"] = np.concatenate([np.full(trace.kernels.num_rows, -1), of_code[codes]])
+    op_codes, op_names = encode_text(trace.ops["name"])
+    launched_by = lookup(integers(trace.ops, "id"), op_codes, merged["op"])
+    merged["launched_by"] = np.where(launched_by == MISSING, -1, launched_by)
+    merged["phase"] = work_phases(trace, merged["launch_id"], merged["op"])
     order = np.argsort(merged["start"], kind="stable")
     columns = {name: values[order] for name, values in merged.items()}
     columns["opens"] = np.zeros(len(order), dtype=bool)
@@ -364,7 +382,7 @@ def _index_device_work(trace: Trace) -> WorkColumns:
     dtypes = np.array([dtype_of_name(name) for name in names], dtype=np.int64)
     reach = np.maximum.accumulate(columns["end"])
     began = _iteration_begin(trace, columns)
-    return WorkColumns(columns, names, classes, dtypes, began, reach, SortedRows.by(columns["iteration"]))
+    return WorkColumns(columns, op_names, names, classes, dtypes, began, reach, SortedRows.by(columns["iteration"]))
 
 
 def _iteration_begin(trace: Trace, columns: dict[str, npt.NDArray[Any]]) -> Ints:
@@ -382,7 +400,7 @@ def _loader_calls(trace: Trace) -> pa.Table:
     names = ["rank", "process", "thread", "iteration", "start_ns", "dur_ns", "name"]
     tables: list[pa.Table] = []
     for table in (trace.ops, trace.ranges):
-        codes, distinct = _encode_text(table["name"])
+        codes, distinct = encode_text(table["name"])
         is_loader = np.array([*(str(text).startswith(LOADER_PREFIX) for text in distinct), False], dtype=bool)
         rows = np.flatnonzero(is_loader[codes])
         calls = table.select(names).take(arrow_array(rows))
@@ -421,21 +439,7 @@ def _joined_columns(
     """
     joined = {new: np.concatenate([integers_or_missing(t, name) for t in tables]) for name, new in columns.items()}
     joined["end"] = np.concatenate([ends(table) for table in tables])
-    codes, texts = zip(*(_encode_text(table["name"]) for table in tables), strict=True)
+    codes, texts = zip(*(encode_text(table["name"]) for table in tables), strict=True)
     first = np.cumsum([0, *map(len, texts[:-1])])
     joined["name"] = np.concatenate([np.where(c < 0, -1, c + offset) for c, offset in zip(codes, first, strict=True)])
     return joined, np.concatenate(texts)
-
-
-def _encode_text(column: pa.ChunkedArray) -> tuple[Ints, npt.NDArray[np.object_]]:
-    """Return a text column as codes, -1 for null, and the text of each code."""
-    if not len(column):
-        return np.zeros(0, np.int64), np.empty(0, object)
-    if not pa.types.is_dictionary(column.type):
-        column = column.dictionary_encode()
-    unified = column.unify_dictionaries()
-    texts = unified.chunk(0).dictionary.to_pylist()
-    codes = integers(pa.table({"code": pa.chunked_array([chunk.indices for chunk in unified.chunks])}), "code")
-    values = np.empty(len(texts), object)
-    values[:] = texts
-    return np.where(codes == MISSING, -1, codes), values

@@ -139,6 +139,7 @@ def _add_tasks(assembly: Assembly, window: Window, operator: Ints, meeting_ns: I
         column: np.where(is_arrival, default, values[rows])
         for column, (values, default) in _task_columns(window, operator).items()
     }
+    columns["launched_by"] = np.where(is_arrival, -1, _launching_operators(assembly, window)[rows])
     numbers = assembly.tasks(
         name,
         _stream_lanes(assembly, window)[rows],
@@ -175,7 +176,16 @@ def _task_columns(window: Window, operator: Ints) -> dict[str, tuple[Ints, int]]
         "operator": (operator, -1),
         "ranks": (ranks, 0),
         "direction": (device_work.direction, -1),
+        "phase": (device_work.phase, -1),
     }
+
+
+def _launching_operators(assembly: Assembly, window: Window) -> Ints:
+    """Return the number of the name of the operator that launched each row; -1 if unknown."""
+    numbers = window.device_work.launched_by.copy()
+    known = numbers >= 0
+    numbers[known] = assembly.number_names(numbers[known], window.index.device_work.op_names)
+    return numbers
 
 
 def _collective_kinds(window: Window, table_row: Ints) -> Ints:

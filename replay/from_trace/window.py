@@ -27,7 +27,8 @@ class DeviceWork:
 
     `launch` is the row of `Calls`, -1 if the launch is not in the window. `iteration` is the position in
     `Window.iterations`, -1 for work of none of them. `name` is an index into the names of the index, `direction` into
-    `COPY_DIRECTIONS`. `opens` marks the first row of a stream in the trace. Times are ns after the window's origin.
+    `COPY_DIRECTIONS`, `phase` into `PHASES`, and `launched_by` into the names of operators. `opens` marks the first row
+    of a stream in the trace. Times are ns after the window's origin.
     """
 
     id: Ints
@@ -45,6 +46,8 @@ class DeviceWork:
     name: Ints
     workgroups: Ints
     bytes: Ints
+    launched_by: Ints
+    phase: Ints
     opens: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:

@@ -1,10 +1,11 @@
 """`KernelGraph`: tasks, edges, and the demand of each task on its device.
 
-Read `graph` first, then `operators` (FLOP and bytes of an operator). `assembly` builds graphs block by block, without a
-trace.
+Read `graph` first, then `operators` (FLOP and bytes of an operator). `choice` is the grammar by which tasks are chosen.
+`assembly` builds graphs block by block, without a trace.
 """
 
 from replay.graph.assembly import Assembly
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import (
     Basis,
     EdgeKind,
@@ -29,6 +30,7 @@ __all__ = [
     "Lane",
     "Operator",
     "SharingPolicy",
+    "TaskChoice",
     "TaskKind",
     "Tasks",
     "hardware_of",

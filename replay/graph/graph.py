@@ -85,6 +85,8 @@ COLLECTIVE_KINDS: tuple[str, ...] = (
 )
 
 
+#: Phases of a training step; `Tasks.phase` is an index into them.
+PHASES: tuple[str, ...] = ("forward", "backward", "optimizer")
 _COLLECTIVE_CLASS = CLASSES.index(COLLECTIVE)
 
 
@@ -253,11 +255,11 @@ _ABSENT: Any = None
 _DEFAULTS: Mapping[str, float | int | bool] = {
     **dict.fromkeys(("waves", "footprint", "hit_share"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
-    **dict.fromkeys(("cu_mask", "link", "engine", "direction"), -1),
+    **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase"), -1),
     "interleaved": False,
 }
 #: Columns that the engine does not read.
-_UNTIMED = ("ranks", "direction")
+_UNTIMED = ("ranks", "direction", "launched_by", "phase")
 
 
 @dataclass(frozen=True)
@@ -324,6 +326,10 @@ class Tasks:
         Number of ranks that take part in a collective; 0 if unknown.
     direction : array of int64, optional
         Index into `COPY_DIRECTIONS`; -1 if unknown, and for tasks that are no copies.
+    launched_by : array of int64, optional
+        Name of the operator that launched it, as an index into `KernelGraph.names`; -1 if unknown.
+    phase : array of int64, optional
+        Index into `PHASES`; -1 if unknown.
     """
 
     kind: Ints
@@ -355,6 +361,8 @@ class Tasks:
     hit_share: Floats = _ABSENT
     ranks: Ints = _ABSENT
     direction: Ints = _ABSENT
+    launched_by: Ints = _ABSENT
+    phase: Ints = _ABSENT
 
     def __post_init__(self) -> None:
         for name, value in _DEFAULTS.items():

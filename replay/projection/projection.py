@@ -26,7 +26,7 @@ from replay.engine.timeline import Timeline
 from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, SYNC_EDGES, Basis, EdgeKind, KernelGraph
 from replay.projection.provenance import QUANTILES, provenance_of
 from replay.projection.sweep import Steps, jobs_for, sweep
-from replay.what_ifs.what_if import WhatIf, check_patterns
+from replay.what_ifs.what_if import WhatIf, check_choices
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 
@@ -330,7 +330,7 @@ def project(
         has.
     """
     options = options or ProjectionOptions()
-    _check_inputs(windows, what_ifs)
+    _check_inputs(windows, what_ifs, parameters)
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
     base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
@@ -499,15 +499,15 @@ def _bound_what_if(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Cha
     return change
 
 
-def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf]) -> None:
-    """Raise an error for missing windows, weights not above zero, and kernels that no graph has."""
+def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf], parameters: Parameters) -> None:
+    """Raise an error for missing windows, weights not above zero, and choices that fit no task."""
     if not windows:
         raise InvalidInputError("there is no iteration to project; name one that the trace has")
     for window in windows:
         if not all(w > 0 for w in window.weights):
             raise InvalidInputError(f"iterations need weights above zero, not {list(window.weights)}")
     for what_if in what_ifs:
-        check_patterns(what_if, [window.graph for window in windows])
+        check_choices(what_if, [window.graph for window in windows], parameters)
 
 
 def _projection_row(

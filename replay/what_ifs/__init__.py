@@ -1,6 +1,6 @@
 """What-ifs: pure functions from graph to graph, which compose.
 
-Read `what_if` first (`WhatIf`, `Recipe`, `TaskChoice`), then a small one: `scale`. `registry` lists, parses and
+Read `what_if` first (`WhatIf`, `Recipe`), then a small one: `scale`. `registry` lists, parses and
 composes them; `plan` reads plan files. A what-if of another package needs the names that are exported here, and those
 of `replay.graph`; docs/extending.md shows one.
 """
@@ -29,7 +29,7 @@ from replay.what_ifs.scale import scale_host, scale_kernels
 from replay.what_ifs.stream import change_stream
 from replay.what_ifs.swap import swap_kernel
 from replay.what_ifs.t3 import t3
-from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_factor
+from replay.what_ifs.what_if import Argument, Recipe, TaskChoice, WhatIf, check_choices, check_factor, tasks_argument
 from replay.what_ifs.world_size import change_world_size
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "change_priority",
     "change_stream",
     "change_world_size",
+    "check_choices",
     "check_factor",
     "compose",
     "cu_order",
@@ -68,6 +69,7 @@ __all__ = [
     "scale_memory_bandwidth",
     "swap_kernel",
     "t3",
+    "tasks_argument",
     "what_ifs",
     "with_host",
 ]

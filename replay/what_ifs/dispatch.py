@@ -6,12 +6,13 @@ import numpy as np
 
 from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import KernelGraph
-from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, unknown_name, what_if_text
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, tasks_argument, unknown_name, what_if_text
 
 _ORDERS = ("fair", "in_order")
 _HIGHEST_LEVEL = 100
-_TASKS = Argument("tasks", "tasks to change: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
+_TASKS = tasks_argument("change")
 
 
 @recipe(
@@ -45,7 +46,7 @@ def change_priority(tasks: str, level: int) -> WhatIf:
         priority = np.where(chosen, level, graph.tasks.priority)
         return graph.with_tasks(priority=priority).with_notes([f"change_priority: {int(chosen.sum())} tasks"])
 
-    return WhatIf(what_if_text("change_priority", tasks, level), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("change_priority", tasks, level), transform, choices=(choice,))
 
 
 @recipe(
@@ -95,7 +96,7 @@ def partition(tasks: str, share: float) -> WhatIf:
         note = f"partition: {int(chosen.sum())} tasks on {share:g} of the compute units"
         return replace(graph.with_tasks(cu_mask=mask), policy=policy).with_notes([note])
 
-    return WhatIf(what_if_text("partition", tasks, share), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("partition", tasks, share), transform, choices=(choice,))
 
 
 @recipe(

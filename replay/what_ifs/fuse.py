@@ -11,16 +11,18 @@ import numpy as np
 
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import LAUNCH_EDGES, RESOURCES, STREAM_EDGES, Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, kernel_choice, recipe, what_if_text
+from replay.what_ifs.what_if import WhatIf, recipe, tasks_argument, what_if_text
 
+_KERNELS = (TaskKind.KERNEL,)
 _HBM = RESOURCES.index("hbm")
 #: Characters of each name in the name of a merged kernel.
 _NAME_LENGTH = 120
 
 
-@recipe("kernels", "fuse:elementwise", Argument("kernel", "class, kernel name, or pattern with * and ?"))
-def fuse(kernel: str) -> WhatIf:
+@recipe("kernels", "fuse:elementwise", replace(tasks_argument("merge"), older_name="kernel"))
+def fuse(tasks: str) -> WhatIf:
     """Merge chosen kernels that follow each other on a stream: one launch, and no memory traffic in between.
 
     Two kernels merge if three conditions hold. Both are chosen. The second waits only for its stream and its launch.
@@ -42,19 +44,19 @@ def fuse(kernel: str) -> WhatIf:
     Raises
     ------
     InvalidInputError
-        `kernel` does not choose kernels.
+        `tasks` is no valid choice.
     """
-    choice = kernel_choice("fuse", kernel)
+    choice = TaskChoice(tasks, kinds=_KERNELS, allowed=_KERNELS)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        before = _fusable_predecessor(graph, choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL))
+        before = _fusable_predecessor(graph, choice.rows(graph))
         joints = np.flatnonzero(before >= 0)
         note = f"fuse: {len(joints)} of {int(choice.rows(graph).sum())} kernels merged into the one before"
         if not len(joints):
             return graph.with_notes([note])
         return _merged(graph, before, _saved_time(graph, before, parameters)).with_notes([note])
 
-    return WhatIf(what_if_text("fuse", kernel), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("fuse", tasks), transform, choices=(choice,))
 
 
 def _fusable_predecessor(graph: KernelGraph, chosen: Bools) -> Ints:

@@ -122,8 +122,7 @@ def compose(*parts: WhatIf) -> WhatIf:
         return graph
 
     steps = tuple(step for what_if in parts for step in what_if.steps)
-    patterns = tuple(pattern for what_if in parts for pattern in what_if.patterns)
-    return WhatIf("+".join(steps) or "nothing", transform, steps, patterns)
+    return WhatIf("+".join(steps) or "nothing", transform, parts)
 
 
 def parse_what_if(text: str) -> WhatIf:

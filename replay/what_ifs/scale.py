@@ -1,49 +1,53 @@
-"""Scaling what-ifs: kernels of one class, or the host, are faster or slower by a factor."""
+"""Scaling what-ifs: chosen tasks, or the host, are faster or slower by a factor."""
+
+from dataclasses import replace
 
 import numpy as np
 
-from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import Basis, KernelGraph, TaskKind
-from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, unknown_name, what_if_text
+from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, tasks_argument, what_if_text
 
 
 @recipe(
     "kernels",
     "scale_kernels:gemm:0.5",
-    Argument("class", "a class of kernels, or all (with collectives)"),
+    replace(tasks_argument("scale"), older_name="class"),
     Argument("factor", "new duration over old", "number"),
 )
-def scale_kernels(class_: str, factor: float) -> WhatIf:
-    """Scale the isolated duration of all kernels of a class by FACTOR.
+def scale_kernels(tasks: str, factor: float) -> WhatIf:
+    """Scale the isolated duration of chosen tasks by FACTOR.
 
-    CLASS is a class of kernels, or ``all`` (also ``*``) for every class, collectives included. Demands stay as they
-    are, and so does how much kernels slow each other.
+    TASKS is any choice of tasks on devices. ``all``, and choices that say nothing of the kind of task (``rank=0``),
+    stand for kernels and collectives. Copies are chosen by ``copies``, a direction (``copies=DtoH``), a name or an
+    operator. Demands stay as they are, and so does how much tasks slow each other.
 
     Not modelled: the reason for the change. FACTOR is an assumption, and the scaled durations are marked as assumed.
 
     Raises
     ------
-    NotFoundError
-        There is no such class.
-    InvalidInputError
-        `factor` is neither 0 nor within 1e-6 to 1e6.
+    InvalidInputError, NotFoundError
+        `tasks` is no valid choice, or `factor` is neither 0 nor within 1e-6 to 1e6.
     """
-    class_ = "all" if class_ == "*" else class_
-    if class_ != "all" and class_ not in CLASSES:
-        raise unknown_name("no class of kernels is called", class_, ("all", *CLASSES))
+    choice = TaskChoice(tasks, kinds=(TaskKind.KERNEL, TaskKind.COLLECTIVE))
     check_factor("scale_kernels", factor, zero=True)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
-        tasks = graph.tasks
-        chosen = tasks.class_ >= 0 if class_ == "all" else tasks.class_ == CLASSES.index(class_)
+        tasks_of_graph, chosen = graph.tasks, choice.rows(graph)
         changed = chosen & (factor != 1.0)
         return graph.with_tasks(
-            duration_ns=np.where(chosen, tasks.duration_ns * factor, tasks.duration_ns),
-            basis=np.where(changed, int(Basis.ASSUMED), tasks.basis),
-        ).with_notes([f"scale_kernels:{class_}: {int(chosen.sum())} tasks"])
+            duration_ns=np.where(chosen, tasks_of_graph.duration_ns * factor, tasks_of_graph.duration_ns),
+            basis=np.where(changed, int(Basis.ASSUMED), tasks_of_graph.basis),
+        ).with_notes([f"scale_kernels:{tasks}: {int(chosen.sum())} tasks{_copies_left(graph, tasks)}"])
 
-    return WhatIf(what_if_text("scale_kernels", class_, factor), transform)
+    return WhatIf(what_if_text("scale_kernels", tasks, factor), transform, choices=(choice,))
+
+
+def _copies_left(graph: KernelGraph, tasks: str) -> str:
+    """Return how many memory copies the class of copying kernels leaves out, for a note."""
+    n_copies = int((graph.tasks.kind == TaskKind.COPY).sum())
+    return f", kernels that copy; {n_copies} memory copies are chosen by copies" if tasks == "copy" and n_copies else ""
 
 
 @recipe("host", "scale_host:0.5", Argument("factor", "new host time over old", "number"))

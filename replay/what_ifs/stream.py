@@ -13,13 +13,14 @@ from profilers.errors import InvalidInputError
 from profilers.trace.arrays import Bools, Floats, Ints
 from replay.calibration.parameters import Parameters
 from replay.engine.engine import simulate
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import STREAM_EDGES, SYNC_EDGES, EdgeKind, Edges, KernelGraph, Lane, TaskKind
-from replay.what_ifs.what_if import Argument, TaskChoice, WhatIf, recipe, what_if_text
+from replay.what_ifs.what_if import Argument, WhatIf, recipe, tasks_argument, what_if_text
 
 #: Edges by which another stream, or the host, waits for a stream.
 _WAITS_FOR_STREAM = (EdgeKind.WAIT, EdgeKind.WAIT_INFERRED, *sorted(SYNC_EDGES))
 _ON_STREAM = sorted(STREAM_EDGES)
-_TASKS = Argument("tasks", "tasks to move: all, kernels, collectives, copies, a class, or a kernel name with * and ?")
+_TASKS = tasks_argument("move")
 
 
 @recipe("scheduling", "change_stream:optimizer:new", _TASKS, Argument("stream", "number of the new stream, or new"))
@@ -66,7 +67,7 @@ def change_stream(tasks: str, stream: str) -> WhatIf:
         changed = replace(graph, lanes=lanes, edges=edges).with_tasks(lane=lane, release_ns=release)
         return changed.with_notes([note])
 
-    return WhatIf(what_if_text("change_stream", tasks, stream), transform, patterns=choice.patterns)
+    return WhatIf(what_if_text("change_stream", tasks, stream), transform, choices=(choice,))
 
 
 @dataclass(frozen=True)

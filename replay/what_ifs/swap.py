@@ -1,6 +1,7 @@
 """Swap what-if: kernels are replaced by others."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,17 +10,19 @@ from profilers.trace.arrays import Bools
 from profilers.trace.kernels import CLASSES
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.what_ifs.what_if import (
     Argument,
-    TaskChoice,
     WhatIf,
     check_factor,
-    kernel_choice,
     recipe,
+    tasks_argument,
     unknown_name,
     what_if_text,
 )
+
+_KERNELS = (TaskKind.KERNEL,)
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ns|us|ms|s)", re.ASCII)
 #: Workgroups of a grid; more is a mistake.
@@ -34,20 +37,21 @@ _COPIED = ("name", "class_", "workgroups", "dtype", "operator", "demand", *_DEMA
 @recipe(
     "kernels",
     "swap_kernel:*sgemm*:0.7",
-    Argument("kernel", "class, kernel name, or pattern with * and ?"),
+    replace(tasks_argument("replace"), older_name="kernel"),
     Argument("by", "factor of the duration, duration (120us), or another kernel of the trace"),
     Argument("class", "class of the new kernel, if it differs", default=""),
     Argument("workgroups", "workgroups of the new kernel, if they differ", "whole", default="0"),
 )
-def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) -> WhatIf:
+def swap_kernel(tasks: str, by: str, *, class_: str = "", workgroups: int = 0) -> WhatIf:
     """Replace chosen kernels by a factor of their duration, a duration, or another kernel of the trace.
 
-    KERNEL is a class, or a name with ``*`` and ``?`` (`seqpoint analyze` shows names). BY is one of three:
+    TASKS is any choice of tasks on devices (`seqpoint analyze` shows names). ``all``, and choices that say nothing of
+    the kind of task, stand for kernels that compute. BY is one of three:
 
-    - a factor of the isolated duration (``0.5``);
-    - an isolated duration (``120us``);
-    - the name or pattern of another kernel. Its call of median duration replaces each chosen kernel, with its isolated
-      duration, workgroups and demands.
+    - a factor of the isolated duration (``0.5``), also for copies and collectives;
+    - an isolated duration (``120us``), also for copies and collectives;
+    - a choice of another kernel, such as its name. Its call of median duration replaces each chosen kernel, with its
+      isolated duration, workgroups and demands.
 
     CLASS and WORKGROUPS describe the new kernel if they differ; its demands are then computed anew.
 
@@ -60,19 +64,21 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
     Raises
     ------
     InvalidInputError, NotFoundError
-        There is no such class, or a number is not plausible.
+        A choice is not valid, there is no such class, or a number is not plausible.
     """
-    choice = kernel_choice("swap_kernel", kernel)
     if class_ and class_ not in CLASSES:
         raise unknown_name("no class of kernels is called", class_, CLASSES)
     if not 0 <= workgroups <= _MOST_WORKGROUPS:
         raise InvalidInputError(f"{workgroups} workgroups: give a number from 1 to {_MOST_WORKGROUPS}, or leave it out")
     fixed_ns, factor = duration_ns(by), _parsed_factor(by)
-    donors = kernel_choice("swap_kernel", by) if fixed_ns is None and factor is None else None
+    donors = _kernels(by) if fixed_ns is None and factor is None else None
+    # Only a kernel has a class and a grid, and only a kernel takes the place of one.
+    as_kernel = donors is not None or class_ or workgroups
+    choice = _kernels(tasks) if as_kernel else TaskChoice(tasks, kinds=_KERNELS)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        chosen = choice.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL)
-        note = f"swap_kernel: {int(chosen.sum())} kernels"
+        chosen = choice.rows(graph)
+        note = f"swap_kernel: {int(chosen.sum())} tasks"
         if not chosen.any():
             return graph.with_notes([note])
         if donors is not None:
@@ -83,9 +89,14 @@ def swap_kernel(kernel: str, by: str, *, class_: str = "", workgroups: int = 0) 
             swapped = graph.with_durations(new_ns, Basis.ASSUMED)
         return _with_grid(swapped, chosen, class_, workgroups, parameters).with_notes([note])
 
-    patterns = choice.patterns + (donors.patterns if donors is not None else ())
+    choices = (choice,) if donors is None else (choice, donors)
     optional = (class_, str(workgroups))[: 2 if workgroups else 1 if class_ else 0]
-    return WhatIf(what_if_text("swap_kernel", kernel, by, *optional), transform, patterns=patterns)
+    return WhatIf(what_if_text("swap_kernel", tasks, by, *optional), transform, choices=choices)
+
+
+def _kernels(text: str) -> TaskChoice:
+    """Return a choice of kernels that compute."""
+    return TaskChoice(text, kinds=_KERNELS, allowed=_KERNELS)
 
 
 def duration_ns(text: str) -> float | None:
@@ -105,9 +116,8 @@ def _parsed_factor(text: str) -> float | None:
 
 def _median_kernel(graph: KernelGraph, donors: TaskChoice) -> int:
     """Return the chosen kernel of median duration; of an even number, the shorter middle one."""
-    rows = np.flatnonzero(donors.rows(graph) & (graph.tasks.kind == TaskKind.KERNEL))
-    if not len(rows):
-        raise unknown_name("no kernel of this iteration is called", donors.text, graph.names)
+    donors.check([graph])
+    rows = np.flatnonzero(donors.rows(graph))
     order = rows[np.lexsort((rows, graph.tasks.duration_ns[rows]))]
     return int(order[(len(order) - 1) // 2])
 

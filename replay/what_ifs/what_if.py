@@ -1,63 +1,24 @@
 r"""`WhatIf`, a named transformation of a graph, and `Recipe`, how a what-if is written and made.
 
 A `Recipe` parses the arguments of a what-if (`Argument`) and makes a `WhatIf` of them. A what-if is written in one
-line: ``NAME:ARGUMENT:...``, joined by ``+``; a ``:`` or ``+`` in an argument has a ``\`` before it. `TaskChoice`
-selects the tasks on which a what-if acts, by class, by kind, or by a pattern of names. docs/extending.md shows a whole
-package that adds a what-if.
+line: ``NAME:ARGUMENT:...``, joined by ``+``; a ``:`` or ``+`` in an argument has a ``\`` before it, and ``::`` inside a
+name needs none. The tasks on which a what-if acts are a `replay.graph.choice.TaskChoice`; `check_choices` finds a
+choice that fits no task. docs/extending.md shows a whole package that adds a what-if.
 """
 
-import difflib
-import fnmatch
 import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
 from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
-from profilers.trace.arrays import Bools
-from profilers.trace.kernels import CLASSES, COLLECTIVE
 from replay.calibration.parameters import Parameters
-from replay.graph.graph import KernelGraph, TaskKind
-
-#: Most names that are compared and that a message shows, and most characters of each. A trace has any number of names.
-_MAX_COMPARED, _MAX_COMPARED_LENGTH, _MAX_SHOWN, _MAX_SHOWN_LENGTH = 2000, 120, 12, 60
-
-
-def unknown_name(what: str, name: str, known: Iterable[str]) -> NotFoundError:
-    """Return the error for an unknown name, with the nearest known names.
-
-    Parameters
-    ----------
-    what : str
-        Beginning of the message, such as ``"no class is called"``.
-    name : str
-        The unknown name.
-    known : iterable of str
-        The names that exist; the first 2,000 are compared.
-
-    Examples
-    --------
-    >>> print(unknown_name("no class is called", "GEM", ["gemm", "softmax"]))
-    no class is called 'GEM'; did you mean gemm?
-    """
-    names = [text[:_MAX_COMPARED_LENGTH] for text in islice(dict.fromkeys(known), _MAX_COMPARED)]
-    spelled = {text.lower(): text for text in reversed(names)}
-    nearest = [
-        spelled[text]
-        for text in difflib.get_close_matches(name[:_MAX_COMPARED_LENGTH].lower(), spelled, n=3, cutoff=0.4)
-    ]
-    if nearest:
-        return NotFoundError(f"{what} {name!r}; did you mean {', '.join(map(_shorten, nearest))}?")
-    shown = ", ".join(map(_shorten, names[:_MAX_SHOWN])) + (", ..." if len(names) > _MAX_SHOWN else "")
-    return NotFoundError(f"{what} {name!r}; there {'is' if len(names) == 1 else 'are'} {shown or 'none'}")
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= _MAX_SHOWN_LENGTH else f"{name[: _MAX_SHOWN_LENGTH - 3]}..."
+from replay.graph.choice import TaskChoice as TaskChoice
+from replay.graph.choice import unknown_name as unknown_name
+from replay.graph.graph import KernelGraph
 
 
 def number_text(value: float) -> str:
@@ -83,11 +44,25 @@ def what_if_text(name: str, *arguments: str | float) -> str:
 
     Examples
     --------
-    >>> what_if_text("swap_kernel", "at::add*", 0.5)
-    'swap_kernel:at\\\\:\\\\:add*:0.5'
+    >>> what_if_text("swap_kernel", "at::operator+*", 0.5)
+    'swap_kernel:at::operator\\\\+*:0.5'
     """
-    texts = (argument if isinstance(argument, str) else number_text(argument) for argument in arguments)
-    return ":".join((name, *(re.sub(r"([\\:+])", r"\\\1", text) for text in texts)))
+    texts = [argument if isinstance(argument, str) else number_text(argument) for argument in arguments]
+    escaped = [_UNSAFE.sub(lambda match: f"\\{match[1]}" if match[1] else match[0], text) for text in texts]
+    # After an empty argument, the first letter of a name would be taken for the second half of a `::`.
+    guarded = [
+        f"\\{text}" if not before and _NAME_START.match(text) else text
+        for before, text in zip([name, *escaped], escaped, strict=False)
+    ]
+    return ":".join((name, *guarded))
+
+
+_AFTER_SCOPE = r"[A-Za-z_*?(<{~]"
+_NAME_START = re.compile(_AFTER_SCOPE)
+#: A ``::`` inside a name, as in ``aten::mm`` or ``at::native::*``; a number follows no such ``::``.
+_SCOPE = re.compile(rf"(?<![\\:])::(?={_AFTER_SCOPE})")
+#: The same in an argument, or a character that needs a ``\``.
+_UNSAFE = re.compile(rf"(?<=[^\\:])::(?={_AFTER_SCOPE})|([\\:+])")
 
 
 def split_steps(text: str) -> list[str]:
@@ -102,8 +77,15 @@ def split_steps(text: str) -> list[str]:
 
 
 def split_words(step: str) -> list[str]:
-    """Return the name and the arguments of one step."""
-    return [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in _split(step, ":")]
+    """Return the name and the arguments of one step; ``::`` inside a name separates nothing.
+
+    Examples
+    --------
+    >>> split_words("scale_kernels:operator=aten::mm*:0.5")
+    ['scale_kernels', 'operator=aten::mm*', '0.5']
+    """
+    words = _split(_SCOPE.sub(r"\\:\\:", step), ":")
+    return [re.sub(r"\\(.)", r"\1", word, flags=re.DOTALL) for word in words]
 
 
 def _split(text: str, mark: str) -> Sequence[str]:
@@ -132,10 +114,10 @@ class WhatIf:
         The text that parses to this what-if, arguments included: ``"scale_device:MI355X"``.
     transform : callable
         Takes a graph and the parameters and returns a new graph.
-    parts : tuple of str
-        Names of the what-ifs of a composition; empty for a single what-if.
-    patterns : tuple of str
-        Names or patterns of kernels on which it acts; each has to fit a kernel of the trace.
+    parts : tuple of WhatIf
+        The what-ifs of a composition; empty for a single what-if.
+    choices : tuple of TaskChoice
+        Choices of the tasks on which it acts; each has to fit a task of the trace.
     title : str
         Title that a plan file gives it.
     parameters : tuple of (str, float)
@@ -144,8 +126,8 @@ class WhatIf:
 
     name: str
     transform: Transform
-    parts: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
+    parts: tuple["WhatIf", ...] = ()
+    choices: tuple[TaskChoice, ...] = ()
     title: str = ""
     parameters: tuple[tuple[str, float], ...] = ()
 
@@ -177,7 +159,7 @@ class WhatIf:
     @property
     def steps(self) -> tuple[str, ...]:
         """Names of the what-ifs of a composition, or the name of a single what-if."""
-        return self.parts or (self.name,)
+        return tuple(step for part in self.parts for step in part.steps) or (self.name,)
 
     @property
     def label(self) -> str:
@@ -242,6 +224,8 @@ class Argument:
         Texts that are allowed; empty if any text is.
     default : str, optional
         Text that is used if the argument is left out; without it, the argument is required.
+    older_name : str
+        Name in plan files of earlier versions, which is still read.
     """
 
     name: str
@@ -249,6 +233,7 @@ class Argument:
     kind: str = "text"
     choices: tuple[str, ...] = ()
     default: str | None = None
+    older_name: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -278,6 +263,18 @@ class Argument:
         except ValueError as error:
             what = "whole number" if self.kind == "whole" else "number"
             raise InvalidInputError(f"{self.name} {text!r} is no {what}") from error
+
+
+def tasks_argument(verb: str) -> Argument:
+    """Return the argument by which a what-if takes a choice of tasks.
+
+    Parameters
+    ----------
+    verb : str
+        What happens to the tasks, such as ``"move"``.
+    """
+    about = f"tasks to {verb}: all, kernels, collectives, copies, a class, a name with * and ?, or terms such as rank=0"
+    return Argument("tasks", about)
 
 
 @dataclass(frozen=True)
@@ -376,6 +373,9 @@ class Recipe:
             A name is unknown, or a required argument is missing.
         """
         names = [argument.name for argument in self.arguments]
+        current = {argument.older_name: argument.name for argument in self.arguments}
+        if len(named) > len(named := {current.get(name, name): value for name, value in named.items()}):
+            raise InvalidInputError(f"{self.name} has an argument twice; its arguments are {', '.join(names)}")
         for name in named:
             if name not in names:
                 raise unknown_name(f"{self.name} has no argument", name, names)
@@ -421,101 +421,52 @@ def _text(name: str, value: str | float | int) -> str:
     return number_text(value) if isinstance(value, float) else str(value)
 
 
-_TASK_KINDS = {"kernels": TaskKind.KERNEL, "collectives": TaskKind.COLLECTIVE, "copies": TaskKind.COPY}
-#: Choices without a kernel that computes: each kernel of the class `COLLECTIVE` is a collective.
-_NO_KERNELS = ("collectives", "copies", COLLECTIVE)
-#: Most characters and stars of a pattern, since it is matched with every name of a trace.
-_MAX_PATTERN, _MAX_STARS = 200, 16
+def check_choices(what_if: "WhatIf", graphs: Sequence[KernelGraph], parameters: Parameters) -> None:
+    """Raise an error if a what-if, or a step of a composition, chooses no task of any graph.
 
-
-@dataclass(frozen=True)
-class TaskChoice:
-    """A choice of tasks on devices.
-
-    Parameters
-    ----------
-    text : str
-        ``all``; ``kernels``, ``collectives`` or ``copies``; a class of `profilers.trace.kernels.CLASSES`; or the
-        name of a kernel as the trace writes it, in which ``*`` stands for any text and ``?`` for any character (so
-        for a ``:``).
-
-    Raises
-    ------
-    InvalidInputError
-        The text is empty, longer than 200 characters, or has more than 16 stars.
-    """
-
-    text: str
-
-    def __post_init__(self) -> None:
-        if not self.text or len(self.text) > _MAX_PATTERN or self.text.count("*") > _MAX_STARS:
-            raise InvalidInputError(
-                f"{self.text[:60]!r} chooses no kernels: give a class, or a name with * and ?, of 1 to "
-                f"{_MAX_PATTERN} characters and {_MAX_STARS} stars at most"
-            )
-
-    @property
-    def patterns(self) -> tuple[str, ...]:
-        """The text if it is a name or pattern, for `WhatIf.patterns`; otherwise empty."""
-        return () if self.text == "all" or self.text in _TASK_KINDS or self.text in CLASSES else (self.text,)
-
-    def rows(self, graph: KernelGraph) -> Bools:
-        """Return which tasks of `graph` are chosen, as an array of bool, shape (n_tasks,)."""
-        tasks, rows = graph.tasks, graph.on_device()
-        if self.text in _TASK_KINDS:
-            rows &= tasks.kind == _TASK_KINDS[self.text]
-        elif self.text in CLASSES:
-            rows &= tasks.class_ == CLASSES.index(self.text)
-        elif self.text != "all" and len(graph.names):
-            rows &= np.array([name_fits(self.text, name) for name in graph.names])[tasks.name]
-        return rows
-
-
-def kernel_choice(what: str, text: str) -> TaskChoice:
-    """Return the choice of a what-if that acts only on kernels that compute.
-
-    Parameters
-    ----------
-    what : str
-        Name of the what-if, for the message.
-    text : str
-        As `TaskChoice` reads it.
-
-    Raises
-    ------
-    InvalidInputError
-        As `TaskChoice`, or the text chooses collectives or copies.
-    """
-    if text in _NO_KERNELS:
-        raise InvalidInputError(f"{what} acts on kernels that compute, and {text!r} are none: nothing would change")
-    return TaskChoice(text)
-
-
-def name_fits(pattern: str, name: str) -> bool:
-    """Return whether a name fits a pattern with ``*`` and ``?``; brackets are themselves, since C++ names have them."""
-    return re.match(fnmatch.translate(pattern.replace("[", "[[]")), name) is not None
-
-
-def check_patterns(what_if: "WhatIf", graphs: Sequence[KernelGraph]) -> None:
-    """Raise an error if a pattern of a what-if fits no task of any graph.
+    A step chooses among the tasks that the steps before it leave.
 
     Parameters
     ----------
     what_if : WhatIf
-        Its patterns are checked.
+        Its choices are checked.
     graphs : sequence of KernelGraph
-        Graphs of the chosen iterations; a pattern has to fit a task of one of them.
+        Graphs of the chosen iterations; a choice has to fit a task of one of them.
+    parameters : Parameters
+        Parameters of the models, for the steps before a choice.
 
     Raises
     ------
     NotFoundError
-        A pattern fits no task; the message offers the nearest classes and names.
+        A choice fits no task; the message offers the nearest names, or the values that there are.
     """
-    for pattern in what_if.patterns:
-        used = [(graph, number) for graph in graphs for number in np.unique(graph.tasks.name[graph.on_device()])]
-        names = dict.fromkeys(graph.names[number] for graph, number in used)
-        if not any(name_fits(pattern, name) for name in names):
-            error = unknown_name(
-                "no class or kernel of the trace is called", pattern, ("all", *_TASK_KINDS, *CLASSES, *names)
-            )
-            raise type(error)(f"what-if {what_if.label}: {error}")
+    steps, changed = list(_single_steps(what_if)), list(graphs)
+    last = max((number for number, step in enumerate(steps) if step.choices), default=-1)
+    for number, step in enumerate(steps[: last + 1]):
+        for choice in step.choices:
+            _check_choice(choice, what_if, steps[:number], (graphs, changed))
+        if number < last:
+            try:
+                changed = [step(graph, parameters) for graph in changed]
+            except SeqPointError:
+                return  # the what-if cannot be applied, which its application reports
+
+
+def _single_steps(what_if: "WhatIf") -> Iterable["WhatIf"]:
+    return [step for part in what_if.parts for step in _single_steps(part)] if what_if.parts else [what_if]
+
+
+def _check_choice(
+    choice: TaskChoice,
+    what_if: "WhatIf",
+    earlier: Sequence["WhatIf"],
+    graphs: tuple[Sequence[KernelGraph], Sequence[KernelGraph]],
+) -> None:
+    """Raise the error of a choice that fits no task, with the steps that removed its tasks."""
+    before, changed = graphs
+    try:
+        choice.check(changed)
+    except NotFoundError as error:
+        left = any(choice.rows(graph).any() for graph in before)
+        removed = f" (after {'+'.join(step.name for step in earlier)}, which left none)" if left and earlier else ""
+        raise NotFoundError(f"what-if {what_if.label}: {error}{removed}") from error
