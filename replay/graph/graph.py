@@ -256,10 +256,11 @@ _DEFAULTS: Mapping[str, float | int | bool] = {
     **dict.fromkeys(("waves", "footprint", "hit_share"), 0.0),
     **dict.fromkeys(("priority", "ranks"), 0),
     **dict.fromkeys(("cu_mask", "link", "engine", "direction", "launched_by", "phase"), -1),
+    "factor": 1.0,
     "interleaved": False,
 }
 #: Columns that the engine does not read.
-_UNTIMED = ("ranks", "direction", "launched_by", "phase")
+_UNTIMED = ("ranks", "direction", "launched_by", "phase", "factor")
 
 
 @dataclass(frozen=True)
@@ -330,6 +331,8 @@ class Tasks:
         Name of the operator that launched it, as an index into `KernelGraph.names`; -1 if unknown.
     phase : array of int64, optional
         Index into `PHASES`; -1 if unknown.
+    factor : array of float64, optional
+        Factor that what-ifs assume for its duration. `duration_ns` contains it; models re-time the duration without it.
     """
 
     kind: Ints
@@ -363,6 +366,7 @@ class Tasks:
     direction: Ints = _ABSENT
     launched_by: Ints = _ABSENT
     phase: Ints = _ABSENT
+    factor: Floats = _ABSENT
 
     def __post_init__(self) -> None:
         for name, value in _DEFAULTS.items():
@@ -540,6 +544,35 @@ class KernelGraph:
         changed = duration_ns != self.tasks.duration_ns
         new_basis = np.where(changed, np.maximum(self.tasks.basis, int(basis)), self.tasks.basis)
         return self.with_tasks(duration_ns=duration_ns, basis=new_basis)
+
+    def with_factor(self, rows: Bools, factor: float, basis: Basis) -> "KernelGraph":
+        """Return a graph in which some durations are multiplied by a factor that nobody modelled.
+
+        Parameters
+        ----------
+        rows : array of bool, shape (n_tasks,)
+            Mask of the tasks.
+        factor : float
+            New duration over old, 0 or more.
+        basis : Basis
+            Basis of the durations that change; a task keeps its own basis if that is less certain.
+        """
+        tasks = self.tasks
+        changed = self.with_durations(np.where(rows, tasks.duration_ns * factor, tasks.duration_ns), basis)
+        return changed.with_tasks(factor=np.where(rows, tasks.factor * factor, tasks.factor))
+
+    def without_factors(self) -> "KernelGraph":
+        """Return a graph with durations as they would be without assumed factors; 0 if a factor is 0."""
+        factor, duration_ns = self.tasks.factor, self.tasks.duration_ns
+        if (factor == 1.0).all():
+            return self
+        divided = np.divide(duration_ns, factor, out=np.zeros(len(factor)), where=factor > 0)
+        return self.with_tasks(duration_ns=np.where(factor == 1.0, duration_ns, divided))
+
+    def with_factors(self) -> "KernelGraph":
+        """Return a graph with the assumed factors applied to durations that are without them."""
+        factor = self.tasks.factor
+        return self if (factor == 1.0).all() else self.with_tasks(duration_ns=self.tasks.duration_ns * factor)
 
     def arrival_of(self, task: int) -> int:
         """Return the mark at which a rank arrives at collective `task`; the task itself if it has no such mark."""

@@ -75,7 +75,8 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
         notes = [f"scale_device: {choice.note(traced, parameters)}", *_tf32_note(graph, traced, target)]
         return moved.with_notes(notes)
 
-    return WhatIf(what_if_text("scale_device", target.name, *([host] if host else [])), transform)
+    name = what_if_text("scale_device", target.name, *([host] if host else []))
+    return WhatIf(name, transform, retimes=True)
 
 
 def _tf32_note(graph: KernelGraph, traced: Device, target: Device) -> list[str]:
@@ -152,7 +153,7 @@ def scale_links(factor: float) -> WhatIf:
         notes = [_transfer_note(graph, parameters)] if factor != 1.0 else []
         return with_hardware(graph, parameters, factors={"links": factor}).with_notes(notes)
 
-    return WhatIf(what_if_text("scale_links", factor), transform)
+    return WhatIf(what_if_text("scale_links", factor), transform, retimes=True)
 
 
 def _transfer_note(graph: KernelGraph, parameters: Parameters) -> str:
@@ -235,4 +236,4 @@ def _with_factor(name: str, figure: str, factor: float) -> WhatIf:
         source_device(graph)
         return with_hardware(graph, parameters, factors={figure: factor})
 
-    return WhatIf(what_if_text(name, factor), transform)
+    return WhatIf(what_if_text(name, factor), transform, retimes=True)

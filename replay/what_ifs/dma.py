@@ -24,7 +24,7 @@ def dma_collectives() -> WhatIf:
 
     Source: ConCCL (arXiv 2412.14335).
     """
-    return WhatIf("dma_collectives", _transform)
+    return WhatIf("dma_collectives", _transform, retimes=True)
 
 
 def _transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:

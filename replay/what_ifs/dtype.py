@@ -62,7 +62,7 @@ def change_dtype(types: str) -> WhatIf:
         changed = _retyped(graph, chosen, (old, new), parameters)
         return changed.with_notes(_notes(graph, changed.tasks.duration_ns, chosen, (old, new)))
 
-    return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform)
+    return WhatIf(what_if_text("change_dtype", f"{old}->{new}"), transform, retimes=True)
 
 
 def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], parameters: Parameters) -> KernelGraph:

@@ -56,7 +56,7 @@ def fuse(tasks: str) -> WhatIf:
             return graph.with_notes([note])
         return _merged(graph, before, _saved_time(graph, before, parameters)).with_notes([note])
 
-    return WhatIf(what_if_text("fuse", tasks), transform, choices=(choice,))
+    return WhatIf(what_if_text("fuse", tasks), transform, choices=(choice,), retimes=True)
 
 
 def _fusable_predecessor(graph: KernelGraph, chosen: Bools) -> Ints:
@@ -106,7 +106,11 @@ def _merged(graph: KernelGraph, before: Ints, saved: Floats) -> KernelGraph:
     np.maximum.at(longest_ns, head, duration_ns)
     merged = np.zeros(len(tasks), dtype=bool)
     merged[head[before >= 0]] = True
+    scaled_ns, sum_ns = (
+        np.bincount(head, weights=ns, minlength=len(tasks)) for ns in (duration_ns * tasks.factor, duration_ns)
+    )
     columns: dict[str, Any] = {
+        "factor": np.where(merged & (sum_ns > 0), scaled_ns / np.maximum(sum_ns, 1e-9), tasks.factor),
         "duration_ns": np.where(merged, np.maximum(total_ns, longest_ns), duration_ns),
         "basis": np.where(merged, int(Basis.ASSUMED), tasks.basis),
         "demand": np.where(merged[:, None], _weighted_demand(tasks.demand, duration_ns, head), tasks.demand),

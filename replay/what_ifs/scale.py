@@ -34,12 +34,9 @@ def scale_kernels(tasks: str, factor: float) -> WhatIf:
     check_factor("scale_kernels", factor, zero=True)
 
     def transform(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
-        tasks_of_graph, chosen = graph.tasks, choice.rows(graph)
-        changed = chosen & (factor != 1.0)
-        return graph.with_tasks(
-            duration_ns=np.where(chosen, tasks_of_graph.duration_ns * factor, tasks_of_graph.duration_ns),
-            basis=np.where(changed, int(Basis.ASSUMED), tasks_of_graph.basis),
-        ).with_notes([f"scale_kernels:{tasks}: {int(chosen.sum())} tasks{_copies_left(graph, tasks)}"])
+        chosen = choice.rows(graph)
+        note = f"scale_kernels:{tasks}: {int(chosen.sum())} tasks{_copies_left(graph, tasks)}"
+        return graph.with_factor(chosen, factor, Basis.ASSUMED).with_notes([note])
 
     return WhatIf(what_if_text("scale_kernels", tasks, factor), transform, choices=(choice,))
 

@@ -31,7 +31,7 @@ _NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 #: Columns, beside the demand, that `with_demands` computes.
 _DEMAND_COLUMNS = ("occupies", "waves", "footprint", "hit_share")
 #: Columns that a kernel copies from the kernel that replaces it.
-_COPIED = ("name", "class_", "workgroups", "dtype", "operator", "demand", *_DEMAND_COLUMNS)
+_COPIED = ("name", "factor", "class_", "workgroups", "dtype", "operator", "demand", *_DEMAND_COLUMNS)
 
 
 @recipe(
@@ -83,10 +83,12 @@ def swap_kernel(tasks: str, by: str, *, class_: str = "", workgroups: int = 0) -
             return graph.with_notes([note])
         if donors is not None:
             swapped = _copied_from(graph, chosen, _median_kernel(graph, donors))
-        else:
-            old_ns = graph.tasks.duration_ns
-            new_ns = np.where(chosen, fixed_ns if fixed_ns is not None else old_ns * (factor or 0.0), old_ns)
+        elif fixed_ns is not None:
+            new_ns = np.where(chosen, fixed_ns, graph.tasks.duration_ns)
             swapped = graph.with_durations(new_ns, Basis.ASSUMED)
+            swapped = swapped.with_tasks(factor=np.where(chosen, 1.0, graph.tasks.factor))
+        else:
+            swapped = graph.with_factor(chosen, factor or 0.0, Basis.ASSUMED)
         return _with_grid(swapped, chosen, class_, workgroups, parameters).with_notes([note])
 
     choices = (choice,) if donors is None else (choice, donors)

@@ -122,6 +122,9 @@ class WhatIf:
         Title that a plan file gives it.
     parameters : tuple of (str, float)
         Values of model parameters that a plan file sets for it.
+    retimes : bool
+        Whether it models new durations from old ones. It then gets durations without the factors that other what-ifs
+        assume (`Tasks.factor`), and they apply to its result. So it commutes with them.
     """
 
     name: str
@@ -130,6 +133,7 @@ class WhatIf:
     choices: tuple[TaskChoice, ...] = ()
     title: str = ""
     parameters: tuple[tuple[str, float], ...] = ()
+    retimes: bool = False
 
     def __call__(self, graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         """Return the changed graph.
@@ -150,6 +154,8 @@ class WhatIf:
             return self.transform(graph, parameters)
         try:
             with np.errstate(over="ignore"):  # a graph refuses durations that are not finite
+                if self.retimes:
+                    return self.transform(graph.without_factors(), parameters).with_factors()
                 return self.transform(graph, parameters)
         except SeqPointError as error:
             raise type(error)(f"what-if {self.name}: {error}") from error

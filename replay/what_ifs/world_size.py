@@ -89,7 +89,7 @@ def change_world_size(ranks: int, *, per_node: int = 8, adapters: int = 0, adapt
 
     given, usual = (per_node, adapters, adapter_gbps), (8, 0, 0.0)
     count = max((i + 1 for i in range(len(usual)) if given[i] != usual[i]), default=0)
-    return WhatIf(what_if_text("change_world_size", ranks, *given[:count]), transform)
+    return WhatIf(what_if_text("change_world_size", ranks, *given[:count]), transform, retimes=True)
 
 
 _HOW = "give others as change_world_size:{}:PER_NODE:ADAPTERS:ADAPTER_GBPS"
