@@ -358,6 +358,7 @@ def analyze(
     iteration: int | None = None,
     what_if: "str | WhatIf | None" = None,
     device: str | None = None,
+    tasks: str | None = None,
 ) -> "Analysis":
     """Analyse a step: its critical path, overlap, idle time by cause, and its change under a what-if.
 
@@ -371,17 +372,21 @@ def analyze(
         A what-if to compare with, such as ``"overlap:ideal"``.
     device : str, optional
         The device that the trace was recorded on, if the trace does not say.
+    tasks : str, optional
+        Tasks to count and time, in the grammar of the what-ifs, such as ``"copies=DtoH"`` or ``"gemm,phase=backward"``.
 
     Raises
     ------
     SeqPointError
-        The iteration, device or what-if is unknown, or the what-if cannot be applied.
+        The iteration, device or what-if is unknown, the what-if cannot be applied, or no task is chosen.
     """
+    from replay.graph.choice import TaskChoice
     from replay.what_ifs import parse_what_if
     from seqpoint.graphs import analyze_trace
 
     change = parse_what_if(what_if) if isinstance(what_if, str) else what_if
-    return analyze_trace(_trace(trace), iteration, what_if=change, device=device)
+    choice = None if tasks is None else TaskChoice(tasks)
+    return analyze_trace(_trace(trace), iteration, what_if=change, device=device, tasks=choice)
 
 
 def project(

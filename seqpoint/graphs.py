@@ -23,6 +23,7 @@ from replay.costs.shipped import load_parameters
 from replay.engine.steady import SteadyState
 from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
+from replay.graph.choice import TaskChoice
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
 from replay.projection.projection import StepWindow, joined_notes
 from replay.what_ifs import WhatIf, check_choices
@@ -389,6 +390,8 @@ class TimelineAnalysis:
         Idle time of each device by cause.
     pace : Pace
         Resources on the critical path of the step in the steady state.
+    chosen : ChosenTasks, optional
+        The tasks that the user chose, if any.
     """
 
     timeline: Timeline
@@ -396,6 +399,7 @@ class TimelineAnalysis:
     exposure: analysis.Exposure
     idle: analysis.Idle
     pace: analysis.Pace
+    chosen: analysis.ChosenTasks | None = None
 
 
 @dataclass(frozen=True)
@@ -510,6 +514,7 @@ def _side_facts(side: TimelineAnalysis) -> dict[str, Any]:
         "pace": {"step_ns": side.pace.step_ns, **shares, **asdict(side.pace.slack)},
         "critical_path": {name: dict(getattr(side.path, name)) for name in ("by_cause", "by_class", "by_name")},
         "devices": [{**row, **_work_facts(side, i)} for i, row in enumerate(communication_facts(side.timeline))],
+        "chosen": None if side.chosen is None else side.chosen.to_dict(),
         "notes": list(side.timeline.graph.notes),
     }
 
@@ -535,7 +540,12 @@ def _change_facts(change: analysis.Difference) -> dict[str, Any]:
 
 
 def analyze_trace(
-    trace: Trace, iteration: int | None = None, *, what_if: WhatIf | None = None, device: str | None = None
+    trace: Trace,
+    iteration: int | None = None,
+    *,
+    what_if: WhatIf | None = None,
+    device: str | None = None,
+    tasks: TaskChoice | None = None,
 ) -> Analysis:
     """Analyse the step of an iteration in the steady state, unchanged and under a what-if.
 
@@ -549,33 +559,42 @@ def analyze_trace(
         What-if to compare the step with.
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
+    tasks : TaskChoice, optional
+        Tasks whose number, time and share of the critical path the analysis tells.
 
     Raises
     ------
     SeqPointError
-        The iteration or the device is unknown, or the what-if cannot be applied.
+        The iteration or the device is unknown, the what-if cannot be applied, or no task is chosen.
     """
     number = typical_iteration(trace) if iteration is None else iteration
     (window,) = step_windows(trace, [number], device=device)
     (position,), (measured,) = window.chosen, window.measured_ns
     if what_if is not None:
         check_choices(what_if, [window.graph], load_parameters())
-    before = _analyzed(window.steady(), position)
+    if tasks is not None:
+        tasks.check([window.graph])
+    before = _analyzed(window.steady(), position, tasks)
     facts = (number, measured, window.pattern is not None, before)
     notes = communication_notes(communication_rows(before.timeline), trace)
     if what_if is None:
         return Analysis(*facts, communication_notes=notes)
     changed, parameters = what_if, load_parameters()
-    after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position)
+    after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position, tasks)
     change = analysis.difference(before.timeline, after.timeline)
     return Analysis(*facts, what_if, after, change, notes)
 
 
-def _analyzed(state: SteadyState, position: int) -> TimelineAnalysis:
+def _analyzed(state: SteadyState, position: int, choice: TaskChoice | None) -> TimelineAnalysis:
     timeline = state.at_step(position)
-    path = analysis.attribution(analysis.critical_path(timeline))
+    path = analysis.critical_path(timeline)
     return TimelineAnalysis(
-        timeline, path, analysis.exposure(timeline), analysis.idle_by_cause(timeline), analysis.pace(state, position)
+        timeline,
+        analysis.attribution(path),
+        analysis.exposure(timeline),
+        analysis.idle_by_cause(timeline),
+        analysis.pace(state, position),
+        None if choice is None else analysis.chosen_tasks(path, choice),
     )
 
 

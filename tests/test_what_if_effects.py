@@ -74,7 +74,7 @@ def test_tasks_are_chosen_by_kind_class_or_name_and_brackets_are_themselves(text
 
 
 def test_a_pattern_that_no_graph_has_offers_the_nearest() -> None:
-    graph = named(make_graph([1, 1]), ["sgemm_nn", "add"])
+    graph = named(make_graph([1, 1], class_=[GEMM, ELEMENTWISE]), ["sgemm_nn", "add"])
     what_if = parse_what_if("dma_collectives+fuse:sgem_nn")
     with pytest.raises(NotFoundError, match=r"what-if .*'sgem_nn'; did you mean sgemm_nn"):
         check_choices(what_if, [graph], NOMINAL)
@@ -98,12 +98,12 @@ def test_a_name_with_colons_and_plus_is_written_with_backslashes() -> None:
 
 
 def test_a_kernel_swapped_by_factor_time_and_another_kernel() -> None:
-    graph = named(make_graph([100, 200, 300, 40, 60], class_=[GEMM, GEMM, GEMM, 0, 0]), ["a", "a", "a", "b", "b"])
+    graph = named(make_graph([100, 200, 300, 40, 60], class_=[GEMM] * 3 + [ELEMENTWISE] * 2), ["a", "a", "a", "b", "b"])
     assert applied("swap_kernel:a:0.5", graph).tasks.duration_ns.tolist() == [50, 100, 150, 40, 60]
     assert applied("swap_kernel:gemm:1.5us", graph).tasks.duration_ns.tolist() == [1500, 1500, 1500, 40, 60]
     taken = applied("swap_kernel:a:b", graph).tasks
     assert taken.duration_ns.tolist() == [40, 40, 40, 40, 60]  # the median of two is the shorter
-    assert taken.class_.tolist() == [0] * 5 and taken.name.tolist() == [1] * 5
+    assert taken.class_.tolist() == [ELEMENTWISE] * 5 and taken.name.tolist() == [1] * 5
     assert taken.basis.tolist() == [Basis.DERIVED] * 3 + [Basis.MEASURED] * 2
 
 

@@ -3,6 +3,7 @@
 Read `critical_path` first, which most other modules use.
 """
 
+from replay.analysis.chosen import ChosenTasks, chosen_tasks
 from replay.analysis.critical_path import Attribution, CriticalPath, Part, attribution, critical_path
 from replay.analysis.difference import Difference, difference
 from replay.analysis.idle import (
@@ -20,6 +21,7 @@ __all__ = [
     "IDLE_CAUSES",
     "PACE_RESOURCES",
     "Attribution",
+    "ChosenTasks",
     "CriticalPath",
     "Difference",
     "Exposure",
@@ -28,6 +30,7 @@ __all__ = [
     "Part",
     "ResourceUse",
     "attribution",
+    "chosen_tasks",
     "critical_path",
     "difference",
     "exposure",

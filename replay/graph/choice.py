@@ -83,6 +83,11 @@ _TERM = re.compile(
 )
 
 
+def _kinds(graph: KernelGraph) -> Ints:
+    """Return the kind of each task; kernels of collectives that no profiler recorded as such count as collectives."""
+    return np.where(graph.collectives(), int(TaskKind.COLLECTIVE), graph.tasks.kind)
+
+
 def _names_of(graph: KernelGraph, numbers: Ints) -> list[str]:
     return [graph.names[number] for number in np.unique(numbers[numbers >= 0]).tolist()]
 
@@ -241,7 +246,7 @@ class TaskChoice:
 
     def rows(self, graph: KernelGraph) -> Bools:
         """Return which tasks of `graph` are chosen, as an array of bool, shape (n_tasks,)."""
-        rows = graph.on_device() & np.isin(graph.tasks.kind, self._chosen_kinds())
+        rows = graph.on_device() & np.isin(_kinds(graph), self._chosen_kinds())
         for term in self.terms:
             rows &= _term_rows(graph, term)
         return np.asarray(rows)
@@ -309,7 +314,7 @@ class TaskChoice:
         """Return the values of a key that tasks have, of the kinds that can be chosen."""
         values: dict[str, None] = {}
         for graph in graphs:
-            rows = graph.on_device() & np.isin(graph.tasks.kind, self.allowed)
+            rows = graph.on_device() & np.isin(_kinds(graph), self.allowed)
             values.update(dict.fromkeys(KEYS[key].values(graph, rows)))
         return sorted(values, key=int) if KEYS[key].number else list(values)
 
@@ -364,7 +369,7 @@ def _term_rows(graph: KernelGraph, term: tuple[str, str]) -> Bools:
     if key == _ALL:
         return np.ones(len(graph.tasks), dtype=bool)
     if key == _KIND:
-        return np.asarray(graph.tasks.kind == KIND_WORDS[value])
+        return np.asarray(_kinds(graph) == KIND_WORDS[value])
     return KEYS[key].fits(graph, value)
 
 
@@ -372,7 +377,7 @@ def _counts(choice: TaskChoice, graphs: Sequence[KernelGraph]) -> str:
     """Return how many tasks of each kind a choice fits, as text; empty if there are none."""
     counts = dict.fromkeys(KIND_WORDS, 0)
     for graph in graphs:
-        kinds = graph.tasks.kind[choice.rows(graph)]
+        kinds = _kinds(graph)[choice.rows(graph)]
         for word, kind in KIND_WORDS.items():
             counts[word] += int((kinds == kind).sum())
     return " and ".join(f"{count} {word}" for word, count in counts.items() if count)

@@ -36,4 +36,4 @@ def limit_power(factor: float) -> WhatIf:
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
         return with_hardware(graph, parameters, factors={"power": factor})
 
-    return WhatIf(what_if_text("limit_power", factor), transform)
+    return WhatIf(what_if_text("limit_power", factor), transform, retimes=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from replay.analysis import IDLE_CAUSES, Difference, Exposure, Idle, Pace
+from replay.analysis import IDLE_CAUSES, ChosenTasks, Difference, Exposure, Idle, Pace
+from replay.analysis.chosen import DEVICE_KEYS
 from seqpoint import front_door
 from seqpoint.cli.options import as_json, explain_option, hardware_option, load, perfetto_option, trace_argument
 from seqpoint.cli.output import message, print_lines, print_result, print_table, print_tables, write_timelines
@@ -29,6 +30,11 @@ _NAME_LENGTH = 60
     metavar="NAME:ARGUMENT[+...]",
     help="What-if to compare the step with; a + composes what-ifs. `seqpoint what-ifs` lists them.",
 )
+@click.option(
+    "--tasks",
+    metavar="CHOICE",
+    help="Tasks to count and time: a class, a name with * and ?, or terms such as copies=DtoH (docs/what_ifs.md).",
+)
 @perfetto_option
 @hardware_option
 @explain_option
@@ -49,6 +55,7 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
         iteration=options["iteration"],
         what_if=options["text"],
         device=options["device"],
+        tasks=options["tasks"],
     )
     hardware = result.before.timeline.graph.hardware
     if hardware.known_by == "file name" and hardware.device is not None:
@@ -60,6 +67,9 @@ def command(trace: str, marker: str, length: str | None, json_: bool, **options:
 def _show(result: Analysis) -> None:
     before, sides = result.before, result.sides
     print_lines(*result.summary())
+    for label, side in zip(("", "after: "), sides, strict=False):
+        if side.chosen is not None:
+            _show_chosen(label, side.chosen)
     _show_pace([side.pace for side in sides])
     _show_path("Critical path by cause", "cause", [side.path.by_cause for side in sides])
     _show_path("Critical path by class of kernel", "class", [side.path.by_class for side in sides])
@@ -71,6 +81,27 @@ def _show(result: Analysis) -> None:
     if result.difference is not None and result.what_if is not None:
         _show_difference(result.what_if.name, result.difference)
     print_lines(*(f"note: {note}" for note in result.notes()))
+
+
+def _show_chosen(label: str, chosen: ChosenTasks) -> None:
+    """Print the number and the time of the chosen tasks, by device and by name."""
+    cells = [[getattr(chosen, key)[i] for key in DEVICE_KEYS] for i in range(len(chosen.devices))]
+    rows = [(*ids, *row) for ids, row in zip(chosen.devices, cells, strict=True)]
+    if len(rows) > 1:
+        rows.append(("all", "", *(sum(column) for column in zip(*cells, strict=True))))
+    headings = (key.removesuffix("_ns").replace("path", "critical path") for key in DEVICE_KEYS)
+    print_table(
+        f"{label}Chosen tasks, {chosen.text}: {100 * chosen.path_share:.1f} % of the critical path of the step",
+        ("rank", "device", *headings),
+        [(*row[:3], *(duration(time) for time in row[3:])) for row in rows],
+    )
+    names = list(chosen.by_name.items())
+    hidden = f" ({len(names) - _MAX_ROWS} more not shown)" if len(names) > _MAX_ROWS else ""
+    print_table(
+        f"{label}Chosen tasks by name{hidden}",
+        ("name~", "count", "time"),
+        [(name[:_NAME_LENGTH], count, duration(ns)) for name, (count, ns) in names[:_MAX_ROWS]],
+    )
 
 
 def _show_path(title: str, heading: str, sides: Sequence[Mapping[str, float]], limit: int | None = None) -> None:
