@@ -411,7 +411,7 @@ def project(
         The trace whose iterations are projected.
     what_ifs : sequence of str or WhatIf
         What-ifs to project, such as ``["overlap:ideal", "scale_device:MI355X"]``; ``+`` composes, ``@FILE.toml`` names
-        a plan, and ``overlap:all`` stands for every overlap, ranked. By default five common ones.
+        a plan, and ``overlap:all`` stands for every overlap, ranked. By default common ones that apply to the job.
     iterations : sequence of int
         The iterations to project; by default all if they are few, else representatives.
     max_points : int
@@ -437,9 +437,10 @@ def project(
         A what-if, the device or an iteration is unknown, or a what-if cannot be applied.
     """
     from replay.what_ifs import with_host
-    from seqpoint.projecting import ALL_OVERLAPS, DEFAULT_WHAT_IFS, ProjectOptions, parse_what_ifs, project_trace
+    from seqpoint.projecting import ALL_OVERLAPS, ProjectOptions, default_what_ifs, parse_what_ifs, project_trace
 
-    items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(DEFAULT_WHAT_IFS)
+    loaded = _trace(trace)
+    items = [what_ifs] if isinstance(what_ifs, str) else list(what_ifs) or list(default_what_ifs(loaded, device))
     changes = [change for item in items for change in (parse_what_ifs([item]) if isinstance(item, str) else [item])]
     changes = changes if host is None else with_host(changes, host)
     options = ProjectOptions(
@@ -452,7 +453,7 @@ def project(
         progress=progress,
         parameters=parameters,
     )
-    result = project_trace(_trace(trace), changes, options)
+    result = project_trace(loaded, changes, options)
     return result.ranked() if ALL_OVERLAPS in items else result
 
 

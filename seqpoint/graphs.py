@@ -25,7 +25,8 @@ from replay.engine.timeline import Timeline, replay
 from replay.from_trace import build_graph, index_trace
 from replay.graph.choice import TaskChoice
 from replay.graph.graph import RECORDED_EDGES, EdgeKind, Hardware, KernelGraph, hardware_named
-from replay.projection.projection import StepWindow, joined_notes
+from replay.projection.projection import StepWindow
+from replay.projection.rows import NOTHING_CHANGES, joined_notes
 from replay.what_ifs import WhatIf, check_choices
 from seqpoint.communication import DeviceRow, communication_notes
 from seqpoint.notebook import DataFrame, as_html, data_frame
@@ -425,6 +426,8 @@ class Analysis:
         Change by class, kind and lane.
     communication_notes : tuple of str
         Notes on the collectives whose waiting is unknown.
+    is_unchanged : bool
+        Whether there is a what-if that changes nothing.
     """
 
     iteration: int
@@ -435,6 +438,7 @@ class Analysis:
     after: TimelineAnalysis | None = None
     difference: analysis.Difference | None = None
     communication_notes: tuple[str, ...] = ()
+    is_unchanged: bool = False
 
     @property
     def sides(self) -> tuple[TimelineAnalysis, ...]:
@@ -468,14 +472,17 @@ class Analysis:
             "step_time": "between completions" if self.repeats else "latency",
             "before": _side_facts(self.before),
             "what_if": None if self.what_if is None else list(self.what_if.steps),
+            "applied": None if self.what_if is None else not self.is_unchanged,
             "after": None if self.after is None else _side_facts(self.after),
             "difference": None if self.difference is None else _change_facts(self.difference),
         }
 
     def notes(self) -> tuple[str, ...]:
-        """Return the notes on the graphs of both sides, and on collectives whose waiting is unknown."""
+        """Return the notes on the graphs, on collectives of unknown waiting, and on a what-if that changes nothing."""
         of_graphs = (note for side in self.sides for note in side.timeline.graph.notes)
-        return tuple(dict.fromkeys((*of_graphs, *self.communication_notes)))
+        label = self.what_if.label if self.what_if is not None else ""
+        same = [f"{label}: not applicable: {NOTHING_CHANGES}"] if self.is_unchanged else []
+        return tuple(dict.fromkeys((*of_graphs, *self.communication_notes, *same)))
 
     def summary(self) -> list[str]:
         """Return the number of the iteration, its step time, and how it was analysed, in a sentence."""
@@ -582,7 +589,8 @@ def analyze_trace(
     changed, parameters = what_if, load_parameters()
     after = _analyzed(window.steady(lambda graph: changed(graph, parameters)), position, tasks)
     change = analysis.difference(before.timeline, after.timeline)
-    return Analysis(*facts, what_if, after, change, notes)
+    is_unchanged = changed(window.graph, parameters).replays_like(window.graph)
+    return Analysis(*facts, what_if, after, change, notes, is_unchanged)
 
 
 def _analyzed(state: SteadyState, position: int, choice: TaskChoice | None) -> TimelineAnalysis:

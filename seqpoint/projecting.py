@@ -18,14 +18,17 @@ import numpy as np
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.ingest.collectives import reclassify
-from profilers.trace.kernels import CLASSES, ClassRule
+from profilers.trace.kernels import CLASSES, ClassRule, is_collective
 from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.engine.timeline import Timeline
-from replay.projection.projection import Projection, ProjectionOptions, ProjectionRow, project, with_provenance
+from replay.graph.graph import hardware_of
+from replay.projection.evidence import SIDES
+from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.projection.provenance import digest
+from replay.projection.rows import ProjectionRow
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
 from seqpoint.communication import communication_table
 from seqpoint.graphs import Progress, all_iterations, communication_facts, communication_rows, step_windows
@@ -33,14 +36,22 @@ from seqpoint.iteration_table import iteration_table
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
 from seqpoint.units import duration
 
-#: What-ifs that are projected by default.
-DEFAULT_WHAT_IFS = ("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5")
+#: What-ifs that are projected by default: of a job with collectives, and of another.
+_DEFAULT_WITH_COLLECTIVES = (
+    *("dma_collectives", "overlap:none", "overlap:no_contention", "overlap:ideal", "scale_host:0.5"),
+)
+_DEFAULT_WITHOUT_COLLECTIVES = ("scale_host:0.5", "remove_launch_overhead", "scale_kernels:all:0.5")
+#: Added to the latter if the device is known.
+_DEFAULT_OF_KNOWN_DEVICE = ("scale_clock:1.1", "scale_memory_bandwidth:1.5")
 #: Name for all of `replay.what_ifs.OVERLAPS`, ranked by speed-up.
 ALL_OVERLAPS = "overlap:all"
 #: Numbers of a projection, by their JSON keys.
 _TIME_FIELDS = ("baseline_ns", "measured_ns", "steady_ns", "device_busy_share")
 #: Numbers of a row of a projection, by their JSON keys.
-_ROW_FIELDS = ("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share")
+_ROW_FIELDS = (
+    *("projected_ns", "speedup", "low", "high", "measured_share", "derived_share", "assumed_share", "scaled_share"),
+    *("modelled_share", "device_before_ns", "device_after_ns", "device_low_ns", "device_high_ns"),
+)
 #: Most devices in the table of communication; the JSON has all.
 _MAX_DEVICES = 8
 #: Smallest share of the critical path that is shown.
@@ -117,9 +128,12 @@ class TraceProjection:
         return TraceProjection(with_provenance(self.projection, dict(facts)))
 
     def ranked(self) -> "TraceProjection":
-        """Return the same projection with what-ifs, and their provenance, ordered by speed-up, largest first."""
+        """Return the same projection with what-ifs, and their provenance, ordered by speed-up, largest first.
+
+        Those that are not applicable come last.
+        """
         rows, facts = self.rows, self.provenance
-        order = sorted(range(len(rows)), key=lambda i: (-rows[i].speedup, i))
+        order = sorted(range(len(rows)), key=lambda i: (-rows[i].speedup if rows[i].applied else math.inf, i))
         what_ifs = [facts["what_ifs"][i] for i in order]
         ordered = replace(
             self.projection, rows=tuple(rows[i] for i in order), provenance={**facts, "what_ifs": what_ifs}
@@ -127,14 +141,21 @@ class TraceProjection:
         return TraceProjection(ordered)
 
     def timelines(self) -> dict[str, Timeline]:
-        """Return the timelines of the first window by name: unchanged, and under the first what-if."""
-        timelines, label = self.projection.timelines, self.rows[0].label
-        return {"before": timelines["baseline"], f"after {label}": timelines[label]}
+        """Return the timelines of the first window by name: unchanged, and under the first what-if that applies."""
+        timelines = self.projection.timelines
+        after = {f"after {row.label}": timelines[row.label] for row in self._applied()[:1]}
+        return {"before": timelines["baseline"], **after}
+
+    def _applied(self) -> list[ProjectionRow]:
+        return [row for row in self.rows if row.applied]
 
     def table(self) -> DataFrame:
-        """Return a row for each what-if: speed-up with its interval, projected time in ns, and shares of evidence."""
-        rows = [{"what_if": row.label, **{name: getattr(row, name) for name in _ROW_FIELDS}} for row in self.rows]
-        return data_frame(rows, columns=["what_if", *_ROW_FIELDS])
+        """Return a row for each what-if: speed-up with its interval, times in ns, shares of evidence and of sides.
+
+        Figures of a what-if that is not applicable are NaN.
+        """
+        columns = ["what_if", *_ROW_FIELDS, *(f"{side}_share" for side in SIDES), "applied", "reason"]
+        return data_frame([_cells(row) for row in self.rows], columns=columns)
 
     def plot(self) -> Any:
         """Return the chart of speed-ups with their intervals, as a HoloViews object."""
@@ -143,11 +164,11 @@ class TraceProjection:
         return projection_intervals(self.projection)
 
     def plot_timelines(self, what_if: str | None = None) -> Any:
-        """Return the timelines of the first window, unchanged and under a what-if, by default the first what-if."""
+        """Return the timelines of the first window, unchanged and under a what-if; by default the first applied."""
         from seqpoint.plots import before_after
 
-        label = what_if or self.rows[0].label
         timelines = self.projection.timelines
+        label = what_if or next((row.label for row in self._applied()), "any what-if")
         if label not in timelines:
             raise NotFoundError(f"no timeline of {label!r}; there are {', '.join(timelines)}")
         return before_after(timelines["baseline"], timelines[label], ("baseline", label))
@@ -166,7 +187,10 @@ class TraceProjection:
                 {
                     "title": row.title,
                     "what_if": list(row.what_if),
-                    **{name: getattr(row, name) for name in _ROW_FIELDS},
+                    "applied": row.applied,
+                    "reason": row.reason or None,
+                    **{name: _number(getattr(row, name)) for name in _ROW_FIELDS},
+                    "evidence": None if row.evidence is None else {s: dict(k) for s, k in row.evidence.shares.items()},
                     "notes": list(row.notes),
                 }
                 for row in projection.rows
@@ -196,12 +220,46 @@ class TraceProjection:
         notes = dict.fromkeys(note for row in self.rows for note in row.notes)
         return (*pace_lines(self.projection), *(f"note: {note}" for note in notes))
 
+    def _sentences(self) -> list[str]:
+        refused = [f"{row.label}: not applicable: {row.reason}" for row in self.rows if not row.applied]
+        return [*self.summary(), *self.notes(), *refused]
+
     def __repr__(self) -> str:
         """Return what the command prints, without its layout."""
-        return as_text([*self.summary(), *self.notes()], self.table()[["what_if", "speedup", "low", "high"]])
+        table = self.table()
+        return as_text(self._sentences(), table.loc[table.applied, ["what_if", "speedup", "low", "high"]])
 
     def _repr_html_(self) -> str:
-        return as_html("Projection", [*self.summary(), *self.notes()], {"What-ifs": self.table()})
+        table = self.table()
+        return as_html("Projection", self._sentences(), {"What-ifs": table[table.applied].drop(columns="reason")})
+
+
+def _number(value: float) -> float | None:
+    """Return a number; None for NaN, which JSON does not have."""
+    return None if math.isnan(value) else value
+
+
+def _cells(row: ProjectionRow) -> dict[str, Any]:
+    """Return the cells of a row of the table of what-ifs."""
+    sides = {f"{side}_share": math.nan if row.evidence is None else row.evidence.side(side) for side in SIDES}
+    figures = {name: getattr(row, name) for name in _ROW_FIELDS}
+    return {"what_if": row.label, **figures, **sides, "applied": row.applied, "reason": row.reason}
+
+
+def default_what_ifs(trace: Trace, device: str | None = None) -> tuple[str, ...]:
+    """Return the what-ifs that are projected if none is named: those on communication only if the job has any.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    device : str, optional
+        Device that the trace was recorded on, if the trace does not say.
+    """
+    if any(is_collective(name) for name in trace.kernels["name"].unique().to_pylist() if name):
+        return _DEFAULT_WITH_COLLECTIVES
+    is_known = device is not None or hardware_of(trace).device is not None
+    return _DEFAULT_WITHOUT_COLLECTIVES + (_DEFAULT_OF_KNOWN_DEVICE if is_known else ())
 
 
 def parse_what_ifs(texts: Sequence[str]) -> list[WhatIf]:

@@ -147,6 +147,38 @@ def test_project_json_validates_against_the_published_schema(run: Run, trace: Pa
     ]  # fmt: skip
 
 
+def test_a_what_if_that_is_not_applicable_has_nulls_and_the_others_go_on(run: Run, trace: Path) -> None:
+    asked = ("project", trace, "-w", "nothing", "-w", "scale_clock:1e-5", "-w", "overlap:none", "--draws", "8")
+    content = json.loads(run(*asked, "--json").out)
+    jsonschema.validate(content, json.loads(dataset_path("schemas/project.schema.json").read_text()))
+    same, refused, row = content["rows"]
+    assert [same["applied"], refused["applied"], row["applied"]] == [False, False, True]
+    assert same["reason"] == "changes no task of these iterations" and "clock_mhz" in refused["reason"]
+    names = ("projected_ns", "speedup", "low", "high", "measured_share", "evidence", "device_after_ns")
+    assert {same[name] for name in names} == {refused[name] for name in names} == {None}
+    assert sum(sum(kinds.values()) for kinds in row["evidence"].values()) == pytest.approx(1)
+    shown = run(*asked)
+    assert shown.code == 0 and re.search(r"nothing .* n/a .*Not applicable.* changes no task", shown.out, re.DOTALL)
+
+
+def test_without_an_applicable_what_if_there_is_still_a_table_a_page_and_a_timeline(run: Run, trace: Path) -> None:
+    asked = ("-w", "nothing", "-w", "scale_host:1")
+    assert run("project", trace, *asked, "--perfetto", "p.json").code == 0
+    events = json.loads(Path("p.json").read_text())["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"before: rank 0"}
+    assert run("report", trace, *asked, "-o", "r.html").code == 0
+    assert "no what-if applies to them" in Path("r.html").read_text()
+    assert "nothing: not applicable" in run("analyze", trace, "-w", "nothing").out
+
+
+def test_a_job_without_collectives_is_projected_without_what_ifs_on_communication(run: Run, tmp_path: Path) -> None:
+    events = [e for n in (1, 2) for e in step(n, 1000.0 * n) if "nccl" not in e["name"]]
+    (tmp_path / "single.json").write_text(json.dumps(kineto(events)))
+    rows = json.loads(run("project", tmp_path / "single.json", "--draws", "8", "--json").out)["rows"]
+    assert all(row["applied"] for row in rows) and len(rows) >= 4
+    assert not any("overlap" in part or "collective" in part for row in rows for part in row["what_if"])
+
+
 def test_tables_for_people_go_to_stdout(run: Run, trace: Path) -> None:
     for command in ("describe", "iterations", "replay", "project"):
         result = run(command, trace)

@@ -187,8 +187,13 @@ def test_every_named_trace_has_a_projection_or_a_reason(name: str) -> None:
     assert result.exit_code == 0, result.output
     rows = json.loads(result.stdout)["rows"]
     assert sorted(row["what_if"][0] for row in rows) == sorted(OVERLAPS)
-    assert [row["speedup"] for row in rows] == sorted((row["speedup"] for row in rows), reverse=True)
+    applied = [row for row in rows if row["applied"]]
+    assert rows[: len(applied)] == applied
+    assert [row["speedup"] for row in applied] == sorted((row["speedup"] for row in applied), reverse=True)
     for row in rows:
+        if not row["applied"]:
+            assert row["reason"] and row["speedup"] is None
+            continue
         assert row["low"] <= row["speedup"] <= row["high"]
         if row["speedup"] < 1 - 1e-6:
             assert any("slower than doing nothing" in note for note in row["notes"])

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import TraceMeta
+from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
 from replay.from_trace import build_graph
-from replay.graph.graph import EdgeKind, TaskKind
+from replay.graph.graph import Basis, EdgeKind, KernelGraph, TaskKind
+from replay.projection import SIDES, ProjectionRow
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
-from replay.what_ifs import parse_what_if
+from replay.what_ifs import WhatIf, parse_what_if
 from replay.writers.perfetto import write_perfetto
 
 
@@ -48,18 +51,12 @@ def test_shares_follow_what_a_what_if_touches(tmp_path: Path) -> None:
     dma, device, scaled = projected(tmp_path, "dma_collectives", "scale_device:MI300X", "scale_kernels:all:0.5").rows
     assert dma.measured_share > device.measured_share
     assert device.derived_share > dma.derived_share
-    assert scaled.assumed_share > dma.assumed_share > 0  # the GEMM beside the collective was slowed by it
+    assert scaled.assumed_share > dma.assumed_share == 0
+    assert dma.modelled_share > 0  # the GEMM beside the collective was slowed by it
 
 
-@pytest.mark.parametrize(
-    ("text", "least"), [("scale_kernels:all:0", 0.5), ("remove_launch_overhead:0ns", 0.02), ("scale_host:0", 0.02)]
-)
-def test_what_is_assumed_away_counts_as_assumed(tmp_path: Path, text: str, least: float) -> None:
-    (row,) = projected(tmp_path, text).rows
-    assert row.assumed_share > least
-
-
-def test_kernels_that_are_merged_away_and_lags_that_shrink_count_by_what_was() -> None:
+def launched_kernels() -> KernelGraph:
+    """Return a call of 100 ns, a launch lag of 1000, a GEMM of 300 and an elementwise kernel of 600: 2000 ns in all."""
     host, kernel = TaskKind.HOST, TaskKind.KERNEL
     graph = make_graph(
         [100, 300, 600],
@@ -68,34 +65,118 @@ def test_kernels_that_are_merged_away_and_lags_that_shrink_count_by_what_was() -
         device=[-1, 0, 0],
         class_=[-1, CLASSES.index("gemm"), CLASSES.index("elementwise")],
     )
-    graph = replace(graph, edges=replace(graph.edges, kind=np.array([EdgeKind.LAUNCH, EdgeKind.STREAM])))
-    texts = ["remove_launch_overhead:0ns", "scale_kernels:elementwise:0", "scale_kernels:gemm:2", "nothing"]
-    what_ifs = [parse_what_if(text) for text in texts]
-    found = project(
-        [StepWindow.alone(graph)],
-        what_ifs,
+    return replace(graph, edges=replace(graph.edges, kind=np.array([EdgeKind.LAUNCH, EdgeKind.STREAM])))
+
+
+def rows_of(graphs: Sequence[KernelGraph], *texts: str, draws: int = 1) -> tuple[ProjectionRow, ...]:
+    return project(
+        [StepWindow.alone(graph) for graph in graphs],
+        [parse_what_if(text) for text in texts],
         meta=TraceMeta("kineto"),
-        options=ProjectionOptions(draws=1),
+        options=ProjectionOptions(draws=draws, iterations=range(1, 1 + len(graphs))),
         parameters=load_parameters(),
-    )
-    assert [row.assumed_share for row in found.rows] == pytest.approx([1100 / 2000, 600 / 1000, 600 / 1300, 0])
+    ).rows
+
+
+@pytest.mark.parametrize(
+    ("text", "total", "assumed", "sides"),
+    [
+        ("scale_host:0.5", 1950, 50, (50, 900, 1000)),
+        ("scale_kernels:gemm:2", 2300, 600, (100, 1200, 1000)),
+        ("scale_kernels:elementwise:0", 1400, 0, (100, 300, 1000)),
+        ("remove_launch_overhead:0ns", 900, 0, (0, 900, 0)),
+        ("remove_launch_overhead:40ns", 980, 80, (40, 900, 40)),
+    ],
+)
+def test_shares_are_of_the_projected_time(text: str, total: float, assumed: float, sides: tuple[float, ...]) -> None:
+    (row,) = rows_of([launched_kernels()], text)
+    assert row.projected_ns == pytest.approx(total)
+    assert row.assumed_share == pytest.approx(assumed / total)
+    assert row.measured_share == pytest.approx(1 - assumed / total)
+    assert row.evidence is not None
+    assert [row.evidence.side(name) for name in SIDES] == pytest.approx([ns / total for ns in sides])
+
+
+def test_a_task_that_takes_as_long_as_measured_is_measured_whatever_its_isolated_duration_rests_on() -> None:
+    graph = launched_kernels()
+    basis = np.array([Basis.MEASURED, Basis.MODELLED, Basis.MODELLED])
+    start, end = np.array([0.0, 1100.0, 1400.0]), np.array([100.0, 1400.0, 1999.0])
+    graph = graph.with_tasks(basis=basis, measured_start_ns=start, measured_end_ns=end)
+    (row,) = rows_of([graph], "scale_host:0.5")
+    assert row.measured_share == pytest.approx(1900 / 1950) and row.modelled_share == 0
+    (row,) = rows_of([graph.with_tasks(measured_end_ns=end - 100)], "scale_host:0.5")
+    assert row.modelled_share == pytest.approx(900 / 1950) == row.derived_share
 
 
 def test_shares_of_a_graph_that_lost_tasks() -> None:
     graph = make_graph([5000, 5000], edges=[(0, 1)], class_=[CLASSES.index("elementwise")] * 2)
-    (row,) = project(
-        [StepWindow.alone(graph)],
-        [parse_what_if("fuse:elementwise")],
+    (row,) = rows_of([graph], "fuse:elementwise")
+    assert row.assumed_share == 1.0  # the merged kernel is all that is left
+
+
+def test_a_step_of_which_nothing_is_left_is_assumed() -> None:
+    (row,) = rows_of([make_graph([5000])], "scale_kernels:all:0")
+    assert row.projected_ns == 0 and row.assumed_share == 1.0
+
+
+def test_device_time_is_the_busy_time_before_and_after_with_its_interval() -> None:
+    host, device, links = rows_of([launched_kernels()] * 2, "scale_host:0.5", "scale_kernels:gemm:2", "cu_order:fair")
+    assert (host.device_before_ns, host.device_after_ns) == (1800, 1800)
+    assert (device.device_before_ns, device.device_after_ns) == (1800, 2400)
+    assert device.device_low_ns == device.device_high_ns == 2400  # no draw of a parameter changes a factor
+    assert not links.applied and np.isnan(links.device_after_ns)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nothing", "changes no task of these iterations"),
+        ("scale_host:1", "changes no task of these iterations"),
+        (
+            "scale_kernels:copy:0.5",
+            r"changes no task of these iterations (scale_kernels:copy: 0 tasks (each of 2 iterations))",
+        ),
+        ("cu_order:fair", "no task of these iterations starts or ends at another time"),
+        ("dma_collectives", "changes no task of these iterations (dma_collectives: 0 of 0 collectives moved (each of"),
+        ("scale_memory_bandwidth:2", "what-if scale_memory_bandwidth:2: "),
+    ],
+)
+def test_a_what_if_that_changes_nothing_has_a_reason_and_no_figures(text: str, reason: str) -> None:
+    row, other = rows_of([launched_kernels()] * 2, text, "scale_host:0.5", draws=8)
+    assert not row.applied and row.reason.startswith(reason)
+    figures = (row.projected_ns, row.speedup, row.low, row.high, row.measured_share, row.device_after_ns)
+    assert np.isnan(figures).all()
+    assert other == rows_of([launched_kernels()] * 2, "scale_host:0.5", draws=8)[0]  # it took no draws
+
+
+def test_a_note_names_the_iterations_that_a_what_if_does_not_change() -> None:
+    gemm_only = make_graph([100], class_=[CLASSES.index("gemm")])
+    (row,) = rows_of([launched_kernels(), gemm_only], "scale_kernels:elementwise:0.5")
+    assert row.applied and row.projected_ns == pytest.approx(1800)
+    assert (
+        "scale_kernels:elementwise:0.5: changes steps of 1 of 2 groups of iterations (not of iteration 2)" in row.notes
+    )
+
+
+def test_a_what_if_that_a_drawn_parameter_makes_impossible_is_not_applicable() -> None:
+    def refuse(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
+        if parameters["dma_command_ns"] != load_parameters()["dma_command_ns"]:
+            raise InvalidInputError("not with that command time")
+        return graph.with_host_time(0.5)
+
+    row, other = project(
+        [StepWindow.alone(launched_kernels())],
+        [WhatIf("refuse", refuse), parse_what_if("scale_host:0.5")],
         meta=TraceMeta("kineto"),
         parameters=load_parameters(),
     ).rows
-    assert row.assumed_share == 1.0  # the one that stays is assumed, and so is that the other goes
+    assert row.reason == "what-if refuse: not with that command time (with parameters drawn from their ranges)"
+    assert other.applied
 
 
-def test_a_time_beyond_all_plausible_is_an_error_that_names_the_what_if(tmp_path: Path) -> None:
-    text = "+".join(["scale_kernels:gemm:1e6"] * 40)
-    with pytest.raises(InvalidInputError, match=r"what-if scale_kernels.*: a projected time of .* ns"):
-        projected(tmp_path, text)
+def test_a_time_beyond_all_plausible_is_no_figure(tmp_path: Path) -> None:
+    (row,) = projected(tmp_path, "+".join(["scale_kernels:gemm:1e6"] * 40)).rows
+    assert not row.applied and "a projected time of" in row.reason
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_seed_another_interval(tmp_path: Path) -> None:

@@ -116,10 +116,13 @@ def test_a_broken_one_is_a_warning_that_names_it_and_hinders_no_other(tmp_path: 
     trace = write_trace(tmp_path / "t.json")
     for what_if, message in {
         "fails": "failed in package seqpoint-broken: KeyError",
-        "later": "what-if later: failed in package seqpoint-broken: ValueError: deep inside",
         "lies": "gave a int, not a WhatIf",
-        "empty": "what-if empty: failed in package seqpoint-broken: gave a NoneType, not a KernelGraph",
         "absent": "the what-if absent of seqpoint-broken could not be loaded: ModuleNotFoundError",
     }.items():
         done = seqpoint(folder, "project", trace, "-w", what_if, "--draws", 8)
         assert done.returncode == 1 and message in done.stderr.splitlines()[-1], done.stderr
+    done = seqpoint(folder, "project", trace, "-w", "later", "-w", "empty", "-w", "scale_host:0.5", "--json")
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["applied"] for row in rows] == [False, False, True]
+    assert "what-if later: failed in package seqpoint-broken: ValueError: deep inside" in rows[0]["reason"]
+    assert "what-if empty: failed in package seqpoint-broken: gave a NoneType, not a KernelGraph" in rows[1]["reason"]

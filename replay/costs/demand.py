@@ -97,7 +97,7 @@ def dispatch_of(policy: SharingPolicy, parameters: Parameters) -> SharingPolicy:
 def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     """Return a copy of `graph` with demands and isolated durations: the measured contention is taken out.
 
-    The basis of a duration that changes is `Basis.ASSUMED`, since it rests on assumed demands.
+    The basis of a duration that changes is `Basis.MODELLED`, since it rests on the model of contention.
     """
     tasks = graph.tasks
     spans = tasks.measured_end_ns - tasks.measured_start_ns
@@ -108,7 +108,7 @@ def isolate(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
     with_demand = with_demand.with_tasks(waves=np.where(beside, 0.0, with_demand.tasks.waves))
     isolated = isolated_durations(with_demand)
     contended = measured - isolated > _MIN_CONTENTION * measured
-    basis = np.where(contended, int(Basis.ASSUMED), int(graph.origin))
+    basis = np.where(contended, max(int(Basis.MODELLED), int(graph.origin)), int(graph.origin))
     return with_demand.with_tasks(duration_ns=isolated, basis=basis)
 
 

@@ -105,7 +105,8 @@ class Basis(IntEnum):
 
     MEASURED = 0
     DERIVED = 1  #: a measured duration scaled by figures that have a source
-    ASSUMED = 2  #: a figure that nobody measured or published for this case
+    MODELLED = 2  #: a duration that a model gives, where a scaled measurement would not do
+    ASSUMED = 3  #: a figure that nobody measured or published for this case
 
 
 class EdgeKind(IntEnum):
@@ -393,6 +394,24 @@ class Tasks:
         return np.asarray(self.iteration >= 0)
 
 
+#: Relative difference up to which two times, or two demands, are the same.
+_ROUNDING = 1e-9
+
+
+def _same_columns(columns: "Tasks | Edges", others: "Tasks | Edges", *, but: Sequence[str] = ()) -> bool:
+    """Return whether two tables hold the same columns, up to rounding; columns named in `but` may differ."""
+    pairs = ((getattr(columns, name), getattr(others, name)) for name in vars(columns) if name not in but)
+    return all(one is other or _same_column(one, other) for one, other in pairs)
+
+
+def _same_column(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> bool:
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind != "f":
+        return bool(np.array_equal(one, other))
+    return bool(np.allclose(one, other, rtol=_ROUNDING, atol=0.0, equal_nan=True))
+
+
 _EDGE_TYPES: Mapping[str, type] = {
     **{"source": np.int64, "target": np.int64},
     **{"lag_ns": np.float64, "from_start": np.bool_, "kind": np.int64},
@@ -515,6 +534,18 @@ class KernelGraph:
             raise InvalidInputError(
                 f"task {bad} has a duration of {self.tasks.duration_ns[bad]} ns, which is negative or not finite"
             )
+
+    def replays_like(self, other: "KernelGraph") -> bool:
+        """Return whether the graph has the same tasks, edges, hardware and policy as `other`, up to rounding.
+
+        Notes, names and what is known about the origin of figures do not count.
+        """
+        return (
+            self.policy == other.policy
+            and replace(self.hardware, known_by="") == replace(other.hardware, known_by="")
+            and _same_columns(self.edges, other.edges)
+            and _same_columns(self.tasks, other.tasks, but=("basis",))
+        )
 
     def with_host_time(self, factor: float) -> "KernelGraph":
         """Return a copy with the time of host calls, and the host time between them, multiplied by `factor`."""

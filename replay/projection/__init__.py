@@ -1,8 +1,11 @@
 """Speed-ups of what-ifs, with intervals and provenance.
 
-Read `projection` first. `sweep` runs the draws of parameters in threads, `provenance` records what numbers rest on.
+Read `projection` first. `rows` holds what it says of a what-if, `evidence` finds how a projected
+time is known. `sweep` runs the draws of parameters in threads, `provenance` records what numbers rest on.
 """
 
-from replay.projection.projection import Projection, ProjectionOptions, ProjectionRow, StepWindow, project
+from replay.projection.evidence import EVIDENCE, SIDES, Evidence
+from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
+from replay.projection.rows import ProjectionRow
 
-__all__ = ["Projection", "ProjectionOptions", "ProjectionRow", "StepWindow", "project"]
+__all__ = ["EVIDENCE", "SIDES", "Evidence", "Projection", "ProjectionOptions", "ProjectionRow", "StepWindow", "project"]

@@ -5,17 +5,17 @@ the steady state of each window unchanged and under each what-if, with nominal p
 the parameters. The draws give the interval. The sum over windows is weighted.
 """
 
-import re
+import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import fsum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from profilers.errors import InvalidInputError
+from profilers.errors import InvalidInputError, SeqPointError
 from profilers.trace.arrays import Floats
 from profilers.trace.trace import TraceMeta
 from replay.analysis.pace import PACE_RESOURCES, pace
@@ -23,59 +23,12 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import isolate
 from replay.engine.steady import USUAL_CYCLES, Change, Pattern, SteadyState, cycle_of, steady_states, unchanged
 from replay.engine.timeline import Timeline
-from replay.graph.graph import HOST_TIME_EDGES, LAUNCH_EDGES, SYNC_EDGES, Basis, EdgeKind, KernelGraph
+from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
+from replay.projection.evidence import Evidence, step_evidence
 from replay.projection.provenance import QUANTILES, provenance_of
+from replay.projection.rows import NOTHING_CHANGES, ProjectionRow, joined_notes
 from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices
-
-_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-
-
-def joined_notes(notes: Sequence[Sequence[str]], iterations: Sequence[int] = ()) -> tuple[str, ...]:
-    """Return the notes of several iterations, with notes that differ only in whole numbers joined into one.
-
-    A joined note has the range of each number, and the iterations it holds for.
-
-    Parameters
-    ----------
-    notes : sequence of sequence of str
-        Notes of each iteration.
-    iterations : sequence of int
-        Number of each iteration; empty if they have none.
-
-    Examples
-    --------
-    >>> joined_notes([["change_dtype: 12 kernels in fp32"], ["change_dtype: 9 kernels in fp32", "odd"]], [4, 5])
-    ('change_dtype: 9 to 12 kernels in fp32 (each of 2 iterations)', 'odd (iteration 5)')
-    >>> joined_notes([["12 kernels"]])
-    ('12 kernels',)
-    """
-    by_text: dict[str, dict[int, str]] = {}
-    for position, of_iteration in enumerate(notes):
-        for note in of_iteration:
-            by_text.setdefault(_NUMBER.sub("#", note), {}).setdefault(position, note)
-    return tuple(_join_note(alike, len(notes), iterations) for alike in by_text.values())
-
-
-def _join_note(by_position: dict[int, str], n: int, iterations: Sequence[int]) -> str:
-    """Return one of the joined notes, with ranges of its numbers and the iterations it holds for."""
-    numbers = [[int(number) for number in _NUMBER.findall(note)] for note in by_position.values()]
-    ranges = iter([(min(column), max(column)) for column in zip(*numbers, strict=True)])
-
-    def shown(_: re.Match[str]) -> str:
-        low, high = next(ranges)
-        return str(low) if low == high else f"{low} to {high}"
-
-    text = _NUMBER.sub(shown, next(iter(by_position.values())))
-    if n == 1:
-        return text
-    if len(by_position) == n:
-        return f"{text} (each of {n} iterations)"
-    if not iterations:
-        return f"{text} ({len(by_position)} of {n} iterations)"
-    names = ", ".join(str(iterations[position]) for position in by_position)
-    return f"{text} (iteration{'s' * (len(by_position) > 1)} {names})"
-
 
 #: Edges whose lag is a delay between host and device, or between device tasks.
 _DELAYS = (
@@ -169,16 +122,30 @@ class StepWindow:
         """Return the weighted sum of the steps asked for, in a steady state."""
         return fsum(w * float(state.step_ns[position]) for w, position in zip(self.weights, self.chosen, strict=True))
 
+    def device_ns(self, state: SteadyState) -> float:
+        """Return the weighted time of the steps asked for during which a device is busy: mean over the devices.
+
+        NaN without a device.
+        """
+        if not self.graph.devices:
+            return math.nan
+        steps = zip(self.weights, self.chosen, strict=True)
+        return fsum(w * float(state.at_step(position).busy_ns().mean()) for w, position in steps)
+
 
 #: A longer projected time is a mistake; sums of times up to this are finite.
 _LONGEST_NS = 1e100
 #: Shorter times count as this long, so that nothing is divided by zero.
 _SHORTEST_NS = 1e-9
+#: Times that differ by less, relative or in ns, are the same.
+_ROUNDING = 1e-9
 #: A speed-up this far below 1 is a loss.
 _SLOWER = 1e-6
 _UNSETTLED = "{}: the time of a step had not settled when it was cut off"
+_NO_EFFECT = "no task of these iterations starts or ends at another time"
+#: Most iterations that a note names.
+_MOST_NAMED = 8
 _HIDDEN = "these steps take no time: longer work of an earlier step hides them, and what-ifs gain nothing there"
-_HOST_LAGS = sorted(HOST_TIME_EDGES | LAUNCH_EDGES)
 
 
 @dataclass(frozen=True)
@@ -204,48 +171,6 @@ class ProjectionOptions:
     progress: Callable[[int, int, str], None] | None = None
     iterations: Sequence[int] = ()
     jobs: int = 0
-
-
-@dataclass(frozen=True)
-class ProjectionRow:
-    """Projection of one what-if.
-
-    Parameters
-    ----------
-    what_if : tuple of str
-        Parts of the what-if, such as ``scale_host:0.5``.
-    projected_ns : float
-        Weighted sum of the projected step times.
-    speedup : float
-        Baseline over projected time.
-    low, high : float
-        Ends of the central 90 % of the speed-up over the draws of the parameters. They are widened by the error of the
-        replay, and by the difference between the unchanged steady state and the measurement.
-    measured_share, derived_share, assumed_share : float
-        Shares of the time of all tasks by the basis of their duration; they add up to 1. A task counts with the longer
-        of its times before and after the what-if. Tasks that are gone, and changes of lags on the host and from
-        launches, are assumed.
-    notes : tuple of str
-        Notes of the what-if, for people.
-    title : str
-        Title in a plan file.
-    """
-
-    what_if: tuple[str, ...]
-    projected_ns: float
-    speedup: float
-    low: float
-    high: float
-    measured_share: float
-    derived_share: float
-    assumed_share: float
-    notes: tuple[str, ...] = ()
-    title: str = ""
-
-    @property
-    def label(self) -> str:
-        """Title of the what-if, or its parts in one line; its key in `Projection.timelines`."""
-        return self.title or "+".join(self.what_if)
 
 
 @dataclass(frozen=True)
@@ -334,17 +259,21 @@ def project(
     cycles = max(1 if window.pattern is None else USUAL_CYCLES for window in windows)
     jobs = jobs_for([window.graph for window in windows], options.jobs, cycles=cycles)
     base = _Baseline.of(windows, sweep([window.steady for window in windows], jobs, Steps(0)))
-    random = np.random.default_rng(options.seed)
-    draws = [parameters.drawn(random) for _ in range(options.draws)]
-    steps = Steps((len(what_ifs) + 1) * len(windows) * options.draws, options.progress)
-    outcomes = sweep([partial(_outcome, what_if, base, parameters) for what_if in what_ifs], jobs, Steps(0))
-    runs = [partial(_totals_of_draw, base, what_ifs, draw, steps) for draw in draws] if what_ifs else []
-    samples = np.array(sweep(runs, jobs, steps), dtype=np.float64).reshape(len(runs), len(what_ifs))
-    replay_error = 1 + np.array([draw["replay_error"] for draw in draws])
+    outcomes = sweep(
+        [partial(_outcome, what_if, base, parameters, options.iterations) for what_if in what_ifs], jobs, Steps(0)
+    )
+    applied = [what_if for what_if, outcome in zip(what_ifs, outcomes, strict=True) if outcome.applied]
+    samples = _drawn(base, applied, parameters, options, jobs=jobs)
     rows, timelines = [], {"baseline": base.first.cut()}
-    for i, (what_if, outcome) in enumerate(zip(what_ifs, outcomes, strict=True)):
-        rows.append(_projection_row(what_if, base, outcome, samples[:, i] * replay_error, options.iterations))
-        timelines[what_if.label] = outcome[-1].cut()
+    for what_if, outcome in zip(what_ifs, outcomes, strict=True):
+        drawn = next(samples) if outcome.applied else []
+        if error := next((sample.error for sample in drawn if sample.error), ""):
+            outcome = _Outcome(error=f"{error} (with parameters drawn from their ranges)")
+        if not outcome.applied:
+            rows.append(_row_without_figures(what_if, outcome, windows, options))
+            continue
+        rows.append(_projection_row(what_if, base, outcome, drawn, options.iterations))
+        timelines[what_if.label] = outcome.windows[0].first.cut()
     measured = fsum(window.measured_total_ns for window in windows)
     provenance = provenance_of(
         meta, list(timelines.values()), what_ifs, parameters, draws=options.draws, seed=options.seed
@@ -353,6 +282,18 @@ def project(
     totals = (base.total_ns, measured, base.repeated_ns())
     by_resource, by_rank, room, bound = _weighted_pace(base)
     return Projection(*totals, tuple(rows), provenance, by_resource, by_rank, room, bound, timelines)
+
+
+def _drawn(
+    base: "_Baseline", what_ifs: Sequence[WhatIf], parameters: Parameters, options: ProjectionOptions, *, jobs: int
+) -> "Iterator[list[_Sample]]":
+    """Return for each what-if its samples under all draws of the parameters."""
+    random = np.random.default_rng(options.seed)
+    draws = [parameters.drawn(random) for _ in range(options.draws)]
+    steps = Steps((len(what_ifs) + 1) * len(base.windows) * options.draws, options.progress)
+    runs = [partial(_samples_of_draw, base, what_ifs, draw, steps) for draw in draws] if what_ifs else []
+    samples = sweep(runs, jobs, steps)
+    return ([of_draw[i] for of_draw in samples] for i in range(len(what_ifs)))
 
 
 def _weighted_pace(base: "_Baseline") -> tuple[dict[str, float], dict[int, float], dict[str, float], dict[str, float]]:
@@ -391,19 +332,24 @@ def _step_time_kind(windows: Sequence[StepWindow]) -> str:
 
 @dataclass(frozen=True)
 class _Baseline:
-    """The unchanged windows: their steady states, and their weighted step times, steady and to count gains from."""
+    """The unchanged windows: their steady states, and their weighted step times, steady and to count gains from.
+
+    `device_ns` is the weighted time of the steady steps during which a device is busy.
+    """
 
     windows: Sequence[StepWindow]
     states: Sequence[SteadyState]
     steady_ns: list[float]
     base_ns: list[float]
+    device_ns: list[float]
 
     @classmethod
     def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Baseline":
         """Return the baseline of windows, from their unchanged steady states."""
         steady = [window.total_ns(state) for window, state in zip(windows, states, strict=True)]
         base = [window.measured_total_ns or ns for window, ns in zip(windows, steady, strict=True)]
-        return cls(windows, states, steady, base)
+        device = [window.device_ns(state) for window, state in zip(windows, states, strict=True)]
+        return cls(windows, states, steady, base, device)
 
     @property
     def total_ns(self) -> float:
@@ -412,13 +358,6 @@ class _Baseline:
     @property
     def first(self) -> Timeline:
         return self.states[0].at_step(self.windows[0].chosen[0])
-
-    def scaled(self, changed: Sequence[float], steady: Sequence[float]) -> float:
-        """Return the sum of the base times, each times its changed over its steady time.
-
-        A step that takes no time, since longer work of an earlier step hides it, keeps its base time.
-        """
-        return fsum(b * c / s if s else b for b, c, s in zip(self.base_ns, changed, steady, strict=True))
 
     def repeated_ns(self) -> float:
         """Return the sum of the steady step times of windows that repeat, and of the base times of the others."""
@@ -431,72 +370,199 @@ class _Baseline:
         return max(ratio, 1 / ratio) - 1 if ratio else 0.0
 
 
-#: A what-if under nominal parameters: step time, time by `Basis` and notes of each window; timeline of the first step.
-_Outcome = tuple[list[float], list[Floats], list[tuple[str, ...]], Timeline]
+def _scaled(base_ns: Sequence[float], changed: Sequence[float], steady: Sequence[float]) -> float:
+    """Return the sum of the base times, each times its changed over its steady time.
+
+    A step that takes no time, since longer work of an earlier step hides it, keeps its base time.
+    """
+    return fsum(b * c / s if s else b for b, c, s in zip(base_ns, changed, steady, strict=True))
 
 
-def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters) -> _Outcome:
+@dataclass(frozen=True)
+class _WindowOutcome:
+    """One window under a what-if with nominal parameters.
+
+    `times_ns` is the weighted time of its steps by side and basis, `added` are the notes of the what-if alone. `reason`
+    says why the what-if changes nothing; empty if it does.
+    """
+
+    total_ns: float
+    device_ns: float
+    times_ns: Floats
+    notes: tuple[str, ...]
+    added: tuple[str, ...]
+    reason: str
+    first: Timeline
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """All windows under a what-if with nominal parameters; the error if it cannot be applied."""
+
+    windows: tuple[_WindowOutcome, ...] = ()
+    error: str = ""
+
+    @property
+    def applied(self) -> bool:
+        return any(not window.reason for window in self.windows)
+
+    def reason(self, iterations: Sequence[int]) -> str:
+        """Return why the what-if is not applicable; empty if it is."""
+        if self.error or self.applied:
+            return self.error
+        added = joined_notes([window.added for window in self.windows], iterations)
+        reasons = dict.fromkeys(window.reason for window in self.windows)
+        return "; ".join(reasons) + (f" ({'; '.join(added)})" if added else "")
+
+
+def _outcome(what_if: WhatIf, base: _Baseline, nominal: Parameters, iterations: Sequence[int]) -> _Outcome:
     """Return the outcome of a what-if under nominal parameters."""
-    totals, time_by_basis, notes, first = [], [], [], None
+    outcomes = []
+    for i, (window, before, base_ns) in enumerate(zip(base.windows, base.states, base.base_ns, strict=True)):
+        try:
+            outcomes.append(_window_outcome(what_if, window, before, nominal))
+        except SeqPointError as error:
+            where = f" (iteration {iterations[i]})" if len(base.windows) > 1 and len(iterations) > i else ""
+            return _Outcome(error=f"{error}{where}")
+        if not base_ns:
+            outcomes[-1] = replace(outcomes[-1], notes=(*outcomes[-1].notes, _HIDDEN))
+    return _Outcome(tuple(outcomes))
+
+
+def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, nominal: Parameters) -> _WindowOutcome:
+    """Return the outcome of a what-if in a window."""
     parameters = nominal.with_values(what_if.parameters)
-    for window, before, base_ns in zip(base.windows, base.states, base.base_ns, strict=True):
-        window = window.isolated(parameters) if what_if.parameters else window
-        state = window.steady(partial(what_if, parameters=parameters))
-        total = window.total_ns(state)
-        first = first or state.at_step(window.chosen[0])
-        if not total <= _LONGEST_NS:
-            raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {total:.3g} ns")
-        totals.append(total)
-        time_by_basis.append(_time_by_basis(before.timeline, state.timeline))
-        settled = state.settled and before.settled
-        more_notes = [*([] if settled else [_UNSETTLED.format(what_if.label)]), *([] if base_ns else [_HIDDEN])]
-        # A repeated graph would count each kernel once a cycle.
-        graph = state.timeline.graph if window.pattern is None else what_if(window.graph, parameters)
-        notes.append((*graph.notes, *more_notes))
-    assert first is not None
-    return totals, time_by_basis, notes, first
+    window = window.isolated(parameters) if what_if.parameters else window
+    change = _BoundWhatIf(what_if, parameters)
+    state = window.steady(change)
+    total = window.total_ns(state)
+    if not total <= _LONGEST_NS:
+        raise InvalidInputError(f"what-if {what_if.label[:80]}: a projected time of {total:.3g} ns")
+    # A repeated graph would count each kernel once a cycle.
+    notes = (state.timeline.graph if window.pattern is None else what_if(window.graph, parameters)).notes
+    added, reason = notes[len(window.graph.notes) :], ""
+    if not change.applied or _same_times(before.timeline, state.timeline):
+        notes, reason = window.graph.notes, _NO_EFFECT if change.applied else NOTHING_CHANGES
+    if not (state.settled and before.settled):
+        notes = (*notes, _UNSETTLED.format(what_if.label))
+    first = state.at_step(window.chosen[0])
+    return _WindowOutcome(
+        total, window.device_ns(state), _weighted_evidence(window, state), notes, added, reason, first
+    )
 
 
-def _totals_of_draw(base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps) -> list[float]:
-    """Return the total step time of each what-if under one draw of the parameters; one graph at a time is in memory."""
-    totals = []
-    for window, nominal in zip(base.windows, base.steady_ns, strict=True):
-        steps.next("durations without contention")
-        isolated = window.isolated(parameters)
-        # A single iteration replays as measured under any parameters.
-        baseline_change = [] if isolated.pattern is None else [unchanged]
-        shared = [what_if for what_if in what_ifs if not what_if.parameters]
-        states = isolated.steady_all(
-            [*baseline_change, *(_bound_what_if(what_if, parameters, steps) for what_if in shared)]
-        )
-        totals_of_window = [isolated.total_ns(state) for state in states]
-        steady = totals_of_window.pop(0) if baseline_change else nominal
-        shared_totals = iter(totals_of_window)
-        of_window = []
-        for what_if in what_ifs:
-            if what_if.parameters:
-                own_parameters = parameters.with_values(what_if.parameters)
-                state = window.isolated(own_parameters).steady(_bound_what_if(what_if, own_parameters, steps))
-                of_window.append(window.total_ns(state))
-            else:
-                of_window.append(next(shared_totals))
-        totals.append((steady, of_window))
-    steady_ns = [steady for steady, _ in totals]
-    return [base.scaled([of_what_ifs[i] for _, of_what_ifs in totals], steady_ns) for i in range(len(what_ifs))]
+def _weighted_evidence(window: StepWindow, state: SteadyState) -> Floats:
+    """Return the weighted time of the steps asked for by side and basis."""
+    tables = step_evidence(state, window.chosen, window.graph, window.pattern)
+    times = [w * float(state.step_ns[i]) for w, i in zip(window.weights, window.chosen, strict=True)]
+    return np.asarray(np.tensordot(times, np.stack(tables), axes=1), dtype=np.float64)
 
 
-def _bound_what_if(what_if: WhatIf, parameters: Parameters, steps: Steps) -> Change:
-    """Return a what-if with its parameters bound, which reports a step when it is first applied."""
-    counted = False
+def _same_times(before: Timeline, after: Timeline) -> bool:
+    """Return whether the same tasks start and end at the same times, up to rounding."""
+    if len(before.start_ns) != len(after.start_ns):
+        return False
+    pairs = ((before.start_ns, after.start_ns), (before.end_ns, after.end_ns))
+    return all(np.allclose(one, other, rtol=_ROUNDING, atol=_ROUNDING) for one, other in pairs)
 
-    def change(graph: KernelGraph) -> KernelGraph:
-        nonlocal counted
-        if not counted:  # a period that settles slowly applies it again
-            steps.next(what_if.label)
-            counted = True
-        return what_if(graph, parameters)
 
-    return change
+class _BoundWhatIf:
+    """A what-if with its parameters bound, which records whether it changed the graph it was applied to last.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+        The what-if.
+    parameters : Parameters
+        Parameters of the models.
+    """
+
+    def __init__(self, what_if: WhatIf, parameters: Parameters) -> None:
+        self._what_if, self._parameters, self.applied = what_if, parameters, False
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        changed = self._what_if(graph, self._parameters)
+        self.applied = not changed.replays_like(graph)
+        return changed
+
+
+class _DrawnWhatIf:
+    """A what-if with drawn parameters, which reports a step when it is first applied.
+
+    An error is kept in `error`, and the graph stays as it is, so that other what-ifs of the draw go on.
+
+    Parameters
+    ----------
+    what_if : WhatIf
+        The what-if.
+    parameters : Parameters
+        Drawn parameters of the models.
+    steps : Steps
+        Steps of the sweep.
+    """
+
+    def __init__(self, what_if: WhatIf, parameters: Parameters, steps: Steps) -> None:
+        self._what_if, self._parameters, self._steps = what_if, parameters, steps
+        self._counted, self.error = False, ""
+
+    def __call__(self, graph: KernelGraph) -> KernelGraph:
+        if not self._counted:  # a period that settles slowly applies it again
+            self._steps.next(self._what_if.label)
+            self._counted = True
+        try:
+            return self._what_if(graph, self._parameters)
+        except SeqPointError as error:
+            self.error = str(error)
+            return graph
+
+
+class _Sample(NamedTuple):
+    """A what-if under one draw: step time with the drawn error of the replay, device time, and its error if refused."""
+
+    projected_ns: float
+    device_ns: float
+    error: str
+
+
+def _samples_of_draw(
+    base: _Baseline, what_ifs: Sequence[WhatIf], parameters: Parameters, steps: Steps
+) -> list[_Sample]:
+    """Return a sample of each what-if under one draw of the parameters; one graph at a time is in memory."""
+    by_window = [
+        _times_of_draw(window, nominal, what_ifs, (parameters, steps))
+        for window, nominal in zip(base.windows, base.states, strict=True)
+    ]
+    steady, device = ([unchanged_times[i] for unchanged_times, _ in by_window] for i in (0, 1))
+    samples = []
+    for i in range(len(what_ifs)):
+        totals, device_totals, errors = zip(*(times[i] for _, times in by_window), strict=True)
+        projected = _scaled(base.base_ns, totals, steady) * (1 + parameters["replay_error"])
+        on_device = _scaled(base.device_ns, device_totals, device)
+        samples.append(_Sample(projected, on_device, next(filter(None, errors), "")))
+    return samples
+
+
+def _times_of_draw(
+    window: StepWindow, nominal: SteadyState, what_ifs: Sequence[WhatIf], draw: tuple[Parameters, Steps]
+) -> tuple[tuple[float, float], list[tuple[float, float, str]]]:
+    """Return step time and device time of a window under one draw: unchanged, and of each what-if with its error."""
+    parameters, steps = draw
+    steps.next("durations without contention")
+    isolated = window.isolated(parameters)
+    # A single iteration replays as measured under any parameters.
+    baseline_change = [] if isolated.pattern is None else [unchanged]
+    changes = [_DrawnWhatIf(each, parameters.with_values(each.parameters), steps) for each in what_ifs]
+    shared = [change for change, each in zip(changes, what_ifs, strict=True) if not each.parameters]
+    states = isolated.steady_all([*baseline_change, *shared])
+    steady = states.pop(0) if baseline_change else nominal
+    shared_states, times = iter(states), []
+    for change, each in zip(changes, what_ifs, strict=True):
+        if each.parameters:
+            state = window.isolated(parameters.with_values(each.parameters)).steady(change)
+        else:
+            state = next(shared_states)
+        times.append((window.total_ns(state), window.device_ns(state), change.error))
+    return (window.total_ns(steady), window.device_ns(steady)), times
 
 
 def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf], parameters: Parameters) -> None:
@@ -510,76 +576,67 @@ def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf], par
         check_choices(what_if, [window.graph for window in windows], parameters)
 
 
-def _projection_row(
-    what_if: WhatIf, base: _Baseline, outcome: _Outcome, samples: Floats, iterations: Sequence[int]
+def _row_without_figures(
+    what_if: WhatIf, outcome: _Outcome, windows: Sequence[StepWindow], options: ProjectionOptions
 ) -> ProjectionRow:
-    """Return the row of a what-if, from its outcome and its totals under all draws."""
-    totals, time_by_basis, notes_of_windows, _ = outcome
-    notes = joined_notes(notes_of_windows, iterations)
-    projected = base.scaled(totals, base.steady_ns)
+    """Return the row of a what-if that changes nothing or cannot be applied."""
+    notes = joined_notes([window.graph.notes for window in windows], options.iterations)
+    return ProjectionRow(what_if.steps, notes=notes, title=what_if.title, reason=outcome.reason(options.iterations))
+
+
+def _projection_row(
+    what_if: WhatIf, base: _Baseline, outcome: _Outcome, samples: "Sequence[_Sample]", iterations: Sequence[int]
+) -> ProjectionRow:
+    """Return the row of a what-if, from its outcome and its samples under all draws."""
+    windows = outcome.windows
+    projected = _scaled(base.base_ns, [window.total_ns for window in windows], base.steady_ns)
+    on_device = _scaled(base.device_ns, [window.device_ns for window in windows], base.device_ns)
     total = max(base.total_ns, _SHORTEST_NS)
-    speedups = np.append(total / np.maximum(samples, _SHORTEST_NS), total / max(projected, _SHORTEST_NS))
-    low, high = np.quantile(speedups, QUANTILES)
-    speedup, off = float(speedups[-1]), base.off()
-    if speedup < 1 - _SLOWER:
-        doubt = "" if float(high) < 1 else ", by less than the interval can tell"
-        notes = (*notes, f"{what_if.label}: slower than doing nothing{doubt}")
+    drawn_ns = np.array([*(sample.projected_ns for sample in samples), projected])
+    speedups = total / np.maximum(drawn_ns, _SHORTEST_NS)
+    (low, high), speedup, off = np.quantile(speedups, QUANTILES), float(speedups[-1]), base.off()
+    device_low, device_high = np.quantile([*(sample.device_ns for sample in samples), on_device], QUANTILES)
     return ProjectionRow(
         what_if.steps,
         projected,
         speedup,
         min(float(low), speedup) / (1 + off),
         max(float(high), speedup) * (1 + off),
-        *_shares(time_by_basis, base.windows),
-        notes=notes,
+        Evidence.of(_times_by_basis(base, windows)),
+        fsum(base.device_ns),
+        on_device,
+        min(float(device_low), on_device),
+        max(float(device_high), on_device),
+        notes=_row_notes(what_if, outcome, (speedup, float(high)), iterations),
         title=what_if.title,
     )
 
 
-def _time_by_basis(before: Timeline, after: Timeline) -> Floats:
-    """Return the time of the iteration's tasks by `Basis`, the longer of the times before and after.
-
-    Tasks are matched by their event, since a what-if may drop some. Tasks that are gone, and changes of lags on the
-    host and from launches, are assumed.
-    """
-    tasks = after.graph.tasks
-    count = 2 + max(int(line.graph.tasks.event.max(initial=-1)) for line in (before, after))
-    removed = np.maximum(_time_by_event(before, count) - _time_by_event(after, count), 0.0)
-    event_basis = np.full(count, -1)
-    np.maximum.at(event_basis, tasks.event + 1, tasks.basis)
-    time = np.bincount(tasks.basis, weights=_task_time(after), minlength=len(Basis))
-    time += np.bincount(
-        np.where(event_basis < 0, int(Basis.ASSUMED), event_basis), weights=removed, minlength=len(Basis)
-    )
-    time[Basis.ASSUMED] += np.abs(_lags_by_event(before.graph, count) - _lags_by_event(after.graph, count)).sum()
-    return np.asarray(time, dtype=np.float64)
+def _times_by_basis(base: _Baseline, windows: Sequence[_WindowOutcome]) -> Floats:
+    """Return the projected time by side and basis; each window is scaled as its steps are."""
+    columns = zip(windows, base.base_ns, base.steady_ns, strict=True)
+    tables = [window.times_ns * (base_ns / steady if steady else 1.0) for window, base_ns, steady in columns]
+    return np.asarray(np.sum(tables, axis=0), dtype=np.float64)
 
 
-def _task_time(line: Timeline) -> Floats:
-    """Return the time of each of the iterations' tasks; 0 for earlier work."""
-    return np.where(line.graph.tasks.in_iteration, line.end_ns - line.start_ns, 0.0)
-
-
-def _time_by_event(line: Timeline, count: int) -> Floats:
-    """Return the time of the tasks of each event; first that of tasks without an event."""
-    return np.asarray(np.bincount(line.graph.tasks.event + 1, weights=_task_time(line), minlength=count))
-
-
-def _lags_by_event(graph: KernelGraph, count: int) -> Floats:
-    """Return the sum of lags on the host and from launches, by the event of their source."""
-    edges, in_iteration = graph.edges, graph.tasks.in_iteration
-    lag = np.where(np.isin(edges.kind, _HOST_LAGS) & in_iteration[edges.source], edges.lag_ns, 0.0)
-    return np.asarray(np.bincount(graph.tasks.event[edges.source] + 1, weights=lag, minlength=count))
-
-
-def _shares(times_by_basis: Sequence[Floats], windows: Sequence[StepWindow]) -> tuple[float, float, float]:
-    """Return the share of the time of all tasks with each `Basis`."""
-    weights = [fsum(window.weights) for window in windows]
-    columns = [[float(by_basis[i]) for by_basis in times_by_basis] for i in range(len(Basis))]
-    times = [fsum(w * time for w, time in zip(weights, column, strict=True)) for column in columns]
-    total = fsum(times)
-    measured, derived, assumed = (time / total for time in times) if total else (1.0, 0.0, 0.0)
-    return measured, derived, assumed
+def _row_notes(
+    what_if: WhatIf, outcome: _Outcome, gain: tuple[float, float], iterations: Sequence[int]
+) -> tuple[str, ...]:
+    """Return the notes of a row: those of its graphs, the windows that stay unchanged, and whether it is a loss."""
+    notes = list(joined_notes([window.notes for window in outcome.windows], iterations))
+    same = [i for i, window in enumerate(outcome.windows) if window.reason]
+    if same:
+        n, names = (
+            len(outcome.windows),
+            ", ".join(str(iterations[i]) for i in same[:_MOST_NAMED] if i < len(iterations)),
+        )
+        named = f" (not of iteration {names}{', ...' * (len(same) > _MOST_NAMED)})" if names else ""
+        notes.append(f"{what_if.label}: changes steps of {n - len(same)} of {n} groups of iterations{named}")
+    speedup, high = gain
+    if speedup < 1 - _SLOWER:
+        doubt = "" if high < 1 else ", by less than the interval can tell"
+        notes.append(f"{what_if.label}: slower than doing nothing{doubt}")
+    return tuple(notes)
 
 
 def with_provenance(projection: Projection, more: dict[str, Any]) -> Projection:

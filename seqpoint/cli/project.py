@@ -1,6 +1,6 @@
 """Commands on what-ifs: `what-ifs` lists them, `project` projects their gain, and `report` writes a page of HTML."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +8,7 @@ import click
 import numpy as np
 from click.core import ParameterSource
 
+from replay.projection import EVIDENCE, SIDES, ProjectionRow
 from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
 from seqpoint.cli.options import (
@@ -40,6 +41,10 @@ from seqpoint.units import duration
 
 if TYPE_CHECKING:
     from replay.contention import ContentionFit
+
+
+#: Relative change of the device time up to which it is not shown.
+_SAME_TIME = 1e-4
 
 
 @click.command("what-ifs")
@@ -230,23 +235,55 @@ def show(result: TraceProjection) -> None:
     confidence = 100 * result.provenance["confidence"]
     print_table(
         f"What-ifs ({confidence:g} % interval: ranges of the parameters, and error of the replay)",
-        ("what-if~", "speed-up", "low", "high", "projected", "measured %", "derived %", "assumed %"),
-        [
-            (
-                row.title or " + ".join(row.what_if),
-                f"{row.speedup:.3f}",
-                f"{row.low:.3f}",
-                f"{row.high:.3f}",
-                duration(row.projected_ns),
-                *(f"{100 * share:.0f}" for share in (row.measured_share, row.derived_share, row.assumed_share)),
-            )
-            for row in result.rows
-        ],
+        ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE)),
+        [_figures(row) for row in result.rows],
     )
+    _show_sides([row for row in result.rows if row.applied], confidence)
+    refused = [(_name(row), row.reason) for row in result.rows if not row.applied]
+    if refused:
+        print_table("Not applicable", ("what-if~", "reason~"), refused)
     communication = result.communication()
     if communication.rows:
         print_tables([communication])
     print_lines(*result.notes())
+
+
+def _name(row: ProjectionRow) -> str:
+    return row.title or " + ".join(row.what_if)
+
+
+def _figures(row: ProjectionRow) -> tuple[str, ...]:
+    """Return the cells of a what-if; one that is not applicable has no figures."""
+    if row.evidence is None:
+        return _name(row), "n/a", *"-" * (3 + len(EVIDENCE))
+    shares = [f"{100 * row.evidence.share(kind):.0f}" for kind in EVIDENCE]
+    speedups = [f"{value:.3f}" for value in (row.speedup, row.low, row.high)]
+    return _name(row), *speedups, duration(row.projected_ns), *shares
+
+
+def _show_sides(rows: Sequence[ProjectionRow], confidence: float) -> None:
+    """Print where the projected time is spent, and the device time of what-ifs that change it."""
+    if not rows:
+        return
+    changed = [abs(row.device_after_ns - row.device_before_ns) > _SAME_TIME * row.device_before_ns for row in rows]
+    times = ("device before", "device after", "low", "high") if any(changed) else ()
+    print_table(
+        "Where the projected time is spent" + (f", and device time ({confidence:g} % interval)" if times else ""),
+        ("what-if~", *(f"{side} %" for side in SIDES), *times),
+        [
+            (_name(row), *_sides(row), *(_device_times(row) if is_changed else "-" * len(times)))
+            for row, is_changed in zip(rows, changed, strict=True)
+        ],
+    )
+
+
+def _sides(row: ProjectionRow) -> list[str]:
+    return [] if row.evidence is None else [f"{100 * row.evidence.side(side):.0f}" for side in SIDES]
+
+
+def _device_times(row: ProjectionRow) -> list[str]:
+    times = (row.device_before_ns, row.device_after_ns, row.device_low_ns, row.device_high_ns)
+    return [duration(time) for time in times]
 
 
 @click.command("report")

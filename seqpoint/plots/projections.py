@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import holoviews as hv
 import numpy as np
 
-from replay.projection.projection import Projection, ProjectionRow
+from replay.projection.projection import Projection
+from replay.projection.rows import ProjectionRow
 from seqpoint.plots.frame import BLUE, GREY, INK, NAME_LENGTH, RED, Chart, hover_tips, overlay, plain_text
 from seqpoint.plots.saving import saveable
 
@@ -13,6 +14,8 @@ from seqpoint.plots.saving import saveable
 @saveable
 def projection_intervals(projection: Projection) -> Chart:
     """Return the chart of the speed-up of each what-if with its interval, from top to bottom.
+
+    A what-if that is not applicable has its row, without a point.
 
     Parameters
     ----------
@@ -28,12 +31,12 @@ def projection_intervals(projection: Projection) -> Chart:
     level = {id(row): float(len(rows) - 1 - i) for i, row in enumerate(rows)}
     layers = [hv.VLine(1.0).opts(color=INK, line_width=1, line_dash="dashed", backend="bokeh")]
     for verdict, colour in (("faster", BLUE), ("slower", RED), ("either: the interval holds 1", GREY)):
-        chosen = [row for row in rows if _verdict(row) == verdict]
+        chosen = [row for row in rows if row.applied and _verdict(row) == verdict]
         if chosen:
             layers += _intervals(chosen, [level[id(row)] for row in chosen], (verdict, colour))
-    ticks = [(level[id(row)], "\n+ ".join(plain_text(step, 40) for step in row.what_if)) for row in rows]
+    ticks = [(level[id(row)], _label(row)) for row in rows]
     lines = sum(max(1, label.count("\n") + 1) for _, label in ticks)
-    ends = [1.0, *(row.low for row in rows), *(row.high for row in rows)]
+    ends = [1.0, *(end for row in rows if row.applied for end in (row.low, row.high))]
     margin = 0.06 * (max(ends) - min(ends)) or 0.05
     return overlay(
         layers,
@@ -44,6 +47,10 @@ def projection_intervals(projection: Projection) -> Chart:
         xlim=(min(ends) - margin, max(ends) + margin),
         yticks=ticks,
     )
+
+
+def _label(row: ProjectionRow) -> str:
+    return "\n+ ".join(plain_text(step, 40) for step in row.what_if) + ("" if row.applied else "\nnot applicable")
 
 
 def _verdict(row: ProjectionRow) -> str:

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from profilers.trace.schema import KINDS
-from replay.projection.projection import Projection, ProjectionRow
+from replay.projection.evidence import EVIDENCE, Evidence
+from replay.projection.projection import Projection
+from replay.projection.rows import ProjectionRow
 from seqpoint.description import Description
 from seqpoint.notebook import Table
 from seqpoint.projecting import pace_lines
@@ -101,8 +103,8 @@ class ReportContent:
 
 
 def best_row(projection: Projection) -> ProjectionRow | None:
-    """Return the row with the largest speed-up, the first of several; None if there is no row."""
-    return max(projection.rows, key=lambda row: row.speedup, default=None)
+    """Return the applied row with the largest speed-up, the first of several; None if there is none."""
+    return max((row for row in projection.rows if row.applied), key=lambda row: row.speedup, default=None)
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,8 @@ def _chosen(selection: SelectionResult) -> str:
 def _projected(projection: Projection) -> str:
     best = best_row(projection)
     if best is None:
-        return f"The steps take {duration(projection.baseline_ns)}; no what-if was asked for."
+        which = "no what-if applies to them" if projection.rows else "no what-if was asked for"
+        return f"The steps take {duration(projection.baseline_ns)}; {which}."
     where = f"[{best.low:.3f}, {best.high:.3f}]"
     sure = " (the interval holds 1: a gain is not certain)" if best.low <= 1 <= best.high else ""
     return (
@@ -219,14 +222,12 @@ def _projected(projection: Projection) -> str:
 class Shares:
     """Shares of a projected time by kind of evidence, shown as a stacked bar."""
 
-    measured: float
-    derived: float
-    assumed: float
+    evidence: Evidence
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
-        """(name, share in per cent) of each part."""
-        return ("measured", 100 * self.measured), ("derived", 100 * self.derived), ("assumed", 100 * self.assumed)
+        """(kind of evidence, share in per cent) of each kind."""
+        return tuple((kind, 100 * self.evidence.share(kind)) for kind in EVIDENCE)
 
 
 def _with_column(table: Table, heading: str, cells: Iterable[str]) -> Table:
@@ -242,26 +243,26 @@ def points_table(selection: SelectionResult) -> Table:
     return replace(_with_column(selection.tables()[0], "lengths in bin", bins), title="Chosen iterations")
 
 
+def _projection_cells(row: ProjectionRow) -> tuple[object, ...]:
+    """Return the cells of a what-if; one that is not applicable has its reason in place of figures."""
+    name = " + ".join(row.what_if)
+    if row.evidence is None:
+        return name, "-", "-", "-", f"not applicable: {row.reason}"
+    interval = f"[{row.low:.3f}, {row.high:.3f}]"
+    return name, f"{row.speedup:.3f}", interval, duration(row.projected_ns), Shares(row.evidence)
+
+
 def projection_table(projection: Projection) -> Table:
     """Return the table of the what-ifs, with the best highlighted."""
     best = best_row(projection)
-    rows = [
-        (
-            " + ".join(row.what_if),
-            f"{row.speedup:.3f}",
-            f"[{row.low:.3f}, {row.high:.3f}]",
-            duration(row.projected_ns),
-            Shares(row.measured_share, row.derived_share, row.assumed_share),
-        )
-        for row in projection.rows
-    ]
+    rows = [_projection_cells(row) for row in projection.rows]
     confidence = percent(float(projection.provenance.get("confidence", 0.9)), 0)
     source = "synthesised" if projection.provenance.get("synthetic") else "measured"
     note = (
         f"Baseline: {duration(projection.baseline_ns)}, the {source} step times. Projected: these, times the ratio "
         "of two steady states, with and without the what-if. "
         f"Interval: {confidence}, from the ranges of the parameters and the error of the replay. "
-        "Measured, derived, assumed: the evidence for the durations of the tasks."
+        "Evidence: shares of the projected time, by how each piece of its critical path is known."
     )
     columns = ("what-if~", "speed-up", "interval", "projected time", "evidence~")
     marked = -1 if best is None else projection.rows.index(best)

@@ -1,0 +1,189 @@
+"""Evidence of a projected step time: how each piece of its critical path is known, on the host, the device, or waiting.
+
+`step_evidence` walks the critical path of a step in the steady state and sums its pieces by side and by `Basis`.
+`Evidence` holds the shares of all steps together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from profilers.trace.arrays import Bools, Floats, Ints
+from replay.analysis.critical_path import PATH_CAUSES, CriticalPath, Part, critical_path, path_causes
+from replay.engine.steady import Pattern, SteadyState
+from replay.graph.graph import Basis, Edges, KernelGraph
+
+#: Causes of the time on a critical path by side. A gap that stands for a launch, and the input pipeline, are host time.
+_CAUSES_OF_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "host": ("host", "gap for the host", "loader"),
+        "device": ("kernel", "collective", "copy", "contention"),
+        "waiting": (
+            *("launch lag", "stream lag", "wait lag", "inferred wait lag", "sync lag", "rendezvous lag", "backlog"),
+            *("gap in a graph", "launch queue", "ready", "release"),
+        ),
+    }
+)
+#: Sides of a projected time, in the order of tables.
+SIDES: tuple[str, ...] = tuple(_CAUSES_OF_SIDE)
+#: Kinds of evidence, in the order of `Basis` and of tables.
+EVIDENCE: tuple[str, ...] = ("measured", "scaled", "modelled", "assumed")
+#: A span this close to the measured one is the measured one: absolute, in ns, and relative.
+_SAME_NS, _SAME_SHARE = 1.0, 1e-3
+#: Lags are compared in this unit, ns, and up to this number of units.
+_LAG_UNIT_NS, _MOST_UNITS = 1e-3, 2.0**62
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Shares of a projected time by side and by kind of evidence; they add up to 1.
+
+    Parameters
+    ----------
+    shares : mapping of str to mapping of str to float
+        For each of `SIDES`, the share of each kind in `EVIDENCE`.
+    """
+
+    shares: Mapping[str, Mapping[str, float]]
+
+    @classmethod
+    def of(cls, times_ns: Floats) -> "Evidence":
+        """Return the evidence of times by side and basis; without any time, all of it is assumed away.
+
+        Parameters
+        ----------
+        times_ns : array of float64, shape (len(SIDES), len(EVIDENCE))
+            Time of each side on each basis.
+        """
+        total = float(times_ns.sum())
+        if not total:
+            times_ns, total = np.zeros_like(times_ns), 1.0
+            times_ns[SIDES.index("device"), EVIDENCE.index("assumed")] = 1.0
+        rows = (times_ns / total).tolist()
+        return cls({side: dict(zip(EVIDENCE, row, strict=True)) for side, row in zip(SIDES, rows, strict=True)})
+
+    def share(self, *kinds: str) -> float:
+        """Return the share of the projected time that rests on `kinds` of evidence, over all sides."""
+        return sum(of_side[kind] for of_side in self.shares.values() for kind in kinds)
+
+    def side(self, name: str) -> float:
+        """Return the share of the projected time on a side, over all kinds of evidence."""
+        return sum(self.shares[name].values())
+
+
+def step_evidence(
+    state: SteadyState, positions: Sequence[int], before: KernelGraph, pattern: Pattern | None
+) -> list[Floats]:
+    """Return the shares of the time of some steps by side and basis; zeros for a step without time.
+
+    Parameters
+    ----------
+    state : SteadyState
+        Steady state under a what-if.
+    positions : sequence of int
+        Positions of the steps in the cycle.
+    before : KernelGraph
+        The unchanged graph of a cycle.
+    pattern : Pattern, optional
+        Pattern of `before`.
+
+    Returns
+    -------
+    list of array, shape (len(SIDES), len(EVIDENCE))
+        A table of shares for each position.
+    """
+    path = critical_path(replace(state.timeline, interval=None))
+    cell = path_sides(path) * len(Basis) + path_basis(path, before, pattern)
+    tables = []
+    for position in positions:
+        step = state.at_step(position)
+        ends = (np.clip(times, step.begin_ns, step.until_ns) for times in (path.begin_ns + path.ns, path.begin_ns))
+        times = np.bincount(cell, weights=np.subtract(*ends), minlength=len(SIDES) * len(Basis))
+        tables.append(times.reshape(len(SIDES), len(Basis)) / (times.sum() or 1.0))
+    return tables
+
+
+def path_sides(path: CriticalPath) -> Ints:
+    """Return the side of every piece of a path, as an index into `SIDES`."""
+    side = {cause: i for i, causes in enumerate(_CAUSES_OF_SIDE.values()) for cause in causes}
+    return np.asarray(np.array([side[cause] for cause in PATH_CAUSES])[path_causes(path)])
+
+
+def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None) -> Ints:
+    """Return the `Basis` of every piece of a path.
+
+    - A task whose span is the measured one is known as the trace is. Otherwise its isolated duration has the basis of
+      the task, and the contention added to it is modelled.
+    - A lag is known as the trace is if an edge of the unchanged graph between the same events has it. Otherwise it has
+      the basis of the call it counts from if a what-if changed that too; else it is assumed.
+    - The wait for compute units is modelled.
+    - A release has the basis of its host call; on a device it is known as the trace is.
+
+    Parameters
+    ----------
+    path : CriticalPath
+        Path of a timeline under a what-if.
+    before : KernelGraph
+        The unchanged graph of a cycle.
+    pattern : Pattern, optional
+        Pattern of `before`.
+    """
+    line, graph = path.timeline, path.timeline.graph
+    tasks, origin = graph.tasks, int(graph.origin)
+    modelled = max(int(Basis.MODELLED), origin)
+    measured = (tasks.measured_end_ns - tasks.measured_start_ns)[path.task]
+    off = np.abs((line.end_ns - line.start_ns)[path.task] - measured)
+    as_measured = off <= np.maximum(_SAME_NS, _SAME_SHARE * measured)  # False if the task was not measured
+    of_task = tasks.basis[path.task]
+    by_part = {
+        Part.WORK: np.where(as_measured, origin, of_task),
+        Part.CONTENTION: np.where(as_measured, origin, modelled),
+        Part.LAG: _lag_basis(path, before, pattern),
+        Part.READY: np.full(len(path), modelled),
+        Part.RELEASE: np.where(tasks.device[path.task] < 0, of_task, origin),
+    }
+    return np.asarray(np.choose(path.part, [by_part[part] for part in Part]))
+
+
+def _lag_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None) -> Ints:
+    """Return the basis of the pieces of a path that are lags; that of other pieces has no meaning."""
+    graph, lags = path.timeline.graph, np.flatnonzero(path.part == Part.LAG)
+    edges, origin = graph.edges.select(path.edge[lags]), int(graph.origin)
+    event = before.tasks.event if pattern is None else before.tasks.event[pattern.tasks]
+    is_unchanged = _has_lag(edges, graph.tasks.event, before.edges if pattern is None else pattern.edges, event)
+    of_source = graph.tasks.basis[edges.source]
+    changed = np.where(of_source > origin, of_source, int(Basis.ASSUMED))
+    basis = np.full(len(path), origin)
+    basis[lags] = np.where(is_unchanged, origin, changed)
+    return basis
+
+
+def _has_lag(edges: Edges, event: Ints, others: Edges, other_event: Ints) -> Bools:
+    """Return which edges have the kind, the lag and the events of an edge of `others`.
+
+    Parameters
+    ----------
+    edges, others : Edges
+        Edges of two graphs.
+    event, other_event : array of int64
+        Event of each task of the two graphs.
+    """
+    known = np.zeros(2 + max(int(event.max(initial=-1)), int(other_event.max(initial=-1))), dtype=bool)
+    known[event[edges.source] + 1] = True
+    keys, other_keys = (
+        _edge_keys(edges, event),
+        _edge_keys(others.select(known[other_event[others.source] + 1]), other_event),
+    )
+    _, number = np.unique(np.concatenate([other_keys, keys]), axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    is_other = np.zeros(int(number.max(initial=-1)) + 1, dtype=bool)
+    is_other[number[: len(other_keys)]] = True
+    return is_other[number[len(other_keys) :]]
+
+
+def _edge_keys(edges: Edges, event: Ints) -> Ints:
+    """Return the events, kind and lag of edges, shape (len(edges), 4)."""
+    lag = np.minimum(edges.lag_ns / _LAG_UNIT_NS, _MOST_UNITS).round().astype(np.int64)
+    return np.stack([event[edges.source], event[edges.target], edges.kind, lag], axis=1)

@@ -1,0 +1,145 @@
+"""Rows of a projection: the speed-up, the evidence and the device time of a what-if, and its notes."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from replay.projection.evidence import Evidence
+
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+
+
+def joined_notes(notes: Sequence[Sequence[str]], iterations: Sequence[int] = ()) -> tuple[str, ...]:
+    """Return the notes of several iterations, with notes that differ only in whole numbers joined into one.
+
+    A joined note has the range of each number, and the iterations it holds for.
+
+    Parameters
+    ----------
+    notes : sequence of sequence of str
+        Notes of each iteration.
+    iterations : sequence of int
+        Number of each iteration; empty if they have none.
+
+    Examples
+    --------
+    >>> joined_notes([["change_dtype: 12 kernels in fp32"], ["change_dtype: 9 kernels in fp32", "odd"]], [4, 5])
+    ('change_dtype: 9 to 12 kernels in fp32 (each of 2 iterations)', 'odd (iteration 5)')
+    >>> joined_notes([["12 kernels"]])
+    ('12 kernels',)
+    """
+    by_text: dict[str, dict[int, str]] = {}
+    for position, of_iteration in enumerate(notes):
+        for note in of_iteration:
+            by_text.setdefault(_NUMBER.sub("#", note), {}).setdefault(position, note)
+    return tuple(_join_note(alike, len(notes), iterations) for alike in by_text.values())
+
+
+def _join_note(by_position: dict[int, str], n: int, iterations: Sequence[int]) -> str:
+    """Return one of the joined notes, with ranges of its numbers and the iterations it holds for."""
+    numbers = [[int(number) for number in _NUMBER.findall(note)] for note in by_position.values()]
+    ranges = iter([(min(column), max(column)) for column in zip(*numbers, strict=True)])
+
+    def shown(_: re.Match[str]) -> str:
+        low, high = next(ranges)
+        return str(low) if low == high else f"{low} to {high}"
+
+    text = _NUMBER.sub(shown, next(iter(by_position.values())))
+    if n == 1:
+        return text
+    if len(by_position) == n:
+        return f"{text} (each of {n} iterations)"
+    if not iterations:
+        return f"{text} ({len(by_position)} of {n} iterations)"
+    names = ", ".join(str(iterations[position]) for position in by_position)
+    return f"{text} (iteration{'s' * (len(by_position) > 1)} {names})"
+
+
+#: Reason of a what-if that changes nothing.
+NOTHING_CHANGES = "changes no task of these iterations"
+
+
+@dataclass(frozen=True)
+class ProjectionRow:
+    """Projection of one what-if.
+
+    A what-if that changes nothing, or cannot be applied, has no figures: its numbers are NaN and `reason` says why.
+
+    Parameters
+    ----------
+    what_if : tuple of str
+        Parts of the what-if, such as ``scale_host:0.5``.
+    projected_ns : float
+        Weighted sum of the projected step times.
+    speedup : float
+        Baseline over projected time.
+    low, high : float
+        Ends of the central 90 % of the speed-up over the draws of the parameters. They are widened by the error of the
+        replay, and by the difference between the unchanged steady state and the measurement.
+    evidence : Evidence, optional
+        Shares of the projected time by side and by kind of evidence; None without figures.
+    device_before_ns, device_after_ns : float
+        Time of the steps during which a device is busy, unchanged and under the what-if: mean over the devices. NaN
+        without a device.
+    device_low_ns, device_high_ns : float
+        Ends of the central 90 % of `device_after_ns` over the draws of the parameters.
+    notes : tuple of str
+        Notes of the what-if, for people.
+    title : str
+        Title in a plan file.
+    reason : str
+        Why the what-if is not applicable; empty if it is.
+    """
+
+    what_if: tuple[str, ...]
+    projected_ns: float = math.nan
+    speedup: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    evidence: Evidence | None = None
+    device_before_ns: float = math.nan
+    device_after_ns: float = math.nan
+    device_low_ns: float = math.nan
+    device_high_ns: float = math.nan
+    notes: tuple[str, ...] = ()
+    title: str = ""
+    reason: str = ""
+
+    @property
+    def label(self) -> str:
+        """Title of the what-if, or its parts in one line; its key in `Projection.timelines`."""
+        return self.title or "+".join(self.what_if)
+
+    @property
+    def applied(self) -> bool:
+        """Whether the what-if changed a step, so that the row has figures."""
+        return not self.reason
+
+    @property
+    def measured_share(self) -> float:
+        """Share of the projected time that was measured and stays unchanged."""
+        return self._share("measured")
+
+    @property
+    def scaled_share(self) -> float:
+        """Share of the projected time that is scaled from a measurement, by figures that have a source."""
+        return self._share("scaled")
+
+    @property
+    def modelled_share(self) -> float:
+        """Share of the projected time that a model gives."""
+        return self._share("modelled")
+
+    @property
+    def derived_share(self) -> float:
+        """Share of the projected time that is scaled or modelled."""
+        return self._share("scaled", "modelled")
+
+    @property
+    def assumed_share(self) -> float:
+        """Share of the projected time that rests on assumptions."""
+        return self._share("assumed")
+
+    def _share(self, *kinds: str) -> float:
+        return math.nan if self.evidence is None else self.evidence.share(*kinds)
