@@ -116,5 +116,5 @@ def _resized(
     duration, basis = tasks.duration_ns.copy(), tasks.basis.copy()
     duration[rows] = exchanged(duration[rows], old_ns, new_ns)
     is_prior = old.is_prior or new.is_prior
-    basis[rows] = np.maximum(basis[rows], int(Basis.ASSUMED if is_prior else Basis.DERIVED))
+    basis[rows] = np.maximum(basis[rows], int(Basis.ASSUMED if is_prior else Basis.MODELLED))
     return after.with_tasks(duration_ns=duration, basis=basis)
