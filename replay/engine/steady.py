@@ -306,6 +306,8 @@ class SteadyState:
         Periods of the slowest host thread and of the slowest stream, with their waits.
     settled : bool
         Whether the period changed by less than `SETTLED` from one measurement to the next.
+    intervals_ns : array of float64, shape (iterations of a cycle, 2)
+        Begin and end of each step in the timeline's interval.
     repeats : bool
         Whether the iterations repeat. A single iteration without a neighbour in the trace does not.
     """
@@ -315,6 +317,7 @@ class SteadyState:
     host_period_ns: float
     device_period_ns: float
     settled: bool
+    intervals_ns: Floats
     repeats: bool = True
 
     @property
@@ -331,8 +334,8 @@ class SteadyState:
         """Return the timeline with one step of the cycle as its interval."""
         if not self.repeats:
             return self.timeline
-        first = len(self.timeline.graph.iterations) - 2 * len(self.step_ns)
-        return replace(self.timeline, interval=steps_of(self.timeline)[first + position])
+        begin, until = self.intervals_ns[position].tolist()
+        return replace(self.timeline, interval=(begin, until))
 
 
 @dataclass(frozen=True)
@@ -416,7 +419,8 @@ def _state_of_single(graph: KernelGraph, base: SteadyState | None = None) -> Ste
         begin = line.makespan_ns * base.timeline.begin_ns / base.timeline.until_ns
     line = replace(line, interval=(begin, line.makespan_ns)) if begin else line
     host, device = (max(_last_end(line, on_device=side) - begin, 0.0) for side in (False, True))
-    return SteadyState(line, np.array([line.span_ns]), host, device, settled=True, repeats=False)
+    step_ns, intervals = np.array([line.span_ns]), np.array([[line.begin_ns, line.until_ns]])
+    return SteadyState(line, step_ns, host, device, settled=True, intervals_ns=intervals, repeats=False)
 
 
 def _backlog_end(line: Timeline) -> float:
@@ -512,7 +516,8 @@ def _state_of_run(line: Timeline, size: int) -> SteadyState:
     intervals = np.array(steps_of(line))
     step_ns = (intervals[:, 1] - intervals[:, 0])[-(width + 1) * size : -size].reshape(width, size).mean(axis=0)
     interval = (float(intervals[-2 * size, 0]), float(intervals[-size - 1, 1]))
-    return SteadyState(replace(line, interval=interval), step_ns, host, device, bool(settled))
+    steps = intervals[-2 * size : -size]
+    return SteadyState(replace(line, interval=interval), step_ns, host, device, bool(settled), steps)
 
 
 def _queue_ends(line: Timeline) -> Floats:

@@ -6,6 +6,7 @@ import numpy as np
 
 from profilers.trace.activity import DeviceTimes, DeviceWork, device_times
 from profilers.trace.arrays import Bools, Floats, union_length
+from profilers.trace.compiled import compiled
 from replay.engine.engine import simulate
 from replay.graph.graph import EdgeKind, KernelGraph, TaskKind
 
@@ -103,6 +104,23 @@ class Timeline:
         """Return how long at least one task is on each device during the interval, earlier work included."""
         return replace(self, start_ns=self.on_device_since()[0])._covered_ns(self.graph.on_device())
 
+    def busy_within(self, intervals_ns: Floats) -> Floats:
+        """Return how long at least one task is on each device during some intervals, shape (intervals, devices).
+
+        Parameters
+        ----------
+        intervals_ns : array of float64, shape (n, 2)
+            Begin and end of each interval.
+        """
+        since, tasks = self.on_device_since()[0], self.graph.tasks
+        inside = (self.end_ns > intervals_ns[:, 0].min()) & (since < intervals_ns[:, 1].max())
+        rows = np.flatnonzero(inside & self.graph.on_device())
+        rows = rows[np.argsort(since[rows], kind="stable")]
+        busy: Floats = _busy_within(
+            since[rows], self.end_ns[rows], tasks.device[rows], intervals_ns, len(self.graph.devices)
+        )
+        return busy
+
     def device_times(self) -> tuple[DeviceTimes, ...]:
         """Return the busy time and the communication of each device during the interval."""
         return tuple(device_times(work) for work in self.device_work())
@@ -139,6 +157,21 @@ class Timeline:
         since = np.maximum(until - edges.lag_ns[rows], 0.0)
         each = [union_length(since[devices == d], until[devices == d]) for d in np.unique(devices).tolist()]
         return max(each, default=0.0)
+
+
+@compiled
+def _busy_within(start, end, device, intervals, n_devices):  # type: ignore[no-untyped-def]
+    """Return what `Timeline.busy_within` returns, of tasks in the order of their starts."""
+    busy, reach = np.zeros((len(intervals), n_devices)), np.full(n_devices, -np.inf)
+    for i in range(len(start)):
+        d = device[i]
+        since = max(start[i], reach[d])
+        if end[i] <= since:
+            continue
+        for k in range(len(intervals)):
+            busy[k, d] += max(min(end[i], intervals[k, 1]) - max(since, intervals[k, 0]), 0.0)
+        reach[d] = end[i]
+    return busy
 
 
 def replay(graph: KernelGraph) -> Timeline:

@@ -129,8 +129,8 @@ class StepWindow:
         """
         if not self.graph.devices:
             return math.nan
-        steps = zip(self.weights, self.chosen, strict=True)
-        return fsum(w * float(state.at_step(position).busy_ns().mean()) for w, position in steps)
+        busy = state.timeline.busy_within(state.intervals_ns[list(self.chosen)]).mean(axis=1)
+        return fsum(w * ns for w, ns in zip(self.weights, busy.tolist(), strict=True))
 
 
 #: A longer projected time is a mistake; sums of times up to this are finite.
