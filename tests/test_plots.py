@@ -1,5 +1,6 @@
 """Charts hold the values that they show; names from a trace stay text."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import holoviews as hv
@@ -14,6 +15,7 @@ from replay.costs.shipped import load_parameters
 from replay.engine.timeline import replay
 from replay.from_trace import build_graph
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
+from replay.projection.rows import ProjectionRow
 from replay.what_ifs import parse_what_if
 from seqpoint import plots
 from seqpoint.description import describe
@@ -105,6 +107,16 @@ def test_intervals_hold_their_point(projection: Projection) -> None:
     segments = elements(chart, hv.Segments)
     low = np.concatenate([s.dimension_values(0) for s in segments])
     assert sorted(low) == sorted(row.low for row in projection.rows)
+
+
+def test_a_what_if_that_is_not_applicable_has_a_line_without_a_point(projection: Projection) -> None:
+    rows = (*projection.rows, ProjectionRow(("nothing",), reason="changes nothing"))
+    chart = plots.projection_intervals(replace(projection, rows=rows))
+    low = np.concatenate([s.dimension_values(0) for s in elements(chart, hv.Segments)])
+    assert sorted(low) == sorted(row.low for row in projection.rows)
+    assert "not applicable" in str(hv.render(chart, backend="bokeh").yaxis[0].major_label_overrides)
+    alone = plots.projection_intervals(replace(projection, rows=rows[-1:]))
+    assert not elements(alone, hv.Segments)
 
 
 def test_every_class_has_its_own_colour() -> None:

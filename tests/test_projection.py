@@ -8,14 +8,16 @@ import pytest
 from graphs import make_graph
 from traces import write_trace
 
+import seqpoint as sp
 from profilers.errors import InvalidInputError
 from profilers.ingest.pipeline import collect
 from profilers.trace.kernels import CLASSES
 from profilers.trace.trace import TraceMeta
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
+from replay.engine.timeline import Timeline
 from replay.from_trace import build_graph
-from replay.graph.graph import Basis, EdgeKind, KernelGraph, TaskKind
+from replay.graph.graph import Basis, EdgeKind, KernelGraph, Lane, TaskKind
 from replay.projection import SIDES, ProjectionRow
 from replay.projection.projection import Projection, ProjectionOptions, StepWindow, project
 from replay.what_ifs import WhatIf, parse_what_if
@@ -172,6 +174,89 @@ def test_a_what_if_that_a_drawn_parameter_makes_impossible_is_not_applicable() -
     ).rows
     assert row.reason == "what-if refuse: not with that command time (with parameters drawn from their ranges)"
     assert other.applied
+
+
+def test_lags_that_a_what_if_scales_have_the_evidence_of_their_call() -> None:
+    graph = launched_kernels()
+    host = replace(graph, edges=replace(graph.edges, kind=np.array([EdgeKind.HOST, EdgeKind.STREAM])))
+    (row,) = rows_of([host], "scale_host:0.5")
+    assert row.projected_ns == pytest.approx(1450) and row.assumed_share == pytest.approx(550 / 1450)
+    assert row.evidence is not None and row.evidence.side("host") == pytest.approx(550 / 1450)
+
+    def halve_host(graph: KernelGraph, _parameters: Parameters) -> KernelGraph:
+        basis = np.where(graph.tasks.kind == TaskKind.HOST, int(Basis.DERIVED), graph.tasks.basis)
+        return graph.with_host_time(0.5).with_tasks(basis=basis)
+
+    windows, what_ifs = [StepWindow.alone(host)], [WhatIf("halve", halve_host)]
+    (row,) = project(windows, what_ifs, meta=TraceMeta("kineto"), parameters=load_parameters()).rows
+    assert row.scaled_share == pytest.approx(550 / 1450) and row.assumed_share == 0
+
+
+def test_evidence_of_repeated_iterations_is_that_of_one_cycle() -> None:
+    tasks = [100.0, 300.0] * 3
+    edges = [(0, 1, 50.0), (0, 2), (1, 3), (2, 3, 50.0), (2, 4), (3, 5), (4, 5, 50.0)]
+    graph = make_graph(
+        tasks,
+        edges=edges,
+        kind=[TaskKind.HOST, TaskKind.KERNEL] * 3,
+        device=[-1, 0] * 3,
+        lane=[0, 1] * 3,
+        class_=[-1, CLASSES.index("gemm")] * 3,
+        iteration=[0, 0, 1, 1, 2, 2],
+        measured_start_ns=[0.0, 150, 100, 450, 200, 750],
+        measured_end_ns=[100.0, 450, 200, 750, 300, 1050],
+    )
+    launch, host, stream = int(EdgeKind.LAUNCH), int(EdgeKind.HOST), int(EdgeKind.STREAM)
+    kinds = np.array([launch, host, stream, launch, host, stream, launch])
+    lanes = (Lane(0, None, 1), Lane(0, 0, 7))
+    graph = replace(graph, edges=replace(graph.edges, kind=kinds), lanes=lanes, iterations=(1, 2, 3))
+    window = StepWindow.of(graph, (1, 2), weights=(1.0, 2.0), measured_ns=(300.0, 300.0))
+    what_ifs = [parse_what_if(text) for text in ("scale_kernels:gemm:0.5", "scale_kernels:gemm:0.1", "scale_host:0.5")]
+    half, tenth, host_row = project([window], what_ifs, meta=TraceMeta("kineto"), parameters=load_parameters()).rows
+    # Kernels of 150 ns set the pace of calls of 100 ns; kernels of 30 ns do not.
+    assert half.projected_ns == pytest.approx(3 * 150) and half.assumed_share == pytest.approx(1)
+    assert tenth.projected_ns == pytest.approx(3 * 100) and tenth.measured_share == pytest.approx(1)
+    assert tenth.evidence is not None and tenth.evidence.side("host") == pytest.approx(1)
+    assert (tenth.device_before_ns, tenth.device_after_ns) == pytest.approx((900, 90))
+    assert host_row.speedup == pytest.approx(1) and host_row.low <= 1 <= host_row.high  # the device sets the pace
+
+
+def test_graphs_that_differ_by_rounding_notes_or_basis_replay_alike() -> None:
+    graph = launched_kernels()
+    tasks = graph.tasks
+    assert graph.with_notes(["a note"]).replays_like(graph)
+    assert graph.with_tasks(duration_ns=tasks.duration_ns / 3 * 3, basis=tasks.basis + 1).replays_like(graph)
+    assert not graph.with_tasks(duration_ns=tasks.duration_ns * 1.001).replays_like(graph)
+    assert not graph.with_tasks(priority=tasks.priority + 1).replays_like(graph)
+    assert not replace(graph, edges=graph.edges.select(np.array([0]))).replays_like(graph)
+    assert not replace(graph, policy=replace(graph.policy, in_order=False)).replays_like(graph)
+    assert not replace(graph, hardware=replace(graph.hardware, compute_units=7)).replays_like(graph)
+
+
+def test_busy_time_within_intervals_is_that_of_each_interval() -> None:
+    random = np.random.default_rng(0)
+    graph = make_graph([100.0] * 60, device=random.integers(0, 2, 60), class_=[0] * 60)
+    graph = replace(graph, devices=((0, 0), (1, 0)))
+    start = random.uniform(0, 1000, 60)
+    line = Timeline(graph, start, start + random.uniform(0, 60, 60))
+    intervals = np.array([[0.0, 300.0], [300.0, 310.0], [250.0, 1100.0]])
+    expected = [replace(line, interval=tuple(interval)).busy_ns() for interval in intervals.tolist()]
+    assert line.busy_within(intervals) == pytest.approx(np.array(expected))
+
+
+BERT = Path(__file__).parents[2] / "shared/data/traces/kineto/tracelens/h100/gaunernst_bert-small-uncased.json.gz"
+
+
+@pytest.mark.skipif(not BERT.is_file(), reason=f"no trace at {BERT}")
+def test_a_step_that_waits_for_its_host_stays_measured_on_another_device() -> None:
+    rows = sp.project(collect([BERT]), ["scale_device:MI300X:keep", "scale_host:0.05", "scale_host:1"], draws=8).rows
+    device, host, same = rows
+    assert device.measured_share > 0.99 and device.speedup == pytest.approx(1, abs=0.01)
+    assert device.device_after_ns > 1.1 * device.device_before_ns
+    assert device.device_low_ns < 388e3 < device.device_high_ns  # measured on an MI300X
+    assert host.measured_share > 0.84 and host.measured_share + host.assumed_share == pytest.approx(1)
+    assert host.evidence is not None and host.evidence.side("device") == pytest.approx(0.84, abs=0.02)
+    assert same.reason == "changes no task of these iterations"
 
 
 def test_a_time_beyond_all_plausible_is_no_figure(tmp_path: Path) -> None:
