@@ -37,9 +37,7 @@ SHARED: Mapping[str, str] = MappingProxyType(
         "span": "Time from the first start to the last end of work on the device.",
         "elapsed": "Sum of the step times.",
         "busy": "Time with at least one kernel or copy on the device, waiting collectives included.",
-        "busy %": "Busy time as a share of the span, or of the elapsed time of the steps.",
-        "working": "Time with at least one task of the step on the device.",
-        "working %": "Share of the step with at least one of its tasks on the device.",
+        "busy %": "Busy time as a share of the elapsed time of the steps; of the span if the heading names it.",
         "compute": "Time with at least one kernel that is no collective.",
         "communication": "Time with at least one collective on the device, waiting for peers included; each moment "
         "counts once.",
@@ -49,7 +47,6 @@ SHARED: Mapping[str, str] = MappingProxyType(
         "exposed": "Communication while nothing but collectives is on the device.",
         "exposed waiting": "Exposed communication in which every collective waits for another rank.",
         "exposed transfer": "Exposed communication in which data can move: the time that hiding it could gain.",
-        "overlapped": "Communication beside other work on the device.",
         "copies exposed": "Copies while nothing else is on the device.",
         "median step": "Median of the step times.",
         "median latency": "Median of the latencies.",
@@ -157,7 +154,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "*verlap*": {"copies": "Time with at least one copy on the device."},
         "*usy and idle time of devices*": {
             "busy %": "Share of the step with at least one of its kernels or copies on the device.",
-            "waiting %": "Share of the step in which the device only waits in collectives for other ranks.",
+            "exposed waiting %": "Share of the step in which the device only waits in collectives for other ranks.",
             "earlier %": "Share of the step in which only work of earlier iterations is on the device.",
             "host %": "Share of the step in which the device is idle because of calls or waits on the host.",
             "dependency %": "Share of the step in which the device is idle until work of another device ends.",

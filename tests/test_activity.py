@@ -32,6 +32,7 @@ from replay.analysis import exposure, idle_by_cause
 from seqpoint.cli import cli
 from seqpoint.description import describe
 from seqpoint.graphs import analyze_trace, replay_trace
+from seqpoint.reporting.tables import ReportSection, summary
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
 GROUP = {
@@ -88,6 +89,15 @@ def printed(command: str, trace: str, *options: str) -> dict[str, Any]:
     done = CliRunner().invoke(cli, [command, trace, *options, "--json"], catch_exceptions=False)
     content: dict[str, Any] = json.loads(done.stdout)
     return content
+
+
+def test_the_report_has_the_same_figures(tmp_path: Path) -> None:
+    both = summary(ReportSection("job", "", describe(collect(two_ranks(tmp_path)))))
+    # Of 2000 us in the steps: 1000 us busy, 250 + 100 us exposed, 150 us of it waiting.
+    assert "busy for 50.0 % of the steps; exposed communication took 17.5 %: 7.5 % waiting for other ranks" in both
+    assert both.endswith("and 10.0 % transfer.")
+    alone = summary(ReportSection("job", "", describe(collect([tmp_path / "rank0.json"]))))
+    assert alone.endswith("exposed communication took 25.0 %, which contains unknown waiting for other ranks.")
 
 
 def test_idle_time_is_what_is_neither_work_nor_waiting(tmp_path: Path) -> None:

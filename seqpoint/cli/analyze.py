@@ -164,7 +164,7 @@ def _show_overlap(label: str, exposure: Exposure) -> None:
 
 def _show_idle(label: str, idle: Idle, exposure: Exposure) -> None:
     """Print the busy time of each device, its wait for other ranks within that, and its idle time by cause."""
-    title = "Busy and idle time of devices (waiting: of the busy time; slowed: by contention, all tasks added up)"
+    title = "Busy and idle time of devices (waiting: inside the busy time; slowed: by contention, all tasks added up)"
     rows = []
     for i, (rank, device) in enumerate(idle.devices):
         waiting = exposure.times[i].exposed_waiting_ns
@@ -172,7 +172,9 @@ def _show_idle(label: str, idle: Idle, exposure: Exposure) -> None:
         shares = ("-" if ns is None else f"{100 * ns / max(idle.span_ns, 1e-9):.1f}" for ns in times)
         rows.append((rank, device_text(None if device < 0 else device), *shares, duration(idle.slowed_ns[i])))
     causes = (f"{cause} %" for cause in IDLE_CAUSES)
-    print_table(_titled(label, title), ("rank", "device", "busy %", "waiting %", "earlier %", *causes, "slowed"), rows)
+    print_table(
+        _titled(label, title), ("rank", "device", "busy %", "exposed waiting %", "earlier %", *causes, "slowed"), rows
+    )
 
 
 def _titled(label: str, title: str) -> str:

@@ -188,10 +188,14 @@ def _spent(description: Description) -> str:
         return text
     times = [row.times for row in description.devices]
     busy, exposed = (sum(getattr(row, name) for row in times) / elapsed for name in ("busy_ns", "exposed_ns"))
-    waiting = sum(row.exposed_waiting_ns or 0.0 for row in times) / elapsed
     covered = "the steps" if description.covers == "steps" else "the recording"
     text += f" Devices were busy for {percent(busy)} of {covered}; exposed communication took {percent(exposed)}"
-    return text + (f", of which {percent(waiting)} was waiting for other ranks." if waiting else ".")
+    if not exposed:
+        return f"{text}."
+    if any(row.unmatched for row in times):
+        return f"{text}, which contains unknown waiting for other ranks."
+    waiting = sum(row.exposed_waiting_ns or 0.0 for row in times) / elapsed
+    return f"{text}: {percent(waiting)} waiting for other ranks and {percent(exposed - waiting)} transfer."
 
 
 def _chosen(selection: SelectionResult) -> str:
