@@ -122,6 +122,9 @@ def step_windows(
     row_of = {number: row for row, number in enumerate(of_job.iteration.tolist())}
     hardware, index = given_hardware(device), index_trace(trace)
     index.check_iterations(iterations)
+    if context := sorted(set(iterations) & set(trace.meta.context)):
+        asked = ", ".join(map(str, all_iterations(trace)[:12]))
+        raise InvalidInputError(f"iteration {context[0]} is only the context of a slice of {asked}; slice it, too")
     spans = _merged([step_window(steps, of_job, row_of[n]) for n in sorted(set(iterations))])
     weight_of = dict(zip(iterations, weights or [1.0] * len(iterations), strict=True))
     timed: set[int] = set()

@@ -295,3 +295,34 @@ def test_the_option_reaches_each_command_that_reads_a_trace(tmp_path: Path) -> N
     log.write_text("sequence_length,duration\n1,2\n")
     failed = CliRunner().invoke(cli, ["select", str(log), *classes])
     assert failed.exit_code == 2 and "--classes: no effect on a log" in failed.output
+
+
+def test_expert_parallel_kernels_are_communication_without_bytes(tmp_path: Path) -> None:
+    """Two ranks notify each other for 10 us, dispatch for 70, compute for 108 and combine for 12, two times."""
+    times = {
+        "void deep_ep::intranode::notify_dispatch<8>(int)": 10,
+        "void deep_ep::intranode::dispatch<8, 768>(int4*)": 70,
+        "nvjet_tst_128x128_64x6_NNT": 108,
+        "void deep_ep::intranode::combine<__nv_bfloat16, 8>(int4*)": 12,
+    }
+    for rank in range(2):
+        events, t = [], 0
+        for n in range(2):
+            t = 1000 * n
+            events.append(event(f"ProfilerStep#{n}", "user_annotation", t, 900))
+            begin = t + 100
+            for i, (name, duration) in enumerate(times.items()):
+                events += [launch(t + 10 * i + 1, 10 * n + i + 1), kernel(name, begin, duration, 10 * n + i + 1)]
+                begin += duration
+        header = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(header))
+    trace = collect([tmp_path])
+    kinds = sorted(row["collective"] for row in trace.collectives.to_pylist())
+    assert kinds == ["all_to_all"] * 8 + ["barrier"] * 4
+    assert trace.meta.quality["collectives_matched"] == 12
+    described = describe(trace)
+    assert {row.class_: row.share for row in described.classes} == {"gemm": 0.54, "collective": 0.46}
+    assert [row.times.exposed_ns for row in described.devices] == [2 * 92_000] * 2
+    # The device takes 200 us of a step of 1000 us, which the host of this job sets.
+    rows = project(trace, ["overlap:ideal", "scale_kernels:gemm:0.5", "scale_host:0.5"]).to_dict()["rows"]
+    assert [round(row["speedup"], 2) for row in rows] == [1.0, 1.0, 2.0]

@@ -118,6 +118,12 @@ def check_projection(trace: Trace, number: int) -> None:
         assert results[0][key] == results[1][key], key
 
 
+def test_the_context_cannot_be_projected(whole: Trace) -> None:
+    part = slice_trace(whole, SliceOptions(iterations=frozenset({3})))
+    with pytest.raises(InvalidInputError, match="iteration 2 is only the context of a slice of 3; slice it, too"):
+        project(part, WHAT_IFS, iterations=[2])
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_slice_projects_as_the_trace_does(whole: Trace, number: int) -> None:
     check_projection(whole, number)

@@ -12,7 +12,8 @@ only as arrows, since reading finds both again by the same rules. Facts without 
 - units of counters, and the kernels that they were measured on;
 - events that start at 0 and last 0 ns (Kineto's sign for no time);
 - iterations that ``auto`` does not find;
-- collectives without a kernel, which become ranges.
+- collectives without a kernel, which become ranges;
+- a user's own classes of kernels, and which iterations are the context of a slice.
 
 In a trace of several ranks the arguments of every event name its rank.
 """
