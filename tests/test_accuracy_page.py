@@ -509,6 +509,42 @@ shapes, and the A100 computed in TF32, which that trace cannot tell. The last ro
 """
 
 
+def intervals() -> str:
+    """Return the section about the coverage of intervals of projections."""
+    rows = [row for row in read("intervals") if row["intervals"]]
+    table = grid(
+        ("comparison", "intervals", "cases", "held", "high / low", "error", "widen by", "held, widened by others"),
+        (
+            (
+                row["kind"],
+                f"{int(row['intervals']):,}",
+                row["cases"],
+                percent(float(row["coverage"]), 0),
+                f"{float(row['width']):.2f}",
+                percent(float(row["error"]), 0),
+                f"{float(row['widening']):.2f}",
+                percent(float(row["held_out"]), 0),
+            )
+            for row in rows
+        ),
+    )
+    steps = [row for row in read("intervals") if row["kind"] == "step time"]
+    return f"""## Intervals of projections
+
+Work was measured before and after a change, and projected from before to after. A 90 % interval should hold 85 to
+95 % of the times measured after. `error` is a median. `widen by` is the factor, as a power of ratios, that makes the
+intervals hold 90 %. In the last column each case is widened by what the other cases need. The table is
+[`intervals.csv`](../tests/accuracy/intervals.csv), which has each pair of traces, too;
+[validate.md](validate.md) explains the comparisons.
+
+{table}
+
+Of {len(steps)} step times on another device, {sum(row["inside"] == "yes" for row in steps)} are in their interval.
+The ranges of efficiency were chosen with the pairs of traces in view, and without the tables of operators.
+Cases of one device or library err alike, so the number of independent cases is smaller than that of intervals.
+"""
+
+
 def by_class() -> str:
     """Return the table of errors by class of kernels."""
     rows = [row for row in read("retimed") if row["class"] != "total" and "tf32" not in row["case"]]
@@ -696,8 +732,8 @@ def total(rows: Iterable[Row], name: str) -> int:
 
 
 SECTIONS: tuple[Callable[[], str], ...] = (
-    *(in_short, falls_short, replay, selection, kernels, operators, models, collectives, another_device, training),
-    *(published, contention, reading),
+    *(in_short, falls_short, replay, selection, kernels, operators, models, collectives, another_device, intervals),
+    *(training, published, contention, reading),
 )
 
 

@@ -3,8 +3,8 @@
     python benchmarks/replay/interval_coverage.py ../shared/data > tests/accuracy/intervals.csv
 
 It takes about three minutes. The first rows count the intervals of each kind of comparison. The rows below them are the
-intervals of the pairs of traces; times are in ms. `widening` is the factor, as a power of ratios, that makes the
-intervals hold 90 %. `held_out` is the coverage if each job is widened by what the other jobs need.
+intervals of the pairs of traces; times are in ms, shares in %. `widening` is the factor, as a power of ratios, with which
+they hold 90 %. `held_out` is the coverage if each job is widened by what the other jobs need.
 """
 
 import csv
@@ -37,7 +37,8 @@ def table(scores: Sequence[IntervalScore]) -> list[dict[str, str]]:
     """Return the rows of the table."""
     rows = []
     for line in summaries(scores):
-        numbers = {name: f"{line[name]:.3f}" for name in ("coverage", "width", "error", "widening", "held_out")}
+        numbers = {name: f"{line[name]:.3f}" for name in ("width", "widening")}
+        numbers |= {name: f"{100 * float(str(line[name])):.1f}" for name in ("coverage", "error", "held_out")}
         rows.append(
             {"kind": str(line["kind"]), "intervals": str(line["intervals"]), "cases": str(line["jobs"]), **numbers}
         )

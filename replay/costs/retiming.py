@@ -317,7 +317,10 @@ def retyped(graph: KernelGraph, old: str, new: str, parameters: Parameters) -> F
     after = np.where(chosen, _TYPES.index(new), before)
     units = graph.hardware.compute_units
     better = _efficiency(graph, device, parameters)
-    sides = _Side(device, before, units, better), _Side(device, after, units, better)
+    # Narrower types come later in `DTYPES`; going there and back restores the durations.
+    direction = np.sign(_TYPES.index(new) - _TYPES.index(old))
+    typed = better * parameters["efficiency_ratio_dtype"] ** direction
+    sides = _Side(device, before, units, better), _Side(device, after, units, typed)
     size = DTYPE_BYTES[new] / DTYPE_BYTES[old]
     streamed = above_floor(tasks.duration_ns, _floors("kernel", sides, parameters), size)
     arithmetic = _arithmetic(graph, sides, parameters, size)

@@ -37,7 +37,7 @@ from seqpoint.validation.suites import Suite, SuiteOptions, SuiteResult, table_c
 #: Nominal coverage of the intervals, and the coverage that is accepted.
 NOMINAL, LEAST, MOST = 0.9, 0.85, 0.95
 #: Draws of the parameters for each interval.
-_DRAWS = 200
+_DRAWS = 100
 _STEP_DRAWS = 32
 #: Least number of intervals of a kind whose coverage has a limit.
 _COUNTED = 20
