@@ -138,6 +138,15 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "critical": "Number of edges on the critical path.",
             "critical lag": "Time that lags of these edges take on the critical path.",
         },
+        "*Chosen tasks*": {
+            "count": "Number of the chosen tasks that end in the step.",
+            "name": "Name of the chosen tasks, cut at its end; --json has it in full.",
+            "time": "Time of the chosen tasks on the device, added up; a collective counts since its rank arrived.",
+            "waiting": "The part of the time in which collectives wait for other ranks.",
+            "active": "Time with at least one of the chosen tasks on the device.",
+            "exposed": "Time with nothing but the chosen tasks on the device.",
+            "critical path": "Time of the critical path of the step that is work of the chosen tasks.",
+        },
         "*riti*al path by *": {
             "class": "Class of the kernels on the critical path, or the host.",
             "name": "Name of the task on the critical path.",
