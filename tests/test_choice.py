@@ -109,7 +109,9 @@ def test_what_says_nothing_of_the_kind_stands_for_the_kinds_of_the_what_if() -> 
     ("text", "message"),
     [
         ("copy", r"no kernel of the iterations has the class 'copy'; did you mean copies"),
-        ("*dtoh*", r"no class or kernel of the trace is called '\*dtoh\*'; did you mean .*DtoH"),
+        ("*dtoh*", r"no class or kernel of the trace is called '\*dtoh\*'; did you mean Memcpy DtoH\?"),
+        ("gemm<64", r"called 'gemm<64'; did you mean \*gemm<64\*, as in sgemm<64, 2>\?"),
+        ("operator=copy_", r"launched a task is called 'copy_'; did you mean \*copy_\*, as in aten::copy_\?"),
         ("operator=aten::addmm", r"no operator that launched a task is called 'aten::addmm'; did you mean aten::add_"),
         ("collectives=broadcast", "has collectives=broadcast; collectives can be all_reduce, all_gather"),
         ("rank=2", "no task of the iterations has rank=2; rank can be 0, 1"),

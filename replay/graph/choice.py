@@ -293,7 +293,7 @@ class TaskChoice:
         if not present and key in _UNTOLD:
             return NotFoundError(f"no task fits {key}={value}: {_UNTOLD[key]}")
         if key == "operator":
-            return unknown_name("no operator that launched a task is called", value, present)
+            return _unknown_pattern("no operator that launched a task is called", value, (present, []))
         return NotFoundError(f"no task of the iterations has {key}={value}; {key} can be {_listed(present)}")
 
     def _unknown_word(self, term: tuple[str, str], graphs: Sequence[KernelGraph]) -> NotFoundError:
@@ -308,7 +308,7 @@ class TaskChoice:
         if key == "class":
             return unknown_name("no kernel of the iterations has the class", value, words)
         names = self._values("name", graphs)
-        return unknown_name("no class or kernel of the trace is called", value, [_ALL, *words, *names])
+        return _unknown_pattern("no class or kernel of the trace is called", value, (names, [_ALL, *words]))
 
     def _values(self, key: str, graphs: Sequence[KernelGraph]) -> list[str]:
         """Return the values of a key that tasks have, of the kinds that can be chosen."""
@@ -317,6 +317,19 @@ class TaskChoice:
             rows = graph.on_device() & np.isin(_kinds(graph), self.allowed)
             values.update(dict.fromkeys(KEYS[key].values(graph, rows)))
         return sorted(values, key=int) if KEYS[key].number else list(values)
+
+
+def _unknown_pattern(what: str, pattern: str, known: tuple[list[str], list[str]]) -> NotFoundError:
+    """Return the error for a pattern that fits no name, with a pattern or names that differ in stars or case alone.
+
+    `known` has the names, and further words that could have been meant.
+    """
+    names, words = known
+    wider = f"*{pattern.strip('*')}*"
+    if fitting := [name for name in names if name_fits(wider, name)]:
+        return NotFoundError(f"{what} {pattern!r}; did you mean {wider}, as in {_shorten(fitting[0])}?")
+    alike = [name for name in names if name_fits(wider.lower(), name.lower())]
+    return unknown_name(what, pattern, alike or [*words, *names])
 
 
 def _plain_term(word: str) -> tuple[str, str]:
