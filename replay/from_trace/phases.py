@@ -74,13 +74,19 @@ def work_phases(trace: Trace, launch_id: Ints, op_id: Ints) -> Ints:
 
 def _launch_times(trace: Trace, launch_id: Ints, op_id: Ints) -> tuple[Ints, Ints, Ints]:
     """Return the rank, the thread and the time at which each row was launched; `MISSING` if unknown."""
+    launches, ops = trace.launches, trace.ops
+    launch, op = (
+        lookup(integers(table, "id"), np.arange(table.num_rows), ids)
+        for table, ids in ((launches, launch_id), (ops, op_id))
+    )
     columns = []
     for name in ("rank", "thread", "start_ns"):
-        by_launch, by_op = (
-            lookup(integers(table, "id"), integers(table, name), ids)
-            for table, ids in ((trace.launches, launch_id), (trace.ops, op_id))
+        # A row more, for work whose call or operator is unknown.
+        of_launch, of_op = (np.append(integers(table, name), MISSING) for table in (launches, ops))
+        by_op = of_op[np.where(op == MISSING, ops.num_rows, op)]
+        columns.append(
+            np.where(launch == MISSING, by_op, of_launch[np.where(launch == MISSING, launches.num_rows, launch)])
         )
-        columns.append(np.where(by_launch == MISSING, by_op, by_launch))
     return columns[0], columns[1], columns[2]
 
 
