@@ -165,7 +165,6 @@ def test_an_unknown_source_device_is_an_error_that_says_what_to_do() -> None:
         ("dma_colectives", NotFoundError, "did you mean dma_collectives"),
         ("scale_device", InvalidInputError, r"write scale_device:DEVICE\[:HOST\], as in scale_device:"),
         ("scale_device:MI3000", NotFoundError, "MI300"),
-        ("scale_kernels:gem:2", NotFoundError, "did you mean gemm"),
         ("scale_kernels:gemm:fast", InvalidInputError, "factor 'fast' is no number"),
         ("scale_kernels:gemm:-1", InvalidInputError, "a factor of -1"),
         ("scale_links:0", InvalidInputError, "above zero"),
