@@ -256,7 +256,8 @@ def default_what_ifs(trace: Trace, device: str | None = None) -> tuple[str, ...]
     device : str, optional
         Device that the trace was recorded on, if the trace does not say.
     """
-    if any(is_collective(name) for name in trace.kernels["name"].unique().to_pylist() if name):
+    rules = trace.meta.class_rules
+    if any(is_collective(name, rules) for name in trace.kernels["name"].unique().to_pylist() if name):
         return _DEFAULT_WITH_COLLECTIVES
     is_known = device is not None or hardware_of(trace).device is not None
     return _DEFAULT_WITHOUT_COLLECTIVES + (_DEFAULT_OF_KNOWN_DEVICE if is_known else ())

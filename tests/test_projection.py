@@ -135,8 +135,8 @@ def test_device_time_is_the_busy_time_before_and_after_with_its_interval() -> No
         ("nothing", "changes no task of these iterations"),
         ("scale_host:1", "changes no task of these iterations"),
         (
-            "scale_kernels:copy:0.5",
-            r"changes no task of these iterations (scale_kernels:copy: 0 tasks (each of 2 iterations))",
+            "scale_kernels:gemm:1",
+            "changes no task of these iterations (scale_kernels:gemm: 1 tasks (each of 2 iterations))",
         ),
         ("cu_order:fair", "no task of these iterations starts or ends at another time"),
         ("dma_collectives", "changes no task of these iterations (dma_collectives: 0 of 0 collectives moved (each of"),
