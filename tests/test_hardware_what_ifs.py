@@ -21,7 +21,7 @@ from replay.costs.collectives import Topology, load_collectives, predict_collect
 from replay.costs.host import HostCosts, load_host_costs
 from replay.costs.operators import attention, batched_matmul
 from replay.costs.shipped import load_parameters
-from replay.costs.transfers import collective_models, group_ranks, group_topology, waits_apart
+from replay.costs.wire_time import collective_models, group_ranks, group_topology, waits_apart
 from replay.graph.graph import COLLECTIVE_KINDS, Basis, EdgeKind, KernelGraph, Network, TaskKind, hardware_named
 from replay.what_ifs import parse_what_if, with_host
 from seqpoint.cli import cli
@@ -126,9 +126,9 @@ def test_half_the_links_double_what_the_bytes_need_and_no_wait() -> None:
     found = applied("scale_links:0.5", graph).tasks.duration_ns
     device, fits = find_device("A100-SXM4-80GB"), load_collectives()
     large, half = 1e9 * predict_collective("all_reduce", [2**30, 2**29], Topology(8), device, fits).seconds
-    transfer = 2**26 * (large - half) / 2**29
-    assert 2 * 7 / 8 * 2**26 / 300 < transfer < 2 * 7 / 8 * 2**26 / 200  # 200 to 300 GB/s
-    assert found[6] == pytest.approx(2e6 + transfer)
+    wire = 2**26 * (large - half) / 2**29
+    assert 2 * 7 / 8 * 2**26 / 300 < wire < 2 * 7 / 8 * 2**26 / 200  # 200 to 300 GB/s
+    assert found[6] == pytest.approx(2e6 + wire)
     assert 1.17e6 <= found[7] < 1.17e6 * 1.001  # 256 bytes in 1.17 ms: all of it is waiting
     assert found[10] == 5e4  # a group of one rank sends nothing
     np.testing.assert_array_equal(found[:6], graph.tasks.duration_ns[:6])
@@ -138,20 +138,20 @@ def test_a_collective_shorter_than_its_model_scales_in_proportion() -> None:
     graph = job()
     device, fits = find_device("A100-SXM4-80GB"), load_collectives()
     whole = 1e9 * predict_collective("all_reduce", [2**26], Topology(8), device, fits).seconds[0]
-    transfer = collective_models(graph, NOMINAL).transfer_ns[6]
+    wire = collective_models(graph, NOMINAL).wire_ns[6]
     short = graph.with_tasks(duration_ns=np.where(np.arange(11) == 6, whole / 2, graph.tasks.duration_ns))
     found = applied("scale_links:0.5", short).tasks.duration_ns[6]
-    assert found == pytest.approx((whole + transfer) / 2)
+    assert found == pytest.approx((whole + wire) / 2)
 
 
 def test_unknown_bytes_are_a_stated_and_bounded_assumption() -> None:
     graph, latency = job(), NOMINAL["collective_latency_ns"]
     for share in (0.0, 0.5, 1.0):
-        parameters = NOMINAL.with_values([("collective_transfer_share_waiting", share)])
+        parameters = NOMINAL.with_values([("collective_wire_share_waiting", share)])
         changed = applied("scale_links:0.5", graph, parameters)
         assert changed.tasks.duration_ns[9] == pytest.approx(3e5 + share * (3e5 - latency))
         assert changed.tasks.basis[9] == (Basis.ASSUMED if share else Basis.MEASURED)
-    assert "10 % of the time above 20 us is taken for transfer" in applied("scale_links:0.5", graph).notes[-1]
+    assert "10 % of the time above 20 us is taken for the bytes" in applied("scale_links:0.5", graph).notes[-1]
 
 
 def test_collectives_beyond_a_node_go_by_the_network_of_the_other_device() -> None:
@@ -159,8 +159,8 @@ def test_collectives_beyond_a_node_go_by_the_network_of_the_other_device() -> No
     graph = job()
     models = collective_models(graph, NOMINAL)
     found = applied("scale_device:H100-SXM5-80GB", graph).tasks.duration_ns
-    assert found[8] == pytest.approx(8e6 - models.transfer_ns[8] * (1 - 25 / 50))
-    assert found[6] == pytest.approx(2e6 - models.transfer_ns[6] * (1 - 300 / 450))
+    assert found[8] == pytest.approx(8e6 - models.wire_ns[8] * (1 - 25 / 50))
+    assert found[6] == pytest.approx(2e6 - models.wire_ns[6] * (1 - 300 / 450))
     assert found[7] == pytest.approx(1.17e6, rel=1e-3)
 
 
@@ -244,10 +244,10 @@ def all_reduce(n_bytes: int, device: str = "H100-SXM5-80GB", ranks: int = 8) -> 
 def test_beyond_a_node_the_ring_goes_by_the_adapters_of_the_node() -> None:
     """A ring of 64 ranks moves 2 * 63/64 of 4 GiB; 4 adapters of 12.5 GB/s carry 48 GB/s by NCCL's table."""
     slow = collective_models(applied("change_world_size:64:8:4:12.5", all_reduce(2**32)), NOMINAL)
-    assert slow.transfer_ns[0] == pytest.approx(2 * 63 / 64 * 2**32 / 48e9 * 1e9, rel=0.02)
+    assert slow.wire_ns[0] == pytest.approx(2 * 63 / 64 * 2**32 / 48e9 * 1e9, rel=0.02)
     usual = collective_models(applied("change_world_size:64", all_reduce(2**32)), NOMINAL)
     # 8 adapters of 50 GB/s carry 384 GB/s, the links of a device 450 * 0.824 = 371 of these.
-    assert usual.transfer_ns[0] == pytest.approx(2 * 63 / 64 * 2**32 / 370.8e9 * 1e9, rel=0.02)
+    assert usual.wire_ns[0] == pytest.approx(2 * 63 / 64 * 2**32 / 370.8e9 * 1e9, rel=0.02)
 
 
 def test_the_note_says_which_network_is_assumed() -> None:

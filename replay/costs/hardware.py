@@ -16,7 +16,7 @@ from profilers.trace.arrays import Bools, Floats
 from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.retiming import arithmetic_tasks, retimed, source_device
-from replay.costs.transfers import collective_models, link_slowdowns, transferred
+from replay.costs.wire_time import collective_models, link_slowdowns, on_links
 from replay.graph.graph import RESOURCES, Basis, Hardware, KernelGraph, TaskKind, hardware_named
 
 _PEAKS = tuple(name for name in FIGURE_UNITS if name.endswith("_tflops"))
@@ -74,7 +74,7 @@ def with_hardware(
         return graph
     moved = graph.with_tasks(duration_ns=graph.tasks.duration_ns / _slowdown(graph, parameters))
     moved = (_with_kernels if _of_kernels(old) != _of_kernels(new) else _with_name)(moved, new, parameters)
-    moved, is_guessed = _with_transfers(moved, old, parameters)
+    moved, is_guessed = _with_links(moved, old, parameters)
     slowed = _with_host(_with_power(moved, old, parameters), old)
     duration, is_host = slowed.tasks.duration_ns, slowed.tasks.kind == TaskKind.HOST
     is_assumed = is_guessed | is_host | (_slowdown(slowed, parameters) != 1)
@@ -184,14 +184,14 @@ def with_same_engines(before: KernelGraph, after: KernelGraph) -> KernelGraph:
     return after.with_tasks(demand=demand, occupies=occupies)
 
 
-def _with_transfers(graph: KernelGraph, old: Hardware, parameters: Parameters) -> tuple[KernelGraph, Bools]:
-    """Return `graph` with the transfers of its collectives on its links, and which durations rest on an assumption."""
+def _with_links(graph: KernelGraph, old: Hardware, parameters: Parameters) -> tuple[KernelGraph, Bools]:
+    """Return `graph` with its collectives on its links, and which durations rest on an assumption."""
     is_collective = graph.tasks.kind == TaskKind.COLLECTIVE
     before, after = link_slowdowns(graph, old), link_slowdowns(graph, graph.hardware)
     if (before == after).all():
         return graph, np.zeros_like(is_collective)
     models = collective_models(graph, parameters)
-    moved = graph.with_tasks(duration_ns=transferred(graph, models, (before, after), parameters))
+    moved = graph.with_tasks(duration_ns=on_links(graph, models, (before, after), parameters))
     return moved, is_collective & ~models.is_known
 
 

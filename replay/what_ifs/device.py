@@ -16,7 +16,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
 from replay.costs.retiming import arithmetic_tasks, source_device
-from replay.costs.transfers import collective_models, link_slowdowns, waits_apart
+from replay.costs.wire_time import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.registry import compose, parse_what_if
 from replay.what_ifs.what_if import Argument, WhatIf, check_factor, recipe, split_words, what_if_text
@@ -135,7 +135,7 @@ def scale_links(factor: float) -> WhatIf:
 
     Of a collective, only the time that its bytes need by the model of collectives scales. Its latency, and the wait for
     other ranks, stay. If bytes, ranks or kind are unknown, a share of the time above `collective_latency_ns` is taken
-    for transfer: `collective_transfer_share`, or `collective_transfer_share_waiting` if the other ranks are not in the
+    for wire time: `collective_wire_share`, or `collective_wire_share_waiting` if the other ranks are not in the
     graph. Their ranges are in the interval.
 
     Not modelled: another algorithm that the communication library would choose.
@@ -150,13 +150,13 @@ def scale_links(factor: float) -> WhatIf:
     check_factor("scale_links", factor)
 
     def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
-        notes = [_transfer_note(graph, parameters)] if factor != 1.0 else []
+        notes = [_wire_note(graph, parameters)] if factor != 1.0 else []
         return with_hardware(graph, parameters, factors={"links": factor}).with_notes(notes)
 
     return WhatIf(what_if_text("scale_links", factor), transform, retimes=True)
 
 
-def _transfer_note(graph: KernelGraph, parameters: Parameters) -> str:
+def _wire_note(graph: KernelGraph, parameters: Parameters) -> str:
     """Return which share of the time of collectives follows the links, for people."""
     tasks = graph.tasks
     rows = tasks.kind == TaskKind.COLLECTIVE
@@ -165,17 +165,17 @@ def _transfer_note(graph: KernelGraph, parameters: Parameters) -> str:
     models = collective_models(graph, parameters)
     slowdown = link_slowdowns(graph, graph.hardware)
     duration, total = tasks.duration_ns, np.maximum(models.total_ns(slowdown), 1e-9)
-    transfer = models.transfer_ns * slowdown * np.minimum(duration / total, 1.0)
+    wire = models.wire_ns * slowdown * np.minimum(duration / total, 1.0)
     sized = rows & models.is_known
-    share = transfer[sized].sum() / max(duration[sized].sum(), 1e-9)
+    share = wire[sized].sum() / max(duration[sized].sum(), 1e-9)
     text = f"scale_links: {int(sized.sum())} of {int(rows.sum())} collectives are of known bytes"
     if sized.any():
         text += f", which need {round(100 * share)} % of their time by the model; latency and waiting stay"
     if (rows & ~models.is_known).any():
         latency = round(parameters["collective_latency_ns"] / 1000)
         apart = (waits_apart(graph) & rows & ~models.is_known).any()
-        guess = round(100 * parameters["collective_transfer_share" if apart else "collective_transfer_share_waiting"])
-        text += f"; of the others, {guess} % of the time above {latency} us is taken for transfer"
+        guess = round(100 * parameters["collective_wire_share" if apart else "collective_wire_share_waiting"])
+        text += f"; of the others, {guess} % of the time above {latency} us is taken for the bytes"
     return text
 
 

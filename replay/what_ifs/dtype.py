@@ -13,7 +13,7 @@ from replay.calibration.parameters import Parameters
 from replay.costs.demand import with_demands
 from replay.costs.hardware import with_same_engines
 from replay.costs.retiming import resized, retyped, source_device
-from replay.costs.transfers import resized_transfers
+from replay.costs.wire_time import resized_collectives
 from replay.graph.graph import Basis, KernelGraph, TaskKind
 from replay.graph.operators import DTYPE_BYTES
 from replay.what_ifs.what_if import Argument, WhatIf, recipe, unknown_name, what_if_text
@@ -35,7 +35,7 @@ def change_dtype(types: str) -> WhatIf:
 
     Not modelled: casts that mixed precision adds or removes, and numerical accuracy.
 
-    Source: `replay.costs.retiming`, `replay.costs.transfers`.
+    Source: `replay.costs.retiming`, `replay.costs.wire_time`.
 
     Raises
     ------
@@ -70,9 +70,9 @@ def _retyped(graph: KernelGraph, chosen: Bools, types: tuple[str, str], paramete
     tasks, size = graph.tasks, DTYPE_BYTES[types[1]] / DTYPE_BYTES[types[0]]
     is_collective = chosen & (tasks.kind == TaskKind.COLLECTIVE)
     moved = np.where(is_collective, np.maximum(np.round(tasks.bytes * size), np.sign(tasks.bytes)), tasks.bytes)
-    transfers, is_guessed = resized_transfers(graph, moved.astype(np.int64), parameters, size=size)
+    collectives, is_guessed = resized_collectives(graph, moved.astype(np.int64), parameters, size=size)
     kernels = np.where(chosen, retyped(graph, *types, parameters), tasks.duration_ns)
-    duration = np.where(is_collective, transfers, kernels)
+    duration = np.where(is_collective, collectives, kernels)
     new = graph.with_durations(duration, Basis.DERIVED)
     assumed = is_collective & is_guessed & (duration != tasks.duration_ns)
     new = new.with_tasks(

@@ -1,7 +1,7 @@
 """The part of a collective's duration that its bytes need on the links.
 
-A traced collective takes the latency of its steps, the transfer of its bytes, and the wait for other ranks. Only the
-transfer depends on the bandwidth of links. `collective_models` predicts latency and transfer from bytes, kind and
+A traced collective takes the latency of its steps, the wire time of its bytes, and the wait for other ranks. Only the
+wire time depends on the bandwidth of links. `collective_models` predicts latency and wire time from bytes, kind and
 ranks; `exchanged` puts another predicted time in the place of the one that is in a duration. What the model does not
 explain is taken for waiting, and stays.
 """
@@ -24,7 +24,7 @@ _CATALOGUE_NODE = 8
 #: Sizes whose difference in time is bytes over bandwidth alone: no library changes its algorithm between them.
 _LARGE = (2**29, 2**30)
 #: Parameters for collectives without a prediction: whose wait is a task of its own, and whose duration contains it.
-_SHARES = ("collective_transfer_share", "collective_transfer_share_waiting")
+_SHARES = ("collective_wire_share", "collective_wire_share_waiting")
 #: An adapter of 100 Gbit/s, where nothing is known of the network.
 _USUAL_GBPS = 12.5
 
@@ -36,8 +36,8 @@ class CollectiveModels:
     Parameters
     ----------
     latency_ns : array of float64
-        Predicted time without the transfer; 0 for other tasks.
-    transfer_ns : array of float64
+        Predicted time without the wire time; 0 for other tasks.
+    wire_ns : array of float64
         Bytes over the bandwidth that a large message of the group reaches, at most the predicted time; 0 for other
         tasks.
     is_known : array of bool
@@ -47,32 +47,32 @@ class CollectiveModels:
     """
 
     latency_ns: Floats
-    transfer_ns: Floats
+    wire_ns: Floats
     is_known: Bools
     is_prior: bool
 
     def total_ns(self, slowdown: Floats) -> Floats:
-        """Return the predicted time of each task, with transfers that take `slowdown` times as long."""
-        return np.asarray(self.latency_ns + self.transfer_ns * slowdown)
+        """Return the predicted time of each task, with wire times `slowdown` times as long."""
+        return np.asarray(self.latency_ns + self.wire_ns * slowdown)
 
 
 def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveModels:
-    """Predict latency and transfer of each collective on the links of the traced device.
+    """Predict latency and wire time of each collective on the links of the traced device.
 
     Parameters
     ----------
     graph : KernelGraph
         Its collectives have bytes, kind and ranks, as far as the trace says.
     parameters : Parameters
-        With a calibration of collectives; `collective_transfer_ratio` multiplies every transfer.
+        With a calibration of collectives; `collective_wire_ratio` multiplies every wire time.
     """
     tasks, hardware = graph.tasks, graph.hardware
-    latency, transfer = np.zeros(len(tasks)), np.zeros(len(tasks))
+    latency, wire = np.zeros(len(tasks)), np.zeros(len(tasks))
     is_collective, is_prior, of_ranks = tasks.kind == TaskKind.COLLECTIVE, False, group_ranks(graph)
     is_silent = is_collective & ((tasks.collective == _BARRIER) | (of_ranks == 1))
     device = hardware.original.device
     if device is None or not is_collective.any():
-        return CollectiveModels(latency, transfer, is_silent, is_prior)
+        return CollectiveModels(latency, wire, is_silent, is_prior)
     is_sized = is_collective & ~is_silent & (tasks.bytes > 0) & (of_ranks > 1)
     is_sized &= (tasks.collective >= 0) & (tasks.collective != _UNKNOWN)
     fits = parameters.calibration(CollectiveCalibration)
@@ -86,11 +86,11 @@ def collective_models(graph: KernelGraph, parameters: Parameters) -> CollectiveM
         predicted = predict_collective(name, sizes, group, device, fits)
         total_ns, large_ns = 1e9 * predicted.seconds[:-2], 1e9 * predicted.seconds[-2:]
         needed = tasks.bytes[rows] * (large_ns[1] - large_ns[0]) / (_LARGE[1] - _LARGE[0])
-        transfer[rows] = np.clip(needed, 0.0, total_ns)
-        latency[rows] = total_ns - transfer[rows]
+        wire[rows] = np.clip(needed, 0.0, total_ns)
+        latency[rows] = total_ns - wire[rows]
         is_prior |= predicted.basis == "prior"
-    transfer *= parameters["collective_transfer_ratio"]
-    return CollectiveModels(latency, transfer, is_sized | is_silent, is_prior)
+    wire *= parameters["collective_wire_ratio"]
+    return CollectiveModels(latency, wire, is_sized | is_silent, is_prior)
 
 
 def group_ranks(graph: KernelGraph) -> Ints:
@@ -125,10 +125,10 @@ def exchanged(duration: Floats, before: Floats, after: Floats) -> Floats:
     return np.asarray(after * explained + np.maximum(duration - before, 0.0))
 
 
-def transferred(
+def on_links(
     graph: KernelGraph, models: CollectiveModels, slowdowns: tuple[Floats, Floats], parameters: Parameters
 ) -> Floats:
-    """Return the durations of all tasks with transfers of collectives on other links.
+    """Return the durations of all tasks with collectives on other links.
 
     Parameters
     ----------
@@ -137,10 +137,10 @@ def transferred(
     models : CollectiveModels
         Predicted times of its collectives.
     slowdowns : (array of float64, array of float64)
-        Time of a transfer over the time on the links of the trace, on the present links and on the new ones.
+        Wire time over the wire time on the links of the trace, on the present links and on the new ones.
     parameters : Parameters
-        A collective without a prediction takes `collective_latency_ns`. A share of its further time is transfer:
-        `collective_transfer_share`, or `collective_transfer_share_waiting` if it contains the wait for other ranks.
+        A collective without a prediction takes `collective_latency_ns`. A share of its further time is wire time:
+        `collective_wire_share`, or `collective_wire_share_waiting` if it contains the wait for other ranks.
     """
     duration, (before, after) = graph.tasks.duration_ns, slowdowns
     latency = parameters["collective_latency_ns"]
@@ -153,7 +153,7 @@ def transferred(
     return np.where(is_moved, np.where(models.is_known, predicted, guessed), duration)
 
 
-def resized_transfers(
+def resized_collectives(
     graph: KernelGraph, moved_bytes: Ints, parameters: Parameters, *, size: float
 ) -> tuple[Floats, Bools]:
     """Return durations of all tasks as if collectives moved other bytes, and which rest on an assumption.
@@ -165,7 +165,7 @@ def resized_transfers(
     moved_bytes : array of int64, shape (n_tasks,)
         New bytes.
     parameters : Parameters
-        As for `transferred`.
+        As for `on_links`.
     size : float
         New bytes over present ones, for collectives of unknown bytes.
     """
@@ -173,7 +173,7 @@ def resized_transfers(
     future = collective_models(graph.with_tasks(bytes=moved_bytes), parameters)
     slowdown = link_slowdowns(graph, graph.hardware)
     predicted = exchanged(graph.tasks.duration_ns, present.total_ns(slowdown), future.total_ns(slowdown))
-    guessed = transferred(
+    guessed = on_links(
         graph, replace(present, is_known=np.zeros_like(present.is_known)), (slowdown, slowdown * size), parameters
     )
     return np.where(present.is_known, predicted, guessed), ~present.is_known
@@ -188,7 +188,7 @@ def waits_apart(graph: KernelGraph) -> Bools:
 
 
 def link_slowdowns(graph: KernelGraph, hardware: Hardware) -> Floats:
-    """Return the time of each task's transfer on `hardware` over the time on the links of the trace.
+    """Return the wire time of each task on `hardware` over the wire time on the links of the trace.
 
     A group in a node goes by the links of the device. A group of several nodes goes by their network. Both go by the
     factor of `scale_links`.
