@@ -154,6 +154,13 @@ def test_unknown_bytes_are_a_stated_and_bounded_assumption() -> None:
     assert "10 % of the time above 20 us is taken for the bytes" in applied("scale_links:0.5", graph).notes[-1]
 
 
+def test_a_drawn_share_of_wire_time_is_never_more_than_all() -> None:
+    names = ("collective_wire_share", "collective_wire_share_waiting")
+    draws = [NOMINAL.drawn(np.random.default_rng(seed)) for seed in range(300)]
+    assert all(0 < draw[name] < 1 for draw in draws for name in names)
+    assert all(applied("scale_links:1e3", job(), draw).tasks.duration_ns[9] > 0 for draw in draws[:50])
+
+
 def test_collectives_beyond_a_node_go_by_the_network_of_the_other_device() -> None:
     """A node of A100 has 8 adapters of 25 GB/s, one of H100 8 of 50; the links have 300 and 450 GB/s."""
     graph = job()
