@@ -364,3 +364,10 @@ def test_the_command_gives_its_host_to_every_device(tmp_path: Path) -> None:
     assert any("host times are multiplied by 0.5, as given" in note for note in rows[0]["notes"])
     with pytest.raises(InvalidInputError, match="no what-if has a scale_device without a host"):
         CliRunner().invoke(cli, ["project", trace, "-w", "scale_links:2", "--host", "keep"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("other", ["scale_links:0.5", "scale_device:H100-SXM5-80GB", "change_dtype:fp32->bf16"])
+@pytest.mark.parametrize("size", ["change_world_size:128", "change_world_size:8"])
+def test_another_number_of_ranks_commutes_with_links(size: str, other: str) -> None:
+    first, second = applied(f"{size}+{other}", job()), applied(f"{other}+{size}", job())
+    np.testing.assert_allclose(first.tasks.duration_ns, second.tasks.duration_ns, rtol=1e-9)
