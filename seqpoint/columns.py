@@ -79,16 +79,12 @@ SHARED: Mapping[str, str] = MappingProxyType(
         "device before": "Time of the unchanged steps with a kernel or copy on a device, mean over the devices.",
         "device after": "Time of the steps under the what-if with a kernel or copy on a device, mean over them.",
         "severity": "fine: figures hold; note: some figures are limited; warning: figures are wrong or lower bounds.",
-        "count": "Name of the count, as in JSON.",
-        "n": "Number of cases.",
-        "meaning": "What it is.",
         "what follows": "Effect on the figures, and what to do.",
         "points": "Number of selected lengths or iterations.",
         "estimate": "Total of the run as the selected iterations estimate it.",
         "error %": "Relative error in per cent of the measured value.",
         "err %": "Mean relative error in per cent of the measured value.",
         "selector": "Rule that selects iterations and their weights.",
-        "name": "Name of the device as the profiler wrote it.",
         "unit": "Unit of the values.",
         "source": "Where the figure comes from.",
         "package": "Package that brings it.",
@@ -121,6 +117,11 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "interval": "Range that holds the speed-up with the stated confidence.",
             "projected time": "Estimated time of the iterations under the what-if.",
             "evidence": "Shares of the projected time by how they are known.",
+        },
+        "Quality*": {
+            "count": "Name of the count, as in JSON.",
+            "n": "Number of events, values or files that are counted.",
+            "meaning": "What is counted.",
         },
         "Events": {"kind": "Kind of event.", "rows": "Number of events."},
         "Replay:*": {
@@ -190,6 +191,8 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "effect": "What the what-if changes.",
             "example": "An example for -w.",
         },
+        "Against the baselines": {"reason": "Why the selector gives no estimate."},
+        "Replayed iterations": {"weight": "Number of iterations of the run that the replayed one stands for."},
         "Arguments": {
             "name": "Name of the argument.",
             "kind": "Kind of value.",
@@ -220,6 +223,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "memory_gbps": "Peak bandwidth of the device's memory in GB/s.",
             "link_gbps": "Bandwidth of the links to other devices of a node in GB/s, one way.",
         },
+        "Devices in the *": {"name": "Name of the device as the profiler wrote it."},
         "Readers": {"name": "Name of the reader.", "formats": "Files that it reads."},
         "Selectors": {"name": "Name for --selector.", "what it chooses": "Iterations that it selects."},
         "* a step (*": {
@@ -304,6 +308,7 @@ TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "Predicted against measured times of steps*": {
             "steps": "Group of measured steps.",
+            "n": "Number of steps.",
             "in interval %": "Share of the measurements inside their interval.",
         },
         "Predicted against measured times, in ms": {
