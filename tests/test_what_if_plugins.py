@@ -40,6 +40,14 @@ def skip(kernel):
 
     return WhatIf("anything", transform, choices=(choice,))
 
+def halved():
+    """Tasks take half of their time, and a floor."""
+    def transform(graph, parameters):
+        return graph.with_durations(graph.tasks.duration_ns / 2 + 1000, Basis.DERIVED)
+
+    return WhatIf("halved", transform, retimes=True)
+
+halves = recipe("halves", halved)
 skips = Recipe("skips", skip, (Argument("kernel", "class or name"),), example="skips:gemm")
 fails = recipe("fails", raises)
 later = recipe("later", lambda: WhatIf("later", transform))
@@ -83,7 +91,8 @@ def test_the_example_is_listed_applied_and_computed_again(tmp_path: Path) -> Non
 
 def test_one_that_takes_names_of_kernels_is_told_which_there_are(tmp_path: Path) -> None:
     folder = tmp_path / "site"
-    install(folder, "seqpoint-broken", {"skips": "broken_what_ifs:skips"}, GROUP)
+    points = {name: f"broken_what_ifs:{name}" for name in ("skips", "halves")}
+    install(folder, "seqpoint-broken", points, GROUP)
     (folder / "broken_what_ifs.py").write_text(BROKEN)
     row = listed(folder)["skips"]
     assert row["summary"] == "Chosen kernels take no time." and row["documentation"].endswith("without them.")
@@ -93,6 +102,14 @@ def test_one_that_takes_names_of_kernels_is_told_which_there_are(tmp_path: Path)
     done = seqpoint(folder, "project", trace, "-w", "skips:*sgemm*+overlap:none", "--draws", 8, "--json")
     (row,) = json.loads(done.stdout)["rows"]
     assert row["what_if"] == ["skips:*sgemm*", "overlap:none"] and row["speedup"] > 1.1
+    # The terms of the grammar, a term that fits nothing, and factors before and after a model of a package.
+    texts = ("skips:operator=aten::mm,stream=7", "scale_kernels:all:0.5+halves", "halves+scale_kernels:all:0.5")
+    arguments = [argument for text in texts for argument in ("-w", text)]
+    rows = json.loads(seqpoint(folder, "project", trace, *arguments, "--draws", 8, "--json").stdout)["rows"]
+    assert rows[0]["what_if"] == [texts[0]] and rows[0]["speedup"] > 1.1
+    assert rows[1]["projected_ns"] == rows[2]["projected_ns"]
+    done = seqpoint(folder, "project", trace, "-w", "skips:gemm,stream=20", "--json")
+    assert done.returncode == 1 and "no task fits all terms of 'gemm,stream=20'" in done.stderr
 
 
 def test_a_broken_one_is_a_warning_that_names_it_and_hinders_no_other(tmp_path: Path) -> None:

@@ -17,7 +17,16 @@ from profilers.errors import InvalidInputError, NotFoundError, SeqPointError
 from profilers.plugins import load_plugins, package_of
 from replay.calibration.parameters import Parameters
 from replay.graph.graph import KernelGraph
-from replay.what_ifs.what_if import GROUPS, Recipe, WhatIf, split_steps, split_words, unknown_name, what_if_text
+from replay.what_ifs.what_if import (
+    GROUPS,
+    Recipe,
+    WhatIf,
+    single_steps,
+    split_steps,
+    split_words,
+    unknown_name,
+    what_if_text,
+)
 
 _T = TypeVar("_T")
 _GROUP = "seqpoint.what_ifs"
@@ -79,7 +88,9 @@ def _guarded(make: Callable[..., WhatIf], package: str) -> Callable[..., WhatIf]
         def transform(graph: KernelGraph, parameters: Parameters) -> KernelGraph:
             return _call(package, KernelGraph, lambda: what_if(graph, parameters))
 
-        return replace(what_if, transform=transform, parts=())
+        # Calling `what_if` applies its parts, and takes assumed factors out where it re-times.
+        choices = tuple(choice for step in single_steps(what_if) for choice in step.choices)
+        return replace(what_if, transform=transform, parts=(), choices=choices, retimes=False)
 
     return make_guarded
 

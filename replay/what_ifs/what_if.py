@@ -8,7 +8,7 @@ choice that fits no task. docs/extending.md shows a whole package that adds a wh
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -446,7 +446,7 @@ def check_choices(what_if: "WhatIf", graphs: Sequence[KernelGraph], parameters: 
     NotFoundError
         A choice fits no task; the message offers the nearest names, or the values that there are.
     """
-    steps, changed = list(_single_steps(what_if)), list(graphs)
+    steps, changed = single_steps(what_if), list(graphs)
     last = max((number for number, step in enumerate(steps) if step.choices), default=-1)
     for number, step in enumerate(steps[: last + 1]):
         for choice in step.choices:
@@ -458,8 +458,9 @@ def check_choices(what_if: "WhatIf", graphs: Sequence[KernelGraph], parameters: 
                 return  # the what-if cannot be applied, which its application reports
 
 
-def _single_steps(what_if: "WhatIf") -> Iterable["WhatIf"]:
-    return [step for part in what_if.parts for step in _single_steps(part)] if what_if.parts else [what_if]
+def single_steps(what_if: "WhatIf") -> list["WhatIf"]:
+    """Return the steps of a composition, those of its parts included, or a single what-if."""
+    return [step for part in what_if.parts for step in single_steps(part)] if what_if.parts else [what_if]
 
 
 def _check_choice(
