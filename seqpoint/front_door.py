@@ -215,6 +215,7 @@ def select(
     rank: int | None = None,
     tolerance: float = 0.01,
     confidence: float = 0.95,
+    keep_outliers: bool = False,
 ) -> "SelectionResult":
     """Select the iterations that represent a run, by sequence length (SeqPoint, arXiv 2007.10459).
 
@@ -238,6 +239,8 @@ def select(
         Relative error of the total at which SeqPoint stops to add points.
     confidence : float
         Confidence level of the interval of the total.
+    keep_outliers : bool
+        Whether points stand for outlying iterations, such as the warm-up, too. By default each outlier counts once.
 
     Raises
     ------
@@ -251,7 +254,7 @@ def select(
     from seqpoint.selection.stratified import kernel_profiles
 
     options = SelectOptions(
-        statistic, max_points, tolerance, confidence, rank, selector, tuple(features), max_iterations
+        statistic, max_points, tolerance, confidence, rank, selector, tuple(features), max_iterations, keep_outliers
     )
     is_table = isinstance(trace, IterationTable) or (isinstance(trace, str | PathLike) and is_log(trace))
     source = trace if is_table else _trace(trace)  # type: ignore[arg-type]

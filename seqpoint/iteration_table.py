@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from profilers.errors import InvalidInputError, NotFoundError
-from profilers.trace.arrays import MISSING, Floats, Ints, integers, strings
+from profilers.trace.arrays import MISSING, Bools, Floats, Ints, integers, strings
 from profilers.trace.kernels import COLLECTIVE
-from profilers.trace.steps import step_times
+from profilers.trace.steps import is_file, step_times
 from profilers.trace.trace import Trace
 from seqpoint.notebook import DataFrame, as_html, data_frame
 
@@ -51,6 +51,8 @@ class IterationTable:
         Statistics by name, in the units of `UNITS`, or of the user for a log.
     found_by, length_found_by : tuple of str
         How the limits and the length of each iteration were found.
+    files : tuple of str
+        Name of the file that each iteration is, or an empty text if files are no iterations; empty for a log.
     """
 
     rank: Ints
@@ -60,6 +62,7 @@ class IterationTable:
     statistics: Mapping[str, Floats]
     found_by: tuple[str, ...]
     length_found_by: tuple[str, ...]
+    files: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -87,6 +90,7 @@ class IterationTable:
             {name: values[rows] for name, values in self.statistics.items()},
             tuple(self.found_by[r] for r in rows.tolist()),
             tuple(self.length_found_by[r] for r in rows.tolist()),
+            tuple(self.files[r] for r in rows.tolist()) if self.files else (),
         )
 
     def statistic(self, name: str) -> Floats:
@@ -101,6 +105,29 @@ class IterationTable:
             raise InvalidInputError(f"no statistic {name!r}; there are {', '.join(self.statistics)}")
         return self.statistics[name]
 
+    def file(self, row: int) -> str | None:
+        """Return the name of the file that an iteration is, or None if it is no file."""
+        return (self.files[row] or None) if self.files else None
+
+    @property
+    def names_files(self) -> bool:
+        """Whether some iteration is a file."""
+        return any(self.files)
+
+    @property
+    def begins(self) -> Bools:
+        """Whether a recording begins with each iteration: the first of a rank, or one after a gap in the numbers.
+
+        Numbers that do not ascend, or most of which follow a gap, tell of no recording.
+        """
+        first = np.ones(len(self), dtype=bool)
+        first[1:] = self.rank[1:] != self.rank[:-1]
+        step = np.diff(self.iteration)
+        gap = ~first[1:] & (step != 1)
+        if (step[~first[1:]] > 0).all() and 2 * gap.sum() < len(self):
+            first[1:] |= gap
+        return first
+
     @property
     def default_statistic(self) -> str:
         """Name of the time in kernels, or of the step time if the trace has no kernels."""
@@ -110,7 +137,8 @@ class IterationTable:
     def table(self) -> DataFrame:
         """Return a row for each iteration, with its length (NaN if unknown) and statistics."""
         columns = {"rank": self.rank, "iteration": self.iteration, "sequence_length": self.sequence_length}
-        return data_frame({**columns, **self.statistics, "found_by": self.found_by})
+        files = {"file": self.files} if self.names_files else {}
+        return data_frame({**columns, **self.statistics, "found_by": self.found_by, **files})
 
     def plot(self, statistic: str | None = None) -> Any:
         """Return the chart of a statistic over the iterations, as a HoloViews object."""
@@ -130,6 +158,7 @@ class IterationTable:
                 **{name: float(values[i]) for name, values in self.statistics.items()},
                 "found_by": self.found_by[i],
                 "length_found_by": self.length_found_by[i],
+                "file": self.file(i),
             }
             for i, length in enumerate(self.sequence_length.tolist())
         ]
@@ -152,6 +181,7 @@ def iteration_table(trace: Trace) -> IterationTable:
     steps = step_times(trace)
     is_comm = np.array([communicates[name] for name in strings(kernels, "name")], dtype=bool)
     duration = _durations(kernels)
+    names, by_files = strings(table, "name")[order].tolist(), is_file(table)[order].tolist()
     statistics = {
         "kernel_time": _sums(kernels, duration, keys),
         "communication_time": _sums(kernels, np.where(is_comm, duration, 0), keys),
@@ -160,16 +190,17 @@ def iteration_table(trace: Trace) -> IterationTable:
         "duration": steps.step_ns.astype(np.float64),
         "latency": steps.latency_ns.astype(np.float64),
     }
-    asked = ~np.isin(number[order], trace.meta.context)
-    return IterationTable(
-        rank[order][asked],
-        number[order][asked],
-        start[order][asked],
-        np.where(length == MISSING, np.nan, length.astype(np.float64))[asked],
-        {name: values[asked] for name, values in statistics.items()},
-        tuple(strings(table, "found_by")[order][asked].tolist()),
-        tuple(text or "unknown" for text in strings(table, "length_found_by")[order][asked].tolist()),
+    every = IterationTable(
+        rank[order],
+        number[order],
+        start[order],
+        np.where(length == MISSING, np.nan, length.astype(np.float64)),
+        statistics,
+        tuple(strings(table, "found_by")[order].tolist()),
+        tuple(text or "unknown" for text in strings(table, "length_found_by")[order].tolist()),
+        tuple(name if by_file else "" for name, by_file in zip(names, by_files, strict=True)),
     )
+    return every.take(np.flatnonzero(~np.isin(every.iteration, trace.meta.context)))
 
 
 def _durations(table: pa.Table) -> Ints:

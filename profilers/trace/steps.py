@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 
 import numpy as np
+import pyarrow as pa
 
 from profilers.trace.arrays import MISSING, Bools, Ints, dense_keys, ends, integers, strings
 from profilers.trace.columns import lookup
@@ -109,6 +110,17 @@ def step_window(steps: StepTimes, of_job: StepTimes, row: int) -> tuple[int, int
     return first, row
 
 
+def is_file(iterations: pa.Table) -> Bools:
+    """Return whether each row of a table of iterations is a file of its own (``--iterations file``).
+
+    Parameters
+    ----------
+    iterations : Table
+        Rows of ``iterations``; the name of such a row is that of its file.
+    """
+    return np.array([(text or "").startswith("file") for text in strings(iterations, "found_by")], dtype=bool)
+
+
 def step_times(trace: Trace) -> StepTimes:
     """Return the steps of each rank of a trace.
 
@@ -122,7 +134,7 @@ def step_times(trace: Trace) -> StepTimes:
     table = trace.iterations
     order = np.lexsort((integers(table, "iteration"), integers(table, "start_ns"), integers(table, "rank")))
     rank, number, start = (integers(table, name)[order] for name in ("rank", "iteration", "start_ns"))
-    by_file = np.array([(text or "").startswith("file") for text in strings(table, "found_by")], dtype=bool)[order]
+    by_file = is_file(table)[order]
     follows = np.zeros(len(rank), dtype=bool)
     follows[1:] = (rank[1:] == rank[:-1]) & (number[1:] == number[:-1] + 1) & ~by_file[1:] & ~by_file[:-1]
     activity, alone = _device_work(trace), ~follows

@@ -127,6 +127,13 @@ max_iterations_option = click.option(
     "[default: one for each point]",
 )
 
+keep_outliers_option = click.option(
+    "--keep-outliers",
+    is_flag=True,
+    help="Choose from outlying iterations, such as the warm-up, too. Without it no point stands for them, and each "
+    "counts once.",
+)
+
 what_if_option = click.option(
     "--what-if",
     "-w",

@@ -11,6 +11,7 @@ from seqpoint import front_door
 from seqpoint.cli.options import (
     as_json,
     explain_option,
+    keep_outliers_option,
     load,
     max_iterations_option,
     max_points_option,
@@ -45,10 +46,11 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
         print_json(result)
         return
     times = [name for name, unit in UNITS.items() if unit == "ns"]
+    files = ("file~",) if any(row["file"] for row in result["iterations"]) else ()
     headings = [_HEADINGS.get(name, name.replace("_", " ")) for name in times]
     print_table(
         "Iterations",
-        ("rank", "iteration", "length", *headings, "kernels", "found by~"),
+        ("rank", "iteration", "length", *headings, "kernels", "found by~", *files),
         [
             (
                 row["rank"],
@@ -57,6 +59,7 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
                 *(duration(row[name]) for name in times),
                 int(row["kernels"]),
                 row["found_by"],
+                *((row["file"] or "-",) if files else ()),
             )
             for row in result["iterations"]
         ],
@@ -101,6 +104,7 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
     help="Statistic that tells iterations apart besides the length, for stratified and k-medoids; may be repeated.",
 )
 @max_iterations_option
+@keep_outliers_option
 @explain_option
 @as_json
 def select_command(trace: str, marker: str, length: str | None, json_: bool, **choice: Any) -> None:
@@ -206,12 +210,19 @@ class _Point(msgspec.Struct):
     weight: Annotated[float, msgspec.Meta(gt=0)]
 
 
+class _Outlier(msgspec.Struct):
+    """An iteration that no selected one stands for."""
+
+    iteration: int
+
+
 class _Selection(msgspec.Struct):
     """The keys of a selection that an estimate reads."""
 
     points: Annotated[list[_Point], msgspec.Meta(min_length=1)]
     statistic: str
     confidence: float = 0.95
+    outliers: list[_Outlier] = []
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def section_figures(section: tables.ReportSection) -> list[Figure]:
         figures.append(Figure("selection", plots.length_histogram(selection)))
         figures.append(Figure("selection", plots.statistic_by_length(selection)))
         figures.append(Figure("baselines", plots.baseline_errors(selection)))
-        if len(selection.iterations) >= HALF:
+        if len(selection.regular) >= HALF:
             counts, errors = errors_of(selection)
             figures.append(Figure("baselines", plots.errors_by_points(errors, counts, selection.statistic)))
             coverage = plots.interval_coverage(coverages_of(selection), selection.estimate.confidence)

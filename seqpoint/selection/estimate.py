@@ -117,6 +117,16 @@ class Estimate:
         """Half the length of the interval."""
         return (self.high - self.low) / 2
 
+    def plus(self, known: float) -> "Estimate":
+        """Return the estimate of a sum with a number that is known exactly.
+
+        Parameters
+        ----------
+        known : float
+            The number to add, in the same unit.
+        """
+        return Estimate(self.value + known, self.low + known, self.high + known, self.confidence)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:

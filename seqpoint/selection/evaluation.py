@@ -205,15 +205,15 @@ _WITH_INTERVALS = ("seqpoint", "seqpoint, assisted", "stratified", "random")
 
 def errors_of(selection: SelectionResult) -> tuple[list[int], dict[str, list[float]]]:
     """Return numbers of points, and the held-out error of each selector for them (see `held_out_errors`)."""
-    lengths = selection.iterations.sequence_length
-    values = selection.iterations.statistic(selection.statistic)
+    lengths = selection.regular.sequence_length
+    values = selection.regular.statistic(selection.statistic)
     counts = [count for count in _POINT_COUNTS if count <= len(values) // 4]
     return counts, held_out_errors(lengths, values, counts)
 
 
 def coverages_of(selection: SelectionResult) -> dict[str, Coverage]:
     """Return the coverage of the intervals of several selectors, for the number of points of a selection."""
-    lengths = selection.iterations.sequence_length
-    values = selection.iterations.statistic(selection.statistic)
+    lengths = selection.regular.sequence_length
+    values = selection.regular.statistic(selection.statistic)
     budget = Budget(len(selection.rows), confidence=selection.estimate.confidence)
     return {name: resampled_coverage(lengths, values, name, budget) for name in _WITH_INTERVALS}

@@ -6,7 +6,7 @@ A `SelectionMethod` is a selector with the estimators that fit it: `METHODS` hol
 add methods by entry points in the group ``seqpoint.selectors``; docs/extending.md shows a whole package that adds one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import EntryPoint
@@ -33,6 +33,7 @@ from seqpoint.selection.estimate import (
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
+from seqpoint.selection.outliers import NO_OUTLIERS, Outliers, find_outliers
 from seqpoint.selection.seqpoint import SeqPointSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
 from seqpoint.units import quantity
@@ -274,6 +275,8 @@ class SelectOptions:
         Statistics of the table that ``"stratified"`` and ``"k-medoids"`` read beside the length.
     max_iterations : int, optional
         Most iterations of all points together; by default one a point.
+    keep_outliers : bool
+        Whether outlying iterations, such as the warm-up, are chosen from and weighed like all others.
     """
 
     statistic: str | None = None
@@ -284,6 +287,7 @@ class SelectOptions:
     selector: str = "seqpoint"
     features: tuple[str, ...] = ()
     max_iterations: int | None = None
+    keep_outliers: bool = False
 
     @property
     def budget(self) -> Budget:
@@ -341,6 +345,8 @@ class SelectionResult:
         Iterations left out because their length is unknown.
     selector : str
         Name of the selector.
+    outliers : Outliers
+        Rows of `iterations` that no point stands for, with the reason. Each counts once in the estimate.
     """
 
     iterations: IterationTable
@@ -356,6 +362,12 @@ class SelectionResult:
     baselines: tuple[BaselineResult, ...]
     without_length: int = 0
     selector: str = "seqpoint"
+    outliers: Outliers = NO_OUTLIERS
+
+    @property
+    def regular(self) -> IterationTable:
+        """The iterations without the outliers, which the points stand for."""
+        return self.iterations.take(self.outliers.others(len(self.iterations)))
 
     @property
     def error(self) -> float:
@@ -366,6 +378,11 @@ class SelectionResult:
         """Return the selected iterations, a row each, with their weights and the value of the statistic."""
         return data_frame(self.to_dict()["points"])
 
+    def outliers_table(self) -> DataFrame:
+        """Return the outlying iterations, a row each, with their values and the reason."""
+        names = ["iteration", "rank", "sequence_length", "value", "reason", "file"]
+        return data_frame(self.to_dict()["outliers"], columns=names)
+
     def baselines_table(self) -> DataFrame:
         """Return the error of this selection and of the baselines, a row each."""
         return data_frame(self.baseline_rows(), columns=["selector", "points", "estimate", "error"])
@@ -375,26 +392,30 @@ class SelectionResult:
         rows = [(self.selector, len(self.rows), self.estimate.value, self.error)]
         return rows + [(row.name, row.points, row.estimate, row.error) for row in self.baselines]
 
-    def tables(self) -> tuple[Table, Table]:
-        """Return the selected iterations, and the errors of this selection and of the baselines, as text."""
+    def tables(self) -> tuple[Table, ...]:
+        """Return the selected iterations, the outliers, and the errors of this selection and of the baselines."""
+        content = self.to_dict()
+        files = ("file~",) if self.iterations.names_files else ()
         points = [
-            (
-                point["iteration"],
-                point["rank"],
-                f"{point['sequence_length']:g}",
-                f"{point['weight']:g}",
-                quantity(point["value"], self.unit),
-            )
-            for point in self.to_dict()["points"]
+            (*_labels(point), f"{point['weight']:g}", quantity(point["value"], self.unit), *_file_cell(point, files))
+            for point in content["points"]
         ]
+        title = "SeqPoints" if self.selector == "seqpoint" else "Points"
+        tables = [Table(title, ("iteration", "rank", "length", "weight", self.statistic, *files), points)]
+        if len(self.outliers):
+            columns = ("iteration", "rank", "length", self.statistic, "reason~", *files)
+            rows = [
+                (*_labels(row), quantity(row["value"], self.unit), row["reason"], *_file_cell(row, files))
+                for row in content["outliers"]
+            ]
+            tables.append(Table("Outliers: no point stands for them; each counts once", columns, rows))
         baselines = [
             (name, count, quantity(total, self.unit), f"{100 * error:.3f}")
             for name, count, total, error in self.baseline_rows()
         ]
-        title = "SeqPoints" if self.selector == "seqpoint" else "Points"
         columns, note = ("selector~", "points", "estimate", "error %"), quantity(self.measured, self.unit)
         return (
-            Table(title, ("iteration", "rank", "length", "weight", self.statistic), points),
+            *tables,
             Table("Against the baselines", columns, baselines, marked=0, note=f"Total in the trace: {note}."),
         )
 
@@ -423,19 +444,22 @@ class SelectionResult:
             **{name: getattr(self, name) for name in names},
             "points": [
                 {
-                    "iteration": int(table.iteration[row]),
-                    "rank": int(table.rank[row]),
-                    "sequence_length": int(table.sequence_length[row]),
+                    **_identity(table, row),
                     "weight": float(weight),
                     "value": float(values[row]),
+                    "file": table.file(row),
                 }
                 for row, weight in zip(self.rows.tolist(), self.weights.tolist(), strict=True)
+            ],
+            "outliers": [
+                {**_identity(table, row), "value": float(values[row]), "reason": reason, "file": table.file(row)}
+                for row, reason in zip(self.outliers.rows.tolist(), self.outliers.reasons, strict=True)
             ],
             "baselines": [asdict(row) for row in self.baselines],
         }
 
     def summary(self) -> list[str]:
-        """Return what the selection gives, in two or three sentences."""
+        """Return what the selection gives, in two to four sentences."""
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
         measured, value, low, high = (quantity(number, self.unit) for number in numbers)
@@ -446,13 +470,18 @@ class SelectionResult:
             f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of the points), "
             f"{self.parallel_reduction:.1f}x (total over the longest point)",
         ]
+        if len(self.outliers):
+            total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
+            sentences.append(outliers_text(len(self.outliers), total / self.measured))
         if self.without_length:
             sentences.append(f"{self.without_length} iterations were left out: their length is unknown")
         return sentences
 
     def _repr_html_(self) -> str:
-        tables = {"Selected iterations": self.table(), "Against the baselines": self.baselines_table()}
-        return as_html("Selection", self.summary(), tables)
+        tables = {"Selected iterations": self.table()}
+        if len(self.outliers):
+            tables["Outliers"] = self.outliers_table()
+        return as_html("Selection", self.summary(), {**tables, "Against the baselines": self.baselines_table()})
 
 
 def select(
@@ -503,23 +532,64 @@ def select(
     X = np.column_stack((iterations.sequence_length, *columns))
     if profiles is not None:
         X = np.column_stack((X, _profile_rows(iterations, *profiles)))
-    selector = _fit(method, options, X, y)
-    rows = selector.representatives_
+    outliers = NO_OUTLIERS if options.keep_outliers else find_outliers(y, X[:, 0], begins=run.begins[has_length])
+    regular = outliers.others(len(y)) if len(outliers) else slice(None)
+    selector = _fit(method, options, X[regular], y[regular])
+    total = method.own_total(selector, (X[regular], y[regular]), options.confidence)
+    rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
     return SelectionResult(
         iterations,
         name,
         UNITS.get(name, ""),
         rows,
         selector.weights_,
-        selector.bin_edges_[selector.labels_[rows]],
+        selector.bin_edges_[selector.labels_[selector.representatives_]],
         float(y.sum()),
-        method.own_total(selector, (X, y), options.confidence),
+        total.plus(float(y[outliers.rows].sum())),
         sequential_reduction(float(y.sum()), y[rows]),
         parallel_reduction(float(y.sum()), y[rows]),
         tuple(_baseline(baseline, make(), X[:, :1], y) for baseline, make in BASELINES.items()),
         len(run) - len(iterations),
         options.selector,
+        outliers,
     )
+
+
+def _identity(table: IterationTable, row: int) -> dict[str, Any]:
+    """Return the keys by which JSON names an iteration."""
+    return {
+        "iteration": int(table.iteration[row]),
+        "rank": int(table.rank[row]),
+        "sequence_length": int(table.sequence_length[row]),
+    }
+
+
+def _labels(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the cells that name an iteration in a table."""
+    return row["iteration"], row["rank"], f"{row['sequence_length']:g}"
+
+
+def _file_cell(row: Mapping[str, Any], columns: Sequence[str]) -> tuple[str, ...]:
+    return (row["file"] or "-",) if columns else ()
+
+
+def outliers_text(count: int, share: float) -> str:
+    """Return the sentence on the outliers of a run.
+
+    Parameters
+    ----------
+    count : int
+        Number of outlying iterations.
+    share : float
+        Share of the total that they take.
+
+    Examples
+    --------
+    >>> outliers_text(4, 0.473)
+    'outliers: 4 iterations with 47 % of the total; no point stands for them, and each counts once (--keep-outliers)'
+    """
+    many = f"{count} iteration{'s' * (count != 1)} with {100 * share:.0f} % of the total"
+    return f"outliers: {many}; no point stands for them, and each counts once (--keep-outliers)"
 
 
 def _fit(method: SelectionMethod, options: SelectOptions, X: Floats, y: Floats) -> Any:
@@ -572,9 +642,14 @@ class RunEstimate:
     seqpoint_sum : float
         The weighted sum of the selected iterations, as SeqPoint's paper estimates the total.
     speedup, speedup_low, speedup_high : float, optional
-        Measured total of the run that was selected on, over the estimate; None over zero.
+        Total of the run that was selected on, over that of this run. Both are estimated from the points, without
+        outliers; None if a total is zero.
     n_points : int
         Number of selected iterations.
+    n_outliers : int
+        Outlying iterations of the run that was selected on.
+    outliers_total : float
+        Their share of `estimate`: measured in this run, or taken over from the other run where this run lacks them.
     """
 
     statistic: str
@@ -589,6 +664,8 @@ class RunEstimate:
     speedup_low: float | None
     speedup_high: float | None
     n_points: int
+    n_outliers: int = 0
+    outliers_total: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -604,7 +681,7 @@ class RunEstimate:
         return {name: value for name, value in asdict(self).items() if name != "n_points"}
 
     def summary(self) -> list[str]:
-        """Return the estimate in up to four sentences."""
+        """Return the estimate in up to five sentences."""
         numbers = (self.estimate, self.low, self.high, self.seqpoint_sum)
         estimate, low, high, seqpoint_sum = (quantity(number, self.unit) for number in numbers)
         sentences = [
@@ -613,7 +690,12 @@ class RunEstimate:
         ]
         if self.speedup is not None and self.speedup_low is not None and self.speedup_high is not None:
             interval = f"[{self.speedup_low:.4f}, {self.speedup_high:.4f}]"
-            sentences.append(f"speed-up over the run that was selected on: {self.speedup:.4f} {interval}")
+            totals = "estimated over estimated" + ", without outliers" * bool(self.n_outliers)
+            sentences.append(f"speed-up over the run that was selected on: {self.speedup:.4f} {interval} ({totals})")
+        if self.n_outliers:
+            total = quantity(self.outliers_total, self.unit)
+            many = f"{self.n_outliers} iteration{'s' * (self.n_outliers != 1)} with {total}"
+            sentences.append(f"outliers of the run that was selected on: {many}, each counted once")
         sentences.append(f"SeqPoint's weighted sum of the points: {seqpoint_sum}")
         if self.measured is not None and self.error is not None:
             sentences.append(f"measured: {quantity(self.measured, self.unit)} (error {100 * self.error:.3f} %)")
@@ -631,7 +713,8 @@ def estimate_run(
     Parameters
     ----------
     selection : dict
-        The selection: ``points`` (each ``iteration``, ``rank``, ``weight``), ``statistic``, ``confidence``.
+        The selection: ``points`` (each ``iteration``, ``rank``, ``weight``), ``outliers`` (each ``iteration``),
+        ``statistic``, ``confidence``.
     tables : pair of IterationTable
         The run that was selected on, and the run to estimate, which needs only the chosen iterations.
     statistic : str, optional
@@ -647,14 +730,19 @@ def estimate_run(
     rank = selection["points"][0]["rank"]
     numbers = np.array([p["iteration"] for p in selection["points"]])
     base, run = (table.of_rank(rank) for table in tables)
-    base_rows = _rows(base, numbers, "the run that was selected on")
+    outliers = [row["iteration"] for row in selection.get("outliers", ())]
     values = run.statistic(name)[_rows(run, numbers, "the run")]
+    known = _outliers_total(base, run, outliers, name)
+    whole = len(run) == len(base)
+    measured = float(run.statistic(name).sum()) if whole else None
+    base = base.take(np.flatnonzero(~np.isin(base.iteration, outliers)))
+    base_rows = _rows(base, numbers, "the run that was selected on")
     if not np.isfinite(base.sequence_length).all():
         raise InvalidInputError("iterations of the run that was selected on have no sequence length; give --length")
-    log = SelectionLog(base.sequence_length, base.statistic(name), representatives=base_rows, weights=weights)
-    total = assisted_total(values, log, confidence=selection["confidence"])
-    before = float(base.statistic(name).sum())
-    whole = len(run) == len(base)
+    base_values = base.statistic(name)
+    log = SelectionLog(base.sequence_length, base_values, representatives=base_rows, weights=weights)
+    total = assisted_total(values, log, confidence=selection["confidence"]).plus(known)
+    speedup, low, high = _speedup(base_values[base_rows], values, log, selection["confidence"])
     return RunEstimate(
         statistic=name,
         unit=UNITS.get(name, ""),
@@ -662,13 +750,34 @@ def estimate_run(
         low=total.low,
         high=total.high,
         confidence=total.confidence,
-        measured=float(run.statistic(name).sum()) if whole else None,
-        seqpoint_sum=float(weights @ values),
-        speedup=before / total.value if total.value else None,
-        speedup_low=before / total.high if total.high else None,
-        speedup_high=before / total.low if total.low else None,
+        measured=measured,
+        seqpoint_sum=float(weights @ values) + known,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
         n_points=len(weights),
+        n_outliers=len(outliers),
+        outliers_total=known,
     )
+
+
+def _speedup(
+    before: Floats, after: Floats, log: SelectionLog, confidence: float
+) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Return the speed-up between two measurements of the points, and its interval; None if either is all zero."""
+    if not (before.any() and after.any()):
+        return None, None, None
+    speedup = assisted_speedup(before, after, log, confidence=confidence)
+    return speedup.value, speedup.low, speedup.high
+
+
+def _outliers_total(base: IterationTable, run: IterationTable, outliers: Sequence[int], name: str) -> float:
+    """Return the total of the outliers, each measured in the run if it holds it, else in the base."""
+    total = 0.0
+    for number in outliers:  # a Python loop over a few iterations
+        table = run if (run.iteration == number).any() else base
+        total += float(table.statistic(name)[_rows(table, np.array([number]), "the run that was selected on")[0]])
+    return total
 
 
 def _rows(table: IterationTable, numbers: Ints, what: str) -> npt.NDArray[np.intp]:

@@ -1,0 +1,263 @@
+"""Outlying iterations of a run: the warm-up, and single iterations that stalled or were cut short.
+
+An iteration is compared with its neighbours in sequence length or, if lengths are unknown, in time. Its residual is
+the logarithm of its value over the median of the neighbours, less the usual growth with the length. Cost grows at most
+with the square of the length, so a difference that such growth explains counts as none. Without lengths, the iteration
+has to differ from the median of the run as well. `find_outliers` takes an iteration for an outlier if all of these
+hold:
+
+- It differs from its neighbours by a factor of 1.5 or more, and by five robust standard deviations: 1.4826 times the
+  median of the absolute residuals (Hampel 1974, J. Am. Stat. Assoc. 69, 383).
+- A gap separates it from the rest that a smooth tail does not give. The logarithms of the largest values of any smooth
+  heavy tail are spaced as an exponential distribution's: the i-th spacing from the top, times i, has the mean excess of
+  the values below it (Rényi 1953, Acta Math. Hung. 4, 191; Hill 1975, Ann. Stat. 3, 1163). Their ratio follows an F
+  distribution; the gap has to be larger than chance allows at 1 %.
+- Outliers are few: at most a quarter of the run, and beside the warm-up at most 5 %, or two. Slow iterations that come
+  more often, such as an evaluation every tenth step, are a regular share of the run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from profilers.trace.arrays import Bools, Floats, Ints
+from seqpoint.selection.log import row_blocks
+
+#: Fewest iterations of a run that can be judged; below, every iteration counts.
+_FEWEST = 8
+#: Least factor between an outlier and its neighbours, and least robust standard deviations of its residual.
+_LOG_FACTOR, _DEVIATIONS = float(np.log(1.5)), 5.0
+#: Standard deviation of a normal distribution over its median absolute deviation.
+_NORMAL = 1.4826
+#: Chance of a gap in a smooth tail, over all gaps that are tried; and residuals below the gap that tell the tail.
+_SIGNIFICANCE, _BELOW = 0.01, 10
+#: Largest share of outliers, and of those that are no warm-up; two of these are allowed in any run.
+_MOST, _MOST_STALLED, _ALLOWED = 0.25, 0.05, 2
+#: Power of the length with which cost grows at most: attention is quadratic.
+_MOST_GROWTH = 2.0
+#: Fewest and most iterations of a group of neighbours, in length and in time; and the most groups.
+_FEWEST_NEIGHBOURS, _MOST_IN_LENGTH, _MOST_IN_TIME, _MOST_GROUPS = 9, 31, 101, 1024
+#: Iterations of a sample of a long run, from which medians and deviations are taken.
+_SAMPLE = 1 << 15
+#: A value counts as at least this share of its neighbours' median, and a length as at least this long.
+_SMALLEST = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outliers:
+    """Outlying iterations of a run.
+
+    Attributes
+    ----------
+    rows : ndarray of int64, shape (n_outliers,)
+        Their rows in the run, ascending.
+    factors : ndarray of float64, shape (n_outliers,)
+        Value of each over that of its neighbours, as far as the length does not explain it.
+    kinds : tuple of str
+        ``"warm-up"`` for the first iterations of a recording, else ``"slow"`` or ``"short"``.
+    """
+
+    rows: Ints
+    factors: Floats
+    kinds: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """The reason for each, for people."""
+        return tuple(
+            f"{kind}: {factor:.3g} times its neighbours"
+            for kind, factor in zip(self.kinds, self.factors.tolist(), strict=True)
+        )
+
+    def others(self, size: int) -> Ints:
+        """Return the rows of a run of `size` iterations that are no outliers."""
+        return np.delete(np.arange(size), self.rows)
+
+
+NO_OUTLIERS = Outliers(np.empty(0, np.int64), np.empty(0), ())
+
+
+def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bools | None = None) -> Outliers:
+    """Return the outlying iterations of a run.
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (n_iterations,)
+        Statistic of each iteration in the order of the run, zero or more.
+    lengths : ndarray of float64, shape (n_iterations,), optional
+        Sequence length of each iteration, by which neighbours are found; by default neighbours in time.
+    begins : ndarray of bool, shape (n_iterations,), optional
+        Whether a recording begins with an iteration; by default with the first one alone.
+
+    Returns
+    -------
+    Outliers
+        None of a run of fewer than eight iterations.
+
+    Examples
+    --------
+    >>> find_outliers(np.array([331.0, 33, 32, 34, 33, 32, 31, 33])).reasons
+    ('warm-up: 10 times its neighbours',)
+    """
+    n = values.size
+    if n < _FEWEST or not values.any():
+        return NO_OUTLIERS
+    neighbours = _Neighbours.of(values, lengths)
+    keys = np.arange(n, dtype=np.float64) if lengths is None or not neighbours.by_length else lengths
+    recording = np.zeros(n, dtype=bool) if begins is None else begins.copy()
+    recording[0] = True
+    above, below = (_of_tail(tail, neighbours.threshold, recording) for tail in _tails(values, keys, neighbours))
+    rows = np.concatenate((above[0], below[0]))
+    order = np.argsort(rows)
+    rows, factors = rows[order], np.exp(np.concatenate((above[1], -below[1])))[order]
+    first = _warm_up(rows, recording) & (factors > 1)
+    kinds = ("warm-up" if w else "slow" if f > 1 else "short" for w, f in zip(first, factors, strict=True))
+    return Outliers(rows, factors, tuple(kinds))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Neighbours:
+    """Groups of neighbours in length or time: the median key, ascending, and the median value of each.
+
+    Values are expected to grow with a power of the length, `growth`. `middle` is the median value of the run, and
+    `threshold` the least residual of an outlier.
+    """
+
+    by_length: bool
+    keys: Floats
+    values: Floats
+    growth: float
+    middle: float
+    threshold: float = 0.0
+
+    @classmethod
+    def of(cls, values: Floats, lengths: Floats | None) -> "_Neighbours":
+        """Return the groups of a run, from a sample of a long one."""
+        rows = np.unique(np.linspace(0, values.size - 1, min(values.size, _SAMPLE)).round().astype(np.int64))
+        by_length = lengths is not None and float(np.ptp(lengths)) > 0
+        keys = lengths[rows] if lengths is not None and by_length else rows.astype(np.float64)
+        order = np.argsort(keys, kind="stable")
+        key, value = keys[order], values[rows][order]
+        most = _MOST_IN_LENGTH if by_length else _MOST_IN_TIME
+        width = min(order.size, int(np.clip(order.size // 4, _FEWEST_NEIGHBOURS, most)))
+        starts = np.unique(np.linspace(0, order.size - width, _MOST_GROUPS).round().astype(np.int64))
+        members = starts[:, None] + np.arange(width)
+        medians = np.median(key[members], axis=1), np.median(value[members], axis=1)
+        groups = cls(by_length, *medians, _growth(key, value) if by_length else 0.0, float(np.median(value)))
+        deviation = _NORMAL * float(np.median(np.abs(groups.residuals(key, value)[0])))
+        return replace(groups, threshold=max(_LOG_FACTOR, _DEVIATIONS * deviation))
+
+    def residuals(self, keys: Floats, values: Floats) -> tuple[Floats, Floats]:
+        """Return the residual of each value, and a second one, which an outlier needs as well.
+
+        The second is what remains whatever the growth with the length; among neighbours in time, the residual against
+        the whole run.
+        """
+        expected, longer = self._expected(keys)
+        residual = _log_ratio(values, expected)
+        if not self.by_length:
+            return residual, _log_ratio(values, np.full(1, self.middle))
+        most = _MOST_GROWTH * longer
+        explained = np.clip(residual, np.minimum(most, 0.0), np.maximum(most, 0.0))
+        return residual - self.growth * longer, residual - explained
+
+    def _expected(self, keys: Floats) -> tuple[Floats, Floats]:
+        """Return the median value of the nearest group of each key, and the logarithm of the key over the group's."""
+        last = float(keys.max())
+        if (
+            0 <= keys.min() <= last < keys.size - 1 and (keys == (whole := keys.astype(np.int32))).all()
+        ):  # each length once
+            expected, longer = self._expected(np.arange(last + 1) + 0.0)
+            return expected[whole], longer[whole]
+        nearest = np.searchsorted((self.keys[:-1] + self.keys[1:]) / 2, keys)
+        return self.values[nearest], _log_keys(keys) - _log_keys(self.keys)[nearest]
+
+
+def _log_ratio(values: Floats, expected: Floats) -> Floats:
+    ratio = np.divide(values, expected, out=np.ones_like(values), where=expected > 0)
+    return np.asarray(np.log(np.maximum(ratio, _SMALLEST)), dtype=np.float64)
+
+
+def _log_keys(keys: Floats) -> Floats:
+    return np.asarray(np.log(np.maximum(keys, _SMALLEST)), dtype=np.float64)
+
+
+def _growth(lengths: Floats, values: Floats) -> float:
+    """Return the power of the length with which values grow: the median slope over pairs of iterations (Theil, Sen)."""
+    half = lengths.size // 2
+    grown = _log_keys(values[half : 2 * half]) - _log_keys(values[:half])
+    longer = _log_keys(lengths[half : 2 * half]) - _log_keys(lengths[:half])
+    apart = longer > 0
+    return float(np.clip(np.median(grown[apart] / longer[apart]), 0.0, _MOST_GROWTH)) if apart.any() else 0.0
+
+
+def _of_tail(tail: tuple[Ints, Floats], threshold: float, recording: Bools) -> tuple[Ints, Floats]:
+    """Return the outliers among the rows with the largest residuals, and their residuals."""
+    rows, residuals = tail
+    for count in _separated(residuals, threshold, recording.size):
+        if _are_few(rows[:count], recording):
+            return rows[:count], residuals[:count]
+    return NO_OUTLIERS.rows, NO_OUTLIERS.factors
+
+
+def _tails(values: Floats, keys: Floats, neighbours: _Neighbours) -> list[tuple[Ints, Floats]]:
+    """Return the rows with the largest residuals and those with the smallest, each with their size, largest first.
+
+    These are the rows beyond the threshold, and some that are nearest to it.
+    """
+    kept: list[list[tuple[Ints, Floats]]] = [[], []]
+    for block in row_blocks(values.size):
+        both = neighbours.residuals(keys[block], values[block])
+        for of_sign, sized in zip(kept, (np.minimum(*both), -np.maximum(*both)), strict=True):
+            rows = _largest(sized, neighbours.threshold)
+            of_sign.append((block.start + rows, sized[rows]))
+    tails = []
+    for of_sign in kept:
+        row, size = (np.concatenate(column) for column in zip(*of_sign, strict=True))
+        order = np.lexsort((row, -size))
+        tails.append((row[order], size[order]))
+    return tails
+
+
+def _largest(sizes: Floats, threshold: float) -> Ints:
+    """Return the rows with sizes above a threshold, and some of the largest below."""
+    above = np.flatnonzero(sizes > threshold)
+    rows = np.arange(sizes.size)
+    if sizes.size > _SAMPLE:  # the largest of a part of the rows bound those of all
+        part = np.partition(sizes[:_SAMPLE], -above.size - _BELOW - 1 if above.size + _BELOW < _SAMPLE else 0)
+        least = part[-above.size - _BELOW - 1] if above.size + _BELOW < _SAMPLE else -np.inf
+        rows = np.flatnonzero(sizes >= least)
+    count = min(above.size + _BELOW + 1, rows.size)
+    return rows[np.argpartition(sizes[rows], -count)[-count:]]
+
+
+def _separated(residuals: Floats, threshold: float, n: int) -> Iterator[int]:
+    """Yield how many of the largest residuals a gap separates from the rest, the largest number first."""
+    candidates = min(int(np.count_nonzero(residuals > threshold)), int(n * _MOST))
+    spacings = np.arange(1, residuals.size) * -np.diff(residuals)
+    for count in range(candidates, 0, -1):  # a Python loop over candidates
+        below = min(_BELOW, spacings.size - count, (n - count) // 2)
+        if below < 2:
+            continue
+        usual = float(spacings[count : count + below].mean())
+        if spacings[count - 1] > usual * below * ((_SIGNIFICANCE / candidates) ** (-1 / below) - 1):
+            yield count
+
+
+def _warm_up(rows: npt.NDArray[np.integer], recording: Bools) -> Bools:
+    """Return whether each outlier, ascending, is the first of a recording, or follows one that is."""
+    first = recording[rows]
+    for i in range(1, len(rows)):  # a Python loop over outliers
+        first[i] |= first[i - 1] and rows[i] == rows[i - 1] + 1
+    return np.asarray(first, dtype=bool)
+
+
+def _are_few(rows: Ints, recording: Bools) -> bool:
+    """Return whether outliers are few enough beside the warm-up."""
+    stalled = len(rows) - int(_warm_up(np.sort(rows), recording).sum())
+    return stalled <= max(_ALLOWED, _MOST_STALLED * recording.size)

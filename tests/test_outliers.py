@@ -1,0 +1,181 @@
+"""Outlying iterations: found by a rule that a smooth tail does not meet, and counted once in totals."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from numpy.typing import NDArray
+
+import seqpoint as sp
+from profilers.files import dataset_path
+from seqpoint.cli import cli
+from seqpoint.iteration_table import IterationTable
+from seqpoint.selection.outliers import find_outliers
+from seqpoint.selection.selecting import SelectOptions, estimate_run, select
+
+PARTICLES = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto" / "particle_transformer"
+Floats = NDArray[np.float64]
+
+
+def table(lengths: Floats, duration: Floats) -> IterationTable:
+    n = len(lengths)
+    zeros, names = np.zeros(n, np.int64), ("log",) * n
+    return IterationTable(zeros, np.arange(n), zeros, lengths, {"duration": duration}, names, names)
+
+
+def warm_run(n: int = 40, seed: int = 0) -> tuple[Floats, Floats]:
+    """Return lengths and times that follow them within 2 %; iterations 0, 1 and 20 take ten times as long."""
+    random = np.random.default_rng(seed)
+    lengths = random.integers(10, 50, n).astype(np.float64)
+    time = (100 + 10 * lengths) * (1 + 0.02 * random.standard_normal(n))
+    time[[0, 1, 20]] *= 10
+    return lengths, time
+
+
+def test_warm_up_and_a_stall_are_named_and_counted_once() -> None:
+    lengths, time = warm_run()
+    found = find_outliers(time, lengths)
+    assert found.rows.tolist() == [0, 1, 20] and found.kinds == ("warm-up", "warm-up", "slow")
+    assert found.factors == pytest.approx(10, rel=0.5)
+    result = select(table(lengths, time), SelectOptions(max_points=5))
+    assert not set(result.rows.tolist()) & {0, 1, 20}
+    assert result.weights.sum() == 37 and result.measured == pytest.approx(time.sum())
+    known = time[[0, 1, 20]].sum()
+    assert result.estimate.value == pytest.approx(known + result.weights @ time[result.rows])
+    assert result.error < 0.02 and result.estimate.low < result.measured < result.estimate.high
+    listed = result.to_dict()["outliers"]
+    assert [row["iteration"] for row in listed] == [0, 1, 20] and listed[0]["value"] == time[0]
+    assert listed[0]["reason"].startswith("warm-up: ") and listed[0]["file"] is None
+
+
+def test_outliers_are_kept_on_request() -> None:
+    lengths, time = warm_run()
+    kept = select(table(lengths, time), SelectOptions(max_points=5, keep_outliers=True))
+    assert not len(kept.outliers) and kept.weights.sum() == 40
+
+
+def test_every_selector_leaves_outliers_out() -> None:
+    lengths, time = warm_run()
+    for name in ("seqpoint", "stratified", "random", "k-medoids"):
+        result = select(table(lengths, time), SelectOptions(max_points=8, selector=name))
+        assert not set(result.rows.tolist()) & {0, 1, 20}, name
+        assert result.weights.sum() == pytest.approx(37), name
+
+
+def test_a_smooth_heavy_tail_is_no_outlier() -> None:
+    random = np.random.default_rng(5)
+    draws = {
+        "lognormal": lambda n: np.exp(0.5 * random.standard_normal(n)),
+        "exponential": lambda n: random.exponential(size=n),
+        "Pareto": lambda n: 1 + random.pareto(2.0, n),
+        "two modes": lambda n: random.choice([1.0, 1.12], n) * (1 + 0.01 * random.standard_normal(n)),
+    }
+    for name, draw in draws.items():
+        for n in (10, 64, 500):
+            runs = [len(find_outliers(draw(n))) > 0 for _ in range(50)]
+            assert np.mean(runs) <= 0.06, (name, n)  # 1 % by construction on each side
+
+
+def test_growth_with_the_square_of_the_length_is_no_outlier() -> None:
+    lengths = np.array([50.0, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60, 400])
+    assert not len(find_outliers(0.01 * lengths**2, lengths))
+    assert find_outliers(np.where(lengths == 400, 3 * 0.01 * lengths**2, 0.01 * lengths**2), lengths).rows.tolist() == [
+        11
+    ]
+
+
+def test_without_lengths_neighbours_in_time_tell() -> None:
+    time = 30 * (1 + 0.02 * np.random.default_rng(1).standard_normal(64))
+    time[[0, 1, 30]] = [300, 200, 400]
+    time[63] = 3
+    assert find_outliers(time).kinds == ("warm-up", "warm-up", "slow", "short")
+
+
+def test_slow_iterations_that_come_often_are_a_regular_share_of_the_run() -> None:
+    time = 30 * (1 + 0.01 * np.random.default_rng(1).standard_normal(100))
+    time[9::10] *= 4
+    assert not len(find_outliers(time))
+
+
+def test_a_run_of_few_iterations_loses_no_point() -> None:
+    assert not len(find_outliers(np.array([300.0, 30, 31, 30, 32, 30, 30])))
+    assert not len(find_outliers(np.zeros(20)))
+
+
+def test_each_recording_has_a_warm_up() -> None:
+    time = 30 * (1 + 0.01 * np.random.default_rng(2).standard_normal(60))
+    time[[0, 20, 21, 40]] *= 8
+    begins = np.zeros(60, dtype=bool)
+    begins[[20, 40]] = True
+    assert set(find_outliers(time, begins=begins).kinds) == {"warm-up"}
+    lengths = np.full(60, 7.0)
+    run = table(lengths, time)
+    gaps = IterationTable(
+        run.rank,
+        np.arange(60) + 100 * (np.arange(60) // 20),
+        run.start_ns,
+        lengths,
+        run.statistics,
+        ("log",) * 60,
+        ("log",) * 60,
+    )
+    assert np.flatnonzero(gaps.begins).tolist() == [0, 20, 40]
+    shuffled = gaps.take(np.random.default_rng(0).permutation(60))
+    assert shuffled.begins.sum() == 1
+
+
+def test_the_shipped_epochs_have_no_outliers() -> None:
+    for name in ("log_threads1", "log_threads2"):
+        assert not len(sp.select(dataset_path(f"samples/cpu_epoch/{name}.csv")).outliers)
+
+
+def test_a_run_estimated_from_itself_has_speedup_one() -> None:
+    lengths, time = warm_run()
+    base = table(lengths, time)
+    chosen = select(base, SelectOptions(max_points=5)).to_dict()
+    itself = estimate_run(chosen, (base, base))
+    assert itself.speedup == 1.0 and itself.speedup_low is not None and itself.speedup_low < 1 < itself.speedup_high  # type: ignore[operator]
+    assert itself.n_outliers == 3 and itself.outliers_total == pytest.approx(time[[0, 1, 20]].sum())
+    assert itself.measured == pytest.approx(time.sum()) and itself.error is not None and itself.error < 0.03
+    half = estimate_run(chosen, (base, table(lengths, time / 2)))
+    assert half.speedup == pytest.approx(2.0)
+
+
+def test_outliers_that_the_other_run_lacks_are_taken_over() -> None:
+    lengths, time = warm_run()
+    base = table(lengths, time)
+    chosen = select(base, SelectOptions(max_points=5)).to_dict()
+    profiled = base.take(np.array(sorted(point["iteration"] for point in chosen["points"])))
+    short = estimate_run(chosen, (base, profiled))
+    assert short.outliers_total == pytest.approx(time[[0, 1, 20]].sum()) and short.measured is None
+
+
+def test_the_command_lists_outliers_and_estimates_with_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lengths, time = warm_run()
+    with Path("log.csv").open("w", newline="") as stream:
+        rows = csv.writer(stream)
+        rows.writerow(["iteration", "sequence_length", "duration_ns"])
+        rows.writerows([i, int(u), int(1e6 * t)] for i, (u, t) in enumerate(zip(lengths, time, strict=True)))
+    shown = CliRunner().invoke(cli, ["select", "log.csv"])
+    assert shown.exit_code == 0 and "outliers: 3 iterations with" in shown.stdout and "warm-up" in shown.stdout
+    Path("points.json").write_text(CliRunner().invoke(cli, ["select", "log.csv", "--json"]).stdout)
+    done = CliRunner().invoke(cli, ["estimate", "points.json", "log.csv", "--from", "log.csv", "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["speedup"] == 1.0 and json.loads(done.stdout)["n_outliers"] == 3
+    kept = CliRunner().invoke(cli, ["select", "log.csv", "--keep-outliers", "--json"])
+    assert json.loads(kept.stdout)["outliers"] == []
+
+
+@pytest.mark.skipif(not PARTICLES.is_dir(), reason=f"no real traces at {PARTICLES}")
+@pytest.mark.parametrize("batch", [4, 8, 32])
+def test_totals_of_the_particle_transformer_are_within_two_percent(batch: int) -> None:
+    trace = sp.open(PARTICLES / f"batch_{batch}", iterations="file", length="aten::layer_norm:0:0")
+    for statistic in ("duration", "kernel_time"):
+        result = sp.select(trace, statistic=statistic)
+        assert result.error <= 0.02 and result.estimate.low <= result.measured <= result.estimate.high
+        assert len(result.outliers) == (4 if statistic == "duration" else 0)
+        assert all(point["file"].endswith(".json.gz") for point in result.to_dict()["points"])
