@@ -405,6 +405,7 @@ def project(
     seed: int = 0,
     jobs: int = 0,
     progress: Progress | None = None,
+    keep_outliers: bool = False,
 ) -> "TraceProjection":
     """Project what each what-if would gain, with an interval.
 
@@ -433,6 +434,9 @@ def project(
         Draws at a time; by default one on each core.
     progress : callable, optional
         Called with (steps done, steps in all, what).
+    keep_outliers : bool
+        Whether representatives are chosen from outlying iterations, such as the warm-up, too. By default each outlier
+        counts once in the estimate of the run, and is not replayed.
 
     Raises
     ------
@@ -455,6 +459,7 @@ def project(
         jobs=jobs,
         progress=progress,
         parameters=parameters,
+        keep_outliers=keep_outliers,
     )
     result = project_trace(loaded, changes, options)
     return result.ranked() if ALL_OVERLAPS in items else result

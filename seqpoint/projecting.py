@@ -8,18 +8,16 @@ file, which may come from anybody.
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
 from profilers.errors import BrokenFileError, InvalidInputError, NotFoundError
 from profilers.ingest.collectives import reclassify
 from profilers.trace.kernels import CLASSES, ClassRule, is_collective
-from profilers.trace.steps import job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.calibration.parameters import Parameters
 from replay.costs.shipped import load_parameters
@@ -29,10 +27,11 @@ from replay.projection.evidence import SIDES
 from replay.projection.projection import Projection, ProjectionOptions, project, with_provenance
 from replay.projection.provenance import digest
 from replay.projection.rows import ProjectionRow
+from replay.projection.sampling import SampledStep
 from replay.what_ifs import OVERLAPS, WhatIf, compose, parse_what_if, read_plan
+from seqpoint.choosing import ChosenIterations, choose_iterations
 from seqpoint.communication import communication_table
-from seqpoint.graphs import Progress, all_iterations, communication_facts, communication_rows, step_windows
-from seqpoint.iteration_table import iteration_table
+from seqpoint.graphs import Progress, communication_facts, communication_rows, step_windows
 from seqpoint.notebook import DataFrame, Table, as_html, as_text, data_frame
 from seqpoint.units import duration
 
@@ -88,6 +87,10 @@ class ProjectOptions:
         Parameters of the models with their ranges, see `replay.projection.ProjectionOptions`.
     progress : callable, optional
         Called with (steps done, steps in all, what).
+    keep_outliers : bool
+        Whether representatives are chosen from outlying iterations, such as the warm-up, too.
+    sampled : sequence of SampledStep
+        How each of `iterations` stands for others, with `weights`.
     """
 
     iterations: Sequence[int] = ()
@@ -99,6 +102,8 @@ class ProjectOptions:
     jobs: int = 0
     weights: Sequence[float] = ()
     parameters: Parameters | None = None
+    keep_outliers: bool = False
+    sampled: Sequence[SampledStep] = ()
 
 
 @dataclass(frozen=True)
@@ -109,9 +114,12 @@ class TraceProjection:
     ----------
     projection : Projection
         The step times of the chosen iterations, unchanged and under each what-if, with intervals and provenance.
+    chosen : ChosenIterations
+        The iterations that were replayed, and the run that they stand for.
     """
 
     projection: Projection
+    chosen: ChosenIterations
 
     @property
     def rows(self) -> tuple[ProjectionRow, ...]:
@@ -125,7 +133,7 @@ class TraceProjection:
 
     def with_facts(self, facts: Mapping[str, Any]) -> "TraceProjection":
         """Return the same projection with `facts` added to its provenance."""
-        return TraceProjection(with_provenance(self.projection, dict(facts)))
+        return replace(self, projection=with_provenance(self.projection, dict(facts)))
 
     def ranked(self) -> "TraceProjection":
         """Return the same projection with what-ifs, and their provenance, ordered by speed-up, largest first.
@@ -138,7 +146,7 @@ class TraceProjection:
         ordered = replace(
             self.projection, rows=tuple(rows[i] for i in order), provenance={**facts, "what_ifs": what_ifs}
         )
-        return TraceProjection(ordered)
+        return replace(self, projection=ordered)
 
     def timelines(self) -> dict[str, Timeline]:
         """Return the timelines of the first window by name: unchanged, and under the first what-if that applies."""
@@ -182,6 +190,8 @@ class TraceProjection:
             "pace_by_rank": {str(rank): share for rank, share in projection.pace_by_rank.items()},
             "room": projection.room,
             "bound": projection.bound,
+            "run": self.chosen.run.to_dict(),
+            "points": self.chosen.rows(),
             "communication": communication_facts(projection.timelines["baseline"]),
             "rows": [
                 {
@@ -204,16 +214,24 @@ class TraceProjection:
         more = f" ({len(rows) - _MAX_DEVICES} more devices not shown)" if len(rows) > _MAX_DEVICES else ""
         return communication_table(f"Communication in the first step, unchanged{more}", rows[:_MAX_DEVICES])
 
+    def points_table(self) -> DataFrame:
+        """Return the replayed iterations, a row each, with weight, measured step time in ns, and file."""
+        return data_frame(self.chosen.rows(), columns=["iteration", "weight", "measured_ns", "file"])
+
     def summary(self) -> list[str]:
-        """Return the baseline of the speed-ups in a sentence: its step times, iterations and device."""
-        facts, baseline = self.provenance, self.projection.baseline_ns
+        """Return what was measured, what is estimated from it, and what is replayed, in a sentence each."""
+        facts, baseline, chosen = self.provenance, self.projection.baseline_ns, self.chosen
         label, source = (" (synthetic)", "synthesised") if facts["synthetic"] else ("", "measured")
-        n = len(facts["iterations"])
-        return [
-            f"baseline {duration(baseline)}, {source}: the step times of {n} iteration{'s' * (n != 1)} "
-            f"({facts['iterations_chosen']}), {duration(baseline / sum(facts['weights']))} each, "
-            f"on {facts['device'] or 'unknown device'}{label}"
-        ]
+        n, measured = len(chosen.numbers), sum(chosen.measured_ns)
+        many, these = (f"{n} iterations", f"these {n} iterations") if n > 1 else ("1 iteration", "this iteration")
+        times = f"{duration(measured)} together, {duration(measured / n)} each" if n > 1 else duration(measured)
+        device = facts["device"] or "unknown device"
+        sentences = [f"{source}: {many} ({chosen.how}), {times}, on {device}{label}"]
+        if chosen.sampled:
+            sentences += [chosen.run.sentence(), chosen.run.outliers_sentence()]
+        weighted = f", weighted for {sum(chosen.weights):g} iterations" if chosen.sampled else ""
+        sentences.append(f"replayed: {these}{weighted}; speed-ups count from {duration(baseline)}")
+        return [sentence for sentence in sentences if sentence]
 
     def notes(self) -> tuple[str, ...]:
         """Return the pace of a step, and the notes of all what-ifs."""
@@ -289,46 +307,6 @@ def _parsed(text: str) -> Sequence[WhatIf]:
     if text.startswith("@"):
         return read_plan(text[1:], load_parameters())
     return [parse_what_if(name) for name in (OVERLAPS if text == ALL_OVERLAPS else (text,))]
-
-
-def choose_iterations(
-    trace: Trace, named: Sequence[int] = (), max_points: int = 8
-) -> tuple[list[int], list[float], str]:
-    """Return the iterations to project, the number of iterations that each stands for, and how they were chosen.
-
-    These are the iterations of `named`, or all of the trace if they are few. Otherwise they are SeqPoints if sequence
-    lengths are known, and evenly spaced iterations if not.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace.
-    named : sequence of int, optional
-        Numbers of the iterations that a user names.
-    max_points : int, default 8
-        Most iterations, unless they are named.
-
-    Raises
-    ------
-    InvalidInputError
-        The trace has no iteration.
-    """
-    numbers = list(dict.fromkeys(named)) or all_iterations(trace)
-    if named or len(numbers) <= max_points:
-        return numbers, [1.0] * len(numbers), "as asked" if named else "all"
-    table = iteration_table(trace)
-    if np.isfinite(table.sequence_length).any():
-        # scikit-learn takes half a second to load.
-        from seqpoint.selection.selecting import SelectOptions, select
-
-        result = select(table, SelectOptions(max_points=max_points))
-        return result.iterations.iteration[result.rows].tolist(), result.weights.tolist(), "SeqPoint"
-    # The step of an iteration that follows another is timed from its completion; the first fills the queues.
-    steps = job_steps(step_times(trace)).without(trace.meta.context)
-    timed = steps.iteration[steps.follows & (steps.step_ns > 0)].tolist()
-    timed = sorted(timed) if len(timed) >= max_points else numbers
-    spaced = [timed[i] for i in np.unique(np.linspace(0, len(timed) - 1, max_points).round().astype(int))]
-    return spaced, [len(numbers) / len(spaced)] * len(spaced), "evenly spaced"
 
 
 def _steps(projection: Projection) -> str:
@@ -421,19 +399,28 @@ def project_trace(trace: Trace, what_ifs: Sequence[WhatIf], options: ProjectOpti
         The device or an iteration is unknown, or a what-if cannot be applied.
     """
     options = options or ProjectOptions()
-    chosen, weights, how = choose_iterations(trace, options.iterations, options.max_points)
-    if options.weights:
-        chosen, weights, how = list(options.iterations), list(options.weights), "as asked"
+    chosen = choose_iterations(
+        trace, options.iterations, options.max_points, keep_outliers=options.keep_outliers
+    ).weighted(options.weights, options.sampled)
     parameters = options.parameters or load_parameters()
-    windows = list(
-        step_windows(trace, chosen, weights, device=options.device, parameters=parameters, progress=options.progress)
-    )
+    windows = [
+        chosen.put(window)
+        for window in step_windows(
+            trace,
+            chosen.numbers,
+            chosen.weights,
+            device=options.device,
+            parameters=parameters,
+            progress=options.progress,
+        )
+    ]
     numbers = [window.graph.iterations[window.chosen[0]] for window in windows]
     drawing = ProjectionOptions(options.draws, options.seed, options.progress, numbers, options.jobs)
     result = project(windows, what_ifs, meta=trace.meta, parameters=parameters, options=drawing)
-    facts = {"iterations": chosen, "weights": weights, "iterations_chosen": how}
+    facts: dict[str, Any] = {"iterations": list(chosen.numbers), "weights": list(chosen.weights)}
+    facts |= {"iterations_chosen": chosen.how, "sampled": [asdict(step) for step in chosen.sampled]}
     facts |= {"ranks": list(trace.meta.ranks), "world_size": trace.meta.world_size}
-    return TraceProjection(with_provenance(result, facts))
+    return TraceProjection(with_provenance(result, facts), chosen)
 
 
 #: Keys of a result that are compared.
@@ -502,6 +489,13 @@ class _RecordedWhatIf(msgspec.Struct):
     parameters: dict[str, _Number]
 
 
+class _RecordedSample(msgspec.Struct):
+    """How a chosen iteration stands for others."""
+
+    position: _Number
+    deviation: Annotated[float, msgspec.Meta(ge=0, le=_MAX_NUMBER)]
+
+
 class _Reading(msgspec.Struct):
     """How the trace was read."""
 
@@ -520,6 +514,7 @@ _FACTS: Mapping[str, Any] = MappingProxyType(
             list[Annotated[float, msgspec.Meta(gt=0, le=_MAX_NUMBER)]], msgspec.Meta(max_length=_MAX_ITERATIONS)
         ]
         | None,
+        "sampled": Annotated[list[_RecordedSample], msgspec.Meta(max_length=_MAX_ITERATIONS)] | None,
         "parameters": dict[str, Any],
         "what_ifs": Annotated[list[_RecordedWhatIf], msgspec.Meta(max_length=_MAX_WHAT_IFS)],
         "device": str | None,
@@ -541,6 +536,8 @@ def _check_facts(facts: dict[str, Any], file: str) -> None:
     weights, iterations = facts.get("weights") or [], facts.get("iterations") or []
     if len(weights) != len(iterations):
         raise BrokenFileError(f"{file}: provenance has {len(iterations)} iterations and {len(weights)} weights")
+    if len(sampled := facts.get("sampled") or iterations) != len(iterations):
+        raise BrokenFileError(f"{file}: provenance has {len(iterations)} iterations and {len(sampled)} samples")
 
 
 def _has_layout(value: object, layout: Any) -> bool:
@@ -619,6 +616,7 @@ def reproduce(
         jobs=jobs,
         progress=progress,
         parameters=_parameters(facts["parameters"]),
+        sampled=[SampledStep(**sample) for sample in facts.get("sampled") or ()],
     )
     again = json.loads(json.dumps(project_trace(trace, _what_ifs(facts), options).to_dict()))
     before, after = ({key: result[key] for key in _COMPARED_KEYS} for result in (recorded, again))

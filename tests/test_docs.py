@@ -69,7 +69,15 @@ def console(page: Path) -> list[tuple[str, list[str]]]:
 
 
 #: What needs files that are not shipped, or minutes.
-NOT_RUN = ("nanogpt.trace", "../shared", "overlap:all", "benchmarks.gpu", "validate contention", "validate collectives")
+NOT_RUN = (
+    "nanogpt.trace",
+    "particles.trace",
+    "../shared",
+    "overlap:all",
+    "benchmarks.gpu",
+    "validate contention",
+    "validate collectives",
+)
 
 
 @pytest.mark.parametrize("page", ["README", *(f"docs/{path.stem}" for path in sorted((ROOT / "docs").glob("*.md")))])

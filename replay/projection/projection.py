@@ -27,6 +27,7 @@ from replay.graph.graph import SYNC_EDGES, EdgeKind, KernelGraph
 from replay.projection.evidence import Evidence, step_evidence
 from replay.projection.provenance import QUANTILES, provenance_of
 from replay.projection.rows import NOTHING_CHANGES, ProjectionRow, joined_notes
+from replay.projection.sampling import SampledStep, selection_factors
 from replay.projection.sweep import Steps, jobs_for, sweep
 from replay.what_ifs.what_if import WhatIf, check_choices
 
@@ -81,6 +82,8 @@ class StepWindow:
         Number of steps that each of these stands for.
     measured_ns : tuple of float
         Measured step time of each; 0 if it was not measured.
+    sampled : tuple of SampledStep
+        How each of these stands for others; empty if each stands for itself.
     """
 
     graph: KernelGraph
@@ -88,6 +91,7 @@ class StepWindow:
     chosen: tuple[int, ...]
     weights: tuple[float, ...]
     measured_ns: tuple[float, ...]
+    sampled: tuple[SampledStep, ...] = ()
 
     @classmethod
     def of(
@@ -272,6 +276,7 @@ def project(
         if not outcome.applied:
             rows.append(_row_without_figures(what_if, outcome, windows, options))
             continue
+        drawn = _with_selection_error(drawn, base, outcome, options.seed)
         rows.append(_projection_row(what_if, base, outcome, drawn, options.iterations))
         timelines[what_if.label] = outcome.windows[0].first.cut()
     measured = fsum(window.measured_total_ns for window in windows)
@@ -563,6 +568,17 @@ def _times_of_draw(
             state = next(shared_states)
         times.append((window.total_ns(state), window.device_ns(state), change.error))
     return (window.total_ns(steady), window.device_ns(steady)), times
+
+
+def _with_selection_error(drawn: "Sequence[_Sample]", base: _Baseline, outcome: _Outcome, seed: int) -> "list[_Sample]":
+    """Return the samples with the error of selected steps, which stand for others."""
+    totals = zip(outcome.windows, base.steady_ns, strict=True)
+    ratios = [window.total_ns / steady if steady else 1.0 for window, steady in totals]
+    factors = selection_factors(base.windows, base.base_ns, ratios, draws=len(drawn), seed=seed)
+    return [
+        sample._replace(projected_ns=sample.projected_ns * factor)
+        for sample, factor in zip(drawn, factors.tolist(), strict=True)
+    ]
 
 
 def _check_inputs(windows: Sequence[StepWindow], what_ifs: Sequence[WhatIf], parameters: Parameters) -> None:

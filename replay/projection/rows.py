@@ -75,8 +75,9 @@ class ProjectionRow:
     speedup : float
         Baseline over projected time.
     low, high : float
-        Ends of the central 90 % of the speed-up over the draws of the parameters. They are widened by the error of the
-        replay, and by the difference between the unchanged steady state and the measurement.
+        Ends of the central 90 % of the speed-up over the draws of the parameters, and of the steps that selected ones
+        stand for. They are widened by the error of the replay, and by the difference between the unchanged steady state
+        and the measurement.
     evidence : Evidence, optional
         Shares of the projected time by side and by kind of evidence; None without figures.
     device_before_ns, device_after_ns : float

@@ -11,12 +11,14 @@ from click.core import ParameterSource
 from replay.projection import EVIDENCE, SIDES, ProjectionRow
 from replay.what_ifs import Recipe, recipe_named, registry
 from seqpoint import front_door
+from seqpoint.choosing import ChosenIterations
 from seqpoint.cli.options import (
     as_json,
     classes_file,
     explain_option,
     hardware_option,
     iteration_option,
+    keep_outliers_option,
     load,
     max_points_option,
     perfetto_option,
@@ -126,6 +128,7 @@ def _default(text: str | None) -> str:
 @what_if_option
 @iteration_option
 @max_points_option(8)
+@keep_outliers_option
 @click.option(
     "--draws",
     default=32,
@@ -232,6 +235,7 @@ def _again(trace: str, result: str, options: Mapping[str, Any], json_: bool) -> 
 def show(result: TraceProjection) -> None:
     """Print a projection as tables."""
     print_lines(*result.summary())
+    _show_points(result.chosen)
     confidence = 100 * result.provenance["confidence"]
     print_table(
         f"What-ifs ({confidence:g} % interval: ranges of the parameters, and error of the replay)",
@@ -246,6 +250,15 @@ def show(result: TraceProjection) -> None:
     if communication.rows:
         print_tables([communication])
     print_lines(*result.notes())
+
+
+def _show_points(chosen: ChosenIterations) -> None:
+    """Print the replayed iterations if files name them."""
+    if chosen.files:
+        rows = [
+            (row["iteration"], f"{row['weight']:g}", duration(row["measured_ns"]), row["file"]) for row in chosen.rows()
+        ]
+        print_table("Replayed iterations", ("iteration", "weight", "step time", "file~"), rows)
 
 
 def _name(row: ProjectionRow) -> str:

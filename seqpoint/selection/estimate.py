@@ -238,6 +238,31 @@ def relative_noise(table: LengthTable, statistic: Floats) -> tuple[Floats, Float
     return squares, degrees
 
 
+def relative_spreads(values: Floats, labels: Ints) -> Floats:
+    """Return the relative standard deviation of the values in each bin.
+
+    A bin borrows the deviation of all bins, which counts as 10 iterations of its own.
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (n_iterations,)
+        Statistic of each iteration, zero or more.
+    labels : ndarray of int64, shape (n_iterations,)
+        Bin of each iteration.
+
+    Examples
+    --------
+    >>> relative_spreads(np.array([9.0, 11.0, 30.0]), np.array([0, 0, 1])).round(3).tolist()
+    [0.141, 0.141]
+    """
+    counts = np.bincount(labels)
+    means = np.bincount(labels, values) / np.maximum(counts, 1)
+    residuals = _divide_or_zero(values - means[labels], means[labels])
+    squares, degrees = np.bincount(labels, residuals**2), np.maximum(counts - 1, 0)
+    pooled = squares.sum() / max(int(degrees.sum()), 1)
+    return np.asarray(np.sqrt((squares + _POOLED_DEGREES * pooled) / (degrees + _POOLED_DEGREES)))
+
+
 def _divide_or_zero(numerator: Floats, denominator: Floats) -> Floats:
     """Divide, with 0 where the denominator is 0: a length whose statistic is always 0 has no noise."""
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)

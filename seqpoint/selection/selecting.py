@@ -7,7 +7,7 @@ add methods by entry points in the group ``seqpoint.selectors``; docs/extending.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from seqpoint.selection.estimate import (
     estimate_speedup,
     estimate_total,
     parallel_reduction,
+    relative_spreads,
     sequential_reduction,
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
@@ -345,6 +346,8 @@ class SelectionResult:
         Iterations left out because their length is unknown.
     selector : str
         Name of the selector.
+    spreads : array of float64, shape (n_points,)
+        Relative standard deviation of the statistic in the bin of each point.
     outliers : Outliers
         Rows of `iterations` that no point stands for, with the reason. Each counts once in the estimate.
     """
@@ -362,6 +365,7 @@ class SelectionResult:
     baselines: tuple[BaselineResult, ...]
     without_length: int = 0
     selector: str = "seqpoint"
+    spreads: Floats = field(default_factory=lambda: np.empty(0))
     outliers: Outliers = NO_OUTLIERS
 
     @property
@@ -551,6 +555,7 @@ def select(
         tuple(_baseline(baseline, make(), X[:, :1], y) for baseline, make in BASELINES.items()),
         len(run) - len(iterations),
         options.selector,
+        relative_spreads(y[regular], selector.labels_)[selector.labels_[selector.representatives_]],
         outliers,
     )
 

@@ -1,0 +1,300 @@
+"""Choice of the iterations that a projection replays, and the estimate of the run from them.
+
+`choose_iterations` takes the iterations that a user names, or all if they are few. Otherwise it takes points by step
+time, which is what `project` projects: SeqPoints if sequence lengths are known, else the typical iteration of each of
+several stretches of the run. Outlying iterations, such as the warm-up, count once and are not replayed. `RunShare` says
+what was measured and what is estimated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from profilers.trace.arrays import Bools
+from profilers.trace.steps import StepTimes, job_steps, step_times
+from profilers.trace.trace import Trace
+from replay.projection.projection import StepWindow
+from replay.projection.sampling import SampledStep
+from seqpoint.graphs import all_iterations
+from seqpoint.iteration_table import IterationTable, iteration_table
+from seqpoint.units import duration
+
+if TYPE_CHECKING:
+    from seqpoint.selection.outliers import Outliers
+
+#: Confidence level of the interval of the run, that of the intervals of a projection.
+_CONFIDENCE = 0.9
+#: Most outliers that a sentence names.
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class RunOutlier:
+    """An iteration of the run that is not replayed.
+
+    Parameters
+    ----------
+    iteration : int
+        Number of the iteration.
+    value : float
+        Step time in ns.
+    reason : str
+        Reason why it is an outlier.
+    file : str, optional
+        Name of its file, if each file is an iteration.
+    """
+
+    iteration: int
+    value: float
+    reason: str
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class RunShare:
+    """The run that chosen iterations stand for.
+
+    Parameters
+    ----------
+    iterations : int
+        Number of iterations in the trace.
+    measured_ns : float
+        Sum of their measured step times.
+    estimated_ns, low_ns, high_ns : float, optional
+        The same sum, estimated from the chosen iterations and the outliers, with its 90 % interval. None if a user
+        named the iterations, which stand for themselves.
+    outliers : tuple of RunOutlier
+        Iterations that no chosen one stands for. Each counts once in the estimate.
+    """
+
+    iterations: int
+    measured_ns: float
+    estimated_ns: float | None = None
+    low_ns: float | None = None
+    high_ns: float | None = None
+    outliers: tuple[RunOutlier, ...] = ()
+
+    @property
+    def error(self) -> float | None:
+        """Relative error of the estimate; None without an estimate, or if no time was measured."""
+        if self.estimated_ns is None or not self.measured_ns:
+            return None
+        return abs(self.estimated_ns / self.measured_ns - 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the run as JSON with stable keys."""
+        return {**asdict(self), "error": self.error, "outliers": [asdict(outlier) for outlier in self.outliers]}
+
+    def sentence(self) -> str:
+        """Return what is estimated of the run, and how far off that is."""
+        if self.estimated_ns is None or self.low_ns is None or self.high_ns is None:
+            return ""
+        measured = f"the trace has {duration(self.measured_ns)}" if self.measured_ns else "the trace has no time"
+        error = "" if self.error is None else f" (error {100 * self.error:.1f} %)"
+        return (
+            f"estimated: the run of {self.iterations} iterations takes {duration(self.estimated_ns)} "
+            f"[{duration(self.low_ns)}, {duration(self.high_ns)}]; {measured}{error}"
+        )
+
+    def outliers_sentence(self) -> str:
+        """Return which iterations are outliers, or an empty text."""
+        if not self.outliers:
+            return ""
+        total = sum(outlier.value for outlier in self.outliers)
+        named = [f"{row.iteration} ({duration(row.value)}, {row.reason})" for row in self.outliers[:_MOST_NAMED]]
+        more = f" and {len(self.outliers) - _MOST_NAMED} more" * (len(self.outliers) > _MOST_NAMED)
+        share = f", {100 * total / self.measured_ns:.0f} % of the run" if self.measured_ns else ""
+        return (
+            f"outliers: {len(self.outliers)} iterations with {duration(total)}{share}, count once and are not "
+            f"replayed: {', '.join(named)}{more} (--keep-outliers)"
+        )
+
+
+@dataclass(frozen=True)
+class ChosenIterations:
+    """Iterations to replay.
+
+    Parameters
+    ----------
+    numbers : tuple of int
+        Their numbers.
+    weights : tuple of float
+        Number of iterations that each stands for.
+    how : str
+        How they were chosen.
+    run : RunShare
+        The run that they stand for.
+    sampled : tuple of SampledStep
+        How each stands for others; empty if each stands for itself.
+    files : tuple of str
+        Names of their files; empty if files are no iterations.
+    measured_ns : tuple of float
+        Their measured step times.
+    """
+
+    numbers: tuple[int, ...]
+    weights: tuple[float, ...]
+    how: str
+    run: RunShare
+    sampled: tuple[SampledStep, ...] = ()
+    files: tuple[str, ...] = ()
+    measured_ns: tuple[float, ...] = ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each iteration: its number, weight, measured step time in ns, and file."""
+        files = self.files or (None,) * len(self.numbers)
+        columns = zip(self.numbers, self.weights, self.measured_ns, files, strict=True)
+        names = ("iteration", "weight", "measured_ns", "file")
+        return [dict(zip(names, (*row[:3], row[3] or None), strict=True)) for row in columns]
+
+    def weighted(self, weights: Sequence[float], sampled: Sequence[SampledStep]) -> "ChosenIterations":
+        """Return the same iterations with other weights, if any are given."""
+        return replace(self, weights=tuple(weights), sampled=tuple(sampled)) if weights else self
+
+    def put(self, window: StepWindow) -> StepWindow:
+        """Return a window that knows how its steps stand for others."""
+        if not self.sampled:
+            return window
+        sample_of = dict(zip(self.numbers, self.sampled, strict=True))
+        return replace(window, sampled=tuple(sample_of[window.graph.iterations[i]] for i in window.chosen))
+
+
+def choose_iterations(
+    trace: Trace, named: Sequence[int] = (), max_points: int = 8, *, keep_outliers: bool = False
+) -> ChosenIterations:
+    """Return the iterations to replay, and the run that they stand for.
+
+    Parameters
+    ----------
+    trace : Trace
+        The trace.
+    named : sequence of int, optional
+        Numbers of the iterations that a user names.
+    max_points : int, default 8
+        Most iterations, unless they are named.
+    keep_outliers : bool
+        Whether iterations are chosen from outlying ones too.
+
+    Raises
+    ------
+    InvalidInputError
+        The trace has no iteration.
+    """
+    steps = job_steps(step_times(trace)).without(trace.meta.context)
+    chosen = _chosen(trace, steps, named, max_points, keep_outliers=keep_outliers)
+    time_of = dict(zip(steps.iteration.tolist(), steps.step_ns.tolist(), strict=True))
+    return replace(chosen, measured_ns=tuple(float(time_of.get(number, 0)) for number in chosen.numbers))
+
+
+def _chosen(
+    trace: Trace, steps: StepTimes, named: Sequence[int], max_points: int, *, keep_outliers: bool
+) -> ChosenIterations:
+    """Return the chosen iterations, without their measured times."""
+    numbers = all_iterations(trace)
+    run = RunShare(len(numbers), float(steps.step_ns.sum()))
+    table = iteration_table(trace)
+    if named or len(numbers) <= max_points:
+        chosen = tuple(dict.fromkeys(named)) or tuple(numbers)
+        if not named:
+            run = replace(run, estimated_ns=run.measured_ns, low_ns=run.measured_ns, high_ns=run.measured_ns)
+        how = "as asked" if named else "all"
+        return ChosenIterations(chosen, (1.0,) * len(chosen), how, run, files=_files(table, chosen))
+    of_job = _of_job(table, steps)
+    lengths = of_job.sequence_length
+    if np.isfinite(lengths).any() and of_job.statistic("duration")[np.isfinite(lengths)].any():
+        return _points_by_length(of_job, max_points, keep_outliers=keep_outliers)
+    return _points_by_time(of_job, steps, max_points, keep_outliers=keep_outliers)
+
+
+def _of_job(table: IterationTable, steps: StepTimes) -> IterationTable:
+    """Return the iterations of the lowest rank, with the step times of the job as their duration."""
+    of_rank = table.of_rank(int(table.rank.min()))
+    row_of = {number: row for row, number in enumerate(steps.iteration.tolist())}
+    rows = np.array([row_of[number] for number in of_rank.iteration.tolist()])
+    return replace(of_rank, statistics={**of_rank.statistics, "duration": steps.step_ns[rows].astype(np.float64)})
+
+
+def _files(table: IterationTable, numbers: Sequence[int]) -> tuple[str, ...]:
+    """Return the names of the files of some iterations, or nothing if none is a file."""
+    if not table.names_files:
+        return ()
+    file_of = {number: table.file(row) or "" for row, number in reversed(list(enumerate(table.iteration.tolist())))}
+    return tuple(file_of.get(number, "") for number in numbers)
+
+
+def _points_by_length(table: IterationTable, max_points: int, *, keep_outliers: bool) -> ChosenIterations:
+    """Return the SeqPoints of a run by step time."""
+    # scikit-learn takes half a second to load.
+    from seqpoint.selection.selecting import SelectOptions, select
+
+    options = SelectOptions("duration", max_points, confidence=_CONFIDENCE, keep_outliers=keep_outliers)
+    result = select(table, options)
+    chosen, estimate = result.iterations, result.estimate
+    points = zip(chosen.sequence_length[result.rows].tolist(), result.spreads.tolist(), strict=True)
+    return ChosenIterations(
+        tuple(chosen.iteration[result.rows].tolist()),
+        tuple(result.weights.tolist()),
+        "SeqPoint",
+        RunShare(
+            len(chosen),
+            result.measured,
+            *(estimate.value, estimate.low, estimate.high),
+            _outliers(chosen, result.outliers),
+        ),
+        tuple(SampledStep(length, spread) for length, spread in points),
+        _files(chosen, chosen.iteration[result.rows].tolist()),
+    )
+
+
+def _points_by_time(
+    table: IterationTable, steps: StepTimes, max_points: int, *, keep_outliers: bool
+) -> ChosenIterations:
+    """Return the iteration of each stretch of the run whose step time is nearest the mean of the stretch."""
+    from seqpoint.selection.estimate import relative_spreads
+    from seqpoint.selection.outliers import NO_OUTLIERS, find_outliers
+
+    values = table.statistic("duration")
+    outliers = NO_OUTLIERS if keep_outliers else find_outliers(values, begins=table.begins)
+    regular = outliers.others(len(table))
+    # The step of an iteration that follows another is timed from its completion; the first fills the queues.
+    timed = regular[_is_timed(table, steps)[regular]]
+    timed = timed if len(timed) >= max_points else regular
+    stretches = np.array_split(timed, min(max_points, len(timed)))
+    labels = np.repeat(np.arange(len(stretches)), [len(stretch) for stretch in stretches])
+    rows = np.array([stretch[np.argmin(np.abs(values[stretch] - values[stretch].mean()))] for stretch in stretches])
+    weights = np.bincount(labels) * (len(regular) / len(timed))
+    spreads = relative_spreads(values[timed], labels)
+    known = float(values[outliers.rows].sum())
+    total = float(weights @ values[rows]) + known
+    unseen = np.sqrt(np.maximum(1 - 1 / weights, 0.0))
+    half = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2) * float(
+        np.linalg.norm(weights * values[rows] * spreads * unseen)
+    )
+    run = RunShare(
+        len(table), float(values.sum()), *(total, max(total - half, known), total + half), _outliers(table, outliers)
+    )
+    return ChosenIterations(
+        tuple(table.iteration[rows].tolist()),
+        tuple(weights.tolist()),
+        f"the typical one of each of {len(rows)} stretches",
+        run,
+        tuple(SampledStep(float(row), spread) for row, spread in zip(rows.tolist(), spreads.tolist(), strict=True)),
+        _files(table, table.iteration[rows].tolist()),
+    )
+
+
+def _is_timed(table: IterationTable, steps: StepTimes) -> Bools:
+    """Return whether each iteration follows another and takes time."""
+    timed = steps.iteration[steps.follows & (steps.step_ns > 0)]
+    return np.isin(table.iteration, timed)
+
+
+def _outliers(table: IterationTable, outliers: "Outliers") -> tuple[RunOutlier, ...]:
+    values = table.statistic("duration")
+    return tuple(
+        RunOutlier(int(table.iteration[row]), float(values[row]), reason, table.file(row))
+        for row, reason in zip(outliers.rows.tolist(), outliers.reasons, strict=True)
+    )
