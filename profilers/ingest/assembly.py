@@ -19,6 +19,8 @@ from profilers.errors import InvalidInputError
 from profilers.ingest.collectives import match_collectives
 from profilers.ingest.duplicates import RankedFile, refuse_same_events
 from profilers.ingest.iterations import (
+    KERNEL_SEQUENCE,
+    SEPARATE_FILE,
     WHOLE_TRACE,
     Extent,
     Iterations,
@@ -297,7 +299,39 @@ def _spans(placed: _Placed, iterations: str) -> list[dict[int, Iterations]]:
         spans[rank] = find_iterations(marks_of_rank, rank, extent, pattern)
         if spans[rank].found_by == WHOLE_TRACE:
             spans[rank] = _periodic(placed, rank, extent) or spans[rank]
-    return [{rank: spans[rank] for rank in by_rank} for by_rank in extents]
+    by_recording = [{rank: spans[rank] for rank in by_rank} for by_rank in extents]
+    if iterations != "whole":
+        for rank, of_rank in spans.items():
+            for number, cut in _by_recording(placed, extents, of_rank).items():
+                by_recording[number][rank] = cut
+    return by_recording
+
+
+def _by_recording(placed: _Placed, extents: Sequence[Mapping[int, Extent]], spans: Iterations) -> dict[int, Iterations]:
+    """Return the iterations of a rank by recording, cut at the borders of its files; nothing if it has one recording.
+
+    Files are separate recordings if they are of one format and do not overlap in time. If nothing marks an iteration
+    and no file holds two, each file is one.
+    """
+    rank = spans.rank
+    numbers = sorted(
+        (i for i, of_ranks in enumerate(extents) if rank in of_ranks), key=lambda i: extents[i][rank].start
+    )
+    apart = all(extents[a][rank].end <= extents[b][rank].start for a, b in pairwise(numbers))
+    metas = [placed[i][0].meta for i in numbers]
+    if len(numbers) < 2 or not apart or any(meta.quality["assumed_start"] for meta in metas):
+        return {}
+    if len({meta.format for meta in metas}) > 1:
+        return {}
+    cuts = {i: spans.in_recording(extents[i][rank], order) for order, i in enumerate(numbers)}
+    is_marked = not spans.found_by.startswith((WHOLE_TRACE, KERNEL_SEQUENCE))
+    if is_marked or max(map(len, cuts.values())) > 1:
+        return cuts
+    names = [placed[i][0].meta.sources[0] for i in numbers]
+    return {
+        i: replace(one_iteration(rank, extents[i][rank], order, names[order], SEPARATE_FILE), recording=order)
+        for order, i in enumerate(numbers)
+    }
 
 
 def _periodic(placed: _Placed, rank: int, extent: Extent) -> Iterations | None:

@@ -3,6 +3,8 @@
 `find_iterations` looks for marks in this order: the profiler's own steps (``ProfilerStep#N``); an annotation that a
 serving engine or a user writes for each step; the recurring annotation of a data loader or optimiser. Without marks,
 `find_period` looks for the period in the sequence of kernels. If nothing recurs, the whole trace is one iteration.
+Several files of a rank that do not overlap in time are separate recordings: no iteration reaches from one into the
+next, and without marks or a period inside them each is one iteration.
 
 A kernel that runs once an iteration cuts the sequence into iterations that hold the same kernels equally often. Each
 kernel whose name recurs evenly is tried as a cut. A cut is judged by the number of kernels that it takes to write the
@@ -17,7 +19,7 @@ the trace, it belongs to an iteration if both its neighbours on the stream do.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -172,6 +174,8 @@ def _contents(codes: Codes, first: Ints, width: int) -> Codes:
 
 #: Values of ``found_by`` without marks: no iteration was found, or a period of the kernels.
 WHOLE_TRACE, KERNEL_SEQUENCE = "whole trace", "kernel sequence"
+#: Value of ``found_by`` if a file without marks is one of several recordings of its rank.
+SEPARATE_FILE = "file (separate recordings)"
 #: Category of the ranges that a user or framework writes around code on the host.
 ANNOTATIONS = "user_annotation"
 _STEP = re.compile(r"^ProfilerStep#(\d+)")
@@ -221,6 +225,8 @@ class Iterations:
         Name of each iteration, such as its annotation.
     found_by : str
         How the iterations were found.
+    recording : int, optional
+        Number of the file that holds them, if the rank has several recordings.
     """
 
     rank: int
@@ -229,9 +235,15 @@ class Iterations:
     start: Ints
     end: Ints
     found_by: str
+    recording: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.number)
 
     def at(self, time: Ints) -> Ints:
         """Return the iteration at each time, or `MISSING` outside the iterations."""
+        if not len(self):
+            return np.full(len(time), MISSING)
         position = np.searchsorted(self.start, time, side="right") - 1
         inside = (position >= 0) & (time < self.end[position])
         return np.where(inside, self.number[position], MISSING)
@@ -247,7 +259,30 @@ class Iterations:
                 "start_ns": self.start,
                 "dur_ns": self.end - self.start,
                 "found_by": [self.found_by] * len(self.number),
+                "recording": [self.recording] * len(self.number),
             },
+        )
+
+    def in_recording(self, extent: "Extent", recording: int) -> "Iterations":
+        """Return the iterations that start in a recording; none is longer than the recording.
+
+        Parameters
+        ----------
+        extent : Extent
+            Time of the recording on this rank.
+        recording : int
+            Its number among the recordings of the rank.
+        """
+        rows = np.flatnonzero((self.start >= extent.start) & (self.start < extent.end))
+        last = extent.host_end if self.found_by in _ONCE_A_STEP and extent.host_end else extent.end
+        start = self.start[rows]
+        return replace(
+            self,
+            number=self.number[rows],
+            names=[self.names[row] for row in rows.tolist()],
+            start=start,
+            end=np.maximum(np.minimum(self.end[rows], last), start + 1),
+            recording=recording,
         )
 
 

@@ -122,6 +122,8 @@ _ITERATIONS = (
     *_fields(pa.int64(), "sequence_length", unit="tokens"),
     *_fields(_NAME, "length_found_by"),
     *_fields(pa.int64(), "batch", unit="sequences"),
+    # The file among separate recordings of one rank, in the order of time; null if the rank has one recording.
+    *_fields(pa.int32(), "recording"),
 )
 
 #: The kinds of event, in the order in which they are stored.

@@ -38,8 +38,8 @@ class StepTimes:
         Begin of the step: the completion of the iteration before. Without an iteration before, it is the start on the
         host, or the end of earlier work of no iteration on the same streams, if that is later.
     follows : array of bool
-        Whether the trace holds the iteration before. Iterations of separate files (``--iterations file``), and those
-        after a gap in the numbers, follow no other.
+        Whether the trace holds the iteration before. Iterations of separate files (``--iterations file``), the first
+        of a recording, and those after a gap in the numbers, follow no other.
     """
 
     rank: Ints
@@ -134,9 +134,10 @@ def step_times(trace: Trace) -> StepTimes:
     table = trace.iterations
     order = np.lexsort((integers(table, "iteration"), integers(table, "start_ns"), integers(table, "rank")))
     rank, number, start = (integers(table, name)[order] for name in ("rank", "iteration", "start_ns"))
-    by_file = is_file(table)[order]
+    by_file, recording = is_file(table)[order], integers(table, "recording")[order]
     follows = np.zeros(len(rank), dtype=bool)
     follows[1:] = (rank[1:] == rank[:-1]) & (number[1:] == number[:-1] + 1) & ~by_file[1:] & ~by_file[:-1]
+    follows[1:] &= recording[1:] == recording[:-1]
     activity, alone = _device_work(trace), ~follows
     last_end, row_of = np.full(len(rank), _FAR_PAST), _rows_of(activity, rank, number)
     np.maximum.at(last_end, row_of[row_of >= 0], activity["end"][row_of >= 0])

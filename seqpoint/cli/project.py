@@ -179,7 +179,7 @@ def project_command(trace: str, marker: str, length: str | None, json_: bool, **
         _again(trace, recorded, options, json_)
         return
     if options["iterations"]:
-        refuse_options(("max_points",), "beside --iteration, which names the iterations")
+        refuse_options(("max_points", "keep_outliers"), "beside --iteration, which names the iterations")
     fit = _calibrated(options)
     perfetto, texts = options.pop("perfetto"), options.pop("texts")
     result = front_door.project(load(trace, marker, length), texts, **options, progress=progress("projecting"))
