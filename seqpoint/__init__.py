@@ -33,6 +33,7 @@ __all__ = [
     "estimate",
     "ingest",
     "iterations",
+    "lengths",
     "open",
     "predict_collective",
     "predict_kernels",

@@ -103,6 +103,16 @@ SHARED: Mapping[str, str] = MappingProxyType(
 
 TABLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
+        "Candidates for the sequence length": {
+            "--length": "Operator, argument and dimension, as --length takes them.",
+            "distinct": "Number of distinct values.",
+            "from": "Smallest value.",
+            "to": "Largest value.",
+            "known in": "Iterations in which the operator has this dimension.",
+            "with step time": "Rank correlation with the step time (Spearman), from -1 to 1.",
+            "with kernel time": "Rank correlation with the time in kernels (Spearman), from -1 to 1.",
+            "alike": "Number of further dimensions with the same values in all iterations.",
+        },
         "Outliers*": {
             "reason": "Why no selected iteration stands for this one.",
             "*": "Statistic that is totalled, of the iteration.",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from seqpoint.description import Description
     from seqpoint.graphs import Analysis, TraceReplay
     from seqpoint.iteration_table import IterationTable
+    from seqpoint.length_candidates import LengthCandidates
     from seqpoint.projecting import Reproduction, TraceProjection
     from seqpoint.selection.kernels import KernelSampler
     from seqpoint.selection.selecting import RunEstimate, SelectionResult
@@ -202,6 +203,27 @@ def iterations(trace: "Trace | IterationTable | Paths") -> "IterationTable":
     if isinstance(trace, str | PathLike) and is_log(trace):
         return read_log(Path(trace))
     return iteration_table(_trace(trace))
+
+
+def lengths(trace: "Trace | Paths", *, iterations: str = "auto") -> "LengthCandidates":
+    """Return candidates for the sequence length: dimensions of operators' inputs that differ between iterations.
+
+    Parameters
+    ----------
+    trace : Trace, path or sequence of paths
+        The trace, recorded with the shapes of operators.
+    iterations : str
+        How iterations of files are found, as `open` takes it.
+
+    Raises
+    ------
+    SeqPointError
+        The trace cannot be read, or has fewer than three iterations.
+    """
+    from profilers.trace import Trace
+    from seqpoint.length_candidates import find_lengths
+
+    return find_lengths(trace if isinstance(trace, Trace) else open(trace, iterations=iterations))
 
 
 def select(

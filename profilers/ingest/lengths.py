@@ -106,7 +106,9 @@ def add_lengths(trace: Trace, length: str | None = None) -> Trace:
     table = _from_annotations(trace)
     if length is not None:
         lengths, found_by = (
-            (_from_file(trace, Path(length)), "file") if _is_file(length) else (_from_shapes(trace, length), "shape")
+            (_from_file(trace, Path(length)), "file")
+            if _is_file(length)
+            else (lengths_from_shapes(trace, length), "shape")
         )
         if (lengths == MISSING).all():
             raise InvalidInputError(f"--length {length}: gives no iteration of this trace a length")
@@ -175,10 +177,26 @@ def _small(*digits: str) -> int | None:
     return total if 0 < total < _LIMIT else None
 
 
-def _from_shapes(trace: Trace, rule_text: str) -> Ints:
+def lengths_from_shapes(trace: Trace, rule_text: str) -> Ints:
+    """Return the length of each iteration by a rule, or `MISSING`: that of the first call with the dimension.
+
+    Parameters
+    ----------
+    trace : Trace
+        Trace with iterations.
+    rule_text : str
+        A rule ``OPERATOR:ARGUMENT:DIMENSION``.
+
+    Raises
+    ------
+    InvalidInputError
+        The trace has no such operator, or none of its calls has the dimension.
+    """
     rule = LengthRule.parse(rule_text)
     if rule.op not in strings(trace.ops, "name"):
-        raise InvalidInputError(f"--length {rule_text}: the trace has no operator {rule.op!r}")
+        raise InvalidInputError(
+            f"--length {rule_text}: the trace has no operator {rule.op!r}; `seqpoint lengths` lists those that would do"
+        )
     ops = _in_iterations(trace.ops, "name", rule.op)
     first: dict[tuple[int, int], int] = {}
     for key, shapes in zip(_keys(ops), ops["shapes"].to_pylist(), strict=True):  # a Python loop over one operator

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("traces:export_command", "Write a trace for Perfetto, or as Chakra execution traces."),
     "describe": ("describe:command", "Show devices, steps, kernels by class, overlap and data quality."),
     "iterations": ("select:iterations_command", "List the iterations with their lengths and statistics."),
+    "lengths": ("select:lengths_command", "List what could be the sequence length, by its correlation with time."),
     "select": ("select:select_command", "Select the iterations that stand for the run (SeqPoints)."),
     "estimate": ("select:estimate_command", "Estimate a run's total from a selection made on another run."),
     "replay": ("replay:command", "Replay iterations unchanged, and compare with what was measured."),

@@ -13,23 +13,25 @@ from seqpoint.cli.output import byte_progress, explain_tables
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+marker_option = click.option(
+    "--iterations",
+    "marker",
+    default="auto",
+    show_default=True,
+    metavar="HOW",
+    help="How iterations are found: auto (marks of the profiler, annotations, or the period of kernels), file "
+    "(each file is an iteration), whole (everything is one iteration), or a regular expression that annotations "
+    "match.",
+)
+
+
 def reading_options(function: F) -> F:
     """Add the options by which files are read: --iterations, --length and --classes."""
-    marker = click.option(
-        "--iterations",
-        "marker",
-        default="auto",
-        show_default=True,
-        metavar="HOW",
-        help="How iterations are found: auto (marks of the profiler, annotations, or the period of kernels), file "
-        "(each file is an iteration), whole (everything is one iteration), or a regular expression that annotations "
-        "match.",
-    )
     length = click.option(
         "--length",
         metavar="RULE",
         help="Where sequence lengths come from: OPERATOR:ARGUMENT:DIMENSION, such as aten::embedding:1:1, or the name "
-        "of a CSV file.",
+        "of a CSV file. `seqpoint lengths` lists candidates.",
     )
     classes = click.option(
         "--classes",
@@ -40,7 +42,7 @@ def reading_options(function: F) -> F:
         help="Your own classes of kernels, which come first: [[classes]] tables, each with pattern = 'NAME*' and "
         "class = 'gemm'.",
     )
-    return marker(length(classes(function)))
+    return marker_option(length(classes(function)))
 
 
 _CLASSES = "seqpoint.classes"

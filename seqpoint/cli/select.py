@@ -13,6 +13,7 @@ from seqpoint.cli.options import (
     explain_option,
     keep_outliers_option,
     load,
+    marker_option,
     max_iterations_option,
     max_points_option,
     refuse_options,
@@ -21,6 +22,7 @@ from seqpoint.cli.options import (
 from seqpoint.cli.output import print_json, print_lines, print_result, print_table, print_tables
 from seqpoint.front_door import is_log
 from seqpoint.iteration_table import UNITS
+from seqpoint.length_candidates import LengthCandidates
 from seqpoint.selection.selecting import SelectionResult
 from seqpoint.units import duration
 
@@ -64,6 +66,45 @@ def iterations_command(trace: str, marker: str, length: str | None, json_: bool)
             for row in result["iterations"]
         ],
     )
+
+
+@click.command("lengths")
+@click.argument("trace", type=click.Path())
+@marker_option
+@explain_option
+@as_json
+def lengths_command(trace: str, marker: str, json_: bool) -> None:
+    """List the dimensions of operators' inputs in TRACE that could be its sequence length, the best first.
+
+    Each differs between iterations. The correlations are Spearman's, between the dimension and the time of iterations.
+    --length takes the candidate as it is printed.
+
+    \b
+    seqpoint lengths traces/ --iterations file
+    """
+    print_result(front_door.lengths(load(trace, marker, None)), json_, _show_lengths)
+
+
+def _show_lengths(result: LengthCandidates) -> None:
+    """Print the candidates for the sequence length."""
+    if result.candidates:
+        print_table(
+            "Candidates for the sequence length",
+            ("--length~", "distinct", "from", "to", "known in", "with step time", "with kernel time", "alike"),
+            [
+                (
+                    *(row.rule, row.distinct, row.low, row.high, f"{row.known} of {result.iterations}"),
+                    *map(_correlation, (row.step_time_correlation, row.kernel_time_correlation)),
+                    row.alike,
+                )
+                for row in result.candidates
+            ],
+        )
+    print_lines(*result.advice())
+
+
+def _correlation(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"
 
 
 @click.command("select")
