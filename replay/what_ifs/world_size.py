@@ -37,10 +37,10 @@ def change_world_size(ranks: int, *, per_node: int = 8, adapters: int = 0, adapt
     whole. RANKS fill nodes of PER_NODE devices, then further nodes over a network. Traces of one rank suffice if they
     name the size of their groups.
 
-    The network between nodes has ADAPTERS in each node, each of ADAPTER_GBPS. By default they are those of a usual node
-    of the device (`seqpoint devices NAME`: node_adapters, adapter_gbps). A device without these figures is taken to
-    have one adapter of 100 Gbit/s. A note says what was assumed. The network given here is that of the trace, too.
-    Earlier steps of a composition take the usual one.
+    The network between nodes has ADAPTERS in each node, each of ADAPTER_GBPS. By default they are those of a usual
+    node of the device (`seqpoint devices NAME`: node_adapters, adapter_gbps). A device without these figures is
+    taken to have one adapter of 100 Gbit/s. A note says what was assumed. The network given here is that of the
+    trace, too. Earlier steps of a composition take the usual one.
 
     `replay.costs.collectives` predicts each collective for the old and the new number of ranks. The predicted part of
     the traced duration is exchanged; the rest, such as waiting inside the collective, stays.
