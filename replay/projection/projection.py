@@ -339,7 +339,8 @@ def _step_time_kind(windows: Sequence[StepWindow]) -> str:
 class _Baseline:
     """The unchanged windows: their steady states, and their weighted step times, steady and to count gains from.
 
-    `device_ns` is the weighted time of the steady steps during which a device is busy.
+    `device_ns` is the weighted time of the steady steps during which a device is busy. `base_device_ns` is the same of
+    the steps to count from: it is scaled as the step times are.
     """
 
     windows: Sequence[StepWindow]
@@ -347,6 +348,7 @@ class _Baseline:
     steady_ns: list[float]
     base_ns: list[float]
     device_ns: list[float]
+    base_device_ns: list[float]
 
     @classmethod
     def of(cls, windows: Sequence[StepWindow], states: Sequence[SteadyState]) -> "_Baseline":
@@ -354,7 +356,9 @@ class _Baseline:
         steady = [window.total_ns(state) for window, state in zip(windows, states, strict=True)]
         base = [window.measured_total_ns or ns for window, ns in zip(windows, steady, strict=True)]
         device = [window.device_ns(state) for window, state in zip(windows, states, strict=True)]
-        return cls(windows, states, steady, base, device)
+        columns = zip(device, base, steady, strict=True)
+        base_device = [ns * of_base / of_steady if of_steady else ns for ns, of_base, of_steady in columns]
+        return cls(windows, states, steady, base, device, base_device)
 
     @property
     def total_ns(self) -> float:
@@ -542,7 +546,7 @@ def _samples_of_draw(
     for i in range(len(what_ifs)):
         totals, device_totals, errors = zip(*(times[i] for _, times in by_window), strict=True)
         projected = _scaled(base.base_ns, totals, steady) * (1 + parameters["replay_error"])
-        on_device = _scaled(base.device_ns, device_totals, device)
+        on_device = _scaled(base.base_device_ns, device_totals, device)
         samples.append(_Sample(projected, on_device, next(filter(None, errors), "")))
     return samples
 
@@ -606,7 +610,7 @@ def _projection_row(
     """Return the row of a what-if, from its outcome and its samples under all draws."""
     windows = outcome.windows
     projected = _scaled(base.base_ns, [window.total_ns for window in windows], base.steady_ns)
-    on_device = _scaled(base.device_ns, [window.device_ns for window in windows], base.device_ns)
+    on_device = _scaled(base.base_device_ns, [window.device_ns for window in windows], base.device_ns)
     total = max(base.total_ns, _SHORTEST_NS)
     drawn_ns = np.array([*(sample.projected_ns for sample in samples), projected])
     speedups = total / np.maximum(drawn_ns, _SHORTEST_NS)
@@ -619,7 +623,7 @@ def _projection_row(
         min(float(low), speedup) / (1 + off),
         max(float(high), speedup) * (1 + off),
         Evidence.of(_times_by_basis(base, windows)),
-        fsum(base.device_ns),
+        fsum(base.base_device_ns),
         on_device,
         min(float(device_low), on_device),
         max(float(device_high), on_device),
