@@ -119,3 +119,11 @@ def test_of_many_traces_in_a_folder_a_few_are_audited(tmp_path: Path, monkeypatc
     assert names == {"0.json", "2.json", "3.json", "5.json"}
     table = CliRunner().invoke(cli, ["validate", "audit", str(tmp_path)])
     assert "4 of 6 traces" in table.output
+
+
+def test_a_collective_has_the_data_type_that_was_recorded(kineto: Trace) -> None:
+    """The kernel's name has no type; its record says Float, 4000 elements of 4 bytes."""
+    (row,) = audit.check_dtype(audit.Subject("job", kineto))
+    assert (row.case, row.reference, row.ours) == (
+        "job: change_dtype:fp32->fp16, bytes of collectives in fp32", 8000.0, 8000.0,
+    )  # fmt: skip

@@ -3,8 +3,8 @@
     python benchmarks/replay/interval_coverage.py ../shared/data > tests/accuracy/intervals.csv
 
 It takes about three minutes. The first rows count the intervals of each kind of comparison. The rows below them are the
-intervals of the pairs of traces; times are in ms, shares in %. `widening` is the factor, as a power of ratios, with
-which they hold 90 %. `held_out` is the coverage if each job is widened by what the other jobs need.
+intervals of the pairs of traces. Times are in ms, shares in %. `widening` is the factor, as a power of ratios, with
+which the intervals hold 90 %. `held_out` is the coverage if each case is widened by what the other cases need.
 """
 
 import csv

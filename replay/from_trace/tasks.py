@@ -254,12 +254,17 @@ _DTYPE_OF_INPUT = {
     "c10::Float8_e5m2": "fp8",
     "c10::Float8_e4m3fnuz": "fp8",
 }
+#: Data types by the names that collectives are recorded with, in lower case.
+_DTYPE_OF_RECORD = {
+    **{name.lower(): dtype for name, dtype in _DTYPE_OF_INPUT.items()},
+    **{"bfloat16": "bf16", "half": "fp16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"},
+}
 
 
 def window_dtypes(window: Window) -> Ints:
     """Return the data type of each row of device work, as an index into `tuple(DTYPES)`; -1 if unknown.
 
-    The kernel's name tells it, else the inputs of its operator.
+    The record of a collective tells it, else the kernel's name, else the inputs of its operator.
     """
     by_name = window.index.device_work.dtypes[window.device_work.name]
     unnamed = np.flatnonzero(by_name < 0)
@@ -269,7 +274,19 @@ def window_dtypes(window: Window) -> Ints:
     dtype_of_text = {text: _dtype_of_inputs(text) for text in set(texts)}
     result = by_name.copy()
     result[unnamed] = np.array([dtype_of_text[text] for text in texts], dtype=np.int64)[index]
-    return result
+    return _with_recorded_dtypes(window, result)
+
+
+def _with_recorded_dtypes(window: Window, dtypes: Ints) -> Ints:
+    """Return `dtypes` with those that the profiler recorded of collectives."""
+    table, table_row = window.trace.collectives, window.index.collectives.find(window.device_work.collective)
+    rows = np.flatnonzero(table_row != MISSING)
+    if not len(rows):
+        return dtypes
+    texts = strings(table.select(["dtype"]).take(arrow_array(table_row[rows])), "dtype")
+    recorded = np.array([DTYPE_INDEX.get(_DTYPE_OF_RECORD.get(str(text).lower(), ""), -1) for text in texts], np.int64)
+    dtypes[rows[recorded >= 0]] = recorded[recorded >= 0]
+    return dtypes
 
 
 def _dtype_of_inputs(text: str | None) -> int:
