@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from profilers.trace.arrays import Bools
-from profilers.trace.steps import StepTimes, job_steps, step_times
+from profilers.trace.arrays import Bools, integers, strings
+from profilers.trace.steps import StepTimes, is_file, job_steps, step_times
 from profilers.trace.trace import Trace
 from replay.projection.projection import StepWindow
 from replay.projection.sampling import SampledStep
@@ -195,18 +195,19 @@ def _chosen(
     """Return the chosen iterations, without their measured times."""
     numbers = all_iterations(trace)
     run = RunShare(len(numbers), float(steps.step_ns.sum()))
-    table = iteration_table(trace)
     if named or len(numbers) <= max_points:
         chosen = tuple(dict.fromkeys(named)) or tuple(numbers)
         if not named:
             run = replace(run, estimated_ns=run.measured_ns, low_ns=run.measured_ns, high_ns=run.measured_ns)
         how = "as asked" if named else "all"
-        return ChosenIterations(chosen, (1.0,) * len(chosen), how, run, files=_files(table, chosen))
-    of_job = _of_job(table, steps)
-    lengths = of_job.sequence_length
-    if np.isfinite(lengths).any() and of_job.statistic("duration")[np.isfinite(lengths)].any():
-        return _points_by_length(of_job, max_points, keep_outliers=keep_outliers)
-    return _points_by_time(of_job, steps, max_points, keep_outliers=keep_outliers)
+        return ChosenIterations(chosen, (1.0,) * len(chosen), how, run, files=_files(trace, chosen))
+    of_job = _of_job(iteration_table(trace), steps)
+    known = np.isfinite(of_job.sequence_length)
+    if known.any() and of_job.statistic("duration")[known].any():
+        points = _points_by_length(of_job, max_points, keep_outliers=keep_outliers)
+    else:
+        points = _points_by_time(of_job, steps, max_points, keep_outliers=keep_outliers)
+    return replace(points, files=_files(trace, points.numbers))
 
 
 def _of_job(table: IterationTable, steps: StepTimes) -> IterationTable:
@@ -217,11 +218,14 @@ def _of_job(table: IterationTable, steps: StepTimes) -> IterationTable:
     return replace(of_rank, statistics={**of_rank.statistics, "duration": steps.step_ns[rows].astype(np.float64)})
 
 
-def _files(table: IterationTable, numbers: Sequence[int]) -> tuple[str, ...]:
+def _files(trace: Trace, numbers: Sequence[int]) -> tuple[str, ...]:
     """Return the names of the files of some iterations, or nothing if none is a file."""
-    if not table.names_files:
+    table = trace.iterations
+    by_file = is_file(table)
+    if not by_file.any():
         return ()
-    file_of = {number: table.file(row) or "" for row, number in reversed(list(enumerate(table.iteration.tolist())))}
+    names, iterations = strings(table, "name"), integers(table, "iteration")
+    file_of = {int(iterations[row]): str(names[row]) for row in np.flatnonzero(by_file)[::-1].tolist()}
     return tuple(file_of.get(number, "") for number in numbers)
 
 
@@ -245,7 +249,6 @@ def _points_by_length(table: IterationTable, max_points: int, *, keep_outliers: 
             _outliers(chosen, result.outliers),
         ),
         tuple(SampledStep(length, spread) for length, spread in points),
-        _files(chosen, chosen.iteration[result.rows].tolist()),
     )
 
 
@@ -282,7 +285,6 @@ def _points_by_time(
         f"the typical one of each of {len(rows)} stretches",
         run,
         tuple(SampledStep(float(row), spread) for row, spread in zip(rows.tolist(), spreads.tolist(), strict=True)),
-        _files(table, table.iteration[rows].tolist()),
     )
 
 

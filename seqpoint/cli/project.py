@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 _SAME_TIME = 1e-4
 
 
+#: What an interval holds: of all iterations, and of selected ones.
+_INTERVAL = "ranges of the parameters, and error of the replay"
+_INTERVAL_OF_POINTS = "ranges of the parameters, errors of the replay and of the selection"
+
+
 @click.command("what-ifs")
 @click.argument("name", required=False)
 @explain_option
@@ -238,7 +243,7 @@ def show(result: TraceProjection) -> None:
     _show_points(result.chosen)
     confidence = 100 * result.provenance["confidence"]
     print_table(
-        f"What-ifs ({confidence:g} % interval: ranges of the parameters, and error of the replay)",
+        f"What-ifs ({confidence:g} % interval: {_INTERVAL_OF_POINTS if result.chosen.sampled else _INTERVAL})",
         ("what-if~", "speed-up", "low", "high", "projected", *(f"{kind} %" for kind in EVIDENCE)),
         [_figures(row) for row in result.rows],
     )
