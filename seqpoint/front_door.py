@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from seqpoint.iteration_table import IterationTable
     from seqpoint.length_candidates import LengthCandidates
     from seqpoint.projecting import Reproduction, TraceProjection
+    from seqpoint.selection.another_run import RunEstimate
     from seqpoint.selection.kernels import KernelSampler
-    from seqpoint.selection.selecting import RunEstimate, SelectionResult
+    from seqpoint.selection.selecting import SelectionResult
     from seqpoint.validation.suites import Validation
 
 #: Called with (done, in all, what) as work goes on.
@@ -311,7 +312,7 @@ def estimate(
     InvalidInputError
         A selected iteration is missing from a run, or lengths are unknown.
     """
-    from seqpoint.selection.selecting import estimate_run
+    from seqpoint.selection.another_run import estimate_run
 
     points = selection if isinstance(selection, Mapping) else selection.to_dict()
     return estimate_run(dict(points), (iterations(base), iterations(trace)), statistic)

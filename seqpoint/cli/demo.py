@@ -18,7 +18,7 @@ from seqpoint.cli import project, select
 from seqpoint.cli.options import explain_option
 from seqpoint.cli.output import message, print_lines
 from seqpoint.reporting import ReportContent, ReportSection, write_report
-from seqpoint.selection.selecting import RunEstimate
+from seqpoint.selection.another_run import RunEstimate
 from seqpoint.units import duration
 
 #: What-ifs that the demo projects on the synthetic job.

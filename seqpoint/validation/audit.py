@@ -31,7 +31,8 @@ from seqpoint.graphs import all_iterations
 from seqpoint.iteration_table import iteration_table
 from seqpoint.notebook import Table
 from seqpoint.projecting import ProjectOptions, project_trace
-from seqpoint.selection.selecting import SelectOptions, estimate_run, select
+from seqpoint.selection.another_run import estimate_run
+from seqpoint.selection.selecting import SelectOptions, select
 from seqpoint.validation import by_hand
 from seqpoint.validation.replay import SUITE as REPLAY
 from seqpoint.validation.replay import load_recording
