@@ -307,7 +307,8 @@ def check_selection(subject: Subject) -> Iterator[ValidationRow]:
     values, lengths = _values(subject, selection.statistic, rank), selection.iterations.iteration.tolist()
     if values:
         yield subject.row("select, measured total", sum(values[number] for number in lengths), selection.measured)
-    yield subject.row("select, sum of the weights", len(lengths), float(selection.weights.sum()))
+    counted = float(selection.weights.sum()) + len(selection.outliers)
+    yield subject.row("select, sum of the weights and outliers", len(lengths), counted)
     again = estimate_run(selection.to_dict(), (table, table))
     if again.speedup is not None:
         yield subject.row("estimate of a run from itself, speed-up", 1.0, again.speedup)
