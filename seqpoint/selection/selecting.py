@@ -407,12 +407,12 @@ class SelectionResult:
         title = "SeqPoints" if self.selector == "seqpoint" else "Points"
         tables = [Table(title, ("iteration", "rank", "length", "weight", self.statistic, *files), points)]
         if len(self.outliers):
-            columns = ("iteration", "rank", "length", self.statistic, "reason~", *files)
             rows = [
                 (*_labels(row), quantity(row["value"], self.unit), row["reason"], *_file_cell(row, files))
                 for row in content["outliers"]
             ]
-            tables.append(Table("Outliers: no point stands for them; each counts once", columns, rows))
+            heading = ("iteration", "rank", "length", self.statistic, "reason~", *files)
+            tables.append(Table("Outliers: no point stands for them; each counts once", heading, rows))
         baselines = [
             (name, count, quantity(total, self.unit), f"{100 * error:.3f}")
             for name, count, total, error in self.baseline_rows()
