@@ -75,7 +75,7 @@ SHARED: Mapping[str, str] = MappingProxyType(
         "assumed %": "Share of the projected time that the user or a default stated, without a measurement.",
         "host %": "Share of the projected time that is spent in calls on the host and between them.",
         "device %": "Share of the projected time that is spent in kernels, collectives and copies.",
-        "waiting %": "Share of the projected time that is spent between tasks: delays of launches, streams and ranks.",
+        "delays %": "Share of the projected time that is spent between tasks: lags of launches, streams and ranks.",
         "device before": "Time of the unchanged steps with a kernel or copy on a device, mean over the devices.",
         "device after": "Time of the steps under the what-if with a kernel or copy on a device, mean over them.",
         "severity": "fine: figures hold; note: some figures are limited; warning: figures are wrong or lower bounds.",

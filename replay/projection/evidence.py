@@ -1,4 +1,4 @@
-"""Evidence of a projected step time: how each piece of its critical path is known, on the host, the device, or waiting.
+"""Evidence of a projected step time: how each piece of its critical path is known, on the host, the device, or in delays.
 
 `step_evidence` walks the critical path of a step in the steady state and sums its pieces by side and by `Basis`.
 `Evidence` holds the shares of all steps together.
@@ -20,7 +20,7 @@ _CAUSES_OF_SIDE: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "host": ("host", "gap for the host", "loader"),
         "device": ("kernel", "collective", "copy", "contention"),
-        "waiting": (
+        "delays": (
             *("launch lag", "stream lag", "wait lag", "inferred wait lag", "sync lag", "rendezvous lag", "backlog"),
             *("gap in a graph", "launch queue", "ready", "release"),
         ),
