@@ -221,6 +221,32 @@ def test_evidence_of_repeated_iterations_is_that_of_one_cycle() -> None:
     assert host_row.speedup == pytest.approx(1) and host_row.low <= 1 <= host_row.high  # the device sets the pace
 
 
+def test_a_step_that_begins_earlier_is_told_from_a_loss() -> None:
+    # Calls of 1000 ns set the pace. Step 1 lasts from the end of the long kernel before it to that of its own short one:
+    # 300 ns, and 650 ns with kernels of half the time. The cycle takes 2000 ns in both cases.
+    graph = make_graph(
+        [1000.0, 800.0, 1000.0, 100.0],
+        edges=[(0, 1), (0, 2), (1, 3), (2, 3)],
+        kind=[TaskKind.HOST, TaskKind.KERNEL] * 2,
+        device=[-1, 0] * 2,
+        lane=[0, 1] * 2,
+        class_=[-1, CLASSES.index("gemm")] * 2,
+        iteration=[0, 0, 1, 1],
+        measured_start_ns=[0.0, 1000, 1000, 2000],
+        measured_end_ns=[1000.0, 1800, 2000, 2100],
+    )
+    launch, host, stream = int(EdgeKind.LAUNCH), int(EdgeKind.HOST), int(EdgeKind.STREAM)
+    edges = replace(graph.edges, kind=np.array([launch, host, stream, launch]))
+    graph = replace(graph, edges=edges, lanes=(Lane(0, None, 1), Lane(0, 0, 7)), iterations=(1, 2))
+    what_ifs = [parse_what_if("scale_kernels:gemm:0.5")]
+    for chosen, measured in (((1,), (300.0,)), ((0, 1), (1700.0, 300.0))):
+        window = StepWindow.of(graph, chosen, weights=(1.0,) * len(chosen), measured_ns=measured)
+        (row,) = project([window], what_ifs, meta=TraceMeta("kineto"), parameters=load_parameters()).rows
+        text = " ".join(row.notes)
+        assert ("these steps alone are 0.462 times as fast, and the cycle" in text) == (len(chosen) == 1)
+        assert "slower than doing nothing" not in text
+
+
 def test_graphs_that_differ_by_rounding_notes_or_basis_replay_alike() -> None:
     graph = launched_kernels()
     tasks = graph.tasks

@@ -1,4 +1,4 @@
-"""Evidence of a projected step time: how each piece of its critical path is known, on the host, the device, or in delays.
+"""Evidence of a projected step time: how each piece of its critical path is known, on hosts, devices, or in delays.
 
 `step_evidence` walks the critical path of a step in the steady state and sums its pieces by side and by `Basis`.
 `Evidence` holds the shares of all steps together.

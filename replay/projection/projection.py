@@ -149,6 +149,12 @@ _UNSETTLED = "{}: the time of a step had not settled when it was cut off"
 _NO_EFFECT = "no task of these iterations starts or ends at another time"
 #: Most iterations that a note names.
 _MOST_NAMED = 8
+#: A gain or loss of steps above this is not hidden by rounding.
+_SHIFT = 0.005
+_SHIFTED = (
+    "{}: these steps alone are {} times as fast, and the cycle with their neighbours {} times: a step begins when the "
+    "one before is complete, which moves too. Project the neighbours as well"
+)
 _HIDDEN = "these steps take no time: longer work of an earlier step hides them, and what-ifs gain nothing there"
 
 
@@ -392,7 +398,8 @@ class _WindowOutcome:
     """One window under a what-if with nominal parameters.
 
     `times_ns` is the weighted time of its steps by side and basis, `added` are the notes of the what-if alone. `reason`
-    says why the what-if changes nothing; empty if it does.
+    says why the what-if changes nothing; empty if it does. `shifted` tells that the steps lose what their cycle does
+    not, or gain it.
     """
 
     total_ns: float
@@ -401,6 +408,7 @@ class _WindowOutcome:
     notes: tuple[str, ...]
     added: tuple[str, ...]
     reason: str
+    shifted: bool
     first: Timeline
 
 
@@ -454,10 +462,18 @@ def _window_outcome(what_if: WhatIf, window: StepWindow, before: SteadyState, no
         notes, reason = window.graph.notes, _NO_EFFECT if change.applied else NOTHING_CHANGES
     if not (state.settled and before.settled):
         notes = (*notes, _UNSETTLED.format(what_if.label))
+    gains = (window.total_ns(before) / max(total, _SHORTEST_NS), before.period_ns / max(state.period_ns, _SHORTEST_NS))
+    if shifted := _are_opposite(*gains):
+        notes = (*notes, _SHIFTED.format(what_if.label, *(f"{gain:.3f}" for gain in gains)))
     first = state.at_step(window.chosen[0])
     return _WindowOutcome(
-        total, window.device_ns(state), _weighted_evidence(window, state), notes, added, reason, first
+        total, window.device_ns(state), _weighted_evidence(window, state), notes, added, reason, shifted, first
     )
+
+
+def _are_opposite(of_steps: float, of_cycle: float) -> bool:
+    """Return whether steps lose what their cycle does not, or gain what it does not."""
+    return (of_steps < 1 - _SHIFT and of_cycle > 1 - _ROUNDING) or (of_steps > 1 + _SHIFT and of_cycle < 1 + _ROUNDING)
 
 
 def _weighted_evidence(window: StepWindow, state: SteadyState) -> Floats:
@@ -653,7 +669,7 @@ def _row_notes(
         named = f" (not of iteration {names}{', ...' * (len(same) > _MOST_NAMED)})" if names else ""
         notes.append(f"{what_if.label}: changes steps of {n - len(same)} of {n} groups of iterations{named}")
     speedup, high = gain
-    if speedup < 1 - _SLOWER:
+    if speedup < 1 - _SLOWER and not any(window.shifted for window in outcome.windows):
         doubt = "" if high < 1 else ", by less than the interval can tell"
         notes.append(f"{what_if.label}: slower than doing nothing{doubt}")
     return tuple(notes)
