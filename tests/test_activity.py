@@ -79,7 +79,7 @@ def test_describe_analyze_and_project_agree_with_the_hand_calculation(tmp_path: 
         assert [row["device"] for row in rows] == [0, 0]
     columns = [word for key in COMMUNICATION_KEYS for word in key.removesuffix("_ns").split("_")]
     for command in ("describe", "analyze", "project"):
-        text = CliRunner().invoke(cli, [command, out], catch_exceptions=False).stdout
+        text = CliRunner().invoke(cli, [command, out], env={"COLUMNS": "200"}, catch_exceptions=False).stdout
         title = next(line for line in text.splitlines() if line.startswith("Communication in"))
         headings = text.splitlines()[text.splitlines().index(title) + 2]
         assert [word for word in headings.replace("┃", " ").split() if word in columns] == columns

@@ -222,7 +222,7 @@ def test_evidence_of_repeated_iterations_is_that_of_one_cycle() -> None:
 
 
 def test_a_step_that_begins_earlier_is_told_from_a_loss() -> None:
-    # Calls of 1000 ns set the pace. Step 1 lasts from the end of the long kernel before it to that of its own short one:
+    # Calls of 1000 ns set the pace. Step 1 lasts from the end of the long kernel before it to that of its short kernel:
     # 300 ns, and 650 ns with kernels of half the time. The cycle takes 2000 ns in both cases.
     graph = make_graph(
         [1000.0, 800.0, 1000.0, 100.0],

@@ -95,21 +95,22 @@ def test_progress_counts_every_step_of_every_thread_once(tmp_path: Path) -> None
     assert [done for done, _, _ in told] == list(range(32)) and {total for _, total, _ in told} == {32}
 
 
-def test_an_error_of_a_what_if_names_it_from_a_thread(tmp_path: Path) -> None:
+def test_an_error_of_a_what_if_in_a_thread_is_the_reason_of_its_row(tmp_path: Path) -> None:
     trace = collect([write_trace(tmp_path / "t.json")])
 
     def fails(graph: object, parameters: object) -> None:
         raise InvalidInputError("not possible")
 
-    what_if = WhatIf("mine", fails)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match="what-if mine: not possible"):
-        project(
-            [StepWindow.alone(build_graph(trace, 1, parameters=load_parameters()))],
-            [what_if],
-            meta=trace.meta,
-            options=ProjectionOptions(8, jobs=2),
-            parameters=load_parameters(),
-        )
+    what_ifs = [WhatIf("mine", fails), parse_what_if("scale_host:0.5")]  # type: ignore[arg-type]
+    failed, other = project(
+        [StepWindow.alone(build_graph(trace, 1, parameters=load_parameters()))],
+        what_ifs,
+        meta=trace.meta,
+        options=ProjectionOptions(8, jobs=2),
+        parameters=load_parameters(),
+    ).rows
+    assert failed.reason == "what-if mine: not possible" and not failed.applied
+    assert other.applied and other.low < other.speedup < other.high
 
 
 def test_jobs_are_as_asked_or_as_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,8 @@ from profilers.trace.trace import Trace
 
 #: Most iterations in the window of a single iteration.
 MAX_SPAN = 16
+#: Clocks of ranks are not comparable if an iteration takes this many times its longest step time on any rank.
+_CLOCKS_APART = 2
 _FAR_PAST, _FAR_FUTURE = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 
@@ -154,7 +156,8 @@ def job_steps(steps: StepTimes) -> StepTimes:
     """Return the steps of the job, in which an iteration completes with the last of its ranks.
 
     The rows are ordered by start and have rank -1. An iteration follows another if it does so on each of its ranks.
-    An iteration that follows no other takes its longest step time on any rank, whatever the clocks of ranks.
+    An iteration that follows no other begins with the first of its ranks. If clocks of ranks are so far apart that this
+    takes over twice its longest step time on any rank, it takes that time.
 
     Parameters
     ----------
@@ -166,14 +169,17 @@ def job_steps(steps: StepTimes) -> StepTimes:
     numbers, group = np.unique(steps.iteration, return_inverse=True)
     start = np.full(len(numbers), np.iinfo(np.int64).max)
     completion, longest = (np.full(len(numbers), _FAR_PAST) for _ in range(2))
+    begin = np.full(len(numbers), _FAR_FUTURE)
     follows = np.ones(len(numbers), dtype=bool)
     np.minimum.at(start, group, steps.start_ns)
     np.maximum.at(completion, group, steps.completion_ns)
     np.maximum.at(longest, group, steps.step_ns)
+    np.minimum.at(begin, group, steps.begin_ns)
     np.logical_and.at(follows, group, steps.follows)
     order = np.lexsort((numbers, start))
     numbers, start, completion, longest = (column[order] for column in (numbers, start, completion, longest))
-    begin, follows = completion - longest, follows[order]
+    apart = completion - begin[order] > _CLOCKS_APART * longest
+    begin, follows = np.where(apart, completion - longest, begin[order]), follows[order]
     follows[1:] &= numbers[1:] == numbers[:-1] + 1
     for row in np.flatnonzero(follows[1:]).tolist():  # once an iteration
         completion[row + 1] = max(completion[row + 1], completion[row])

@@ -304,6 +304,7 @@ def path_causes(path: CriticalPath) -> Ints:
     lags = np.array([index[_CAUSE_OF_LAG[kind]] for kind in EdgeKind])
     lag_cause = lags[graph.edges.kind[path.edge]] if len(graph.edges) else task_cause
     of_host = (graph.tasks.device[path.task] < 0) & (graph.tasks.lane[path.task] >= 0)
+    of_host &= ~graph.waits_for_recording()[path.task]
     release = np.where(of_host, index["host"], index["release"])
     other_causes = (np.full(len(path), index["contention"]), lag_cause, np.full(len(path), index["ready"]), release)
     return np.asarray(np.choose(path.part, (task_cause, *other_causes)))

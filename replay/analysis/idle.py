@@ -223,7 +223,7 @@ def idle_by_cause(timeline: Timeline) -> Idle:
     cause_of_lag[np.isin(edges.kind, _HOST_EDGES) | is_prepared] = _HOST
     on_host = (tasks.device < 0) & (tasks.lane >= 0)
     cause_of_task = np.where(on_host, _HOST, _DEPENDENCY)
-    cause_of_release = np.where(on_host, _HOST, _UNEXPLAINED)
+    cause_of_release = np.where(on_host & ~graph.waits_for_recording(), _HOST, _UNEXPLAINED)
     times = (timeline.start_ns, timeline.end_ns, binding_edges(timeline))
     busy, earlier, causes = _gaps(
         (by_start, tasks.device, tasks.in_iteration, devices, timeline.begin_ns, timeline.until_ns),

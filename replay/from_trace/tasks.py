@@ -343,4 +343,21 @@ def build_graph(
         operators=operators,
         iterations=numbers,
     )
-    return isolate(graph, parameters)
+    return isolate(graph.with_notes(_recording_notes(graph)), parameters)
+
+
+#: Recordings of ranks that begin further apart than this share of an iteration are noted.
+_APART = 0.02
+
+
+def _recording_notes(graph: KernelGraph) -> list[str]:
+    """Return a note if the ranks of a single iteration begin to record at different times."""
+    late, ranks = graph.late_recording_ns(), graph.ranks()
+    apart_ns = float(late.max(initial=0.0))
+    if len(graph.iterations) > 1 or apart_ns <= _APART * graph.measured_ns:
+        return []
+    return [
+        f"recordings of ranks begin up to {apart_ns / 1e6:.2f} ms apart, that of rank {ranks[np.argmax(late)]} last. "
+        "What a rank did before is unknown: it counts as unexplained and what-ifs leave it as it is. Other ranks may "
+        "wait for the recording alone"
+    ]

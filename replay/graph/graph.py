@@ -547,12 +547,43 @@ class KernelGraph:
             and _same_columns(self.tasks, other.tasks, but=("basis",))
         )
 
+    def late_recording_ns(self) -> Floats:
+        """Return how much later the rank of each task begins to record than the first rank, in ns; shape (n_tasks,).
+
+        A rank begins with its first host call that waits for nothing. What a late rank did before is unknown.
+        """
+        tasks, ranks = self.tasks, self.ranks()
+        waits = np.zeros(len(tasks), dtype=bool)
+        waits[self.edges.target] = True
+        rows = np.flatnonzero((tasks.device < 0) & (tasks.lane >= 0) & ~waits)
+        if not len(rows):
+            return np.zeros(len(tasks))
+        begin = np.full(int(ranks.max()) + 2, np.inf)
+        np.minimum.at(begin, ranks[rows] + 1, tasks.release_ns[rows])
+        late = np.where(np.isfinite(begin), begin - begin.min(), 0.0)
+        return np.asarray(late[ranks + 1])
+
+    def waits_for_recording(self) -> Bools:
+        """Return which tasks are host calls that start as soon as their rank, a late one, begins to record."""
+        tasks, late = self.tasks, self.late_recording_ns()
+        begins = np.zeros(len(tasks), dtype=bool)
+        rows = np.flatnonzero((tasks.device < 0) & (tasks.lane >= 0) & (late > 0) & (tasks.release_ns >= late))
+        ranks = self.ranks()[rows]
+        for rank in np.unique(ranks).tolist():  # a few ranks
+            of_rank = rows[ranks == rank]
+            begins[of_rank] = tasks.release_ns[of_rank] == tasks.release_ns[of_rank].min()
+        return begins
+
     def with_host_time(self, factor: float) -> "KernelGraph":
-        """Return a copy with the time of host calls, and the host time between them, multiplied by `factor`."""
+        """Return a copy with the time of host calls, and the host time between them, multiplied by `factor`.
+
+        The time by which a rank begins to record after the first one stays, since nobody knows what it is.
+        """
         tasks, edges = self.tasks, self.edges
+        later_ns = np.maximum(tasks.release_ns - self.late_recording_ns(), 0.0)
         graph = self.with_tasks(
             duration_ns=np.where(tasks.kind == TaskKind.HOST, tasks.duration_ns * factor, tasks.duration_ns),
-            release_ns=np.where(tasks.device < 0, tasks.release_ns * factor, tasks.release_ns),
+            release_ns=np.where(tasks.device < 0, tasks.release_ns + (factor - 1.0) * later_ns, tasks.release_ns),
         )
         is_host_time = np.isin(edges.kind, sorted(HOST_TIME_EDGES))
         lag_ns = np.where(is_host_time, edges.lag_ns * factor, edges.lag_ns)

@@ -119,7 +119,8 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
     - A lag is known as the trace is if an edge of the unchanged graph between the same events has it. Otherwise it has
       the basis of the call it counts from if a what-if changed that too; else it is assumed.
     - The wait for compute units is modelled.
-    - A release has the basis of its host call; on a device it is known as the trace is.
+    - A release has the basis of its host call. On a device, and where the recording of a rank begins, it is known as
+      the trace is.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ def path_basis(path: CriticalPath, before: KernelGraph, pattern: Pattern | None)
         Part.CONTENTION: np.where(as_measured, origin, modelled),
         Part.LAG: _lag_basis(path, before, pattern),
         Part.READY: np.full(len(path), modelled),
-        Part.RELEASE: np.where(tasks.device[path.task] < 0, of_task, origin),
+        Part.RELEASE: np.where((tasks.device < 0) & ~graph.waits_for_recording(), tasks.basis, origin)[path.task],
     }
     return np.asarray(np.choose(path.part, [by_part[part] for part in Part]))
 

@@ -92,7 +92,7 @@ class IntervalScore:
         Examples
         --------
         >>> IntervalScore("step", "job", "scale_device:X", 150.0, 100.0, 80.0, 125.0, 90.0).needed
-        1.8170619...
+        1.817059...
         """
         off = float(np.log(self.measured_ns / self.projected_ns))
         end = self.high_ns if off > 0 else self.low_ns
