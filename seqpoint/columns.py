@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 SHARED: Mapping[str, str] = MappingProxyType(
     {
-        "rank": "Number of the process of the job.",
+        "rank": "Number of the process of the job; all for the sum of its devices.",
         "device": "Number of the device on its rank, or the name of the device; - if the trace does not number it.",
         "iteration": "Number of the iteration, which --iteration takes.",
         "steps": "Number of steps; each lasts from the completion of the iteration before to its own.",

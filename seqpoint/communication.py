@@ -1,6 +1,8 @@
 """Communication of devices as a table: the same columns, words and notes in every command."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 from profilers.trace.activity import COMMUNICATION_KEYS, DeviceTimes
 from profilers.trace.trace import Trace
@@ -22,15 +24,19 @@ def device_text(device: int | None) -> str:
     return "-" if device is None else str(device)
 
 
-def communication_table(title: str, rows: Iterable[DeviceRow]) -> Table:
+def communication_table(title: str, rows: Sequence[DeviceRow], top: int | None = None) -> Table:
     """Return the communication of devices as text; devices without collectives are left out.
+
+    The last row of several devices is their sum.
 
     Parameters
     ----------
     title : str
         Title that names the span of the figures.
-    rows : iterable of (int, int or None, DeviceTimes)
+    rows : sequence of (int, int or None, DeviceTimes)
         Rank, number and times of each device.
+    top : int, optional
+        Most devices that are listed; the sum has all.
 
     Examples
     --------
@@ -40,7 +46,12 @@ def communication_table(title: str, rows: Iterable[DeviceRow]) -> Table:
      [(0, '-', '4 us', '≥ 1 us', '≤ 3 us', '2 us', '2 us', '≥ 0 ns', '≤ 2 us')])
     """
     columns = ("rank", "device", *(key.removesuffix("_ns").replace("_", " ") for key in COMMUNICATION_KEYS))
-    cells = [(rank, device_text(device), *_cells(times)) for rank, device, times in rows if times.collectives]
+    rows = [row for row in rows if row[2].collectives]
+    cells: list[tuple[object, ...]] = [
+        (rank, device_text(device), *_cells(times)) for rank, device, times in rows[:top]
+    ]
+    if len(rows) > 1:
+        cells.append(("all", "", *_cells(reduce(add, (times for *_, times in rows)))))
     return Table(title, columns, cells, note=_LEGEND)
 
 

@@ -22,6 +22,8 @@ from seqpoint.units import duration
 BY = ("kernel", "operator")
 #: Share of the steps below which devices are idle, and from which they are busy, in a verdict.
 _IDLE, _BUSY = 0.5, 0.9
+#: Recordings of ranks that begin further apart than this share of the time of the steps are noted.
+_APART = 0.02
 #: Most ranks in the table of those that others wait for; the JSON has all.
 _MAX_LATE = 8
 #: Smallest share of waiting that the verdict names.
@@ -224,8 +226,8 @@ class Description:
         return tuple(table for name, table in named.items() if table.rows or name == "quality")
 
     def notes(self) -> list[str]:
-        """Return notes on the collectives whose waiting is unknown, or known for some of their ranks only."""
-        return list(communication_notes(self._device_rows(), self.trace))
+        """Return notes on collectives whose waiting is unknown for some ranks, and on recordings that begin apart."""
+        return [*communication_notes(self._device_rows(), self.trace), *_recording_notes(self.trace)]
 
     def device_name(self, row: DeviceActivity) -> str:
         """Return the name of a device as the profiler wrote it; "" if it did not."""
@@ -434,6 +436,22 @@ def _classes(trace: Trace) -> tuple[ClassTime, ...]:
         time_ns = int(of_class.sum())
         rows.append(ClassTime(class_, len(of_class), time_ns, time_ns / total if total else 0.0))
     return tuple(sorted(rows, key=lambda row: (-row.time_ns, row.class_)))
+
+
+def _recording_notes(trace: Trace) -> list[str]:
+    """Return a note if ranks begin to record so far apart that others may wait for the recording alone."""
+    steps = step_times(trace)
+    _, first, rank = np.unique(steps.rank, return_index=True, return_inverse=True)
+    if len(first) < 2:
+        return []
+    apart_ns, elapsed_ns = int(np.ptp(steps.start_ns[first])), int(np.bincount(rank, weights=steps.step_ns).max())
+    if not _APART * elapsed_ns < apart_ns < elapsed_ns:
+        return []
+    last = steps.rank[first[np.argmax(steps.start_ns[first])]]
+    return [
+        f"recordings of ranks begin up to {duration(apart_ns)} apart, that of rank {last} last: in the first "
+        "collectives, ranks may wait for the recording alone"
+    ]
 
 
 def _late_text(rows: Sequence[LateRank]) -> Table:

@@ -212,7 +212,7 @@ class TraceProjection:
         """Return the communication of each device in the first step, unchanged, as text; of the first few devices."""
         rows = communication_rows(self.projection.timelines["baseline"])
         more = f" ({len(rows) - _MAX_DEVICES} more devices not shown)" if len(rows) > _MAX_DEVICES else ""
-        return communication_table(f"Communication in the first step, unchanged{more}", rows[:_MAX_DEVICES])
+        return communication_table(f"Communication in the first step, unchanged{more}", rows, _MAX_DEVICES)
 
     def points_table(self) -> DataFrame:
         """Return the replayed iterations, a row each, with weight, measured step time in ns, and file."""
@@ -234,9 +234,16 @@ class TraceProjection:
         return [sentence for sentence in sentences if sentence]
 
     def notes(self) -> tuple[str, ...]:
-        """Return the pace of a step, and the notes of all what-ifs."""
-        notes = dict.fromkeys(note for row in self.rows for note in row.notes)
-        return (*pace_lines(self.projection), *(f"note: {note}" for note in notes))
+        """Return the pace of a step, and the notes of all what-ifs; a note of some rows names them."""
+        labels: dict[str, list[str]] = {}
+        for row in self.rows:
+            for note in row.notes:
+                labels.setdefault(note, []).append(row.label)
+        notes = []
+        for note, of_rows in labels.items():
+            is_named = len(of_rows) == len(self.rows) or any(note.startswith(f"{label}:") for label in of_rows)
+            notes.append(f"note: {note}" if is_named else f"note on {', '.join(of_rows)}: {note}")
+        return (*pace_lines(self.projection), *notes)
 
     def _sentences(self) -> list[str]:
         refused = [f"{row.label}: not applicable: {row.reason}" for row in self.rows if not row.applied]

@@ -29,9 +29,12 @@ from profilers.trace.schema import make_table
 from profilers.trace.steps import step_times
 from profilers.trace.trace import Trace, TraceMeta
 from replay.analysis import exposure, idle_by_cause
+from replay.engine.timeline import replay
+from replay.what_ifs import parse_what_if
 from seqpoint.cli import cli
 from seqpoint.description import describe
-from seqpoint.graphs import analyze_trace, replay_trace
+from seqpoint.graphs import analyze_trace, replay_trace, step_windows
+from seqpoint.projecting import project_trace
 from seqpoint.reporting.tables import ReportSection, summary
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "traces" / "kineto"
@@ -311,3 +314,27 @@ def swept(trace: Trace, rank: int) -> dict[str, float]:
             sums[name] += (now - before) * counts
         active[kind], before = active[kind] + change, now
     return sums
+
+
+def test_the_time_before_a_late_recording_is_unexplained_and_stays(tmp_path: Path) -> None:
+    # Rank 1 begins to record 400 us after rank 0, which waits for it in the all-reduce from 100 us on. Its launch comes
+    # 20 us later, and the all-reduce runs from 440 to 500 us. The first calls of the ranks are 400 us apart.
+    about = {"backend": "nccl", "world_size": 2}
+    files = []
+    for rank, begin, starts in ((0, 0, 100), (1, 400, 440)):
+        reduce = kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", starts, 500 - starts, 9, stream=20, **GROUP)
+        marks = [event("ProfilerStep#1", "user_annotation", begin, 460 - begin), launch(begin + 20, 9)]
+        files.append(tmp_path / f"late{rank}.json")
+        files[-1].write_text(json.dumps(kineto([*marks, reduce], distributedInfo={**about, "rank": rank})))
+    trace = collect(files)
+    result = analyze_trace(trace)
+    assert result.measured_ns == pytest.approx(500_000)
+    assert result.before.pace.by_resource["unexplained"] == pytest.approx(420_000, rel=0.01)
+    assert any("recordings of ranks begin up to 0.40 ms apart, that of rank 1 last" in note for note in result.notes())
+    assert "recordings of ranks begin up to 400 us apart" in " ".join(describe(trace).notes())
+    window = next(step_windows(trace, [1]))
+    ends = [replay(window.graph.with_host_time(factor)).makespan_ns / 1e3 for factor in (1.0, 0.5, 0.0)]
+    # Without host time, rank 1 still begins 400 us late. Lag and duration, 20 and 60 us, stay.
+    assert ends == pytest.approx([500, 490, 480], abs=6)
+    (row,) = project_trace(trace, [parse_what_if("scale_host:0")]).rows
+    assert row.speedup == pytest.approx(500 / ends[2], rel=0.01)
