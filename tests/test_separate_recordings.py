@@ -69,6 +69,14 @@ def test_consecutive_numbers_in_separate_files_do_not_follow_each_other(tmp_path
     assert step_times(again).follows.tolist() == [False, True, False]
 
 
+def test_iterations_come_in_the_order_of_time_whatever_the_names_of_files(tmp_path: Path) -> None:
+    contents = [step(number, 100_000.0 * number) + step(number + 1, 100_000.0 * number + 1000) for number in (0, 11, 5)]
+    trace = collect([files(tmp_path, *contents)])
+    assert [row[0] for row in shown(trace)] == [0, 1, 5, 6, 11, 12]
+    assert [row[3] for row in shown(trace)] == [0, 0, 1, 1, 2, 2]
+    assert trace.iterations["start_ns"].to_pylist() == sorted(trace.iterations["start_ns"].to_pylist())
+
+
 def test_an_annotation_that_cuts_at_its_starts_ends_with_its_file(tmp_path: Path) -> None:
     contents = [
         [event("Optimizer.step#SGD.step", "user_annotation", t + 1000 * i, 100) for i in range(2)]

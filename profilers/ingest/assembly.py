@@ -365,7 +365,8 @@ def _caused(
 
 def _iteration_table(spans: Sequence[Mapping[int, Iterations]]) -> pa.Table:
     distinct = {id(of_rank): of_rank for by_rank in spans for of_rank in by_rank.values()}
-    ordered = sorted(distinct.values(), key=lambda of_rank: of_rank.rank)
+    # Separate recordings come in the order of time, whatever the names of their files.
+    ordered = sorted(distinct.values(), key=lambda of_rank: (of_rank.rank, of_rank.recording or 0))
     table = concatenate("iterations", [of_rank.table() for of_rank in ordered])
     keys = list(zip(table["rank"].to_pylist(), table["iteration"].to_pylist(), strict=True))
     if len(set(keys)) != len(keys):
