@@ -94,8 +94,10 @@ class RunShare:
             return ""
         measured = f"the trace has {duration(self.measured_ns)}" if self.measured_ns else "the trace has no time"
         error = "" if self.error is None else f" (error {100 * self.error:.1f} %)"
+        count = len(self.outliers)
+        source = f" from them and {count} outlier{'s' * (count != 1)}" if count else ""
         return (
-            f"estimated: the run of {self.iterations} iterations takes {duration(self.estimated_ns)} "
+            f"estimated{source}: the run of {self.iterations} iterations takes {duration(self.estimated_ns)} "
             f"[{duration(self.low_ns)}, {duration(self.high_ns)}]; {measured}{error}"
         )
 

@@ -52,6 +52,67 @@ def test_warm_up_and_a_stall_are_named_and_counted_once() -> None:
     assert listed[0]["reason"].startswith("warm-up: ") and listed[0]["file"] is None
 
 
+def stalled_run() -> tuple[Floats, Floats]:
+    """Return lengths of 10 to 19, four of each, and times of 100 plus ten times the length; 0 and 13 stall.
+
+    Iteration 0 has the length 10 as three others have, which take 200. Iteration 13 alone has the length 23: the last
+    eight regular ones have the lengths 18 and 19, and take 280 and 290.
+    """
+    lengths = np.tile(np.arange(10.0, 20.0), 4)
+    lengths[13] = 23
+    time = 100 + 10 * lengths
+    time[[0, 13]] = [2000, 3990]
+    return lengths, time
+
+
+def test_the_factor_is_against_the_median_of_the_same_length_or_of_its_neighbours() -> None:
+    lengths, time = stalled_run()
+    assert find_outliers(time, lengths).reasons == (
+        "warm-up: 10 times others of its length",  # 2000 / 200
+        "slow: 14 times its neighbours in length",  # 3990 / 285
+    )
+    # Of the same length are now 200, 210 and 260: the median is 210. A stall beside it does not move it.
+    time[[10, 20, 30]] = [200, 210, 260]
+    time[0] = 3150
+    assert find_outliers(time, lengths).factors[0] == 15
+    # Iteration 20 in time has 16 to 19 and 21 to 24 beside it.
+    steady = np.full(40, 30.0)
+    steady[[16, 17, 18, 19, 20]] = [31, 32, 33, 34, 310]
+    assert find_outliers(steady).reasons == ("slow: 10.2 times its neighbours in time",)  # 310 / 30.5
+
+
+def test_baselines_get_the_same_outliers_unless_these_are_kept() -> None:
+    lengths, time = stalled_run()
+    known = 2000 + 3990
+    result = select(table(lengths, time), SelectOptions(max_points=3))
+    # The regular iterations: three of 10 and 13, four of the others. The 19th of 38 by length has 15: 250.
+    # The most frequent length is 11, which takes 210. The window of 50 takes all 38.
+    estimates = {row.name: (row.points, row.estimate) for row in result.baselines}
+    assert estimates["median"] == (1, 38 * 250 + known)
+    assert estimates["frequent"] == (1, 38 * 210 + known)
+    assert estimates["prior"] == (38, time.sum())
+    assert estimates["worst"] == (1, 38 * 200 + known)  # the mean is 247; 19 takes 290, which is nearer
+    assert all(row.error == pytest.approx(abs(row.estimate / time.sum() - 1)) for row in result.baselines)
+    kept = select(table(lengths, time), SelectOptions(max_points=3, keep_outliers=True))
+    assert {row.name: row.estimate for row in kept.baselines}["median"] == 40 * 250
+
+
+def test_reductions_and_words_count_the_outliers() -> None:
+    lengths, time = stalled_run()
+    result = select(table(lengths, time), SelectOptions(max_points=3))
+    points = time[result.rows]
+    assert result.sequential_reduction == pytest.approx(time.sum() / (points.sum() + 2000 + 3990))
+    assert result.parallel_reduction == pytest.approx(time.sum() / 3990)
+    first, second, *_ = result.summary()
+    assert f"from {len(points)} iterations and 2 outliers of 40 (" in first
+    assert "(total over the sum of points and outliers)" in second and "(total over the longest of all)" in second
+    kept = select(table(lengths, time), SelectOptions(max_points=3, keep_outliers=True))
+    assert kept.sequential_reduction == pytest.approx(time.sum() / time[kept.rows].sum())
+    assert f"from {len(kept.rows)} of 40 iterations (" in kept.summary()[0]
+    estimated = estimate_run(result.to_dict(), (table(lengths, time), table(lengths, time)))
+    assert f"from {len(points)} iterations and 2 outliers" in estimated.summary()[0]
+
+
 def test_outliers_are_kept_on_request() -> None:
     lengths, time = warm_run()
     kept = select(table(lengths, time), SelectOptions(max_points=5, keep_outliers=True))

@@ -139,7 +139,8 @@ def tiles(section: ReportSection) -> tuple[Tile, ...]:
         first = description.classes[0]
         numbers.append(Tile(percent(first.share), f"of kernel time in {first.class_}", duration(first.time_ns)))
     if selection is not None:
-        detail = f"estimate the total with an error of {percent(selection.error, 2)}"
+        outliers = f"and {count(len(selection.outliers), 'outlier')} " if len(selection.outliers) else ""
+        detail = f"{outliers}estimate the total with an error of {percent(selection.error, 2)}"
         numbers.append(Tile(f"{len(selection.rows)} of {len(selection.iterations)}", "iterations chosen", detail))
         numbers.append(Tile(f"{selection.sequential_reduction:.3g}×", "less to profile", "one after another"))
     best = best_row(projection) if projection is not None else None

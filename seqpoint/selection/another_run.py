@@ -13,6 +13,7 @@ from seqpoint.iteration_table import UNITS, IterationTable
 from seqpoint.notebook import DataFrame, as_html, data_frame
 from seqpoint.selection.estimate import assisted_speedup, assisted_total
 from seqpoint.selection.log import SelectionLog
+from seqpoint.selection.outliers import counted_text
 from seqpoint.units import quantity
 
 
@@ -77,7 +78,7 @@ class RunEstimate:
         estimate, low, high, seqpoint_sum = (quantity(number, self.unit) for number in numbers)
         sentences = [
             f"{self.statistic}: estimated {estimate} [{low}, {high}] "
-            f"at {100 * self.confidence:g} % from {self.n_points} iterations"
+            f"at {100 * self.confidence:g} % from {counted_text(self.n_points, self.n_outliers)}"
         ]
         if self.speedup is not None and self.speedup_low is not None and self.speedup_high is not None:
             interval = f"[{self.speedup_low:.4f}, {self.speedup_high:.4f}]"

@@ -14,6 +14,9 @@ hold:
   distribution; the gap has to be larger than chance allows at 1 %.
 - Outliers are few: at most a quarter of the run, and beside the warm-up at most 5 %, or two. Slow iterations that come
   more often, such as an evaluation every tenth step, are a regular share of the run.
+
+The rule decides; the factor of an outlier, which its reason states, is a plain ratio that a reader can compute: its
+value over the median of regular iterations of its length, or else of its eight nearest neighbours.
 """
 
 from collections.abc import Iterator
@@ -39,6 +42,10 @@ _MOST, _MOST_STALLED, _ALLOWED = 0.25, 0.05, 2
 _MOST_GROWTH = 2.0
 #: Fewest and most iterations of a group of neighbours, in length and in time; and the most groups.
 _FEWEST_NEIGHBOURS, _MOST_IN_LENGTH, _MOST_IN_TIME, _MOST_GROUPS = 9, 31, 101, 1024
+#: Neighbours on each side that an outlier is compared with in its reason, if no other iteration has its length.
+_ON_EACH_SIDE = 4
+#: Regular iterations with which outliers are compared; of a longer run an even sample.
+_MOST_COMPARED = 1 << 20
 #: Iterations of a sample of a long run, from which medians and deviations are taken.
 _SAMPLE = 1 << 15
 #: A value counts as at least this share of its neighbours' median, and a length as at least this long.
@@ -54,24 +61,28 @@ class Outliers:
     rows : ndarray of int64, shape (n_outliers,)
         Their rows in the run, ascending.
     factors : ndarray of float64, shape (n_outliers,)
-        Value of each over that of its neighbours, as far as the length does not explain it.
+        Value of each over the median of other iterations that are no outliers: those of its length, or else its
+        nearest neighbours in length or time. Growth with the length is not taken off.
     kinds : tuple of str
         ``"warm-up"`` for the first iterations of a recording, else ``"slow"`` or ``"short"``.
+    against : tuple of str
+        The iterations that each is compared with, for people.
     """
 
     rows: Ints
     factors: Floats
     kinds: tuple[str, ...]
+    against: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reason for each, for people."""
+        """The reason for each, for people; the factor is against the median."""
         return tuple(
-            f"{kind}: {factor:.3g} times its neighbours"
-            for kind, factor in zip(self.kinds, self.factors.tolist(), strict=True)
+            f"{kind}: {factor:.3g} times {against}"
+            for kind, factor, against in zip(self.kinds, self.factors.tolist(), self.against, strict=True)
         )
 
     def others(self, size: int) -> Ints:
@@ -79,7 +90,32 @@ class Outliers:
         return np.delete(np.arange(size), self.rows)
 
 
-NO_OUTLIERS = Outliers(np.empty(0, np.int64), np.empty(0), ())
+NO_OUTLIERS = Outliers(np.empty(0, np.int64), np.empty(0), (), ())
+
+
+def counted_text(points: int, outliers: int, run: int | None = None) -> str:
+    """Return the words for the iterations whose values an estimate needs.
+
+    Parameters
+    ----------
+    points : int
+        Number of chosen iterations.
+    outliers : int
+        Number of outlying iterations.
+    run : int, optional
+        Number of iterations of the run.
+
+    Examples
+    --------
+    >>> counted_text(4, 4, 64), counted_text(5, 0, 112), counted_text(1, 2)
+    ('4 iterations and 4 outliers of 64', '5 of 112 iterations', '1 iteration and 2 outliers')
+    """
+    if run is not None and not outliers:
+        return f"{points} of {run} iterations"
+    words = f"{points} iteration{'s' * (points != 1)}"
+    if outliers:
+        words += f" and {outliers} outlier{'s' * (outliers != 1)}"
+    return words if run is None else f"{words} of {run}"
 
 
 def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bools | None = None) -> Outliers:
@@ -102,7 +138,7 @@ def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bool
     Examples
     --------
     >>> find_outliers(np.array([331.0, 33, 32, 34, 33, 32, 31, 33])).reasons
-    ('warm-up: 10 times its neighbours',)
+    ('warm-up: 10 times its neighbours in time',)
     """
     n = values.size
     if n < _FEWEST or not values.any():
@@ -114,10 +150,41 @@ def find_outliers(values: Floats, lengths: Floats | None = None, *, begins: Bool
     above, below = (_of_tail(tail, neighbours.threshold, recording) for tail in _tails(values, keys, neighbours))
     rows = np.concatenate((above[0], below[0]))
     order = np.argsort(rows)
-    rows, factors = rows[order], np.exp(np.concatenate((above[1], -below[1])))[order]
-    first = _warm_up(rows, recording) & (factors > 1)
-    kinds = ("warm-up" if w else "slow" if f > 1 else "short" for w, f in zip(first, factors, strict=True))
-    return Outliers(rows, factors, tuple(kinds))
+    rows, is_slow = rows[order], (order < len(above[0]))
+    if not len(rows):
+        return NO_OUTLIERS
+    first = _warm_up(rows, recording) & is_slow
+    kinds = ("warm-up" if w else "slow" if s else "short" for w, s in zip(first, is_slow, strict=True))
+    usual, alike = _usual(values, keys, rows)
+    near = "its neighbours in " + ("length" if neighbours.by_length else "time")
+    against = ("others of its length" if same else near for same in alike.tolist())
+    return Outliers(rows, _factors(values[rows], usual), tuple(kinds), tuple(against))
+
+
+def _factors(values: Floats, usual: Floats) -> Floats:
+    """Return each value over its usual value; infinity if that is zero."""
+    return np.divide(values, usual, out=np.full_like(values, np.inf), where=usual > 0)
+
+
+def _usual(values: Floats, keys: Floats, rows: Ints) -> tuple[Floats, Bools]:
+    """Return the median value of regular iterations with the key of each outlier, or else of its nearest neighbours.
+
+    The second array tells which outliers have regular iterations of the same key.
+    """
+    regular = np.delete(np.arange(values.size), rows)
+    if regular.size > _MOST_COMPARED:
+        regular = regular[np.linspace(0, regular.size - 1, _MOST_COMPARED).round().astype(np.int64)]
+    order = regular[np.argsort(keys[regular], kind="stable")]
+    key, value = keys[order], values[order]
+    first, last = (np.searchsorted(key, keys[rows], side) for side in ("left", "right"))
+    width = min(2 * _ON_EACH_SIDE, key.size)
+    begin = np.clip(first - _ON_EACH_SIDE, 0, key.size - width)
+    usual = np.median(value[begin[:, None] + np.arange(width)], axis=1)
+    alike = last > first
+    starts, at, which = np.unique(first[alike], return_index=True, return_inverse=True)
+    groups = zip(starts.tolist(), last[alike][at].tolist(), strict=True)  # a Python loop over the keys of outliers
+    usual[alike] = np.array([np.median(value[start:end]) for start, end in groups])[which] if len(starts) else 0.0
+    return usual, alike
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,7 +34,7 @@ from seqpoint.selection.estimate import (
 )
 from seqpoint.selection.kernels import estimate_drawn_speedup, estimate_drawn_total, expand_total
 from seqpoint.selection.log import FittedSelector, SelectionLog
-from seqpoint.selection.outliers import NO_OUTLIERS, Outliers, find_outliers
+from seqpoint.selection.outliers import NO_OUTLIERS, Outliers, counted_text, find_outliers
 from seqpoint.selection.seqpoint import SeqPointSelector
 from seqpoint.selection.stratified import KMedoidsSelector, RandomSelector, StratifiedSelector
 from seqpoint.units import quantity
@@ -305,9 +305,9 @@ class BaselineResult:
     name : str
         A name of `BASELINES`.
     points : int
-        Iterations that the baseline chose.
+        Iterations that the baseline chose, from those that are no outliers.
     estimate : float
-        Estimate of the total, in the unit of the statistic.
+        Estimate of the total, in the unit of the statistic, in which each outlier counts once.
     error : float
         Relative error, ``|estimate - measured| / measured``.
     """
@@ -337,9 +337,10 @@ class SelectionResult:
     measured : float
         Total of the statistic over the run.
     estimate : Estimate
-        Estimate of that total, from the chosen iterations alone.
+        Estimate of that total, from the chosen iterations and the outliers.
     sequential_reduction, parallel_reduction : float
-        Measured total over the sum of the points, and over the longest point.
+        Measured total over the sum of points and outliers, and over the longest of them: how much less is run to
+        measure them one after another, and all at once. The estimate needs the values of both.
     baselines : tuple of BaselineResult
         Estimates of the baselines.
     without_length : int
@@ -467,12 +468,14 @@ class SelectionResult:
         estimate = self.estimate
         numbers = (self.measured, estimate.value, estimate.low, estimate.high)
         measured, value, low, high = (quantity(number, self.unit) for number in numbers)
+        profiled = "points and outliers" if len(self.outliers) else "the points"
         sentences = [
             f"{self.statistic}: measured {measured}, estimated {value} [{low}, {high}] "
             f"at {100 * estimate.confidence:g} % "
-            f"from {len(self.rows)} of {len(self.iterations)} iterations (error {100 * self.error:.3f} %)",
-            f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of the points), "
-            f"{self.parallel_reduction:.1f}x (total over the longest point)",
+            f"from {counted_text(len(self.rows), len(self.outliers), len(self.iterations))} "
+            f"(error {100 * self.error:.3f} %)",
+            f"profiling shrinks {self.sequential_reduction:.1f}x (total over the sum of {profiled}), "
+            f"{self.parallel_reduction:.1f}x (total over the longest {'of all' if len(self.outliers) else 'point'})",
         ]
         if len(self.outliers):
             total = float(self.iterations.statistic(self.statistic)[self.outliers.rows].sum())
@@ -538,9 +541,10 @@ def select(
         X = np.column_stack((X, _profile_rows(iterations, *profiles)))
     outliers = NO_OUTLIERS if options.keep_outliers else find_outliers(y, X[:, 0], begins=run.begins[has_length])
     regular = outliers.others(len(y)) if len(outliers) else slice(None)
-    selector = _fit(method, options, X[regular], y[regular])
-    total = method.own_total(selector, (X[regular], y[regular]), options.confidence)
+    log, known = (X[regular], y[regular]), y[outliers.rows]
+    selector = _fit(method, options, *log)
     rows = selector.representatives_ if isinstance(regular, slice) else regular[selector.representatives_]
+    profiled = np.concatenate((y[rows], known))
     return SelectionResult(
         iterations,
         name,
@@ -549,13 +553,13 @@ def select(
         selector.weights_,
         selector.bin_edges_[selector.labels_[selector.representatives_]],
         float(y.sum()),
-        total.plus(float(y[outliers.rows].sum())),
-        sequential_reduction(float(y.sum()), y[rows]),
-        parallel_reduction(float(y.sum()), y[rows]),
-        tuple(_baseline(baseline, make(), X[:, :1], y) for baseline, make in BASELINES.items()),
+        method.own_total(selector, log, options.confidence).plus(float(known.sum())),
+        sequential_reduction(float(y.sum()), profiled),
+        parallel_reduction(float(y.sum()), profiled),
+        tuple(_baseline(baseline, make(), log, float(known.sum())) for baseline, make in BASELINES.items()),
         len(run) - len(iterations),
         options.selector,
-        relative_spreads(y[regular], selector.labels_)[selector.labels_[selector.representatives_]],
+        relative_spreads(log[1], selector.labels_)[selector.labels_[selector.representatives_]],
         outliers,
     )
 
@@ -624,7 +628,9 @@ def _profile_rows(table: IterationTable, numbers: Ints, profiles: Floats) -> Flo
     return rows
 
 
-def _baseline(name: str, selector: Any, X: Floats, y: Floats) -> BaselineResult:
-    fitted, measured = selector.fit(X, y), float(y.sum())
-    value = float(fitted.weights_ @ y[fitted.representatives_])
+def _baseline(name: str, selector: Any, log: tuple[Floats, Floats], known: float) -> BaselineResult:
+    """Return the estimate of a baseline from the lengths and the statistic, with the known total of outliers added."""
+    X, y = log
+    fitted, measured = selector.fit(X[:, :1], y), float(y.sum()) + known
+    value = float(fitted.weights_ @ y[fitted.representatives_]) + known
     return BaselineResult(name, len(fitted.representatives_), value, abs(value - measured) / measured)
