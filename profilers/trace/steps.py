@@ -156,8 +156,8 @@ def job_steps(steps: StepTimes) -> StepTimes:
     """Return the steps of the job, in which an iteration completes with the last of its ranks.
 
     The rows are ordered by start and have rank -1. An iteration follows another if it does so on each of its ranks.
-    An iteration that follows no other begins with the first of its ranks. If clocks of ranks are so far apart that this
-    takes over twice its longest step time on any rank, it takes that time.
+    An iteration that follows no other takes its longest step time on any rank, whatever the clocks of ranks. A single
+    iteration, without any neighbour, begins with the first of its ranks instead, unless that takes twice as long.
 
     Parameters
     ----------
@@ -178,9 +178,11 @@ def job_steps(steps: StepTimes) -> StepTimes:
     np.logical_and.at(follows, group, steps.follows)
     order = np.lexsort((numbers, start))
     numbers, start, completion, longest = (column[order] for column in (numbers, start, completion, longest))
-    apart = completion - begin[order] > _CLOCKS_APART * longest
-    begin, follows = np.where(apart, completion - longest, begin[order]), follows[order]
+    begin, follows = begin[order], follows[order]
     follows[1:] &= numbers[1:] == numbers[:-1] + 1
+    takes_longest = follows | np.append(follows[1:], False)
+    takes_longest |= completion - begin > _CLOCKS_APART * longest
+    begin = np.where(takes_longest, completion - longest, begin)
     for row in np.flatnonzero(follows[1:]).tolist():  # once an iteration
         completion[row + 1] = max(completion[row + 1], completion[row])
         begin[row + 1] = completion[row]
