@@ -29,6 +29,14 @@ def of(name: str, shapes: list, dtypes: list | None = None, values: list | None 
     [
         (of("mm", [[2, 3], [3, 5]]), "matmul", 60, 4 * (6 + 15), 40),
         (of("mm", [[2, 3], [3, 5]], [H, H]), "matmul", 60, 2 * (6 + 15), 20),
+        # Elements of one byte are read, with two bytes each written; scales and the output type are no matrices.
+        (
+            of("_scaled_mm", [[2, 3], [3, 5], [], [], [], [], [], []], ["c10::Float8_e4m3fn"] * 2 + [F] * 2),
+            "matmul",
+            60,
+            6 + 15,
+            2 * 10,
+        ),
         (of("addmm", [[5], [2, 3], [3, 5], [], []]), "matmul", 60, 4 * (6 + 15 + 5), 40),
         (of("linear", [[4, 2, 3], [5, 3], [5]]), "matmul", 240, 4 * (24 + 15 + 5), 160),
         (of("bmm", [[7, 2, 3], [7, 3, 5]]), "batched_matmul", 420, 4 * 7 * (6 + 15), 280),

@@ -171,3 +171,19 @@ def test_every_device_can_be_re_timed_to_every_type() -> None:
 def test_a_product_in_fp32_is_not_taken_for_bf16() -> None:
     assert TYPES[dtype_of_name("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT64x64x16")] == "fp32"
     assert TYPES[dtype_of_name("Cijk_Alik_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs")] == "bf16"
+
+
+def test_the_grid_of_a_persistent_kernel_tells_the_device_and_not_the_problem() -> None:
+    gemm, bf16 = CLASSES.index("gemm"), TYPES.index("bf16")
+    grids = [132, 264, 5000, 66]
+    graph = on("H100", [1e6] * 4, class_=[gemm] * 4, dtype=[bf16] * 4, workgroups=grids)
+    after = scale_device("MI300X")(graph, NOMINAL)
+    # Sustained rates of 794.5 and 668.4 TFLOPS, of 132 and 304 units: 1.19 for a kernel that fills the device.
+    ratio = 794.5 / 668.4
+    np.testing.assert_allclose(after.tasks.duration_ns[:3] / 1e6, ratio, rtol=0.01)
+    assert after.tasks.duration_ns[3] / 1e6 == pytest.approx(ratio * 304 / 132, rel=0.01)
+    note = "1 products of unknown shape and less than a wave of workgroups, 25.0 % of the time of devices"
+    assert sum(note in text for text in after.notes) == 1
+    # The way back restores the durations: the grid is still that of the traced device.
+    back = scale_device("H100")(after, NOMINAL)
+    np.testing.assert_allclose(back.tasks.duration_ns, 1e6, rtol=1e-9)

@@ -6,7 +6,7 @@ that counts FLOP and bytes, or None if the shapes do not tell.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -150,6 +150,17 @@ def _product(call: Call, first: int, second: int, *, bias: int | None = None) ->
     shared = len(b) == 2 and prod(lead) > 1
     size = call.element_bytes(first)
     return batched_matmul(prod(lead), a[-2], b[-1], a[-1], size, bias=prod(extra) if extra else 0, shared=shared)
+
+
+#: Bytes of an element of a product of 8-bit matrices: its output is in BF16 unless the caller asks for another type.
+_SCALED_OUTPUT_BYTES = 2
+
+
+def _scaled_product(call: Call) -> Operator:
+    """Return a product of two 8-bit matrices with scales, which writes elements of two bytes."""
+    product = _product(call, 0, 1)
+    outputs = product.flops / (2.0 * product.dims[-1])
+    return replace(product, bytes_written=outputs * max(_SCALED_OUTPUT_BYTES, product.element_bytes))
 
 
 def _linear(call: Call) -> Operator:
@@ -317,6 +328,7 @@ _ELEMENTWISE = (
 )
 _RULES: Mapping[str, Rule] = MappingProxyType(
     _rules("mm bmm matmul", lambda c: _product(c, 0, 1))
+    | _rules("_scaled_mm", _scaled_product)
     | _rules("addmm baddbmm addbmm", lambda c: _product(c, 1, 2, bias=0))
     | _rules("linear", _linear)
     | _rules("mv", lambda c: _matrix_vector(c, 0, 1))

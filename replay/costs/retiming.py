@@ -225,6 +225,25 @@ def streaming_tasks(graph: KernelGraph) -> Bools:
     return np.asarray(kernel | ((tasks.kind == TaskKind.COPY) & inside))
 
 
+def one_unit_tasks(graph: KernelGraph, units: int) -> Bools:
+    """Return the mask of arithmetic of unknown shape that goes by the rate of one compute unit.
+
+    Its grid is smaller than the device of the trace, or than the `units` to go to. A grid of whole multiples of the
+    units of the trace is that of a persistent kernel: it tells the device, not the size of the problem.
+
+    Parameters
+    ----------
+    graph : KernelGraph
+        Graph with the workgroups of its tasks.
+    units : int
+        Compute units of the other device.
+    """
+    tasks, traced = graph.tasks, max(graph.hardware.original.compute_units, 1)
+    is_persistent = tasks.workgroups % traced == 0
+    is_small = (tasks.workgroups > 0) & (tasks.workgroups < max(graph.hardware.compute_units, units))
+    return np.asarray(arithmetic_tasks(graph) & (tasks.operator < 0) & is_small & ~is_persistent)
+
+
 def above_floor(duration: Floats, floors: tuple[float, float], ratio: Floats | float) -> Floats:
     """Scale the part of a duration above the floor, and exchange the floor.
 
@@ -268,7 +287,8 @@ def retimed(graph: KernelGraph, target: Device, units: int, parameters: Paramete
 
     Notes
     -----
-    Wave scaling of kernels of less than a wave, of unknown shape: Habitat (USENIX ATC 2021), section 4.1.
+    Wave scaling of kernels of less than a wave, of unknown shape: Habitat (USENIX ATC 2021), section 4.1. Persistent
+    kernels are apart (`one_unit_tasks`).
     """
     source, tasks = source_device(graph), graph.tasks
     dtype = np.where(tasks.dtype >= 0, tasks.dtype, _FP32)
@@ -411,6 +431,6 @@ def _rates(graph: KernelGraph, sides: tuple[_Side, _Side], calibration: KernelCa
     )
     # Below one wave the time goes by the rate of one unit. Beyond it, another device would tile differently.
     workgroups = np.maximum(graph.tasks.workgroups, 1)
-    is_known = graph.tasks.workgroups > 0
-    idle = [np.where(is_known, np.maximum(side.units / workgroups, 1.0), 1.0) for side in sides]
+    is_small = one_unit_tasks(graph, max(side.units for side in sides))
+    idle = [np.where(is_small, np.maximum(side.units / workgroups, 1.0), 1.0) for side in sides]
     return np.asarray(before / after * idle[1] / idle[0])

@@ -15,7 +15,7 @@ from profilers.errors import InvalidInputError
 from replay.calibration.parameters import Parameters
 from replay.costs.hardware import with_hardware
 from replay.costs.host import HostChoice
-from replay.costs.retiming import arithmetic_tasks, source_device
+from replay.costs.retiming import arithmetic_tasks, one_unit_tasks, source_device
 from replay.costs.wire_time import collective_models, link_slowdowns, waits_apart
 from replay.graph.graph import KernelGraph, TaskKind
 from replay.what_ifs.registry import compose, parse_what_if
@@ -37,7 +37,8 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
     - A matrix product, convolution or fused attention of known shape: T_new = T_old * M_new / M_old. M is the model's
       duration on each device, at the rate that the device sustains in the kernel's data type.
     - The same kernels of unknown shape: the time above `product_floor_ns` follows those rates. Grids below one wave of
-      workgroups follow the rate of one compute unit.
+      workgroups follow the rate of one compute unit, and a note has their share of the time. A grid of whole multiples
+      of the traced device's compute units is that of a persistent kernel: it follows the rates of the devices.
     - Every other kernel, and a copy on the device: the time above `kernel_floor_ns` follows the memory bandwidth that
       streaming kernels sustain. Floors depend on the vendor.
     - A collective: the time that its bytes need, by the model of collectives, follows the bandwidth of the links
@@ -72,11 +73,25 @@ def scale_device(name: str | Device, host: str = "") -> WhatIf:
         moved = with_hardware(graph, parameters, device=target, factors={"host": factor})
         if moved is graph:
             return graph
-        notes = [f"scale_device: {choice.note(traced, parameters)}", *_tf32_note(graph, traced, target)]
+        small = _one_unit_note(graph, moved.hardware.compute_units)
+        notes = [f"scale_device: {choice.note(traced, parameters)}", *small, *_tf32_note(graph, traced, target)]
         return moved.with_notes(notes)
 
     name = what_if_text("scale_device", target.name, *([host] if host else []))
     return WhatIf(name, transform, retimes=True)
+
+
+def _one_unit_note(graph: KernelGraph, units: int) -> list[str]:
+    """Return a note on the time that follows the rate of one compute unit; empty without any."""
+    tasks = graph.tasks
+    small = one_unit_tasks(graph, units)
+    if units == graph.hardware.compute_units or not small.any():
+        return []
+    share = 100 * tasks.duration_ns[small].sum() / max(tasks.duration_ns[graph.on_device()].sum(), 1e-9)
+    return [
+        f"scale_device: {int(small.sum())} products of unknown shape and less than a wave of workgroups, {share:.1f} % "
+        "of the time of devices, follow the rate of one compute unit"
+    ]
 
 
 def _tf32_note(graph: KernelGraph, traced: Device, target: Device) -> list[str]:
